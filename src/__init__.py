@@ -1,0 +1,24 @@
+"""Stoker: declare an LLM deployment in one YAML file, check it, and serve it.
+
+Importing this package imports no torch; `LLM` is loaded when it is first named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .engine.api import SamplingParams
+
+if TYPE_CHECKING:
+    from .llm import LLM
+
+__all__ = ["LLM", "SamplingParams", "__version__"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LLM":
+        from .llm import LLM
+
+        return LLM
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,169 @@
+"""What crosses the line between the server and the engine: requests in, outputs out.
+
+Plain records, no torch, no sockets. `wire.py` writes them down, `client.py` carries them, `core/` acts on them.
+A request here is one sequence: a client's `n=4` is four requests that share a prompt (see `fan_out`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # end-of-sequence id, stop token id or stop string
+    LENGTH = "length"  # max_tokens or max_model_len
+    ABORT = "abort"  # the client went away or took it back
+    ERROR = "error"  # the engine could not go on; EngineOutput.error says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens of one request are drawn and when it ends. Ranges are checked by `validate`.
+
+    Order of effect: logit_bias and allowed ids, penalties, min_tokens, temperature, min_p, top_k, top_p, draw.
+    """
+
+    n: int = 1
+    max_tokens: int | None = 16  # None: as many as the context holds
+    min_tokens: int = 0  # no eos, stop id or stop string before so many
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 or -1: off
+    min_p: float = 0.0
+    presence_penalty: float = 0.0  # over generated tokens only, as OpenAI defines it
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and generated tokens
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    seed: int | None = None  # same seed, prompt and parameters: same tokens, whatever else is in the batch
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None  # top so many besides the drawn token's own; None: none at all
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        else:
+            object.__setattr__(self, "stop", tuple(self.stop or ()))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < 1e-5
+
+
+class InvalidRequest(ValueError):
+    """The request can never be served. `param` names the field at fault, `code` is the wire code."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class QueueFull(Exception):
+    """The waiting queue is at its limit; `retry_after_s` is an estimate of when it will not be."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineDead(Exception):
+    """The engine process is gone; `reason` is its last word."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineRequest:
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0  # lower is served first, under scheduling_policy: priority
+    cache_salt: str = ""  # requests share prefix-cache blocks only within one salt
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: the token itself first, then the top ones, best first."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int  # of the token itself, 1 is the most likely
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineOutput:
+    """What one request got from one step, or from several that were merged."""
+
+    request_id: str
+    token_ids: list[int]  # new ones only
+    logprobs: list[TokenLogprobs] | None = None  # one per new token
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # once, with the first token; None for the first position
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None  # the stop token id that ended it, if it was one the request named
+    num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a started engine can do: measured once, before it says ready."""
+
+    model: str
+    max_model_len: int
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    eos_token_ids: tuple[int, ...]
+    weights_bytes: int
+    kv_cache_bytes: int
+    dtype: str
+    device: str
+    kernels: dict[str, str]  # stage -> the kernel chosen and why
+    phases: dict[str, float]  # start-up phase -> seconds, in order
+
+    @property
+    def num_kv_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot of the engine, sent about once a second and after each change of load."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_blocks: int = 0
+    num_blocks: int = 0
+    prefix_queries: int = 0  # prompt tokens looked up, since start
+    prefix_hits: int = 0  # of those, found
+    num_preemptions: int = 0
+    num_steps: int = 0
+    step_time_s: float = 0.0  # total time in steps, since start
+
+
+def fan_out(request: EngineRequest) -> list[EngineRequest]:
+    """One request per sequence: `n` copies whose ids end in `-0`, `-1`, ... and whose seeds differ by their index."""
+    n = request.sampling.n
+    if n == 1:
+        return [request]
+    seed = request.sampling.seed
+    return [
+        replace(
+            request,
+            request_id=f"{request.request_id}-{index}",
+            sampling=replace(request.sampling, n=1, seed=None if seed is None else seed + index),
+        )
+        for index in range(n)
+    ]

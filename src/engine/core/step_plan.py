@@ -1,0 +1,64 @@
+"""StepPlan: one decision of the scheduler, in columns, and StepResult: what came of it.
+
+The runner keeps a table per slot (token ids, lengths, block table, sampling parameters). A plan carries only what
+changed: admissions, new blocks, released slots, and one row per sequence that computes tokens in this step. A decode
+row's input is the token the runner itself sampled last, so a plan never waits for tokens: step n+1 can be planned and
+queued before step n has been read back, and replayed as a graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..api import SamplingParams, TokenLogprobs
+
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence that takes a slot: new, or resumed after preemption (then its own tokens follow the prompt)."""
+
+    slot: int
+    token_ids: list[int]  # prompt, and what was generated before a preemption
+    num_prompt_tokens: int
+    block_ids: list[int]  # all blocks held so far, cached prefix first
+    sampling: SamplingParams
+    seed: int  # the request's own, or one the scheduler drew for it
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """All arrays have one entry per row; rows are in batch order."""
+
+    step: int
+    released_slots: list[int]  # first: forget these
+    admissions: list[Admission]  # then: fill these
+    block_slots: Int32  # then: append block_ids[i] to the block table of block_slots[i]
+    block_ids: Int32
+    slots: Int32  # [rows]
+    num_computed: Int32  # [rows] tokens whose keys and values are in the cache before the step
+    num_tokens: Int32  # [rows] tokens to compute in this step
+    is_sampled: Bool  # [rows] the row reaches the last known token, so one token is drawn from it
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.slots)
+
+    @property
+    def num_batched_tokens(self) -> int:
+        return int(self.num_tokens.sum())
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What the runner drew."""
+
+    token_ids: Int32  # [rows], -1 where the row was not sampled
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # row -> of the drawn token
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    # row -> for the prompt tokens at positions num_computed + 1 ... of this step's chunk

@@ -1,0 +1,32 @@
+"""StepInput: one step as tensors, the form in which models, layers and attention see it.
+
+Built by runner/step_input.py from a StepPlan. The batch is flattened: no padding, no batch dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """T tokens of R rows; row r owns tokens query_start[r] to query_start[r + 1]."""
+
+    token_ids: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64
+    slot_mapping: torch.Tensor  # [T] int64, block_id * block_size + offset
+    query_start: torch.Tensor  # [R + 1] int32
+    context_lens: torch.Tensor  # [R] int32, tokens in the cache after this step's are written
+    block_tables: torch.Tensor  # [R, max blocks in use] int32
+    max_query_len: int
+    max_context_len: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.token_ids.shape[0]
+
+    @property
+    def num_rows(self) -> int:
+        return self.context_lens.shape[0]
