@@ -1,0 +1,31 @@
+"""RMSNorm with the residual sum in front of it: one pass over the hidden states between two sublayers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+AddRmsNorm = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
+
+
+def add_rms_norm_reference(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds the residual, then scales each row to a root mean square of one.
+
+    Args:
+        x: [T, H], the output of the sublayer before.
+        residual: [T, H], or None at the first layer.
+        weight: [H].
+        eps: added to the mean square.
+    Returns:
+        (normed [T, H], new residual [T, H]), both in x's dtype; arithmetic in float32. The sum is rounded to x's dtype
+        before it is normed, so that the norm and the next layer see the same residual.
+
+    Source: Root Mean Square Layer Normalization, arXiv:1910.07467.
+    """
+    total = x if residual is None else x + residual
+    wide = total.float()
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return (normed * weight.float()).to(x.dtype), total

@@ -1,0 +1,75 @@
+"""What happens to a fused QKV row before attention: head norms, rotary embedding, keys and values into the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+RopeAndStore = Callable[
+    [
+        torch.Tensor,  # qkv
+        torch.Tensor | None,  # q_norm
+        torch.Tensor | None,  # k_norm
+        float,  # eps
+        torch.Tensor,  # cos_sin
+        torch.Tensor,  # positions
+        torch.Tensor,  # slot_mapping
+        torch.Tensor,  # k_cache
+        torch.Tensor,  # v_cache
+        int,  # num_heads
+        int,  # num_kv_heads
+    ],
+    torch.Tensor,
+]
+
+
+def rope_and_store_reference(
+    qkv: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+) -> torch.Tensor:
+    """Norms and turns queries and keys, and writes keys and values to their slots.
+
+    Args:
+        qkv: [T, (num_heads + 2 * num_kv_heads) * D]: queries, keys, values.
+        q_norm, k_norm: [D], RMSNorm weights of one head, or None for a model without head norms.
+        eps: of the head norms.
+        cos_sin: [max_position, R] float32, cosines in the first half and sines in the second; R is even and at most D.
+            Where R < D only the first R numbers of a head are turned.
+        positions: [T] int64, the tokens' places in their sequences.
+        slot_mapping: [T] int64, block_id * block_size + offset.
+        k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place.
+    Returns:
+        queries [T, num_heads, D] in qkv's dtype; arithmetic in float32.
+
+    The pairs that turn together are (i, i + R // 2): the layout of GPT-NeoX and of every Hugging Face checkpoint.
+    Source: RoFormer, arXiv:2104.09864, section 3.4.2.
+    """
+    head_dim, block_size = k_cache.shape[3], k_cache.shape[2]
+    heads = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
+    queries, keys, values = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)  # [T, 1, R // 2]
+    block, offset = slot_mapping // block_size, slot_mapping % block_size
+    k_cache[block, :, offset] = _norm_and_turn(keys, k_norm, eps, cos, sin).to(k_cache.dtype)
+    v_cache[block, :, offset] = values.to(v_cache.dtype)
+    return _norm_and_turn(queries, q_norm, eps, cos, sin).to(qkv.dtype)
+
+
+def _norm_and_turn(
+    heads: torch.Tensor, norm: torch.Tensor | None, eps: float, cos: torch.Tensor, sin: torch.Tensor
+) -> torch.Tensor:
+    heads = heads.float()
+    if norm is not None:
+        heads = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + eps) * norm.float()
+    half = cos.shape[-1]
+    first, second, rest = torch.split(heads, [half, half, heads.shape[-1] - 2 * half], dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
