@@ -1,0 +1,337 @@
+"""What the API process and the engine process say to each other, as bytes: msgpack, never code.
+
+A message is a msgpack array whose first entry is its tag. Numbers that come in rows (the outputs of a step, a prompt)
+travel as little-endian columns inside it: packing 256 outputs as columns costs a tenth of packing 256 maps.
+`decode` believes nothing: whatever is not exactly one of the messages below raises WireError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
+
+from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, FinishReason, SamplingParams, TokenLogprobs
+
+MAX_MESSAGE_BYTES = 1 << 30
+_INT32 = np.dtype("<i4")
+_FLOAT64 = np.dtype("<f8")  # exact for whatever float the sampler gave
+_FINISH = (None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
+_FINISH_CODE = {reason: code for code, reason in enumerate(_FINISH)}
+_ROW_COLUMNS = 5  # handle, number of tokens, finish code, stop reason or -1, cached prompt tokens
+
+
+class WireError(ValueError):
+    """The bytes are not a message of this protocol; the text says what was found where."""
+
+
+# ---------------------------------------------------------------------------------------- messages to the engine
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A client is there; phases, stats and Ready are sent to it from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    handle: int  # the client's own number for this request; outputs come back under it
+    request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    handles: list[int]
+
+
+# ---------------------------------------------------------------------------------------- messages to the client
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    name: str  # a start-up phase has begun
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """All that one step brought for one client. `request_id` is empty: the client knows it by the handle."""
+
+    handles: list[int]
+    outputs: list[EngineOutput]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request under `handle` was not admitted. retry_after_s says QueueFull; without it, InvalidRequest."""
+
+    handle: int
+    message: str
+    param: str | None = None
+    code: str = ""
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Sent every second by a thread of the engine, also during a long step."""
+
+    num_steps: int
+    is_stepping: bool
+    cpu_s: float  # processor time of the whole engine process so far
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """Why the engine process ends, told before it does."""
+
+    error: str  # class of the exception
+    message: str
+    exit_code: int = 1
+
+
+Message = Hello | Submit | Abort | Phase | Ready | Outputs | Refused | Stats | Beat | LastWords
+
+
+def encode(message: Message) -> bytes:
+    """One message as bytes. Raises OverflowError when a token id does not fit 32 bits."""
+    tag, write, _ = _CODECS[type(message)]
+    packed: bytes = msgpack.packb([tag, *write(message)], use_bin_type=True)
+    return packed
+
+
+def decode(data: bytes) -> Message:
+    """The message in `data`. Raises WireError for anything else."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError(f"message of {len(data)} bytes, at most {MAX_MESSAGE_BYTES} are read")
+    try:
+        parts = msgpack.unpackb(data, raw=False, strict_map_key=False, use_list=True)
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise WireError(f"not msgpack: {error or type(error).__name__}") from None
+    if not isinstance(parts, list) or not parts or not isinstance(parts[0], str):
+        raise WireError("not a message: an array that starts with a tag is expected")
+    codec = _BY_TAG.get(parts[0])
+    if codec is None:
+        raise WireError(f"unknown tag {parts[0][:32]!r}")
+    try:
+        return codec(parts[1:])
+    except WireError as error:
+        raise WireError(f"{parts[0]}: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------- reading with distrust
+
+T = TypeVar("T")
+
+
+def _take(parts: list[Any], *kinds: type | tuple[type, ...]) -> list[Any]:
+    """The parts, once their number and types are right. bool is no int here."""
+    if len(parts) != len(kinds):
+        raise WireError(f"{len(parts)} parts, {len(kinds)} are expected")
+    for position, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
+        allowed = kind if isinstance(kind, tuple) else (kind,)
+        if type(part) not in allowed:
+            names = " or ".join(allowed_kind.__name__ for allowed_kind in allowed)
+            raise WireError(f"part {position} is {type(part).__name__}, expected {names}")
+    return parts
+
+
+def _column(data: bytes, dtype: np.dtype[Any], what: str) -> npt.NDArray[Any]:
+    if type(data) is not bytes or len(data) % dtype.itemsize:
+        raise WireError(f"{what} is not a column of {dtype.itemsize}-byte numbers")
+    return np.frombuffer(data, dtype)
+
+
+def _ints(data: bytes, what: str) -> list[int]:
+    numbers: list[int] = _column(data, _INT32, what).tolist()
+    return numbers
+
+
+def _int_bytes(numbers: Sequence[int]) -> bytes:
+    return np.asarray(numbers, _INT32).tobytes()
+
+
+def _record(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass from a map of its fields; unknown names and wrong types are refused."""
+    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise WireError(f"{kind.__name__} has no field {str(name)[:32]!r}")
+    try:
+        return _ADAPTERS[kind].validate_python(values)  # type: ignore[no-any-return]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise WireError(f"{kind.__name__}.{place}: {first['msg']}") from None
+
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (SamplingParams, EngineInfo, EngineStats)}
+_SAMPLING_DEFAULTS = SamplingParams()
+_SAMPLING_FIELDS = tuple(entry.name for entry in fields(SamplingParams))
+
+
+def _write_submit(message: Submit) -> list[Any]:
+    request = message.request
+    sampling = {
+        name: value
+        for name in _SAMPLING_FIELDS
+        if (value := getattr(request.sampling, name)) != getattr(_SAMPLING_DEFAULTS, name)
+    }
+    prompt = _int_bytes(request.prompt_token_ids)
+    return [message.handle, request.request_id, prompt, sampling, request.priority, request.cache_salt]
+
+
+def _read_submit(parts: list[Any]) -> Submit:
+    handle, request_id, prompt, sampling, priority, salt = _take(parts, int, str, bytes, dict, int, str)
+    request = EngineRequest(
+        request_id=request_id,
+        prompt_token_ids=_ints(prompt, "prompt"),
+        sampling=_record(SamplingParams, sampling),
+        priority=priority,
+        cache_salt=salt,
+    )
+    return Submit(handle, request)
+
+
+def _write_logprobs(entries: Sequence[TokenLogprobs | None]) -> list[Any]:
+    """[ids of all positions, log-probabilities of all, how many per position (-1: none), rank per position]"""
+    ids: list[int] = []
+    values: list[float] = []
+    widths: list[int] = []
+    ranks: list[int] = []
+    for entry in entries:
+        if entry is None:
+            widths.append(-1)
+            ranks.append(0)
+            continue
+        ids += entry.token_ids
+        values += entry.logprobs
+        widths.append(len(entry.token_ids))
+        ranks.append(entry.rank)
+    return [_int_bytes(ids), np.asarray(values, _FLOAT64).tobytes(), _int_bytes(widths), _int_bytes(ranks)]
+
+
+def _read_logprobs(parts: Any) -> list[TokenLogprobs | None]:
+    if not isinstance(parts, list):
+        raise WireError("log-probabilities are not an array")
+    raw_ids, raw_values, raw_widths, raw_ranks = _take(parts, bytes, bytes, bytes, bytes)
+    ids, widths, ranks = _ints(raw_ids, "ids"), _ints(raw_widths, "widths"), _ints(raw_ranks, "ranks")
+    values: list[float] = _column(raw_values, _FLOAT64, "log-probabilities").tolist()
+    if len(ids) != len(values) or len(widths) != len(ranks) or any(width < -1 for width in widths):
+        raise WireError("columns of log-probabilities do not fit together")
+    if sum(width for width in widths if width > 0) != len(ids):
+        raise WireError("widths of log-probabilities do not add up")
+    entries: list[TokenLogprobs | None] = []
+    start = 0
+    for width, rank in zip(widths, ranks, strict=True):
+        if width < 0:
+            entries.append(None)
+            continue
+        entries.append(TokenLogprobs(ids[start : start + width], values[start : start + width], rank))
+        start += width
+    return entries
+
+
+def _write_outputs(message: Outputs) -> list[Any]:
+    rows: list[int] = []
+    tokens: list[int] = []
+    extras: dict[int, list[Any]] = {}
+    for row, (handle, output) in enumerate(zip(message.handles, message.outputs, strict=True)):
+        stop = -1 if output.stop_reason is None else output.stop_reason
+        rows += (handle, len(output.token_ids), _FINISH_CODE[output.finish_reason], stop, output.num_cached_tokens)
+        tokens += output.token_ids
+        if output.logprobs is not None or output.prompt_logprobs is not None or output.error is not None:
+            extras[row] = [
+                None if output.logprobs is None else _write_logprobs(output.logprobs),
+                None if output.prompt_logprobs is None else _write_logprobs(output.prompt_logprobs),
+                output.error,
+            ]
+    return [_int_bytes(rows), _int_bytes(tokens), extras]
+
+
+def _read_outputs(parts: list[Any]) -> Outputs:
+    raw_rows, raw_tokens, extras = _take(parts, bytes, bytes, dict)
+    numbers, tokens = _ints(raw_rows, "rows"), _ints(raw_tokens, "tokens")
+    if len(numbers) % _ROW_COLUMNS:
+        raise WireError("rows are not complete")
+    handles: list[int] = []
+    outputs: list[EngineOutput] = []
+    start = 0
+    for at in range(0, len(numbers), _ROW_COLUMNS):
+        handle, count, finish, stop, cached = numbers[at : at + _ROW_COLUMNS]
+        if count < 0 or start + count > len(tokens) or not 0 <= finish < len(_FINISH) or cached < 0:
+            raise WireError(f"row {at // _ROW_COLUMNS} is out of range")
+        handles.append(handle)
+        outputs.append(
+            EngineOutput(
+                request_id="",
+                token_ids=tokens[start : start + count],
+                finish_reason=_FINISH[finish],
+                stop_reason=None if stop == -1 else stop,
+                num_cached_tokens=cached,
+            )
+        )
+        start += count
+    if start != len(tokens):
+        raise WireError(f"{len(tokens)} tokens, the rows name {start}")
+    for row, extra in extras.items():
+        if type(row) is not int or not 0 <= row < len(outputs) or not isinstance(extra, list):
+            raise WireError("an extra belongs to no row")
+        logprobs, prompt_logprobs, error = _take(extra, (list, type(None)), (list, type(None)), (str, type(None)))
+        output = outputs[row]
+        output.error = error
+        if logprobs is not None:
+            entries = _read_logprobs(logprobs)
+            output.logprobs = [entry for entry in entries if entry is not None]
+            if len(output.logprobs) != len(output.token_ids) or len(entries) != len(output.token_ids):
+                raise WireError(f"row {row}: {len(entries)} log-probabilities for {len(output.token_ids)} tokens")
+        if prompt_logprobs is not None:
+            output.prompt_logprobs = _read_logprobs(prompt_logprobs)
+    return Outputs(handles, outputs)
+
+
+def _read_ready(parts: list[Any]) -> Ready:
+    return Ready(_record(EngineInfo, _take(parts, dict)[0]))
+
+
+def _read_stats(parts: list[Any]) -> Stats:
+    return Stats(_record(EngineStats, _take(parts, dict)[0]))
+
+
+def _read_refused(parts: list[Any]) -> Refused:
+    return Refused(*_take(parts, int, str, (str, type(None)), str, (float, type(None))))
+
+
+_Writer = Callable[[Any], list[Any]]
+_Reader = Callable[[list[Any]], Message]
+_CODECS: dict[type, tuple[str, _Writer, _Reader]] = {
+    Hello: ("hello", lambda _: [], lambda parts: Hello(*_take(parts))),
+    Submit: ("submit", _write_submit, _read_submit),
+    Abort: ("abort", lambda m: [_int_bytes(m.handles)], lambda parts: Abort(_ints(_take(parts, bytes)[0], "handles"))),
+    Phase: ("phase", lambda m: [m.name], lambda parts: Phase(*_take(parts, str))),
+    Ready: ("ready", lambda m: [asdict(m.info)], _read_ready),
+    Outputs: ("outputs", _write_outputs, _read_outputs),
+    Refused: ("refused", lambda m: [m.handle, m.message, m.param, m.code, m.retry_after_s], _read_refused),
+    Stats: ("stats", lambda m: [asdict(m.stats)], _read_stats),
+    Beat: ("beat", lambda m: [m.num_steps, m.is_stepping, m.cpu_s], lambda p: Beat(*_take(p, int, bool, float))),
+    LastWords: (
+        "last-words",
+        lambda m: [m.error, m.message, m.exit_code],
+        lambda parts: LastWords(*_take(parts, str, str, int)),
+    ),
+}
+_BY_TAG: dict[str, _Reader] = {tag: read for tag, _, read in _CODECS.values()}

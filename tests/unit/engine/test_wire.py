@@ -1,0 +1,181 @@
+"""The wire between API process and engine process: what goes in comes out, and nothing else gets in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stoker.engine import wire
+from stoker.engine.api import (
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SamplingParams,
+    TokenLogprobs,
+)
+
+INFO = EngineInfo(
+    model="m",
+    max_model_len=64,
+    vocab_size=7,
+    num_blocks=9,
+    block_size=4,
+    max_num_seqs=2,
+    max_num_batched_tokens=32,
+    eos_token_ids=(1, 2),
+    weights_bytes=10,
+    kv_cache_bytes=20,
+    dtype="float32",
+    device="cpu",
+    kernels={"attention": "torch: no compiler"},
+    phases={"load weights": 1.5},
+)
+
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
+logprob = st.builds(
+    TokenLogprobs, st.just([5, 6]), st.lists(st.floats(-100, 0), min_size=2, max_size=2), st.integers(1, 9)
+)
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> EngineOutput:
+    tokens = draw(ids)
+    return EngineOutput(
+        request_id="",
+        token_ids=tokens,
+        logprobs=draw(st.none() | st.lists(logprob, min_size=len(tokens), max_size=len(tokens))),
+        prompt_logprobs=draw(st.none() | st.lists(st.none() | logprob, max_size=3)),
+        finish_reason=draw(st.none() | st.sampled_from(FinishReason)),
+        stop_reason=draw(st.none() | st.integers(0, 9)),
+        num_cached_tokens=draw(st.integers(0, 9)),
+        error=draw(st.none() | st.text(max_size=9)),
+    )
+
+
+def test_a_request_arrives_with_every_parameter():
+    sampling = SamplingParams(
+        max_tokens=None,
+        temperature=0.25,
+        logit_bias={3: -100.0, 0: 1.5},
+        seed=2**63,
+        stop=("a", "é"),
+        stop_token_ids=(4,),
+        logprobs=0,
+        ignore_eos=True,
+    )
+    request = EngineRequest(
+        request_id="r-1", prompt_token_ids=[0, 7, 2**31 - 1], sampling=sampling, priority=-3, cache_salt="s"
+    )
+    assert wire.decode(wire.encode(wire.Submit(12, request))) == wire.Submit(12, request)
+
+
+def test_a_token_id_past_32_bits_is_not_sent():
+    request = EngineRequest(request_id="r", prompt_token_ids=[2**31], sampling=SamplingParams())
+    with pytest.raises(OverflowError):
+        wire.encode(wire.Submit(1, request))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Hello(),
+        wire.Abort([1, 2, 3]),
+        wire.Phase("load weights"),
+        wire.Ready(INFO),
+        wire.Stats(EngineStats(num_running=3, step_time_s=0.5)),
+        wire.Refused(4, "the queue is full", retry_after_s=1.5),
+        wire.Refused(4, "too long", "messages", "context_length_exceeded"),
+        wire.Beat(7, True, 1.25),
+        wire.LastWords("ValueError", "no", 3),
+    ],
+)
+def test_each_small_message_comes_back_equal(message: wire.Message):
+    assert wire.decode(wire.encode(message)) == message
+
+
+@given(st.lists(outputs(), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_outputs_of_a_step_come_back_equal(rows: list[EngineOutput]):
+    message = wire.Outputs(list(range(len(rows))), rows)
+    assert wire.decode(wire.encode(message)) == message
+
+
+def test_outputs_without_extras_are_columns_only():
+    rows = [EngineOutput(request_id="long-name", token_ids=[9]) for _ in range(256)]
+    assert len(wire.encode(wire.Outputs(list(range(256)), rows))) < 256 * 24 + 32
+
+
+VALID = [
+    wire.encode(wire.Submit(1, EngineRequest(request_id="r", prompt_token_ids=[1, 2], sampling=SamplingParams(n=2)))),
+    wire.encode(wire.Ready(INFO)),
+    wire.encode(
+        wire.Outputs([3], [EngineOutput(request_id="", token_ids=[1], logprobs=[TokenLogprobs([1], [-0.5], 1)])])
+    ),
+]
+
+
+@given(st.binary(max_size=64))
+@settings(max_examples=200, deadline=None)
+def test_random_bytes_are_refused_or_are_a_message(data: bytes):
+    try:
+        wire.decode(data)
+    except wire.WireError as error:
+        assert str(error)
+
+
+@given(st.sampled_from(VALID), st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_message_is_refused_or_is_a_message(valid: bytes, data: st.DataObject):
+    damaged = bytearray(valid[: data.draw(st.integers(0, len(valid)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        wire.decode(bytes(damaged))
+    except wire.WireError as error:
+        assert str(error)
+
+
+def column(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(4, "little", signed=True) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"tag": "hello"}, "an array that starts with a tag"),
+        ([], "an array that starts with a tag"),
+        (["steal"], "unknown tag 'steal'"),
+        (["hello", 1], "hello: 1 parts, 0 are expected"),
+        (["phase", 3], "phase: part 0 is int, expected str"),
+        (["beat", True, True, 1.0], "beat: part 0 is bool, expected int"),
+        (["abort", b"abc"], "abort: handles is not a column of 4-byte numbers"),
+        (["outputs", column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
+        (["outputs", column(1, 2, 0, -1, 0), column(5), {}], "outputs: row 0 is out of range"),
+        (["outputs", column(1, 1, 9, -1, 0), column(5), {}], "outputs: row 0 is out of range"),
+        (["outputs", column(1, 1, 0, -1, 0), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
+        (["outputs", column(1, 1, 0, -1, 0), column(5), {4: [None, None, None]}], "an extra belongs to no row"),
+        (
+            ["outputs", column(1, 1, 0, -1, 0), column(5), {0: [[b"", b"", b"", b""], None, None]}],
+            "outputs: row 0: 0 log-probabilities for 1 tokens",
+        ),
+        (["submit", 1, "r", column(1), {"temprature": 1}, 0, ""], "submit: SamplingParams has no field 'temprature'"),
+        (["submit", 1, "r", column(1), {"top_k": "many"}, 0, ""], "submit: SamplingParams.top_k: "),
+        (["ready", {"model": "m"}], "ready: EngineInfo.max_model_len: Field required"),
+    ],
+)
+def test_a_malformed_message_is_named(parts: Any, words: str):
+    with pytest.raises(wire.WireError) as caught:
+        wire.decode(msgpack.packb(parts))
+    assert words in str(caught.value)
+
+
+def test_extension_types_and_deep_nesting_are_refused():
+    for data in (msgpack.packb(["phase", msgpack.ExtType(1, b"x")]), b"\x91" * 100_000):
+        with pytest.raises(wire.WireError):
+            wire.decode(data)
