@@ -1,0 +1,41 @@
+"""Token embedding and output layer; tied, they are one matrix stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from ..kernels import KernelSet
+from .linear import Linear
+from .loading import TensorReader
+
+
+class Embedding:
+    """The rows of a matrix of its own."""
+
+    def __init__(self, name: str, vocab_size: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.name = name
+        self.weight = torch.empty(vocab_size, width, dtype=dtype, device=device)
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{self.name}.weight", tuple(self.weight.shape)
+
+    def load(self, read: TensorReader) -> None:
+        read(f"{self.name}.weight", self.weight)
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """token_ids: [T] int64. Returns [T, width]."""
+        return F.embedding(token_ids, self.weight)
+
+
+class TiedEmbedding:
+    """The rows of the output layer's matrix, wherever its kernel keeps them."""
+
+    def __init__(self, output: Linear, kernels: KernelSet) -> None:
+        self._output = output
+        self._kernels = kernels
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return self._kernels.embed(token_ids, self._output.packed)

@@ -1,0 +1,123 @@
+"""Rotary position embedding: the turning speeds of every kind that config.json names, as one table by position.
+
+Source: RoFormer, arXiv:2104.09864; the scaled kinds as transformers computes them, which is how models were trained.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+ROPE_KINDS: tuple[str, ...] = get_args(RopeKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeParameters:
+    """`rope_parameters` of config.json (`rope_theta` and `rope_scaling` of older files)."""
+
+    kind: RopeKind
+    theta: float
+    original_max_position: int  # context the model was trained on before the scaling
+    factor: float = 1.0
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0  # multiplies cosines and sines
+
+
+def cos_sin_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torch.Tensor:
+    """Cosines and sines of every position.
+
+    Args:
+        rope: which kind, and its numbers.
+        head_dim: even; pairs are (i, i + head_dim // 2).
+        num_positions: max_model_len.
+    Returns:
+        [num_positions, head_dim] float32, cosines in the first half and sines in the second.
+    """
+    positions = torch.arange(num_positions, dtype=torch.float32)[:, None]
+    if rope.kind == "dynamic":
+        # A token's keys stay in the cache as they were written, so each position turns as in a sequence that ends with
+        # it. Generation in transformers does the same, and how a prompt is cut into chunks changes nothing.
+        frequencies = _dynamic_frequencies(rope, head_dim, positions)
+    else:
+        frequencies = _FREQUENCIES[rope.kind](rope, inverse_frequencies(head_dim, rope.theta))
+    angles = positions * frequencies
+    return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(rope.attention_factor)
+
+
+def inverse_frequencies(head_dim: int, base: float) -> torch.Tensor:
+    """Turning speed of each rotary pair, fastest first.
+
+    Args:
+        head_dim: even; pairs are (i, i + head_dim // 2).
+        base: theta, 10_000 in the paper.
+    Returns:
+        [head_dim // 2], float32, radians per token. float32: bfloat16 cannot hold odd positions past 256.
+
+    Raises ValueError if `head_dim` is odd. Source: RoFormer, arXiv:2104.09864, section 3.2.2.
+    """
+    if head_dim % 2:
+        raise ValueError(f"head_dim {head_dim} is odd")
+    return 1.0 / base ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+
+
+def _default(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
+    return frequencies
+
+
+def _linear(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
+    """Position interpolation: Chen et al., arXiv:2306.15595."""
+    return frequencies / rope.factor
+
+
+def _llama3(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
+    """Slow pairs interpolated, fast ones kept, a smooth change between. Llama 3.1, arXiv:2407.21783."""
+    wavelengths = 2 * math.pi / frequencies
+    turns = rope.original_max_position / wavelengths  # within the trained context
+    kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    kept = kept.clamp(0, 1)
+    return (1 - kept) * frequencies / rope.factor + kept * frequencies
+
+
+def _yarn(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
+    """Interpolated by pair: kept above beta_fast turns, interpolated below beta_slow. Peng et al., arXiv:2309.00071."""
+    half = len(frequencies)
+
+    def pair_with(turns: float) -> float:
+        return half * math.log(rope.original_max_position / (turns * 2 * math.pi)) / math.log(rope.theta)
+
+    low, high = pair_with(rope.beta_fast), pair_with(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * half - 1)
+    width = high - low or 0.001
+    interpolated = ((torch.arange(half, dtype=torch.float32) - low) / width).clamp(0, 1)
+    return frequencies / rope.factor * interpolated + frequencies * (1 - interpolated)
+
+
+def _dynamic_frequencies(rope: RopeParameters, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
+    """NTK-aware scaling that grows with the length. Returns [positions, head_dim // 2]."""
+    length = (positions + 1).clamp(min=rope.original_max_position).double()
+    growth = rope.factor * length / rope.original_max_position - (rope.factor - 1)
+    base = rope.theta * growth ** (head_dim / (head_dim - 2))
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    return (1.0 / base**exponents).float()
+
+
+_FREQUENCIES = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+
+
+def yarn_attention_factor(factor: float, mscale: float | None, mscale_all_dim: float | None) -> float:
+    """What config.json means when it gives no `attention_factor`: arXiv:2309.00071, section 3.4."""
+
+    def scale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    return scale(mscale) / scale(mscale_all_dim) if mscale and mscale_all_dim else scale(1.0)

@@ -1,0 +1,179 @@
+"""ModelRunner: carries out step plans. Model, KV cache, slot table and sampler, built once from a Resolved.
+
+A step has four stages that do not look into each other: the plan into the slot table, the table into tensors, the
+forward pass, the draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...config import Resolved
+from ..api import EngineInfo, SamplingParams, TokenLogprobs
+from ..core.step_plan import Admission, Int32, StepPlan, StepResult
+from ..kernels import select_kernels
+from ..models.registry import model_class
+from ..sampling.logprobs import token_logprobs
+from ..sampling.sampler import Sampler
+from ..sampling.sampling_table import SamplingTable
+from .kv_cache import KVCache
+from .measure import PhaseClock
+from .slot_table import SlotTable
+from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
+from .weights import Checkpoint, DummyWeights
+
+_LOGIT_ROWS = 128  # rows of logits held at once: 78 MB in float32 for a vocabulary of 152k
+
+
+class ModelRunner:
+    def __init__(self, resolved: Resolved, phase: Callable[[str], None] | None = None) -> None:
+        """Loads the model and reserves the KV cache.
+
+        phase: is told the name of each start-up phase as it begins.
+        Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that cannot be had.
+        """
+        self._resolved = resolved
+        self._phases = PhaseClock(phase)
+        facts, scheduler = resolved.facts, resolved.scheduler
+        self._device = torch.device(resolved.device.device)
+        self._dtype = getattr(torch, resolved.model.dtype)
+        torch.set_num_threads(resolved.device.num_threads)
+        self._phases.start("kernels")
+        self._kernels = select_kernels(self._device, self._dtype, facts.head_dim)
+        self._phases.start("weights")
+        model_len = resolved.model.max_model_len
+        self._model = model_class(facts)(facts, self._kernels, model_len, self._dtype, self._device)
+        with torch.inference_mode():
+            self._load_weights()
+        self._phases.start("kv cache")
+        block_size = resolved.cache.block_size
+        self._cache = KVCache(
+            facts.num_layers, resolved.num_kv_blocks, facts.num_kv_heads, block_size, facts.head_dim, self._dtype
+        )
+        sampling = SamplingTable(scheduler.max_num_seqs, facts.vocab_size, facts.eos_token_ids)
+        self._slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
+        self._sampler = Sampler(sampling)
+        self._phases.stop()
+
+    def _load_weights(self) -> None:
+        facts, load = self._resolved.facts, self._resolved.load
+        if load.load_format == "dummy":
+            self._model.load(DummyWeights(self._resolved.model.seed).read)
+            return
+        checkpoint = Checkpoint(Path(self._resolved.model_path), facts.weight_files)
+        checkpoint.check(self._model.wanted(), is_tied=facts.tie_word_embeddings)
+        self._model.load(checkpoint.read)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """One step. Plans must come in the order in which the scheduler made them."""
+        self._slots.apply(plan)
+        step = build_step_input(plan, self._slots, self._device)
+        wanted = logit_tokens(plan, self._slots)
+        with torch.inference_mode():
+            rows = wanted.union(step.num_tokens)
+            index = None if rows is None else torch.from_numpy(rows).to(self._device)
+            hidden, residual = self._model.forward(step, self._cache.layers, index)
+            if rows is None:
+                rows = np.arange(step.num_tokens)
+            prompt_logprobs = self._prompt_logprobs(plan, wanted, rows, hidden, residual)
+            result = self._sample(plan, wanted, rows, hidden, residual)
+        result.prompt_logprobs = prompt_logprobs
+        return result
+
+    def _sample(
+        self, plan: StepPlan, wanted: LogitTokens, rows: Int64, hidden: torch.Tensor, residual: torch.Tensor
+    ) -> StepResult:
+        """rows: the batch indices of hidden and residual, ascending."""
+        token_ids: Int32 = np.full(plan.num_rows, -1, np.int32)
+        logprobs: dict[int, TokenLogprobs] = {}
+        at = np.searchsorted(rows, wanted.sampled)
+        for start in range(0, len(at), _LOGIT_ROWS):
+            part = slice(start, start + _LOGIT_ROWS)
+            plan_rows = wanted.sampled_rows[part]
+            slots = plan.slots[plan_rows]
+            lengths = self._slots.num_tokens[slots]
+            logits = self._logits(hidden, residual, at[part])
+            drawn = self._sampler.sample(logits, slots, lengths, self._slots.token_ids)
+            self._slots.append(slots, drawn.token_ids)
+            token_ids[plan_rows] = drawn.token_ids
+            logprobs.update((int(plan_rows[row]), found) for row, found in drawn.logprobs.items())
+        return StepResult(token_ids, logprobs)
+
+    def _prompt_logprobs(
+        self, plan: StepPlan, wanted: LogitTokens, rows: Int64, hidden: torch.Tensor, residual: torch.Tensor
+    ) -> dict[int, list[TokenLogprobs]]:
+        found: dict[int, list[TokenLogprobs]] = {}
+        at = np.searchsorted(rows, wanted.prompt)
+        starts = np.cumsum(plan.num_tokens) - plan.num_tokens
+        for start in range(0, len(at), _LOGIT_ROWS):
+            part = slice(start, start + _LOGIT_ROWS)
+            plan_rows = wanted.prompt_rows[part]
+            slots = plan.slots[plan_rows]
+            positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]
+            next_ids = torch.from_numpy(self._slots.token_ids[slots, positions + 1].astype(np.int64))
+            logits = self._logits(hidden, residual, at[part]).float()
+            counts = self._slots.sampling.num_prompt_logprobs[slots].tolist()
+            entries = token_logprobs(logits, next_ids.to(self._device), counts)
+            for row, entry in zip(plan_rows.tolist(), entries, strict=True):
+                found.setdefault(row, []).append(entry)
+        return found
+
+    def _logits(self, hidden: torch.Tensor, residual: torch.Tensor, at: Int64) -> torch.Tensor:
+        if len(at) == len(hidden):
+            return self._model.logits(hidden, residual)
+        index = torch.from_numpy(at).to(self._device)
+        return self._model.logits(hidden[index], residual[index])
+
+    def warm_up(self) -> None:
+        """Runs a short prompt and one token after it: what is made on first use is made before the first request."""
+        self._phases.start("warm-up")
+        block_size = self._resolved.cache.block_size
+        num_blocks = min(self._resolved.num_kv_blocks, -(-self._resolved.model.max_model_len // block_size), 4)
+        prompt = [0] * min(num_blocks * block_size - 1, self._resolved.model.max_model_len - 1, 63)
+        sampling = SamplingParams(temperature=1.0, max_tokens=2)
+        if prompt:
+            admission = Admission(0, prompt, len(prompt), list(range(num_blocks)), sampling, seed=0)
+            self.execute(_one_row_plan(0, [admission], 0, len(prompt)))
+            self.execute(_one_row_plan(1, [], len(prompt), 1))
+        self._phases.stop()
+
+    def info(self) -> EngineInfo:
+        resolved, facts = self._resolved, self._resolved.facts
+        numbers = sum(int(np.prod(shape)) for _, shape in self._model.wanted())
+        return EngineInfo(
+            model=resolved.model.model,
+            max_model_len=resolved.model.max_model_len,
+            vocab_size=facts.vocab_size,
+            num_blocks=resolved.num_kv_blocks,
+            block_size=resolved.cache.block_size,
+            max_num_seqs=resolved.scheduler.max_num_seqs,
+            max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
+            eos_token_ids=facts.eos_token_ids,
+            weights_bytes=numbers * self._dtype.itemsize,
+            kv_cache_bytes=self._cache.num_bytes,
+            dtype=resolved.model.dtype,
+            device=str(self._device),
+            kernels=self._kernels.table,
+            phases=dict(self._phases.seconds),
+        )
+
+
+def _one_row_plan(step: int, admissions: list[Admission], num_computed: int, num_tokens: int) -> StepPlan:
+    def column(*values: int) -> Int32:
+        return np.array(values, np.int32)
+
+    return StepPlan(
+        step=step,
+        released_slots=[],
+        admissions=admissions,
+        block_slots=column(),
+        block_ids=column(),
+        slots=column(0),
+        num_computed=column(num_computed),
+        num_tokens=column(num_tokens),
+        is_sampled=np.array([True]),
+    )

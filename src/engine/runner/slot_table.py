@@ -1,0 +1,55 @@
+"""SlotTable: the runner's own memory of every running sequence, by slot: token ids, lengths, block tables.
+
+A StepPlan brings only what changed. The newest token of a decode row is here before the scheduler has seen it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.step_plan import Int32, StepPlan
+from ..sampling.sampling_table import SamplingTable
+
+
+class SlotTable:
+    def __init__(self, num_slots: int, max_model_len: int, block_size: int, sampling: SamplingTable) -> None:
+        self.block_size = block_size
+        self.sampling = sampling
+        # One column more than the context: the token that ends a full sequence is written, and never computed.
+        # Untouched zero pages cost no memory, so the long context of a short sequence is free.
+        self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
+        self.num_tokens = np.zeros(num_slots, np.int64)
+        self.num_prompt_tokens = np.zeros(num_slots, np.int64)
+        self.block_ids = np.zeros((num_slots, -(-max_model_len // block_size)), np.int32)
+        self.num_blocks = np.zeros(num_slots, np.int64)
+
+    def apply(self, plan: StepPlan) -> None:
+        """Takes over what changed since the last plan: released slots, admissions, new blocks, in this order."""
+        for slot in plan.released_slots:
+            self.sampling.release(slot)
+        for admission in plan.admissions:
+            slot, token_ids, block_ids = admission.slot, admission.token_ids, admission.block_ids
+            self.token_ids[slot, : len(token_ids)] = token_ids
+            self.num_tokens[slot] = len(token_ids)
+            self.num_prompt_tokens[slot] = admission.num_prompt_tokens
+            self.block_ids[slot, : len(block_ids)] = block_ids
+            self.num_blocks[slot] = len(block_ids)
+            self.sampling.admit(slot, admission.sampling, admission.seed, token_ids, admission.num_prompt_tokens)
+        if len(plan.block_ids):
+            self._append_blocks(plan.block_slots, plan.block_ids)
+
+    def _append_blocks(self, slots: Int32, block_ids: Int32) -> None:
+        """A slot may get several blocks, which keep their order."""
+        order = np.argsort(slots, kind="stable")
+        slots, block_ids = slots[order], block_ids[order]
+        first = np.flatnonzero(np.r_[True, slots[1:] != slots[:-1]])
+        counts = np.diff(np.r_[first, len(slots)])
+        rank = np.arange(len(slots)) - np.repeat(first, counts)
+        self.block_ids[slots, self.num_blocks[slots] + rank] = block_ids
+        self.num_blocks[slots[first]] += counts
+
+    def append(self, slots: Int32, token_ids: npt.NDArray[np.int32]) -> None:
+        """One drawn token for each of these slots."""
+        self.token_ids[slots, self.num_tokens[slots]] = token_ids
+        self.num_tokens[slots] += 1

@@ -1,0 +1,72 @@
+"""StepPlan and SlotTable to tensors: a flattened batch, and which of its tokens need logits. No work per token in Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..core.step_plan import StepPlan
+from ..layers.step_input import StepInput
+from .slot_table import SlotTable
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LogitTokens:
+    """The tokens of the step whose logits are wanted, as indices into the flattened batch."""
+
+    sampled: Int64  # [S] last token of each sampled row
+    sampled_rows: Int64  # [S] those rows
+    prompt: Int64  # [P] tokens whose successor is a prompt token with logprobs wanted, in batch order
+    prompt_rows: Int64  # [P] the row of each
+
+    def union(self, num_tokens: int) -> Int64 | None:
+        """Sampled and prompt tokens, in batch order, once each; None where that is the whole batch."""
+        tokens = np.union1d(self.sampled, self.prompt) if len(self.prompt) else self.sampled
+        return None if len(tokens) == num_tokens else tokens
+
+
+def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> StepInput:
+    """The plan must have been applied to `slots`."""
+    counts, computed = plan.num_tokens.astype(np.int64), plan.num_computed.astype(np.int64)
+    query_start = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=query_start[1:])
+    context_lens = computed + counts
+    positions = np.arange(query_start[-1]) + np.repeat(computed - query_start[:-1], counts)
+    token_slots = np.repeat(plan.slots, counts)
+    block_size = slots.block_size
+    offset = positions % block_size
+    slot_mapping = slots.block_ids[token_slots, positions // block_size] * np.int64(block_size) + offset
+    max_context_len = int(context_lens.max())
+    block_tables = slots.block_ids[plan.slots, : -(-max_context_len // block_size)]
+
+    def tensor(values: npt.NDArray[np.generic], dtype: torch.dtype) -> torch.Tensor:
+        return torch.from_numpy(values).to(device, dtype)
+
+    return StepInput(
+        token_ids=tensor(slots.token_ids[token_slots, positions], torch.int64),
+        positions=tensor(positions, torch.int64),
+        slot_mapping=tensor(slot_mapping, torch.int64),
+        query_start=tensor(query_start, torch.int32),
+        context_lens=tensor(context_lens, torch.int32),
+        block_tables=tensor(block_tables, torch.int32),
+        max_query_len=int(counts.max()),
+        max_context_len=max_context_len,
+    )
+
+
+def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
+    ends = np.cumsum(plan.num_tokens, dtype=np.int64)
+    sampled_rows = np.flatnonzero(plan.is_sampled)
+    asking = np.flatnonzero(slots.sampling.num_prompt_logprobs[plan.slots] >= 0)
+    # The token at position p speaks about position p + 1, as long as that is a prompt token.
+    last = slots.num_prompt_tokens[plan.slots[asking]] - 1
+    counts = np.clip(last - plan.num_computed[asking], 0, plan.num_tokens[asking])
+    starts = ends[asking] - plan.num_tokens[asking]
+    first_of_row = np.cumsum(counts) - counts
+    prompt = np.arange(counts.sum()) + np.repeat(starts - first_of_row, counts)
+    return LogitTokens(ends[sampled_rows] - 1, sampled_rows, prompt, np.repeat(asking, counts))

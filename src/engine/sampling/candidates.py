@@ -1,0 +1,44 @@
+"""The best tokens of each row, exactly and without sorting the vocabulary.
+
+The order is total - larger logit first, then smaller id - so what is best never depends on how many were asked for or
+on the other rows. bfloat16 logits tie all the time.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+_BLOCK = 64
+
+
+def top_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` best tokens of each row, best first.
+
+    logits: [R, V] float32 without nan; count: at most V. Returns values [R, count] float32 and ids [R, count] int64.
+
+    The best `count` tokens lie in the `count` blocks with the best maxima: for a token of any other block, each of
+    those blocks holds one that comes before it. So only the maxima and the chosen blocks are ordered.
+    """
+    rows, vocab_size = logits.shape
+    num_blocks = -(-vocab_size // _BLOCK)
+    if count * 4 >= num_blocks:  # most blocks would be chosen
+        ids = torch.arange(vocab_size, device=logits.device).expand(rows, -1)
+        return _best(logits, ids, count)
+    if vocab_size % _BLOCK:
+        logits = F.pad(logits, (0, -vocab_size % _BLOCK), value=-torch.inf)
+    blocks = logits.view(rows, num_blocks, _BLOCK)
+    block_ids = torch.arange(num_blocks, device=logits.device).expand(rows, -1)
+    _, chosen = _best(blocks.amax(-1), block_ids, count)  # [R, count]
+    values = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
+    ids = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK, device=logits.device)).flatten(1)
+    return _best(values, ids, count)
+
+
+def _best(values: torch.Tensor, ids: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """One int64 key per number: the float's bits made monotonic above, the negated id below."""
+    bits = (values + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 and 0.0 are equal
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    keys = (ordered << 32) + (0x7FFFFFFF - ids)
+    best = keys.topk(count, dim=-1).indices
+    return values.gather(1, best), ids.gather(1, best)
