@@ -41,10 +41,10 @@ class Linear:
         weight = torch.empty(rows, self.in_features, dtype=self._dtype, device=self._device)
         bias = torch.empty(rows, dtype=self._dtype, device=self._device) if self.has_bias else None
         sizes = list(self.parts.values())
-        for name, part in zip(self.parts, weight.split(sizes), strict=True):
+        for name, part in zip(self.parts, torch.split(weight, sizes), strict=True):
             read(f"{name}.weight", part)
         if bias is not None:
-            for name, part in zip(self.parts, bias.split(sizes), strict=True):
+            for name, part in zip(self.parts, torch.split(bias, sizes), strict=True):
                 read(f"{name}.bias", part)
         self._packed = self._kernels.pack_linear(weight, bias)
 

@@ -40,9 +40,13 @@ class DecoderLayer:
 
     def loadables(self) -> Iterator[Loadable]:
         attention = self.self_attn
-        norms = [norm for norm in (attention.q_norm, attention.k_norm) if norm is not None]
-        yield from (self.input_layernorm, attention.qkv_proj, *norms, attention.o_proj)
-        yield from (self.post_attention_layernorm, self.mlp.gate_up_proj, self.mlp.down_proj)
+        yield self.input_layernorm
+        yield attention.qkv_proj
+        yield from (norm for norm in (attention.q_norm, attention.k_norm) if norm is not None)
+        yield attention.o_proj
+        yield self.post_attention_layernorm
+        yield self.mlp.gate_up_proj
+        yield self.mlp.down_proj
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Reads a model's rotary embedding from its facts: which kind, and that kind's numbers under their config.json names."""
+"""The rotary embedding a model's facts ask for: which kind, and the numbers of that kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""StepPlan and SlotTable to tensors: a flattened batch, and which of its tokens need logits. No work per token in Python."""
+"""StepPlan and SlotTable to tensors: a flattened batch, and which of its tokens need logits.
+
+Work in Python is per step, never per row or token.
+"""
 
 from __future__ import annotations
 

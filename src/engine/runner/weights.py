@@ -48,11 +48,11 @@ class Checkpoint:
 
         is_tied: the output layer is the embedding, so an `lm_head.weight` in the files is a copy of it.
         """
-        wanted = dict(wanted)
-        missing = [name for name in wanted if name not in self.tensors]
+        shapes = dict(wanted)
+        missing = [name for name in shapes if name not in self.tensors]
         if missing:
             raise ModelFilesError(f"{self.folder}: {_some(missing)} not in any of its weight files")
-        for name, shape in wanted.items():
+        for name, shape in shapes.items():
             stored = self.tensors[name]
             if stored.shape != shape:
                 raise ModelFilesError(
@@ -62,7 +62,11 @@ class Checkpoint:
                 raise ModelFilesError(
                     f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(_DTYPES)}"
                 )
-        surplus = [name for name in self.tensors if name not in wanted and not name.endswith(_UNUSED)]
+            if stored.num_bytes != math.prod(shape) * _DTYPES[stored.dtype].itemsize:
+                raise ModelFilesError(
+                    f"{stored.file}: tensor `{name}` has {stored.num_bytes} bytes, not those of its shape"
+                )
+        surplus = [name for name in self.tensors if name not in shapes and not name.endswith(_UNUSED)]
         if is_tied:
             surplus = [name for name in surplus if name != "lm_head.weight"]
         if surplus:
@@ -111,28 +115,30 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
-                raise ModelFilesError(f"{file}: cut short or not a safetensors file ({size} bytes)")
-            header = json.loads(stream.read(length))
+            is_whole = 8 <= size and length <= min(size - 8, _MAX_HEADER_BYTES)
+            header = json.loads(stream.read(length)) if is_whole else {}
+        entries = {
+            name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
     except OSError as error:
         raise ModelFilesError(f"{file}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ModelFilesError(f"{file}: not a safetensors file: its header is no JSON") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ModelFilesError(f"{file}: not a safetensors file: its header cannot be understood") from error
+    if not is_whole:
+        raise ModelFilesError(f"{file}: cut short or not a safetensors file ({size} bytes)")
     tensors: dict[str, StoredTensor] = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = entry["data_offsets"]
-        if 8 + length + end > size:
-            raise ModelFilesError(
-                f"{file}: cut short: tensor `{name}` ends at byte {8 + length + end}, the file at {size}"
-            )
-        tensors[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), 8 + length + begin, end - begin)
+    start = 8 + length
+    for name, (dtype, shape, begin, end) in entries.items():
+        if start + end > size:
+            raise ModelFilesError(f"{file}: cut short: tensor `{name}` ends at byte {start + end}, the file at {size}")
+        tensors[name] = StoredTensor(file, dtype, shape, start + begin, end - begin)
     return tensors
 
 
 def _read_bytes(stored: StoredTensor, name: str, start: int, into: torch.Tensor) -> None:
-    view = memoryview(into.view(torch.uint8).numpy())
+    view = memoryview(into.view(torch.uint8).numpy().data)
     with stored.file.open("rb", buffering=0) as stream:
         stream.seek(stored.offset + start)
         done = 0

@@ -6,10 +6,12 @@ on the other rows. bfloat16 logits tie all the time.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 _BLOCK = 64
+_LAST_ID = 0x7FFFFFFF
 
 
 def top_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,6 +41,13 @@ def _best(values: torch.Tensor, ids: torch.Tensor, count: int) -> tuple[torch.Te
     """One int64 key per number: the float's bits made monotonic above, the negated id below."""
     bits = (values + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 and 0.0 are equal
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    keys = (ordered << 32) + (0x7FFFFFFF - ids)
-    best = keys.topk(count, dim=-1).indices
-    return values.gather(1, best), ids.gather(1, best)
+    keys = (ordered << 32) + (_LAST_ID - ids)
+    if count * 4 < keys.shape[1]:
+        best = keys.topk(count, dim=-1).values
+    elif keys.device.type == "cpu":  # numpy sorts integers with vectors: 2 ms for 152k of them, torch takes 18
+        best = torch.from_numpy(np.sort(keys.numpy(), axis=-1)[:, ::-1][:, :count].copy())
+    else:
+        best = keys.sort(dim=-1, descending=True).values[:, :count]
+    ordered, chosen = best >> 32, _LAST_ID - (best & 0xFFFFFFFF)
+    bits = torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered)
+    return bits.to(torch.int32).view(torch.float32), chosen

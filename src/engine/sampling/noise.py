@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-_CHUNK = 1 << 18  # numbers hashed at once: a megabyte each of hash and shifted hash, which stays in a core's cache
-
 
 def row_keys(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]) -> torch.Tensor:
     """A 64-bit key for every (seed, position), as two words: [R, 2] int32.
@@ -46,14 +44,8 @@ def draw(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     Returns:
         [R] int64.
     """
-    rows, vocab_size = weights.shape
-    token_ids = torch.arange(vocab_size, dtype=torch.int32, device=weights.device)[None]
-    step = max(1, _CHUNK // vocab_size)
-    chosen = []
-    for start in range(0, rows, step):
-        part = slice(start, start + step)
-        chosen.append(first_argmax(weights[part].div_(_to_exponential(_hash(keys[part], token_ids)))))
-    return torch.cat(chosen)
+    token_ids = torch.arange(weights.shape[1], dtype=torch.int32, device=weights.device)[None]
+    return first_argmax(weights.div_(_to_exponential(_hash(keys, token_ids))))
 
 
 def first_argmax(values: torch.Tensor) -> torch.Tensor:

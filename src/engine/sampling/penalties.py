@@ -50,7 +50,7 @@ def apply_penalties(
     slot_index = slots[row_index]
     ends = np.cumsum(row_lengths)
     token_ids = token_table[slot_index, np.arange(ends[-1]) - np.repeat(ends - row_lengths, row_lengths)]
-    counts = table.counts[slot_index, token_ids]
+    counts = table.counts[slot_index, token_ids].astype(np.float32)
     penalty = table.frequency[slot_index] * counts + table.presence[slot_index] * (counts > 0)
     at = _to(logits, row_index), _to(logits, token_ids.astype(np.int64))
     repetition, values = _to(logits, table.repetition[slot_index]), logits[at]

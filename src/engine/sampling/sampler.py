@@ -20,6 +20,7 @@ from .penalties import apply_bias, apply_penalties, forbid_early_end
 from .sampling_table import SamplingTable
 
 Int64 = npt.NDArray[np.int64]
+_PART = 1 << 18  # numbers
 WINDOW = 256  # candidates looked at first; rows that need more sort the whole vocabulary
 
 
@@ -73,7 +74,7 @@ class Sampler:
             ):
                 index = np.flatnonzero(rows)
                 if len(index):
-                    token_ids[torch.from_numpy(index)] = method(_take(logits, index), slots[index], lengths[index])
+                    token_ids[index] = method(_take(logits, index), slots[index], lengths[index])
         drawn = token_ids.cpu().numpy().astype(np.int32)
         table.record(slots, drawn)
         logprobs: dict[int, TokenLogprobs] = {}
@@ -87,7 +88,10 @@ class Sampler:
         return first_argmax(logits)
 
     def _draw_from_all(self, logits: torch.Tensor, slots: npt.NDArray[np.int32], lengths: Int64) -> torch.Tensor:
-        return draw(self._weights(logits, logits.amax(-1, keepdim=True), slots), self._keys(slots, lengths, logits))
+        keys, best = self._keys(slots, lengths, logits), logits.amax(-1, keepdim=True)
+        return torch.cat(
+            [draw(self._weights(logits[part], best[part], slots[part]), keys[part]) for part in _parts(logits)]
+        )
 
     def _draw_from_best(self, logits: torch.Tensor, slots: npt.NDArray[np.int32], lengths: Int64) -> torch.Tensor:
         """Rows with top-k or top-p, first from a window of the best tokens; those it cannot settle, from all."""
@@ -98,17 +102,15 @@ class Sampler:
             rows = pending if is_last else pending[top_k[pending] <= reach]
             if not len(rows):
                 continue
-            found, is_settled = self._draw_in_window(
-                _take(logits, rows), slots[rows], lengths[rows], self._window(top_k[rows], reach)
-            )
-            settled = rows if is_last else rows[is_settled.cpu().numpy()]
-            token_ids[settled] = found if is_last else found[is_settled]
-            pending = np.setdiff1d(pending, settled)
+            of_rows = _take(logits, rows)
+            for part in _parts(of_rows) if is_last else [slice(len(rows))]:
+                some = rows[part]
+                width = min(int(top_k[some].max()), reach) if (top_k[some] > 0).all() else reach
+                found, is_settled = self._draw_in_window(of_rows[part], slots[some], lengths[some], width)
+                settled = is_settled.cpu().numpy()
+                token_ids[some[settled]] = found[is_settled]
+                pending = np.setdiff1d(pending, some[settled])
         return token_ids
-
-    @staticmethod
-    def _window(top_k: Int64, reach: int) -> int:
-        return min(int(top_k.max()), reach) if (top_k > 0).all() else reach
 
     def _draw_in_window(
         self, logits: torch.Tensor, slots: npt.NDArray[np.int32], lengths: Int64, width: int
@@ -123,8 +125,11 @@ class Sampler:
         total = weights.sum(-1, keepdim=True, dtype=torch.float64)
         open_rows = np.flatnonzero((table.top_k[slots] == 0) & (table.top_p[slots] < 1))
         if len(open_rows):  # without top-k the mass of top-p is that of the whole vocabulary
-            everything = self._weights(_take(logits, open_rows), best[open_rows], slots[open_rows])
-            total[open_rows] = everything.sum(-1, keepdim=True, dtype=torch.float64)
+            of_rows = _take(logits, open_rows)
+            for part in _parts(of_rows):
+                some = open_rows[part]
+                everything = self._weights(of_rows[part], best[some], slots[some])
+                total[some] = everything.sum(-1, keepdim=True, dtype=torch.float64)
         top_p = torch.from_numpy(table.top_p[slots]).to(logits.device)[:, None]
         mass = weights.cumsum(-1, dtype=torch.float64)
         is_cut = mass - weights >= top_p * total  # what comes before already reaches top_p
@@ -150,5 +155,12 @@ class Sampler:
 
 
 def _take(values: torch.Tensor, rows: Int64) -> torch.Tensor:
-    """The rows, without a copy when they are all."""
+    """The rows, ascending, without a copy when they are all."""
     return values if len(rows) == len(values) else values[torch.from_numpy(rows).to(values.device)]
+
+
+def _parts(values: torch.Tensor) -> list[slice]:
+    """Rows in parts whose intermediate results stay in a core's cache, for the passes over a whole vocabulary."""
+    rows, width = values.shape
+    step = max(1, _PART // width) if values.device.type == "cpu" else rows
+    return [slice(start, start + step) for start in range(0, rows, step)]

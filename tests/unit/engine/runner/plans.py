@@ -1,0 +1,38 @@
+"""Small plans and tables for the tests of this folder."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stoker.engine.api import SamplingParams
+from stoker.engine.core.step_plan import Admission, Int32, StepPlan
+from stoker.engine.runner.slot_table import SlotTable
+from stoker.engine.sampling.sampling_table import SamplingTable
+
+
+def ids(*values: int) -> Int32:
+    return np.array(values, np.int32)
+
+
+def make_plan(**changes: object) -> StepPlan:
+    """A plan of one row in slot 0 unless told otherwise."""
+    columns: dict[str, object] = {
+        "step": 0,
+        "released_slots": [],
+        "admissions": [],
+        "block_slots": ids(),
+        "block_ids": ids(),
+        "slots": ids(0),
+        "num_computed": ids(0),
+        "num_tokens": ids(1),
+        "is_sampled": np.array([True]),
+    }
+    return StepPlan(**{**columns, **changes})  # type: ignore[arg-type]
+
+
+def make_table(num_slots: int = 4, max_model_len: int = 12, block_size: int = 4) -> SlotTable:
+    return SlotTable(num_slots, max_model_len, block_size, SamplingTable(num_slots, 50, (2,)))
+
+
+def admission(slot: int, token_ids: list[int], block_ids: list[int], **params: object) -> Admission:
+    return Admission(slot, token_ids, len(token_ids), block_ids, SamplingParams(**params), seed=slot)  # type: ignore[arg-type]

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import torch
+
+from stoker.engine.runner.kv_cache import KVCache
+
+
+def test_layers_share_no_memory_and_start_as_zeros():
+    cache = KVCache(num_layers=2, num_blocks=3, num_kv_heads=2, block_size=4, head_dim=8, dtype=torch.bfloat16)
+    assert cache.num_bytes == 2 * 2 * 3 * 2 * 4 * 8 * 2
+    tensors = [tensor for layer in cache.layers for tensor in layer]
+    assert [tuple(tensor.shape) for tensor in tensors] == [(3, 2, 4, 8)] * 4
+    for number, tensor in enumerate(tensors, start=1):
+        assert not tensor.any()
+        assert tensor.is_contiguous()
+        tensor.fill_(number)
+    assert [tensor.unique().tolist() for tensor in tensors] == [[1], [2], [3], [4]]

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from stoker.engine.runner.step_input import build_step_input, logit_tokens
+
+from .plans import admission, ids, make_plan, make_table
+
+CPU = torch.device("cpu")
+
+
+def test_a_mixed_step_flattens_chunks_and_decode_rows():
+    """Row 0 decodes its sixth token, row 1 computes the tokens 2 to 4 of a prompt of five."""
+    table = make_table()
+    plan = make_plan(
+        admissions=[admission(3, [10, 11, 12, 13, 14, 15], [7, 2]), admission(1, [20, 21, 22, 23, 24], [5, 9])],
+        slots=ids(3, 1),
+        num_computed=ids(5, 2),
+        num_tokens=ids(1, 3),
+        is_sampled=np.array([True, True]),
+    )
+    table.apply(plan)
+    step = build_step_input(plan, table, CPU)
+    assert step.token_ids.tolist() == [15, 22, 23, 24]
+    assert step.positions.tolist() == [5, 2, 3, 4]
+    assert step.slot_mapping.tolist() == [2 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 9 * 4]
+    assert step.query_start.tolist() == [0, 1, 4]
+    assert step.context_lens.tolist() == [6, 5]
+    assert step.block_tables.tolist() == [[7, 2], [5, 9]]
+    assert (step.max_query_len, step.max_context_len) == (3, 6)
+    assert [x.dtype for x in (step.token_ids, step.positions, step.slot_mapping)] == [torch.int64] * 3
+    assert [x.dtype for x in (step.query_start, step.context_lens, step.block_tables)] == [torch.int32] * 3
+
+
+def test_a_decode_row_reads_the_token_that_the_runner_drew():
+    table = make_table()
+    table.apply(make_plan(admissions=[admission(0, [4, 5], [0])], num_tokens=ids(2)))
+    table.append(ids(0), ids(33))
+    assert build_step_input(make_plan(num_computed=ids(2)), table, CPU).token_ids.tolist() == [33]
+
+
+def test_slots_beyond_31_bits_do_not_wrap():
+    """block_id * block_size was int32 once more than 2**31 tokens fit into the cache."""
+    table = make_table(block_size=4)
+    plan = make_plan(admissions=[admission(0, [1], [2**30])])
+    table.apply(plan)
+    assert build_step_input(plan, table, CPU).slot_mapping.tolist() == [2**32]
+
+
+def test_only_sampled_rows_and_asked_for_prompt_tokens_get_logits():
+    """Rows: a chunk in the middle of a prompt, a prompt with logprobs that ends here, its like decoding."""
+    table = make_table()
+    plan = make_plan(
+        admissions=[
+            admission(0, [1] * 8, [0, 1]),
+            admission(1, [1] * 5, [2, 3], prompt_logprobs=1),
+            admission(2, [1] * 3, [4], prompt_logprobs=0),
+        ],
+        slots=ids(0, 1, 2),
+        num_computed=ids(0, 1, 3),
+        num_tokens=ids(4, 4, 1),
+        is_sampled=np.array([False, True, True]),
+    )
+    table.apply(plan)
+    wanted = logit_tokens(plan, table)
+    assert wanted.sampled.tolist() == [7, 8]
+    assert wanted.sampled_rows.tolist() == [1, 2]
+    assert wanted.prompt.tolist() == [4, 5, 6]  # positions 1, 2, 3 of row 1 speak about 2, 3, 4
+    assert wanted.prompt_rows.tolist() == [1, 1, 1]
+    union = wanted.union(9)
+    assert union is not None
+    assert union.tolist() == [4, 5, 6, 7, 8]
+
+
+def test_a_batch_of_decode_rows_needs_no_selection():
+    table = make_table()
+    plan = make_plan(
+        admissions=[admission(0, [1], [0]), admission(1, [1], [1])],
+        slots=ids(0, 1),
+        num_computed=ids(0, 0),
+        num_tokens=ids(1, 1),
+        is_sampled=np.array([True, True]),
+    )
+    table.apply(plan)
+    assert logit_tokens(plan, table).union(2) is None

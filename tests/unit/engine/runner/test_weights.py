@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stoker.config import ModelFilesError
+from stoker.engine.runner.weights import Checkpoint, DummyWeights
+
+A = torch.arange(12, dtype=torch.float32).view(3, 4)
+B = torch.tensor([1.5, -2.25])
+WANTED = [("a", (3, 4)), ("b", (2,))]
+
+
+def checkpoint(folder: Path, **tensors: torch.Tensor) -> Checkpoint:
+    save_file(tensors, folder / "one.safetensors")
+    return Checkpoint(folder, ["one.safetensors"])
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
+def test_tensors_are_read_into_place_and_converted(tmp_path: Path, stored: torch.dtype, wanted: torch.dtype):
+    files = checkpoint(tmp_path, a=A.to(stored), b=B.to(stored))
+    files.check(WANTED, is_tied=False)
+    whole = torch.full((5, 4), 7.0, dtype=wanted)
+    files.read("a", whole[1:4])
+    assert torch.equal(whole[1:4], A.to(wanted))
+    assert (whole[[0, 4]] == 7).all()
+
+
+def test_a_tensor_larger_than_the_staging_buffer_is_converted_in_parts(tmp_path: Path):
+    values = torch.randn(3, (1 << 22) + 1)
+    into = torch.empty_like(values, dtype=torch.bfloat16)
+    checkpoint(tmp_path, a=values).read("a", into)
+    assert torch.equal(into, values.bfloat16())
+
+
+def test_several_files_are_one_checkpoint(tmp_path: Path):
+    save_file({"a": A}, tmp_path / "x.safetensors")
+    save_file({"b": B}, tmp_path / "y.safetensors")
+    files = Checkpoint(tmp_path, ["x.safetensors", "y.safetensors"])
+    files.check(WANTED, is_tied=False)
+    into = torch.empty(2)
+    files.read("b", into)
+    assert torch.equal(into, B)
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path):
+    with pytest.raises(ModelFilesError, match="tensor `b` is not in any of its weight files"):
+        checkpoint(tmp_path, a=A).check(WANTED, is_tied=False)
+
+
+def test_a_wrong_shape_names_tensor_file_and_both_shapes(tmp_path: Path):
+    with pytest.raises(
+        ModelFilesError, match=r"one\.safetensors: tensor `a` has shape \[4, 3\], config\.json says \[3, 4\]"
+    ):
+        checkpoint(tmp_path, a=A.T.contiguous(), b=B).check(WANTED, is_tied=False)
+
+
+def test_a_dtype_nobody_can_convert_is_named(tmp_path: Path):
+    with pytest.raises(ModelFilesError, match="tensor `b` has dtype I8; supported: F32, BF16, F16"):
+        checkpoint(tmp_path, a=A, b=B.to(torch.int8)).check(WANTED, is_tied=False)
+
+
+def test_tensors_the_model_does_not_use_are_refused_except_known_leftovers(tmp_path: Path):
+    extra = {"x.rotary_emb.inv_freq": B.clone(), "lm_head.weight": A.clone()}
+    checkpoint(tmp_path, a=A, b=B, **extra).check(WANTED, is_tied=True)
+    with pytest.raises(ModelFilesError, match=r"tensor `lm_head\.weight` is in its weight files, but the model has no"):
+        checkpoint(tmp_path, a=A, b=B, **extra).check(WANTED, is_tied=False)
+
+
+def test_a_file_cut_short_is_named_with_the_tensor(tmp_path: Path):
+    checkpoint(tmp_path, a=A, b=B)
+    file = tmp_path / "one.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(ModelFilesError, match=r"one\.safetensors: cut short: tensor `\w` ends at byte \d+, the file"):
+        Checkpoint(tmp_path, ["one.safetensors"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x08\0\0", b"\xff" * 64, b"\x04\0\0\0\0\0\0\0nope", b"\x02\0\0\0\0\0\0\0[]"]
+)
+def test_a_file_that_is_no_safetensors_file_is_named(tmp_path: Path, content: bytes):
+    (tmp_path / "bad.safetensors").write_bytes(content)
+    with pytest.raises(ModelFilesError, match=r"bad\.safetensors: .*not a safetensors file"):
+        Checkpoint(tmp_path, ["bad.safetensors"])
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(ModelFilesError, match=r"gone\.safetensors: cannot be read: No such file"):
+        Checkpoint(tmp_path, ["gone.safetensors"])
+
+
+def test_dummy_weights_depend_on_seed_and_name_only():
+    def made(seed: int, name: str) -> torch.Tensor:
+        into = torch.empty(300, 200)
+        DummyWeights(seed).read(name, into)
+        return into
+
+    weights = made(1, "a.weight")
+    assert torch.equal(weights, made(1, "a.weight"))
+    assert not torch.equal(weights, made(2, "a.weight"))
+    assert not torch.equal(weights, made(1, "b.weight"))
+    assert abs(weights.mean().item()) < 5e-4
+    assert abs(weights.std().item() - 0.02) < 5e-4
+
+
+def test_dummy_norms_are_one_and_biases_zero():
+    weights = DummyWeights(0)
+    norm, bias = torch.empty(4), torch.empty(4)
+    weights.read("norm.weight", norm)
+    weights.read("q_proj.bias", bias)
+    assert norm.tolist() == [1.0] * 4
+    assert bias.tolist() == [0.0] * 4

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stoker.engine.sampling.candidates import top_tokens
+
+
+@pytest.mark.parametrize(
+X(1, 1), (7, 3), (7, 7), (640, 1), (4096, 9), (4100, 15), (9000, 2000)]
+)
+def test_the_best_tokens_are_those_of_a_stable_sort(vocab_size: int, count: int):
+    """Rounded to a few values, so that most tokens tie and the smaller id must win."""
+    logits = (torch.randn(3, vocab_size, generator=torch.Generator().manual_seed(count)) * 3).round()
+    logits[1] *= -1.0
+    values, ids = top_tokens(logits, count)
+    expected = logits.sort(dim=-1, descending=True, stable=True)
+    assert ids.tolist() == expected.indices[:, :count].tolist()
+    assert torch.equal(values, expected.values[:, :count])
+
+
+def test_forbidden_tokens_come_last():
+    logits = torch.tensor([[-torch.inf, 1.0, -torch.inf, -2.0]])
+    values, ids = top_tokens(logits, 4)
+    assert ids.tolist() == [[1, 3, 0, 2]]
+    assert values.tolist() == [[1.0, -2.0, -torch.inf, -torch.inf]]

@@ -1,0 +1,220 @@
+"""Draws follow the distribution that was asked for, and depend on nothing but seed, position and logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from stoker.engine.api import SamplingParams
+from stoker.engine.sampling.sampler import WINDOW, Drawn, Sampler
+from stoker.engine.sampling.sampling_table import SamplingTable
+
+EOS = 2
+
+
+def sample(
+    logits: torch.Tensor,
+    params: list[SamplingParams],
+    *,
+    seeds: list[int] | None = None,
+    tokens: list[list[int]] | None = None,
+    num_prompt_tokens: int = 1,
+) -> Drawn:
+    """One step of rows in slots of their own. Row r has the tokens tokens[r], a single 0 by default."""
+    count, vocab_size = logits.shape
+    tokens = tokens or [[0]] * count
+    table = SamplingTable(count, vocab_size, (EOS,))
+    token_table = np.zeros((count, max(map(len, tokens)) + 1), np.int32)
+    for slot, (sampling, ids) in enumerate(zip(params, tokens, strict=True)):
+        token_table[slot, : len(ids)] = ids
+        table.admit(slot, sampling, seeds[slot] if seeds else slot, ids, num_prompt_tokens)
+    lengths = np.array([len(ids) for ids in tokens], np.int64)
+    return Sampler(table).sample(logits, np.arange(count, dtype=np.int32), lengths, token_table)
+
+
+def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """Probabilities [V] by the definition: sort, cut, renormalise. min_p first, then top-k, then top-p."""
+    weights = (logits.double() / params.temperature).softmax(-1)
+    weights[weights < params.min_p * weights.max()] = 0
+    order = weights.argsort(descending=True, stable=True)
+    if params.top_k > 0:
+        weights[order[params.top_k :]] = 0
+    weights /= weights.sum()
+    before = weights[order].cumsum(-1) - weights[order]
+    weights[order[before >= params.top_p]] = 0
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.5),
+        SamplingParams(temperature=1.7, min_p=0.1),
+        SamplingParams(top_k=5),
+        SamplingParams(top_p=0.6),
+        SamplingParams(top_p=0.9, min_p=0.05, temperature=1.3),
+        SamplingParams(top_k=9, top_p=0.8, min_p=0.02, temperature=0.9),
+        SamplingParams(top_k=1),
+    ],
+    ids=lambda params: f"t{params.temperature} k{params.top_k} p{params.top_p} m{params.min_p}",
+)
+def test_draws_follow_the_distribution(params: SamplingParams):
+    draws, vocab_size = 20_000, 40
+    logits = torch.randn(vocab_size, generator=torch.Generator().manual_seed(1)) * 2
+    found = np.bincount(sample(logits.expand(draws, -1).contiguous(), [params] * draws).token_ids, minlength=vocab_size)
+    expected = kept(logits, params).numpy() * draws
+    assert not found[expected == 0].any(), "a token that was cut off has been drawn"
+    large = expected >= 5  # where the chi-square approximation holds
+    chi_square = ((found - expected)[large] ** 2 / expected[large]).sum()
+    degrees = max(int(large.sum()) - 1, 1)
+    assert chi_square < degrees + 4 * (2 * degrees) ** 0.5 + 4
+
+
+@pytest.mark.parametrize("vocab_size", [1000, 151_936])
+def test_what_is_drawn_from_a_large_vocabulary_is_never_cut_off(vocab_size: int):
+    """More candidates than the first window holds, and tokens that tie, as bfloat16 logits do."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(6, vocab_size, generator=generator).bfloat16()
+    params = [
+        SamplingParams(top_p=0.9),
+        SamplingParams(top_k=WINDOW + 50),
+        SamplingParams(top_k=20, top_p=0.7),
+        SamplingParams(top_p=0.5, temperature=0.05),
+        SamplingParams(min_p=0.5),
+        SamplingParams(top_k=5 * WINDOW, top_p=0.99),
+    ]
+    for seed in range(4):
+        token_ids = sample(logits, params, seeds=[seed] * 6).token_ids
+        for row, (token_id, sampling) in enumerate(zip(token_ids, params, strict=True)):
+            assert kept(logits[row], sampling)[token_id] > 0, f"row {row}"
+
+
+def test_a_draw_does_not_depend_on_the_batch():
+    generator = torch.Generator().manual_seed(3)
+    kinds = [
+        SamplingParams(),
+        SamplingParams(temperature=0),
+        SamplingParams(top_k=3),
+        SamplingParams(top_p=0.9),
+        SamplingParams(top_k=700, top_p=0.95),
+        SamplingParams(min_p=0.01, presence_penalty=0.5),
+        SamplingParams(logprobs=2, logit_bias={5: 3.0}),
+        SamplingParams(top_p=0.3, temperature=2.0),
+    ]
+    logits = (torch.randn(len(kinds), 2048, generator=generator) * 3).bfloat16()
+    tokens = [[1] * (2 + row) for row in range(len(kinds))]
+    seeds = [7 * row + 1 for row in range(len(kinds))]
+    together = sample(logits, kinds, seeds=seeds, tokens=tokens).token_ids.tolist()
+    alone = [
+        int(sample(logits[row : row + 1], [kinds[row]], seeds=[seeds[row]], tokens=[tokens[row]]).token_ids[0])
+        for row in range(len(kinds))
+    ]
+    order = [5, 2, 7, 0, 4, 1, 6, 3]
+    shuffled = sample(
+        logits[order], [kinds[i] for i in order], seeds=[seeds[i] for i in order], tokens=[tokens[i] for i in order]
+    ).token_ids.tolist()
+    assert together == alone
+    assert shuffled == [together[i] for i in order]
+
+
+def test_a_seed_gives_other_tokens_at_other_positions_and_other_seeds_too():
+    logits = torch.zeros(300, 1000)
+    by_position = sample(logits, [SamplingParams()] * 300, seeds=[5] * 300, tokens=[[0] * (n + 1) for n in range(300)])
+    by_seed = sample(logits, [SamplingParams()] * 300, seeds=list(range(300)))
+    # 300 uniform draws of 1000 ids: about 259 different ones are expected, with a deviation of 6
+    assert 225 < len(set(by_position.token_ids.tolist())) < 290
+    assert 225 < len(set(by_seed.token_ids.tolist())) < 290
+
+
+def test_greedy_takes_the_first_of_equal_logits():
+    logits = torch.zeros(2, 512)
+    logits[0, [70, 300]] = 1.0
+    assert sample(logits, [SamplingParams(temperature=0)] * 2).token_ids.tolist() == [70, 0]
+
+
+def test_top_k_cuts_ties_by_token_id():
+    logits = torch.zeros(50, 640)  # everything ties: top_k=2 leaves ids 0 and 1
+    assert set(sample(logits, [SamplingParams(top_k=2)] * 50).token_ids.tolist()) == {0, 1}
+
+
+def test_logit_bias_moves_and_bans_tokens():
+    logits = torch.zeros(3, 100)
+    params = [
+        SamplingParams(temperature=0, logit_bias={7: 1.5, 8: 1.0}),
+        SamplingParams(temperature=0, logit_bias={0: -100.0, 1: -100.0}),
+        SamplingParams(temperature=0),
+    ]
+    assert sample(logits, params).token_ids.tolist() == [7, 2, 0]
+    assert logits.abs().sum() == 0, "the logits given are not changed"
+
+
+def test_min_tokens_holds_back_eos_and_stop_ids():
+    logits = torch.zeros(4, 10)
+    logits[:, EOS], logits[:, 5] = 2.0, 1.0
+    held = SamplingParams(temperature=0, min_tokens=2, stop_token_ids=(5,))
+    tokens = [[0], [0, 1], [0, 1, 1], [0]]  # one prompt token: 0, 1 and 2 generated ones
+    params = [held, held, held, SamplingParams(temperature=0)]
+    assert sample(logits, params, tokens=tokens).token_ids.tolist() == [0, 0, EOS, EOS]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_penalties_equal_a_naive_loop(seed: int):
+    generator = np.random.default_rng(seed)
+    rows, vocab_size, prompt_len = 5, 60, 4
+    logits = torch.from_numpy(generator.normal(size=(rows, vocab_size)).astype(np.float32))
+    tokens = [generator.integers(0, vocab_size, 4 + 6 * row).tolist() for row in range(rows)]
+    params = [
+        SamplingParams(
+            temperature=0,
+            presence_penalty=float(generator.uniform(-2, 2)),
+            frequency_penalty=float(generator.uniform(-2, 2)),
+            repetition_penalty=float(generator.uniform(0.5, 2)),
+        )
+        for _ in range(rows)
+    ]
+    params[1] = SamplingParams(temperature=0)
+    expected = logits.clone()
+    for row, (ids, sampling) in enumerate(zip(tokens, params, strict=True)):
+        for token_id in set(ids):
+            value = expected[row, token_id]
+            value = value / sampling.repetition_penalty if value > 0 else value * sampling.repetition_penalty
+            count = ids[prompt_len:].count(token_id)
+            expected[row, token_id] = (
+                value - sampling.frequency_penalty * count - sampling.presence_penalty * (count > 0)
+            )
+    found = sample(logits, params, tokens=tokens, num_prompt_tokens=prompt_len).token_ids
+    assert found.tolist() == expected.argmax(-1).tolist()
+
+
+def test_penalty_counts_follow_the_drawn_tokens():
+    table = SamplingTable(1, 4, ())
+    table.admit(0, SamplingParams(temperature=0, frequency_penalty=1.0), 0, [3], 1)
+    sampler, token_table = Sampler(table), np.zeros((1, 8), np.int32)
+    token_table[0, 0] = 3
+    logits, drawn = torch.tensor([[0.0, 2.5, 2.0, 0.0]]), []
+    for length in range(1, 6):
+        found = sampler.sample(logits, np.array([0], np.int32), np.array([length]), token_table).token_ids
+        token_table[0, length] = found[0]
+        drawn.append(int(found[0]))
+    assert drawn == [1, 2, 1, 2, 1]
+
+
+def test_logprobs_are_those_of_the_raw_logits():
+    logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(4))
+    params = [
+        SamplingParams(temperature=0.3, logprobs=3, logit_bias={9: 100.0}),
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0, logprobs=0),
+    ]
+    drawn = sample(logits, params)
+    expected = logits.log_softmax(-1)
+    assert sorted(drawn.logprobs) == [0, 2]
+    entry = drawn.logprobs[0]
+    best = expected[0].topk(3)
+    assert entry.token_ids == [9, *best.indices.tolist()]
+    assert entry.logprobs == pytest.approx([expected[0, 9].item(), *best.values.tolist()], abs=1e-5)
+    assert entry.rank == int((expected[0] > expected[0, 9]).sum()) + 1
+    assert drawn.logprobs[2].token_ids == [int(logits[2].argmax())]
+    assert drawn.logprobs[2].rank == 1
