@@ -115,7 +115,7 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
-            is_whole = 8 <= size and length <= min(size - 8, _MAX_HEADER_BYTES)
+            is_whole = size >= 8 and length <= min(size - 8, _MAX_HEADER_BYTES)
             header = json.loads(stream.read(length)) if is_whole else {}
         entries = {
             name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])

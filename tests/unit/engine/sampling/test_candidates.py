@@ -7,7 +7,7 @@ from stoker.engine.sampling.candidates import top_tokens
 
 
 @pytest.mark.parametrize(
-X(1, 1), (7, 3), (7, 7), (640, 1), (4096, 9), (4100, 15), (9000, 2000)]
+    ("vocab_size", "count"), [(1, 1), (7, 3), (7, 7), (640, 1), (4096, 9), (4100, 15), (9000, 2000)]
 )
 def test_the_best_tokens_are_those_of_a_stable_sort(vocab_size: int, count: int):
     """Rounded to a few values, so that most tokens tie and the smaller id must win."""
