@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 import torch
 
 from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
+from .draw import Draw, draw_reference
 from .linear import Embed, Linear, PackLinear, embed_reference, linear_reference, pack_linear_reference
 from .paged_attention import PagedAttention, paged_attention_reference
 from .rope_and_store import RopeAndStore, rope_and_store_reference
 from .silu_and_mul import SiluAndMul, silu_and_mul_reference
+from .softmax_mass import SoftmaxMass, softmax_mass_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class KernelSet:
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     silu_and_mul: SiluAndMul = silu_and_mul_reference
+    draw: Draw = draw_reference
+    softmax_mass: SoftmaxMass = softmax_mass_reference
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
 

@@ -56,7 +56,7 @@ class ModelRunner:
         )
         sampling = SamplingTable(scheduler.max_num_seqs, facts.vocab_size, facts.eos_token_ids)
         self._slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
-        self._sampler = Sampler(sampling)
+        self._sampler = Sampler(sampling, self._kernels)
         self._phases.stop()
 
     def _load_weights(self) -> None:
@@ -115,9 +115,9 @@ class ModelRunner:
             slots = plan.slots[plan_rows]
             positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]
             next_ids = torch.from_numpy(self._slots.token_ids[slots, positions + 1].astype(np.int64))
-            logits = self._logits(hidden, residual, at[part]).float()
+            logits = self._logits(hidden, residual, at[part])
             counts = self._slots.sampling.num_prompt_logprobs[slots].tolist()
-            entries = token_logprobs(logits, next_ids.to(self._device), counts)
+            entries = token_logprobs(logits, next_ids.to(self._device), counts, self._kernels)
             for row, entry in zip(plan_rows.tolist(), entries, strict=True):
                 found.setdefault(row, []).append(entry)
         return found

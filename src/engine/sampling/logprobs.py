@@ -5,22 +5,28 @@ from __future__ import annotations
 import torch
 
 from ..api import TokenLogprobs
+from ..kernels import KernelSet
 from .candidates import top_tokens
 
 
-def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, counts: list[int]) -> list[TokenLogprobs]:
+def token_logprobs(
+    logits: torch.Tensor, token_ids: torch.Tensor, counts: list[int], kernels: KernelSet
+) -> list[TokenLogprobs]:
     """What `logprobs` asks for, row by row.
 
     Args:
-        logits: [R, V] float32, before penalties, bias and temperature.
+        logits: [R, V] in any float type, before penalties, bias and temperature.
         token_ids: [R] int64, the token at each row's position.
         counts: for each row, how many of the best tokens follow the token itself.
     """
-    normaliser = logits.logsumexp(-1, keepdim=True)
+    rows = len(counts)
+    ones, zeros = logits.new_ones(rows, dtype=torch.float32), logits.new_zeros(rows, dtype=torch.float32)
+    largest, mass = kernels.softmax_mass(logits, ones, zeros)
+    normaliser = (largest + mass.log())[:, None]
     own = logits.gather(1, token_ids[:, None])
     ranks = ((logits > own).sum(-1) + 1).tolist()
     own_ids, own_logprobs = token_ids.tolist(), (own - normaliser).squeeze(1).tolist()
-    top_values, top_ids = top_tokens(logits, min(max(counts), logits.shape[1]))
+    top_values, top_ids = top_tokens(logits.float(), min(max(counts), logits.shape[1]))
     ids, logprobs = top_ids.tolist(), (top_values - normaliser).tolist()
     return [
         TokenLogprobs([own_ids[row], *ids[row][:count]], [own_logprobs[row], *logprobs[row][:count]], ranks[row])

@@ -1,7 +1,8 @@
 """Sampler: logits of a whole batch to one token per row.
 
-Rows are handled in groups that cost what they need: greedy rows an argmax, rows without top-k and top-p one pass of
-noise over the vocabulary, the others noise for their candidates only. A row's token never depends on its group mates.
+Rows are handled in groups that cost what they need: those without top-k and top-p in one pass of the draw kernel over
+the vocabulary (greedy ones too), the others by their best candidates only. A row's token never depends on its group
+mates.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import numpy.typing as npt
 import torch
 
 from ..api import TokenLogprobs
+from ..kernels import KernelSet
+from ..kernels.noise import exponential_noise, row_keys
 from .candidates import top_tokens
 from .logprobs import token_logprobs
-from .noise import draw, exponential_noise, first_argmax, row_keys
 from .penalties import apply_bias, apply_penalties, forbid_early_end
 from .sampling_table import SamplingTable
 
+Slots = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-_PART = 1 << 18  # numbers
 WINDOW = 256  # candidates looked at first; rows that need more sort the whole vocabulary
 
 
@@ -31,16 +33,11 @@ class Drawn:
 
 
 class Sampler:
-    def __init__(self, table: SamplingTable) -> None:
+    def __init__(self, table: SamplingTable, kernels: KernelSet) -> None:
         self.table = table
+        self._kernels = kernels
 
-    def sample(
-        self,
-        logits: torch.Tensor,
-        slots: npt.NDArray[np.int32],
-        lengths: Int64,
-        token_table: npt.NDArray[np.int32],
-    ) -> Drawn:
+    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Drawn:
         """Draws and counts one token per row.
 
         Args:
@@ -49,118 +46,102 @@ class Sampler:
             lengths: [R] tokens known of each sequence, which is the position of the drawn one.
             token_table: [num_slots, max_model_len] those tokens' ids, by slot.
         """
-        table = self.table
-        wanted = np.flatnonzero(table.num_logprobs[slots] >= 0)
-        is_changed = (
-            table.has_bias[slots] | table.has_penalties[slots] | (lengths < table.end_allowed_at[slots])
-        ).any()
-        raw = logits
-        logits = logits.float()
-        if is_changed:
-            logits = logits.clone() if logits is raw else logits
+        table, raw = self.table, logits
+        is_held = lengths < table.end_allowed_at[slots]
+        if (table.has_bias[slots] | table.has_penalties[slots] | is_held).any():
+            logits = raw.float() if raw.dtype != torch.float32 else raw.clone()
             apply_bias(logits, table, slots)
             apply_penalties(logits, table, slots, lengths, token_table)
             forbid_early_end(logits, table, slots, lengths)
-        is_greedy = table.is_greedy[slots]
-        if is_greedy.all():
-            token_ids = first_argmax(logits)
-        else:
-            token_ids = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
-            is_cut = (table.top_k[slots] > 0) | (table.top_p[slots] < 1)
-            for rows, method in (
-                (is_greedy, self._greedy),
-                (~is_greedy & ~is_cut, self._draw_from_all),
-                (~is_greedy & is_cut, self._draw_from_best),
-            ):
-                index = np.flatnonzero(rows)
-                if len(index):
-                    token_ids[index] = method(_take(logits, index), slots[index], lengths[index])
-        drawn = token_ids.cpu().numpy().astype(np.int32)
-        table.record(slots, drawn)
-        logprobs: dict[int, TokenLogprobs] = {}
-        if len(wanted):
-            values = _take(raw, wanted).float()
-            found = token_logprobs(values, token_ids[wanted], table.num_logprobs[slots[wanted]].tolist())
-            logprobs = dict(zip(wanted.tolist(), found, strict=True))
-        return Drawn(drawn, logprobs)
+        is_cut = ~table.is_greedy[slots] & ((table.top_k[slots] > 0) | (table.top_p[slots] < 1))
+        token_ids = np.empty(len(slots), np.int32)
+        for rows, method in ((np.flatnonzero(~is_cut), self._draw_from_all), (np.flatnonzero(is_cut), self._draw_cut)):
+            if len(rows):
+                drawn = method(_take(logits, rows), slots[rows], lengths[rows])
+                token_ids[rows] = drawn.cpu().numpy()
+        table.record(slots, token_ids)
+        return Drawn(token_ids, self._logprobs(raw, slots, token_ids))
 
-    def _greedy(self, logits: torch.Tensor, slots: npt.NDArray[np.int32], lengths: Int64) -> torch.Tensor:
-        return first_argmax(logits)
+    def _logprobs(self, raw: torch.Tensor, slots: Slots, token_ids: npt.NDArray[np.int32]) -> dict[int, TokenLogprobs]:
+        counts = self.table.num_logprobs[slots]
+        rows = np.flatnonzero(counts >= 0)
+        if not len(rows):
+            return {}
+        ids = torch.from_numpy(token_ids[rows].astype(np.int64)).to(raw.device)
+        found = token_logprobs(_take(raw, rows), ids, counts[rows].tolist(), self._kernels)
+        return dict(zip(rows.tolist(), found, strict=True))
 
-    def _draw_from_all(self, logits: torch.Tensor, slots: npt.NDArray[np.int32], lengths: Int64) -> torch.Tensor:
-        keys, best = self._keys(slots, lengths, logits), logits.amax(-1, keepdim=True)
-        return torch.cat(
-            [draw(self._weights(logits[part], best[part], slots[part]), keys[part]) for part in _parts(logits)]
+    def _draw_from_all(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
+        table = self.table
+        temperature = np.where(table.is_greedy[slots], np.float32(0), table.temperature[slots])
+        return self._kernels.draw(
+            logits, _like(logits, temperature), _like(logits, table.min_p[slots]), self._keys(logits, slots, lengths)
         )
 
-    def _draw_from_best(self, logits: torch.Tensor, slots: npt.NDArray[np.int32], lengths: Int64) -> torch.Tensor:
-        """Rows with top-k or top-p, first from a window of the best tokens; those it cannot settle, from all."""
+    def _draw_cut(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
+        """Rows with top-k or top-p: from a window of the best tokens, or from all where that does not settle it."""
+        logits = logits.float()
+        vocab_size = logits.shape[1]
         token_ids = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
-        top_k = self.table.top_k[slots]
+        masses = self._masses(logits, slots)
         pending = np.arange(len(slots))
-        for is_last, reach in ((False, min(WINDOW, logits.shape[1])), (True, logits.shape[1])):
-            rows = pending if is_last else pending[top_k[pending] <= reach]
-            if not len(rows):
-                continue
-            of_rows = _take(logits, rows)
-            for part in _parts(of_rows) if is_last else [slice(len(rows))]:
-                some = rows[part]
-                width = min(int(top_k[some].max()), reach) if (top_k[some] > 0).all() else reach
-                found, is_settled = self._draw_in_window(of_rows[part], slots[some], lengths[some], width)
-                settled = is_settled.cpu().numpy()
-                token_ids[some[settled]] = found[is_settled]
-                pending = np.setdiff1d(pending, some[settled])
+        rows = np.flatnonzero(self.table.top_k[slots] <= WINDOW)
+        if len(rows):
+            keys, window = self._keys(logits, slots[rows], lengths[rows]), min(WINDOW, vocab_size)
+            token_ids[rows], is_settled = self._draw_in_window(
+                _take(logits, rows), masses[rows], keys, slots[rows], window
+            )
+            pending = np.setdiff1d(pending, rows[is_settled.cpu().numpy()])
+        for row in pending:  # one at a time: sorting a vocabulary is fast while it stays in a core's cache
+            part = slice(row, row + 1)
+            keys = self._keys(logits, slots[part], lengths[part])
+            token_ids[part], _ = self._draw_in_window(logits[part], masses[part], keys, slots[part], vocab_size)
         return token_ids
 
+    def _masses(self, logits: torch.Tensor, slots: Slots) -> torch.Tensor:
+        """[R, 1] float64: total weight that top-p is a share of, for rows without top-k; unused for the others."""
+        masses = torch.ones(len(slots), 1, dtype=torch.float64, device=logits.device)
+        rows = np.flatnonzero(self.table.top_k[slots] == 0)
+        if len(rows):
+            temperature, min_p = self.table.temperature[slots[rows]], self.table.min_p[slots[rows]]
+            part = _take(logits, rows)
+            masses[rows, 0] = self._kernels.softmax_mass(part, _like(part, temperature), _like(part, min_p))[1]
+        return masses
+
     def _draw_in_window(
-        self, logits: torch.Tensor, slots: npt.NDArray[np.int32], lengths: Int64, width: int
+        self, logits: torch.Tensor, masses: torch.Tensor, keys: torch.Tensor, slots: Slots, window: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns tokens [R] and, for each row, whether the window held all that may be drawn."""
+        """Tokens [R], and for each row whether the window of best tokens held all that may be drawn."""
         table = self.table
+        width = window
+        if (table.top_k[slots] > 0).all():
+            width = min(window, int(table.top_k[slots].max()))
         values, ids = top_tokens(logits, width)
-        best = values[:, :1]
-        weights = self._weights(values, best, slots)
-        top_k = torch.from_numpy(table.top_k[slots]).to(logits.device)[:, None]
-        weights = weights.masked_fill_((torch.arange(width, device=logits.device) >= top_k) & (top_k > 0), 0.0)
-        total = weights.sum(-1, keepdim=True, dtype=torch.float64)
-        open_rows = np.flatnonzero((table.top_k[slots] == 0) & (table.top_p[slots] < 1))
-        if len(open_rows):  # without top-k the mass of top-p is that of the whole vocabulary
-            of_rows = _take(logits, open_rows)
-            for part in _parts(of_rows):
-                some = open_rows[part]
-                everything = self._weights(of_rows[part], best[some], slots[some])
-                total[some] = everything.sum(-1, keepdim=True, dtype=torch.float64)
-        top_p = torch.from_numpy(table.top_p[slots]).to(logits.device)[:, None]
-        mass = weights.cumsum(-1, dtype=torch.float64)
-        is_cut = mass - weights >= top_p * total  # what comes before already reaches top_p
-        is_cut[:, 0] = False
-        is_cut &= top_p < 1
+        temperature, min_p, top_p = (
+            _like(logits, column[slots])[:, None] for column in (table.temperature, table.min_p, table.top_p)
+        )
+        top_k = _like(logits, table.top_k[slots])[:, None]
+        weights = ((values - values[:, :1]) / temperature).exp_()
+        is_cut = weights < min_p
+        is_cut |= (torch.arange(width, device=logits.device) >= top_k) & (top_k > 0)
         weights.masked_fill_(is_cut, 0.0)
-        keys = self._keys(slots, lengths, logits)
-        chosen = first_argmax(weights / exponential_noise(keys, ids))
-        is_settled = (weights[:, -1] == 0) | (width == logits.shape[1]) | (top_k[:, 0] > 0)
-        return ids.gather(1, chosen[:, None])[:, 0], is_settled
+        reached = weights.cumsum(-1, dtype=torch.float64)
+        total = torch.where(top_k > 0, reached[:, -1:], masses)
+        is_cut = (reached - weights >= top_p * total) & (top_p < 1)  # what comes before is already enough
+        is_cut[:, 0] = False
+        weights.masked_fill_(is_cut, 0.0)
+        chosen = (weights / exponential_noise(keys, ids)).argmax(-1, keepdim=True)
+        is_settled = (weights[:, -1] == 0) | (top_k[:, 0] > 0) | (width == logits.shape[1])
+        return ids.gather(1, chosen)[:, 0], is_settled
 
-    def _weights(self, logits: torch.Tensor, best: torch.Tensor, slots: npt.NDArray[np.int32]) -> torch.Tensor:
-        """Probabilities up to a factor, 1 for the best token; 0 where min_p forbids. A new tensor."""
-        table = self.table
-        weights = (logits - best).div_(torch.from_numpy(table.temperature[slots]).to(logits.device)[:, None]).exp_()
-        if table.min_p[slots].any():
-            min_p = torch.from_numpy(table.min_p[slots]).to(logits.device)[:, None]
-            weights.masked_fill_(weights < min_p, 0.0)
-        return weights
-
-    def _keys(self, slots: npt.NDArray[np.int32], lengths: Int64, logits: torch.Tensor) -> torch.Tensor:
+    def _keys(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
         return row_keys(self.table.seed[slots], lengths).to(logits.device)
+
+
+def _like(logits: torch.Tensor, values: npt.NDArray[np.generic]) -> torch.Tensor:
+    return torch.from_numpy(values).to(logits.device)
 
 
 def _take(values: torch.Tensor, rows: Int64) -> torch.Tensor:
     """The rows, ascending, without a copy when they are all."""
     return values if len(rows) == len(values) else values[torch.from_numpy(rows).to(values.device)]
-
-
-def _parts(values: torch.Tensor) -> list[slice]:
-    """Rows in parts whose intermediate results stay in a core's cache, for the passes over a whole vocabulary."""
-    rows, width = values.shape
-    step = max(1, _PART // width) if values.device.type == "cpu" else rows
-    return [slice(start, start + step) for start in range(0, rows, step)]

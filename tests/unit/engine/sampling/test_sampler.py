@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stoker.engine.api import SamplingParams
+from stoker.engine.kernels import KernelSet
 from stoker.engine.sampling.sampler import WINDOW, Drawn, Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
 
@@ -30,7 +31,7 @@ def sample(
         token_table[slot, : len(ids)] = ids
         table.admit(slot, sampling, seeds[slot] if seeds else slot, ids, num_prompt_tokens)
     lengths = np.array([len(ids) for ids in tokens], np.int64)
-    return Sampler(table).sample(logits, np.arange(count, dtype=np.int32), lengths, token_table)
+    return Sampler(table, KernelSet()).sample(logits, np.arange(count, dtype=np.int32), lengths, token_table)
 
 
 def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -191,7 +192,7 @@ def test_penalties_equal_a_naive_loop(seed: int):
 def test_penalty_counts_follow_the_drawn_tokens():
     table = SamplingTable(1, 4, ())
     table.admit(0, SamplingParams(temperature=0, frequency_penalty=1.0), 0, [3], 1)
-    sampler, token_table = Sampler(table), np.zeros((1, 8), np.int32)
+    sampler, token_table = Sampler(table, KernelSet()), np.zeros((1, 8), np.int32)
     token_table[0, 0] = 3
     logits, drawn = torch.tensor([[0.0, 2.5, 2.0, 0.0]]), []
     for length in range(1, 6):

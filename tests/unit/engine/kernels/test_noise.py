@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from stoker.engine.sampling.noise import draw, exponential_noise, first_argmax, row_keys
+from stoker.engine.kernels.noise import exponential_noise, row_keys
 
 
 def keys(seeds: list[int], positions: list[int]) -> torch.Tensor:
@@ -32,15 +32,3 @@ def test_rows_and_neighbouring_tokens_are_not_correlated():
         for other in range(row):
             assert abs((noise[row] * noise[other]).mean().item()) < 0.02
         assert abs((noise[row, 1:] * noise[row, :-1]).mean().item()) < 0.02
-
-
-def test_a_token_without_weight_is_never_drawn():
-    weights = torch.zeros(200, 300)
-    weights[:, 123] = 1e-30
-    assert draw(weights, keys(list(range(200)), [0] * 200)).unique().tolist() == [123]
-
-
-def test_first_argmax_is_the_first_of_the_largest():
-    values = (torch.randn(5, 1024, generator=torch.Generator().manual_seed(0)) * 2).round()
-    assert first_argmax(values).tolist() == [row.index(max(row)) for row in values.tolist()]
-    assert first_argmax(values[:, :100]).tolist() == [row.index(max(row)) for row in values[:, :100].tolist()]
