@@ -1,0 +1,97 @@
+"""The real scheduler and the real runner, stepped by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stoker.config import MachineFacts, Resolved, load_deployment, read_model_facts, resolve
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.runner.model_runner import ModelRunner
+
+MACHINE = MachineFacts(
+    system="Linux",
+    architecture="x86_64",
+    num_cores=1,
+    total_memory_bytes=8 << 30,
+    available_memory_bytes=8 << 30,
+    cpu_flags=(),
+)
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+
+
+def resolved(folder: Path, place: Path, **sections: dict[str, Any]) -> Resolved:
+    """A small deployment of a checkpoint: blocks of 8 tokens, 11 tokens per step. Its file is written to `place`."""
+    manifest: dict[str, dict[str, Any]] = {
+        "model": {"model": str(folder), "dtype": "float32", "max_model_len": 64, "skip_tokenizer_init": True},
+        "cache": {"block_size": 8, "num_gpu_blocks_override": 64},
+        "scheduler": {"max_num_seqs": 8, "max_num_batched_tokens": 11},
+        "device": {"num_threads": 1},
+    }
+    for section, values in sections.items():
+        manifest.setdefault(section, {}).update(values)
+    file = place / "deployment.yaml"
+    file.write_text(json.dumps({"apiVersion": "stoker/v1", "kind": "Deployment", **manifest}))
+    deployment = load_deployment([file], env={})
+    return resolve(deployment, read_model_facts(deployment), MACHINE)
+
+
+class Engine:
+    def __init__(self, settings: Resolved, phase: Callable[[str], None] | None = None) -> None:
+        self.runner = ModelRunner(settings, phase)
+        self.runner.warm_up()
+        self.scheduler = Scheduler(_scheduler_settings(settings))
+        self.num_mixed_steps = 0
+
+    def run(self, requests: list[EngineRequest]) -> dict[str, EngineOutput]:
+        """All to the end; the outputs of each request joined."""
+        for request in requests:
+            self.scheduler.add(request)
+        done: dict[str, EngineOutput] = {}
+        while self.scheduler.has_work:
+            plan = self.scheduler.schedule()
+            assert plan is not None, "work is left and none of it was scheduled"
+            self.num_mixed_steps += len(set(plan.num_tokens.tolist())) > 1
+            for output in self.scheduler.finish_step(plan, self.runner.execute(plan)):
+                before = done.get(output.request_id)
+                done[output.request_id] = output if before is None else _join(before, output)
+        assert all(output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for output in done.values())
+        return done
+
+    def generate(
+        self, prompts: list[list[int]], sampling: SamplingParams | list[SamplingParams] = GREEDY
+    ) -> list[list[int]]:
+        """The tokens of each prompt, all in one batch; the i-th gets the i-th sampling."""
+        each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+        requests = [
+            EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=params)
+            for index, (prompt, params) in enumerate(zip(prompts, each, strict=True))
+        ]
+        done = self.run(requests)
+        return [done[request.request_id].token_ids for request in requests]
+
+
+def _scheduler_settings(settings: Resolved) -> SchedulerSettings:
+    return SchedulerSettings(
+        num_blocks=settings.num_kv_blocks,
+        block_size=settings.cache.block_size,
+        max_num_seqs=settings.scheduler.max_num_seqs,
+        max_num_batched_tokens=settings.scheduler.max_num_batched_tokens,
+        max_model_len=settings.model.max_model_len,
+        enable_prefix_caching=settings.cache.enable_prefix_caching,
+        eos_token_ids=settings.facts.eos_token_ids,
+    )
+
+
+def _join(first: EngineOutput, second: EngineOutput) -> EngineOutput:
+    return replace(
+        second,
+        token_ids=first.token_ids + second.token_ids,
+        logprobs=None if first.logprobs is None else first.logprobs + (second.logprobs or []),
+        prompt_logprobs=first.prompt_logprobs,
+        num_cached_tokens=first.num_cached_tokens,
+    )

@@ -1,0 +1,105 @@
+"""The decoder alone: logits of every family and rope kind, computed in chunks over a paged cache, are transformers'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stoker.config import ModelFilesError
+from stoker.engine.kernels import KernelSet, select_kernels
+from stoker.engine.layers.step_input import StepInput
+from stoker.engine.models.registry import model_class
+from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.weights import Checkpoint
+
+from .checkpoints import FAMILIES, VOCAB, build, reference_logits, save
+from .conftest import Saved
+from .engine import resolved
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 8
+TOKENS = torch.randint(3, VOCAB, (37,), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+def our_logits(
+    folder: Path, place: Path, kernels: KernelSet, dtype: torch.dtype = torch.float32, max_model_len: int = 64
+) -> torch.Tensor:
+    """[37, vocab] of TOKENS in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
+    facts = resolved(folder, place).facts
+    model = model_class(facts)(facts, kernels, max_model_len, dtype, CPU)
+    files = Checkpoint(folder, facts.weight_files)
+    files.check(model.wanted(), facts.tie_word_embeddings)
+    with torch.inference_mode():
+        model.load(files.read)
+        cache = KVCache(facts.num_layers, 9, facts.num_kv_heads, BLOCK_SIZE, facts.head_dim, dtype)
+        for layer in cache.layers:  # whatever was not written must not be read
+            for tensor in layer:
+                tensor.fill_(torch.nan)
+        blocks = torch.tensor([7, 2, 5, 1, 8], dtype=torch.int32)
+        parts = []
+        for start, end in ((0, 11), (11, 12), (12, 32), (32, 37)):
+            positions = torch.arange(start, end)
+            step = StepInput(
+                token_ids=torch.tensor(TOKENS[start:end]),
+                positions=positions,
+                slot_mapping=blocks[positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
+                query_start=torch.tensor([0, end - start], dtype=torch.int32),
+                context_lens=torch.tensor([end], dtype=torch.int32),
+                block_tables=blocks[None, : -(-end // BLOCK_SIZE)].contiguous(),
+                max_query_len=end - start,
+                max_context_len=end,
+            )
+            parts.append(model.logits(*model.forward(step, cache.layers, None)).float())
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["reference", "selected"])
+def test_logits_equal_transformers(family: str, kind: str, saved: Callable[[str], Saved], tmp_path: Path):
+    model, folder = saved(family)
+    kernels = KernelSet() if kind == "reference" else select_kernels(CPU, torch.float32, 16)
+    difference = our_logits(folder, tmp_path, kernels) - reference_logits(model, TOKENS)
+    assert difference.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear", "factor": 2.0},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        {"rope_type": "dynamic", "factor": 2.0},
+    ],
+    ids=lambda rope: rope["rope_type"],
+)
+def test_every_rope_kind_equals_transformers(rope: dict[str, Any], tmp_path: Path):
+    model = build("llama", rope_parameters={"rope_theta": 1e4, **rope})
+    ours = our_logits(save(model, tmp_path), tmp_path, KernelSet())
+    assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_bfloat16_is_as_close_to_float32_as_transformers_is(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    model, folder = saved(family)
+    exact = reference_logits(model, TOKENS)
+    theirs = reference_logits(build(family).bfloat16(), TOKENS) - exact
+    ours = our_logits(folder, tmp_path, select_kernels(CPU, torch.bfloat16, 16), torch.bfloat16) - exact
+    assert ours.pow(2).mean().sqrt() < 1.25 * theirs.pow(2).mean().sqrt()
+
+
+def test_an_unknown_rope_kind_is_refused_with_the_known_ones(tmp_path: Path, saved: Callable[[str], Saved]):
+    rope = {"rope_theta": 1e4, "rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
+    facts = resolved(saved("llama")[1], tmp_path).facts
+    facts = facts.model_copy(update={"rope": facts.rope.model_copy(update={"kind": "longrope", "parameters": rope})})
+    with pytest.raises(ModelFilesError, match="`longrope` is not supported; supported: default, linear, dynamic"):
+        model_class(facts)(facts, KernelSet(), 64, torch.float32, CPU)
