@@ -1,0 +1,56 @@
+"""Who comes first: the order of requests under each scheduling policy, and the waiting queue kept in that order."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from typing import Literal
+
+from .request import Request
+
+PolicyName = Literal["fcfs", "priority"]
+Rank = tuple[int, int]  # smaller is served first; no two requests have the same
+
+
+def _by_arrival(request: Request) -> Rank:
+    return 0, request.arrival
+
+
+def _by_priority(request: Request) -> Rank:
+    return request.priority, request.arrival
+
+
+RANKS: dict[PolicyName, Callable[[Request], Rank]] = {"fcfs": _by_arrival, "priority": _by_priority}
+
+
+class WaitingQueue:
+    """Requests without a slot, best rank first. A preempted one keeps its arrival, so it goes back to where it was."""
+
+    def __init__(self, rank: Callable[[Request], Rank]) -> None:
+        self._rank = rank
+        # worst first: the best is taken from the end, which moves nothing. Ranks differ, so requests are not compared.
+        self._entries: list[tuple[int, int, Request]] = []
+        self.num_tokens = 0  # prompt tokens of all that wait
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def push(self, request: Request) -> None:
+        insort(self._entries, self._entry(request))
+        self.num_tokens += request.num_prompt_tokens
+
+    def peek(self) -> Request:
+        return self._entries[-1][2]
+
+    def pop(self) -> Request:
+        request = self._entries.pop()[2]
+        self.num_tokens -= request.num_prompt_tokens
+        return request
+
+    def remove(self, request: Request) -> None:
+        self._entries.remove(self._entry(request))
+        self.num_tokens -= request.num_prompt_tokens
+
+    def _entry(self, request: Request) -> tuple[int, int, Request]:
+        first, second = self._rank(request)
+        return -first, -second, request

@@ -1,0 +1,84 @@
+"""SchedulerSettings: everything the scheduler is told once, at start; and which requests they rule out for ever."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from ..api import EngineRequest, InvalidRequest
+from .policy import RANKS, PolicyName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """Raises ValueError for settings under which some request could never run."""
+
+    num_blocks: int
+    block_size: int  # tokens
+    max_num_seqs: int  # slots of the runner: sequences that run at once
+    max_num_batched_tokens: int  # tokens computed in one step, over all sequences
+    max_model_len: int  # tokens of one sequence, prompt included
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True  # false: a prompt is computed whole in one step, or waits
+    scheduling_policy: PolicyName = "fcfs"
+    max_queued_requests: int = 1024  # that wait beyond the free slots
+    max_queued_tokens: int = 1 << 62  # prompt tokens of all that wait; one request alone may have more
+    eos_token_ids: tuple[int, ...] = ()
+    seed: int = 0  # from it come the seeds of requests that bring none
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_queued_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_model_len < 2:
+            raise ValueError(f"max_model_len is {self.max_model_len}; a prompt and one token need 2")
+        if self.max_queued_requests < 0:
+            raise ValueError(f"max_queued_requests is {self.max_queued_requests}; it must not be negative")
+        if self.scheduling_policy not in RANKS:
+            raise ValueError(f"scheduling_policy is {self.scheduling_policy!r}; it must be one of {', '.join(RANKS)}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+                f"({self.max_num_seqs}): a step could not hold one token of every running sequence"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ValueError(
+                f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max_model_len ({self.max_model_len}): a long prompt could never run"
+            )
+
+    @property
+    def max_sequence_len(self) -> int:
+        """Tokens of one sequence, by context and by KV cache. The last one is never computed, so it needs no place."""
+        return min(self.max_model_len, self.num_blocks * self.block_size + 1)
+
+
+def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
+    """Raises InvalidRequest if the request can never be served, however empty the engine is."""
+    sampling = request.sampling
+    num_tokens = len(request.prompt_token_ids)
+    if sampling.n != 1:
+        raise InvalidRequest("the engine takes one sequence per request", param="n")
+    if sampling.max_tokens is not None and sampling.max_tokens < 1:
+        raise InvalidRequest("max_tokens must be at least 1", param="max_tokens", code="integer_below_min_value")
+    if not num_tokens:
+        raise InvalidRequest("the prompt has no tokens", param="prompt", code="empty_array")
+    try:
+        array("i", request.prompt_token_ids)
+    except (OverflowError, TypeError):
+        raise InvalidRequest("token ids must be 32-bit integers", param="prompt", code="invalid_token_id") from None
+    if min(request.prompt_token_ids) < 0:
+        raise InvalidRequest("token ids must not be negative", param="prompt", code="invalid_token_id")
+    if num_tokens + 1 > settings.max_model_len:
+        raise InvalidRequest(
+            f"the prompt has {num_tokens} tokens; with at least one more the model's context of "
+            f"{settings.max_model_len} is exceeded",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    if num_tokens + 1 > settings.max_sequence_len:
+        raise InvalidRequest(
+            f"the prompt has {num_tokens} tokens; the KV cache holds {settings.num_blocks * settings.block_size}",
+            param="prompt",
+            code="context_length_exceeded",
+        )

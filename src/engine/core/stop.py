@@ -1,0 +1,46 @@
+"""When a sequence ends by itself: end-of-sequence ids, stop token ids, and its greatest length.
+
+Stop strings are text and are watched where text is made (server/text); they come here as an abort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..api import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """Lengths count the prompt too, so that the loop over a step's rows compares one number."""
+
+    token_ids: frozenset[int]  # any of these ends the sequence
+    named_token_ids: frozenset[int]  # those the request asked for itself, reported as stop_reason
+    min_length: int  # a sequence shorter than this is not ended by a token
+    max_length: int  # a sequence of this length is ended, whatever its last token
+
+    @classmethod
+    def of(
+        cls, sampling: SamplingParams, num_prompt_tokens: int, eos_token_ids: tuple[int, ...], max_length: int
+    ) -> StopRule:
+        """`max_length` is what the context and the KV cache can hold; `max_tokens` may make it less."""
+        named = frozenset(sampling.stop_token_ids)
+        if sampling.max_tokens is not None:
+            max_length = min(max_length, num_prompt_tokens + sampling.max_tokens)
+        return cls(
+            token_ids=named if sampling.ignore_eos else named.union(eos_token_ids),
+            named_token_ids=named,
+            min_length=num_prompt_tokens + sampling.min_tokens,
+            max_length=max_length,
+        )
+
+    def check(self, token_id: int, length: int) -> tuple[FinishReason | None, int | None]:
+        """(finish_reason, stop_reason) of a sequence whose last token, of `length`, is `token_id`.
+
+        A stop token in the last possible place is STOP: the model ended, not the limit.
+        """
+        if token_id in self.token_ids and length >= self.min_length:
+            return FinishReason.STOP, token_id if token_id in self.named_token_ids else None
+        if length >= self.max_length:
+            return FinishReason.LENGTH, None
+        return None, None
