@@ -1,0 +1,44 @@
+"""Where a value comes from: the layer, and the place in it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Layer(StrEnum):
+    """Layers of a deployment, weakest first."""
+
+    DEFAULT = "default"  # the field's own declaration
+    MODEL = "model"  # the model's own files; only for `auto`
+    MACHINE = "machine"  # facts about this machine, or a rule over several values; only for `auto`
+    PRESET = "preset"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    ARGUMENT = "argument"  # a keyword argument in Python
+    COMMAND_LINE = "command line"
+
+
+class Origin(BaseModel):
+    """One place. `name` is the file, variable, flag, preset or model file; line and column count from 1."""
+
+    model_config = ConfigDict(frozen=True)
+
+    layer: Layer
+    name: str = ""
+    line: int | None = None
+    column: int | None = None
+    reason: str = ""  # for what was decided, not written
+
+    def __str__(self) -> str:
+        if self.layer is Layer.DEFAULT:
+            return "default"
+        if self.layer is Layer.FILE:
+            return f"{self.name}:{self.line}:{self.column}" if self.line is not None else self.name
+        if self.layer in (Layer.MODEL, Layer.MACHINE):
+            return f"auto ({self.name})" if self.name else "auto"
+        return f"{self.layer.value} {self.name}"
+
+
+DEFAULT = Origin(layer=Layer.DEFAULT)

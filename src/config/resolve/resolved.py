@@ -1,0 +1,175 @@
+"""The records behind a running deployment: facts that were read, values that were decided, numbers that were measured.
+
+All are frozen and go through JSON unchanged (the engine process reads Resolved on its standard input).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ..origin import DEFAULT, Origin
+from ..schema.cache import CacheConfig
+from ..schema.device import DeviceConfig
+from ..schema.load import LoadConfig
+from ..schema.model import ModelConfig
+from ..schema.scheduler import SchedulerConfig
+from ..schema.server import ServerConfig
+
+Dtype = Literal["float32", "bfloat16"]
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class RopeFacts(Record):
+    """Rotary embedding: base, kind, and the kind's own numbers as config.json names them."""
+
+    theta: float
+    kind: str = "default"  # default, linear, dynamic, llama3, yarn, longrope
+    parameters: dict[str, Any] = {}  # without rope_theta and rope_type
+
+
+class ModelFacts(Record):
+    """What the model's files say, read without loading weights. `hf_overrides` are already applied."""
+
+    model_path: str  # directory that holds config.json
+    architecture: str  # such as Qwen3ForCausalLM
+    model_type: str  # such as qwen3
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int  # tokens
+    rms_norm_eps: float
+    hidden_act: str
+    tie_word_embeddings: bool
+    attention_bias: bool  # biases in q, k, v
+    attention_out_bias: bool  # bias in o
+    mlp_bias: bool
+    qk_norm: bool  # RMS norm over each head of q and k
+    sliding_window: int | None  # tokens; None: every layer sees everything
+    sliding_window_layers: tuple[bool, ...]  # per layer; all False without a window
+    rope: RopeFacts
+    checkpoint_dtype: str  # float32, bfloat16 or float16
+    num_parameters: int  # tied weights counted once
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    pad_token_id: int | None
+    sampling_defaults: dict[str, Any]  # from generation_config.json, under this project's names
+    has_tokenizer: bool
+    weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
+    hf_config: dict[str, Any]  # config.json after hf_overrides
+
+    def weights_bytes(self, dtype: str) -> int:
+        """Bytes of all weights when held in `dtype`."""
+        return self.num_parameters * DTYPE_BYTES[dtype]
+
+    def kv_bytes_per_token(self, dtype: str) -> int:
+        """Bytes of keys and values of one token over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
+
+
+class MachineFacts(Record):
+    """What this machine offers to this process."""
+
+    system: str  # Linux, Darwin
+    architecture: str  # x86_64, arm64
+    num_cores: int  # cores this process may use, cgroup and affinity counted
+    total_memory_bytes: int  # RAM, or the cgroup's limit if that is less
+    available_memory_bytes: int  # free for new allocations now
+    cpu_flags: tuple[str, ...]  # instruction sets, as /proc/cpuinfo names them
+    cpu_name: str = ""
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether the CPU multiplies bfloat16 by itself."""
+        return any(flag in self.cpu_flags for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+class MemoryPlan(Record):
+    """Bytes on the device: what there is and what goes where."""
+
+    budget_bytes: int  # gpu_memory_utilization x what is available
+    weights_bytes: int
+    kv_bytes_per_token: int
+    kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
+
+
+class ResolvedModel(ModelConfig):
+    tokenizer: str  # a directory or hub id; "" with skip_tokenizer_init
+    dtype: Dtype
+    max_model_len: int
+
+
+class ResolvedLoad(LoadConfig):
+    load_format: Literal["safetensors", "dummy"]
+
+
+class ResolvedCache(CacheConfig):
+    block_size: Literal[8, 16, 32, 64, 128]
+    kv_cache_memory_bytes: int
+
+
+class ResolvedScheduler(SchedulerConfig):
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_queued_tokens: int
+
+
+class ResolvedDevice(DeviceConfig):
+    device: Literal["cpu"]
+    num_threads: int
+
+
+class ResolvedServer(ServerConfig):
+    log_format: Literal["human", "json"]
+
+
+class Resolved(Record):
+    """Every value decided. `origins` names the place of each by dotted path; what is not in it is a default."""
+
+    model: ResolvedModel
+    load: ResolvedLoad
+    cache: ResolvedCache
+    scheduler: ResolvedScheduler
+    device: ResolvedDevice
+    server: ResolvedServer
+    facts: ModelFacts
+    machine: MachineFacts
+    memory: MemoryPlan
+    model_path: str
+    num_kv_blocks: int
+    chat_template: str | None = None  # text of server.chat_template; None: the tokenizer's own
+    sampling_defaults: dict[str, Any] = {}  # generation_config with override_generation_config applied
+    origins: dict[str, Origin] = {}
+
+    def origin(self, path: str) -> Origin:
+        """Where the value at a dotted path such as `cache.block_size` comes from."""
+        return self.origins.get(path, DEFAULT)
+
+    @property
+    def served_model_names(self) -> tuple[str, ...]:
+        """Names the API answers to, the first one shown in responses."""
+        return self.model.served_model_name or (self.model.model,)
+
+    @property
+    def num_kv_tokens(self) -> int:
+        return self.num_kv_blocks * self.cache.block_size
+
+
+class Measured(Record):
+    """What start-up found, beside what was planned."""
+
+    weights_bytes: int
+    kv_cache_bytes: int
+    num_kv_blocks: int
+    resident_bytes: int  # of the engine process, after warm-up
+    phases: dict[str, float]  # start-up phase -> seconds, in order
+    kernels: dict[str, str]  # stage -> kernel and why

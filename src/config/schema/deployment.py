@@ -1,0 +1,77 @@
+"""The root of the manifest: header keys and one class per section."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .cache import CacheConfig
+from .device import DeviceConfig
+from .load import LoadConfig
+from .model import ModelConfig
+from .planned import (
+    CompilationConfig,
+    KVEventsConfig,
+    KVTransferConfig,
+    LoRAConfig,
+    MultiModalConfig,
+    ObservabilityConfig,
+    ParallelConfig,
+    SpeculativeConfig,
+    StructuredOutputsConfig,
+)
+from .scheduler import SchedulerConfig
+from .section import Section, about
+from .server import ServerConfig
+from .types import Texts
+
+API_VERSION: Literal["stoker/v1"] = "stoker/v1"
+
+
+class DeploymentConfig(Section):
+    """One LLM deployment. Keys that start with `x-` are free space, for anchors and notes."""
+
+    apiVersion: Literal["stoker/v1"] = Field(
+        API_VERSION,
+        description="Version of this file format. A later program reads it and says what has changed.",
+        examples=[API_VERSION],
+        json_schema_extra=about(reload="process"),
+    )
+    kind: Literal["Deployment"] = Field(
+        "Deployment",
+        description="What this file declares.",
+        examples=["Deployment"],
+        json_schema_extra=about(reload="process"),
+    )
+    preset: str | None = Field(
+        None,
+        min_length=1,
+        description="Named set of values below everything written: `engine explain presets` lists them with reasons.",
+        examples=["cpu-laptop"],
+        json_schema_extra=about(reload="process"),
+    )
+    extends: Texts = Field(
+        (),
+        description=(
+            "Files that this one builds on, weakest first, relative to this file. Mappings are merged key by key, "
+            "everything else is replaced."
+        ),
+        examples=["./base.yaml"],
+        json_schema_extra=about(reload="process"),
+    )
+    model: ModelConfig
+    load: LoadConfig = LoadConfig()
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    device: DeviceConfig = DeviceConfig()
+    compilation: CompilationConfig = CompilationConfig()
+    lora: LoRAConfig = LoRAConfig()
+    multimodal: MultiModalConfig = MultiModalConfig()
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
+    speculative: SpeculativeConfig = SpeculativeConfig()
+    kv_transfer: KVTransferConfig = KVTransferConfig()
+    kv_events: KVEventsConfig = KVEventsConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
+    server: ServerConfig = ServerConfig()

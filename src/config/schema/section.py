@@ -1,0 +1,44 @@
+"""What every section class shares, and what a field says about itself besides type, default and description."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Reload = Literal["hot", "model", "process"]
+
+
+class Section(BaseModel):
+    """One section of the manifest: frozen, unknown keys refused, defaults checked like written values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+
+
+def about(
+    *,
+    reload: Reload,
+    unit: str | None = None,
+    kind: str | None = None,
+    devices: tuple[str, ...] = ("cpu", "cuda"),
+    since: str = "0.1",
+    refused: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """The `json_schema_extra` of one field.
+
+    Args:
+        reload: what a change costs: `hot` nothing, `model` loading the model again, `process` a restart.
+        unit: what a number counts.
+        kind: for a text, `path` (relative to the file that wrote it) or `model` (path or hub id).
+        devices: where the field has an effect.
+        since: first release that has it.
+        refused: values that this build knows and cannot do, each with what to do instead.
+    """
+    extra: dict[str, Any] = {"reload": reload, "devices": list(devices), "since": since}
+    if unit is not None:
+        extra["unit"] = unit
+    if kind is not None:
+        extra["kind"] = kind
+    if refused is not None:
+        extra["refused"] = refused
+    return extra

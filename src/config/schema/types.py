@@ -1,0 +1,186 @@
+"""Value types of the manifest: whole numbers, human integers, byte sizes, durations, paths and secrets.
+
+Each reads a number or a text such as `32k`, `20GiB` or `30s` and gives a plain Python value in base units
+(tokens, bytes, seconds). A text that cannot be read raises ValueError with the way to write it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr, SerializationInfo, Strict, WithJsonSchema
+
+REDACTED = "**********"
+
+Auto = Literal["auto"]  # "choose for me"
+
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_HUMAN_INT = re.compile(r"([0-9]+)(\.[0-9]+)?([kmgtKMGT])?")
+_SIZE = re.compile(r"([0-9]+)(\.[0-9]+)?\s*(B|[kKMGT]i?B)")
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+
+_DECIMAL = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_BINARY = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_UNITS: dict[str, int] = _DECIMAL | _BINARY
+_SIZE_UNITS = {
+    "B": 1,
+    **{f"{letter}B": 1000**power for letter, power in zip("kMGT", (1, 2, 3, 4), strict=True)},
+    "KB": 1000,
+    **{f"{letter}iB": 1024**power for letter, power in zip("kKMGT", (1, 1, 2, 3, 4), strict=True)},
+}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_whole(value: Any) -> int:
+    """A whole number: 64, "64" or 64.0. True is no number here. ValueError otherwise."""
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) <= 40 and _INTEGER.fullmatch(value):
+        return int(value)
+    raise ValueError("not a whole number")
+
+
+def parse_number(value: Any) -> float:
+    """A number: 0.9, 1 or "0.9". ValueError otherwise."""
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str) and len(value) <= 40 and _NUMBER.fullmatch(value):
+        return float(value)
+    raise ValueError("not a number")
+
+
+def parse_human_int(value: Any) -> int:
+    """A whole number with at most one unit letter: k m g t are powers of 1000, K M G T powers of 1024.
+
+    1k = 1000, 25.6k = 25600, 1K = 1024, 2M = 2097152. ValueError for anything else; 1.5K is refused because a
+    fraction of a binary unit is more often a slip than a wish.
+    """
+    if not isinstance(value, str):
+        return parse_whole(value)
+    match = _HUMAN_INT.fullmatch(value.strip())
+    if match is None or len(value) > 40:
+        raise ValueError("not a number such as 4096, 32k (= 32000) or 32K (= 32768)")
+    digits, fraction, unit = match[1], match[2] or "", match[3] or ""
+    if not fraction:
+        return int(digits) * _UNITS[unit]
+    if unit in _BINARY:
+        raise ValueError(
+            f"{unit} counts in powers of 1024 and takes whole numbers; write {digits}{fraction}{unit.lower()}"
+            f" for powers of 1000"
+        )
+    scaled = int(digits + fraction[1:]) * _DECIMAL[unit]
+    places = 10 ** (len(fraction) - 1)
+    if scaled % places:
+        raise ValueError("not a whole number")
+    return scaled // places
+
+
+def parse_size(value: Any) -> int:
+    """Bytes: a number, a human integer (4G = 4 * 1024^3) or a size with B, kB, MB, GB, TB, KiB, MiB, GiB, TiB."""
+    if isinstance(value, str) and len(value) <= 40 and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match[1] + (match[2] or "")) * _SIZE_UNITS[match[3]])
+    try:
+        return parse_human_int(value)
+    except ValueError as error:
+        if "powers of" in str(error):
+            raise
+        raise ValueError("not a size such as 512MiB, 4GiB, 4GB or 4294967296") from None
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds: a number, or 500ms, 30s, 2m, 1h, 1m30s. ValueError otherwise."""
+    if isinstance(value, bool):
+        raise ValueError("true and false are no durations")
+    if isinstance(value, int | float):
+        return float(value)
+    text = value.strip() if isinstance(value, str) and len(value) <= 40 else ""
+    if _INTEGER.fullmatch(text):
+        return float(text)
+    if not _DURATION.fullmatch(text):
+        raise ValueError("not a duration such as 500ms, 30s, 2m or 1h")
+    return float(sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text)))
+
+
+def format_size(num_bytes: int) -> str:
+    """The shortest exact text: 4294967296 -> 4GiB, 1000 -> 1000."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        scale = _SIZE_UNITS[unit]
+        if num_bytes >= scale and num_bytes % scale == 0:
+            return f"{num_bytes // scale}{unit}"
+    return str(num_bytes)
+
+
+def format_about(num_bytes: float) -> str:
+    """For reading: 4831838208 -> 4.50 GiB."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if num_bytes >= _SIZE_UNITS[unit]:
+            return f"{num_bytes / _SIZE_UNITS[unit]:.2f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def format_duration(seconds: float) -> str:
+    """30.0 -> 30s, 0.5 -> 500ms."""
+    if seconds != int(seconds):
+        return f"{round(seconds * 1000)}ms" if round(seconds * 1000) == seconds * 1000 else f"{seconds}s"
+    return f"{int(seconds)}s"
+
+
+def _serialize_secret(secret: SecretStr, info: SerializationInfo) -> str:
+    return secret.get_secret_value() if (info.context or {}).get("reveal_secrets") else REDACTED
+
+
+def parse_one_or_more(value: Any) -> Any:
+    """A list field takes a single value as a list of one."""
+    return (value,) if isinstance(value, str | SecretStr) else value
+
+
+Flag = Annotated[bool, Strict()]  # true or false, never 1 or "yes": what the file says is what is meant
+Whole = Annotated[int, BeforeValidator(parse_whole)]
+Share = Annotated[float, BeforeValidator(parse_number), Field(gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1)]
+HumanInt = Annotated[
+    int,
+    BeforeValidator(parse_human_int),
+    Field(ge=1),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[kmgtKMGT]?$"}]}
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    Field(ge=1),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(\s*(B|[kKMGT]i?B)|[kmgtKMGT])?$"},
+            ]
+        }
+    ),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    Field(gt=0, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"},
+            ]
+        }
+    ),
+]
+Texts = Annotated[tuple[str, ...], BeforeValidator(parse_one_or_more)]
+Secret = Annotated[SecretStr, PlainSerializer(_serialize_secret, return_type=str)]
+Secrets = Annotated[tuple[Secret, ...], BeforeValidator(parse_one_or_more)]
