@@ -1,0 +1,288 @@
+"""Tokenizer: text to token ids and back, read from a model folder's `tokenizer.json`.
+
+Knows the vocabulary, special tokens and the folder's chat templates. Streams are detokenizer.py's, messages renderer.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tokenizers
+from tokenizers import AddedToken, processors
+
+from ...engine.api import InvalidRequest
+
+T = TypeVar("T")
+
+# Encoded on the event loop below this (about 1 ms); a thread hop costs more than it saves there.
+INLINE_CHARS = 4096
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SENTENCEPIECE_STAGES = {"Replace", "ByteFallback", "Fuse", "Strip"}
+
+
+class TokenizerError(Exception):
+    """The folder holds no tokenizer that can be used; the message says which file is at fault."""
+
+
+class Tokenizer:
+    """One vocabulary. Encoding is thread-safe; long texts go through `encode_async`, off the event loop."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        config: dict[str, Any] | None = None,
+        chat_templates: dict[str, str] | None = None,
+    ) -> None:
+        """
+        backend: taken over and changed: truncation and padding of the file are switched off.
+        config: the content of tokenizer_config.json.
+        chat_templates: by name; the usual one is `default`.
+        """
+        self.backend = backend
+        self.config = config or {}
+        self.chat_templates = chat_templates or {}
+        # Some published files carry the truncation and padding of their training run: both would falsify prompts.
+        backend.no_truncation()
+        backend.no_padding()
+        self.special_tokens = _special_tokens(self.config)
+        _add_missing_tokens(backend, self.config, self.special_tokens)
+        _follow_bos_and_eos_flags(backend, self.config, self.special_tokens)
+        self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        vocab = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values(), default=-1) + 1
+        self.pieces = _piece_kind(backend)
+        # In a byte-level vocabulary each character stands for one byte.
+        byte_count = len if self.pieces == "byte_level" else lambda token: len(token.encode("utf-8", "replace"))
+        self.max_token_bytes = max(map(byte_count, vocab), default=1)
+        self._bytes: dict[int, bytes] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Read a model folder. Raises TokenizerError when it holds no usable tokenizer."""
+        folder = Path(path)
+        config = _read_json(folder / "tokenizer_config.json")
+        templates = _read_chat_templates(folder, config)
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            return cls(_convert_with_transformers(folder), config, templates)
+        try:
+            return cls(tokenizers.Tokenizer.from_file(str(file)), config, templates)
+        except Exception as error:  # the library raises bare Exception for anything wrong in the file
+            raise TokenizerError(f"{file}: not a tokenizer file: {error}") from None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; `add_special_tokens` puts in what the model's file says (most often a BOS token)."""
+        return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    async def encode_async(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """As `encode`; a long text is encoded in a thread (the library gives up the GIL), so nothing else waits."""
+        if len(text) <= INLINE_CHARS:
+            return self.encode(text, add_special_tokens=add_special_tokens)
+        return await self.run(lambda: self.encode(text, add_special_tokens=add_special_tokens))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Carry out `work()` on the tokenizer's threads."""
+        if self._threads is None:
+            workers = max(2, min(4, os.cpu_count() or 2))
+            self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def check_length(self, text: str, max_tokens: int, *, param: str) -> None:
+        """Refuse, before any work is spent on it, a text with more bytes than `max_tokens` tokens can hold.
+
+        Raises InvalidRequest (context_length_exceeded) with a lower bound of the token count and the limit.
+        """
+        if len(text) <= max_tokens:  # the common case, without counting bytes
+            return
+        # Unicode normalisation (NFC and the like) may compose up to three bytes into one.
+        shrink = 1 if self.backend.normalizer is None else 3
+        at_least = -(-len(text.encode("utf-8", "surrogatepass")) // (self.max_token_bytes * shrink))
+        if at_least > max_tokens:
+            raise too_long(at_least, max_tokens, param=param, at_least=True)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of a whole sequence. Ids without a token (a model's padding rows) are left out."""
+        known = [token_id for token_id in token_ids if token_id < self.vocab_size]
+        return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes this token stands for within a text; part of a character where it holds only a part."""
+        piece = self._bytes.get(token_id)
+        if piece is None:
+            token = self.backend.id_to_token(token_id)
+            piece = b"" if token is None else self._to_bytes(token_id, token)
+            self._bytes[token_id] = piece
+        return piece
+
+    def token_text(self, token_id: int) -> str:
+        """The token's text for people; U+FFFD where it holds a part of a character."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _to_bytes(self, token_id: int, token: str) -> bytes:
+        if self.pieces == "byte_level":
+            # As the library's ByteLevel decoder: a token with any other character in it stands for itself.
+            if all(character in _BYTE_OF_CHARACTER for character in token):
+                return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+            return token.encode("utf-8", "replace")
+        if self.pieces == "sentencepiece":
+            match = _BYTE_FALLBACK.fullmatch(token)
+            return bytes([int(match[1], 16)]) if match else token.replace("\u2581", " ").encode("utf-8", "replace")
+        return self.backend.decode([token_id], skip_special_tokens=False).encode("utf-8", "replace")
+
+
+def too_long(num_tokens: int, max_tokens: int, *, param: str, at_least: bool = False) -> InvalidRequest:
+    """The refusal of a prompt that the context cannot hold, with both numbers."""
+    count = f"at least {num_tokens}" if at_least else str(num_tokens)
+    message = f"the prompt has {count} tokens, and this model's context holds {max_tokens} tokens"
+    return InvalidRequest(
+        f"{message}, of which at least one must be left for the answer", param=param, code="context_length_exceeded"
+    )
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's byte alphabet: printable bytes stand for themselves, the others are moved up past U+0100."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(moved)}
+
+
+_BYTE_OF_CHARACTER = _byte_of_character()
+
+
+def _piece_kind(backend: tokenizers.Tokenizer) -> str:
+    """How tokens become text: `byte_level`, `sentencepiece` (both: each token is a byte string), or `other`."""
+    if backend.decoder is None:
+        return "other"
+    stages = json.loads(backend.decoder.__getstate__())
+    stages = stages["decoders"] if stages["type"] == "Sequence" else [stages]
+    kinds = [stage["type"] for stage in stages]
+    if kinds == ["ByteLevel"]:
+        return "byte_level"
+    replaces_only_spaces = all(
+        stage["pattern"] == {"String": "\u2581"} and stage["content"] == " "
+        for stage in stages
+        if stage["type"] == "Replace"
+    )
+    if "ByteFallback" in kinds and "Fuse" in kinds and set(kinds) <= _SENTENCEPIECE_STAGES and replaces_only_spaces:
+        return "sentencepiece"
+    return "other"
+
+
+def _content(token: Any) -> str | None:
+    """A token as tokenizer_config.json writes it: plain, or an object with its properties."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
+    """The names under which chat templates see special tokens."""
+    named: dict[str, str | list[str]] = {}
+    for name in _NAMED_TOKENS:
+        content = _content(config.get(name))
+        if content is not None:
+            named[name] = content
+    extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
+    if isinstance(extra, dict):  # name -> token, as models with several modalities write it
+        named |= {name: content for name, token in extra.items() if (content := _content(token)) is not None}
+    elif isinstance(extra, list):
+        named["additional_special_tokens"] = [content for token in extra if (content := _content(token)) is not None]
+    return named
+
+
+def _add_missing_tokens(
+    backend: tokenizers.Tokenizer, config: dict[str, Any], special: dict[str, str | list[str]]
+) -> None:
+    """Add what tokenizer_config.json lists and tokenizer.json lacks, in the order of the listed ids."""
+    listed = config.get("added_tokens_decoder") or {}
+    for token_id, token in sorted(listed.items(), key=lambda item: int(item[0])):
+        content = _content(token)
+        if content is None or backend.token_to_id(content) is not None:
+            continue
+        flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+        backend.add_tokens([AddedToken(content, **flags)])
+        if backend.token_to_id(content) != int(token_id):
+            raise TokenizerError(
+                f"tokenizer_config.json gives {content!r} the id {token_id}, "
+                f"but tokenizer.json leaves it {backend.token_to_id(content)}"
+            )
+    names = [name for value in special.values() for name in ([value] if isinstance(value, str) else value)]
+    known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    missing = [name for name in names if name not in known]
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])
+
+
+def _follow_bos_and_eos_flags(
+    backend: tokenizers.Tokenizer, config: dict[str, Any], special: dict[str, str | list[str]]
+) -> None:
+    """Explicit `add_bos_token` / `add_eos_token` replace the file's post-processor, as in transformers."""
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return
+
+    def wanted(flag: str, name: str) -> list[tuple[str, int]]:
+        token = special.get(name)
+        token_id = backend.token_to_id(token) if config.get(flag) and isinstance(token, str) else None
+        return [] if token_id is None else [(str(token), token_id)]
+
+    bos, eos = wanted("add_bos_token", "bos_token"), wanted("add_eos_token", "eos_token")
+    single = [*(f"{token}:0" for token, _ in bos), "$A:0", *(f"{token}:0" for token, _ in eos)]
+    backend.post_processor = processors.TemplateProcessing(
+        single=single, pair=[*single, "$B:1"], special_tokens=list(dict(bos + eos).items())
+    )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TokenizerError(f"{file}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise TokenizerError(f"{file}: expected an object at the top")
+    return content
+
+
+def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """chat_template.jinja and chat_templates/*.jinja, before what tokenizer_config.json or chat_template.json hold."""
+    written = config.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
+    templates: dict[str, str] = {}
+    if isinstance(written, str):
+        templates["default"] = written
+    elif isinstance(written, list):
+        templates |= {entry["name"]: entry["template"] for entry in written}
+    for file in sorted((folder / "chat_templates").glob("*.jinja")):
+        templates[file.stem] = file.read_text(encoding="utf-8")
+    single = folder / "chat_template.jinja"
+    if single.is_file():
+        templates["default"] = single.read_text(encoding="utf-8")
+    return templates
+
+
+def _convert_with_transformers(folder: Path) -> tokenizers.Tokenizer:
+    """For folders with an older format only (tokenizer.model, vocab.json + merges.txt): let transformers convert it."""
+    try:
+        # Not a static import: only such folders need transformers, and it takes seconds to import.
+        transformers = importlib.import_module("transformers")
+        converted = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # any of dozens of kinds, all of them meaning: no tokenizer here
+        cause = str(error).strip().splitlines()
+        raise TokenizerError(
+            f"{folder}: no tokenizer.json, and transformers finds no other tokenizer: "
+            f"{cause[0] if cause else type(error).__name__}"
+        ) from None
+    backend = getattr(converted, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise TokenizerError(f"{folder}: no tokenizer.json, and its tokenizer cannot be converted to one")
+    return backend
