@@ -21,7 +21,7 @@ MACHINE = MachineFacts(
     available_memory_bytes=8 << 30,
     cpu_flags=(),
 )
-GREEDY = SamplingParams(temperature=0, max_tokens=12)
+GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
 def resolved(folder: Path, place: Path, **sections: dict[str, Any]) -> Resolved:

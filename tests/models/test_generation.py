@@ -15,7 +15,7 @@ from .checkpoints import FAMILIES, VOCAB, reference_greedy, reference_logits
 from .conftest import Saved
 from .engine import GREEDY, Engine, resolved
 
-FEW_BLOCKS = {"num_gpu_blocks_override": 10}  # for up to eight sequences of up to 5 blocks: some must be preempted
+FEW_BLOCKS = {"num_gpu_blocks_override": 14}  # for up to eight sequences of up to 7 blocks: some must be preempted
 
 
 def make_prompts(count: int) -> list[list[int]]:
@@ -37,7 +37,7 @@ def test_greedy_output_equals_transformers_generate(family: str, saved: Callable
     prompts = make_prompts(20)
     found = engine.generate(prompts)
     for prompt, token_ids in zip(prompts, found, strict=True):
-        assert token_ids == reference_greedy(model, prompt, 12), f"prompt {prompt}"
+        assert token_ids == reference_greedy(model, prompt, 24), f"prompt {prompt}"
     stats = engine.scheduler.stats()
     assert stats.num_preemptions >= 1
     assert stats.prefix_hits > 0
@@ -49,10 +49,10 @@ def test_seeded_draws_are_the_same_alone_and_in_a_batch_with_preemption(saved: C
     _, folder = saved("qwen3")
     prompts = make_prompts(12)
     kinds = [
-        SamplingParams(max_tokens=12, ignore_eos=True),
-        SamplingParams(max_tokens=12, ignore_eos=True, top_k=5, top_p=0.9),
-        SamplingParams(max_tokens=12, ignore_eos=True, top_p=0.8, presence_penalty=0.5, repetition_penalty=1.2),
-        SamplingParams(max_tokens=12, ignore_eos=True, min_p=0.1, frequency_penalty=0.3, logit_bias={5: 1.0}),
+        SamplingParams(max_tokens=24, ignore_eos=True),
+        SamplingParams(max_tokens=24, ignore_eos=True, top_k=5, top_p=0.9),
+        SamplingParams(max_tokens=24, ignore_eos=True, top_p=0.8, presence_penalty=0.5, repetition_penalty=1.2),
+        SamplingParams(max_tokens=24, ignore_eos=True, min_p=0.1, frequency_penalty=0.3, logit_bias={5: 1.0}),
     ]
     sampling = [replace(kinds[index % 4], seed=index) for index in range(12)]
     engine = Engine(resolved(folder, tmp_path, cache=FEW_BLOCKS))
@@ -100,6 +100,6 @@ def test_min_tokens_and_stop_ids_end_a_sequence_where_they_should(saved: Callabl
     stop = free[3]
     first = free.index(stop)
     assert engine.generate(prompt, replace(GREEDY, stop_token_ids=(stop,)))[0] == free[: first + 1]
-    held = engine.generate(prompt, replace(GREEDY, stop_token_ids=(stop,), min_tokens=12))[0]
-    assert len(held) == 12
+    held = engine.generate(prompt, replace(GREEDY, stop_token_ids=(stop,), min_tokens=24))[0]
+    assert len(held) == 24
     assert stop not in held
