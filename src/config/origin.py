@@ -12,7 +12,7 @@ class Layer(StrEnum):
 
     DEFAULT = "default"  # the field's own declaration
     MODEL = "model"  # the model's own files; only for `auto`
-    MACHINE = "machine"  # facts about this machine, or a rule over several values; only for `auto`
+    RULE = "rule"  # what follows from the machine and from other values; only for `auto`
     PRESET = "preset"
     FILE = "file"
     ENVIRONMENT = "environment"
@@ -21,7 +21,7 @@ class Layer(StrEnum):
 
 
 class Origin(BaseModel):
-    """One place. `name` is the file, variable, flag, preset or model file; line and column count from 1."""
+    """One place. `name` is the file, variable, flag, preset, model file or rule; line and column count from 1."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,6 +29,7 @@ class Origin(BaseModel):
     name: str = ""
     line: int | None = None
     column: int | None = None
+    width: int = 1  # columns that the value takes
     reason: str = ""  # for what was decided, not written
 
     def __str__(self) -> str:
@@ -36,8 +37,8 @@ class Origin(BaseModel):
             return "default"
         if self.layer is Layer.FILE:
             return f"{self.name}:{self.line}:{self.column}" if self.line is not None else self.name
-        if self.layer in (Layer.MODEL, Layer.MACHINE):
-            return f"auto ({self.name})" if self.name else "auto"
+        if self.layer in (Layer.MODEL, Layer.RULE):
+            return f"auto, {self.name}: {self.reason}"
         return f"{self.layer.value} {self.name}"
 
 

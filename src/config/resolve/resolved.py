@@ -63,7 +63,7 @@ class ModelFacts(Record):
     bos_token_id: int | None
     pad_token_id: int | None
     sampling_defaults: dict[str, Any]  # from generation_config.json, under this project's names
-    has_tokenizer: bool
+    tokenizer_path: str | None  # directory that holds tokenizer.json; None with skip_tokenizer_init
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     hf_config: dict[str, Any]  # config.json after hf_overrides
 
@@ -86,6 +86,7 @@ class MachineFacts(Record):
     available_memory_bytes: int  # free for new allocations now
     cpu_flags: tuple[str, ...]  # instruction sets, as /proc/cpuinfo names them
     cpu_name: str = ""
+    has_terminal: bool = False  # whether a person reads what is written to stderr
 
     @property
     def has_bfloat16(self) -> bool:
@@ -101,9 +102,13 @@ class MemoryPlan(Record):
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
 
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_cache_bytes
+
 
 class ResolvedModel(ModelConfig):
-    tokenizer: str  # a directory or hub id; "" with skip_tokenizer_init
+    tokenizer: str  # the directory that holds it; the model's own with skip_tokenizer_init
     dtype: Dtype
     max_model_len: int
 

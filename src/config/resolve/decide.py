@@ -1,0 +1,196 @@
+"""What `auto` becomes: one decision per option, each with the rule that made it and the reason.
+
+A written value is never touched. Decisions that need the model's files wait until they are known (`facts` is None
+while a hub model is not on this machine).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..origin import DEFAULT, Layer, Origin
+from ..schema.deployment import DeploymentConfig
+from ..schema.types import format_about
+from .resolved import MachineFacts, MemoryPlan, ModelFacts
+
+MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and it is memory that other programs miss
+QUEUED_PER_KV_TOKEN = 16
+MAX_NUM_SEQS = {"cpu": 64}
+MAX_NUM_BATCHED_TOKENS = {"cpu": 2048}
+BLOCK_SIZE = {"cpu": 16}
+
+
+@dataclass
+class Decisions:
+    """Values by section and name, their origins, and the memory they lead to."""
+
+    values: dict[str, dict[str, Any]]
+    origins: dict[str, Origin]
+    facts: ModelFacts | None
+    machine: MachineFacts
+    memory: MemoryPlan | None = None
+    num_kv_blocks: int = 0
+    undecided: set[str] = field(default_factory=set)  # paths that wait for the model's files
+
+    def get(self, path: str) -> Any:
+        section, _, name = path.partition(".")
+        return self.values[section][name]
+
+    def is_written(self, path: str) -> bool:
+        """Whether a person set it: in a preset, a file, the environment or on the command line."""
+        return self.origins.get(path, DEFAULT).layer not in (Layer.DEFAULT, Layer.MODEL, Layer.RULE)
+
+    def decide(self, path: str, value: Any, name: str, reason: str, layer: Layer = Layer.RULE) -> None:
+        section, _, key = path.partition(".")
+        self.values[section][key] = value
+        self.origins[path] = Origin(layer=layer, name=name, reason=reason)
+        self.undecided.discard(path)
+
+
+def decide(
+    config: DeploymentConfig, origins: Mapping[str, Origin], facts: ModelFacts | None, machine: MachineFacts
+) -> Decisions:
+    """Fill every `auto` that can be filled."""
+    sections = ("model", "load", "cache", "scheduler", "device", "server")
+    # getattr, not model_dump: secrets and tuples stay as they are
+    values = {
+        section: {name: getattr(getattr(config, section), name) for name in type(getattr(config, section)).model_fields}
+        for section in sections
+    }
+    done = Decisions(values=values, origins=dict(origins), facts=facts, machine=machine)
+    _device(done)
+    _scheduler(done)
+    if facts is None:
+        done.undecided |= {
+            path
+            for path in ("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes")
+            if done.get(path) == "auto"
+        }
+        if done.get("scheduler.max_queued_tokens") == "auto":
+            done.undecided.add("scheduler.max_queued_tokens")
+        return done
+    _precision(done, facts)
+    _memory(done, facts)
+    _context(done, facts)
+    return done
+
+
+def _device(done: Decisions) -> None:
+    machine = done.machine
+    if done.get("device.device") == "auto":
+        done.decide("device.device", "cpu", "R225", "this build runs on CPUs")
+    device = done.get("device.device")
+    if done.get("device.num_threads") == "auto":
+        done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for this process")
+    if done.get("cache.block_size") == "auto":
+        done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
+    if done.get("load.load_format") == "auto":
+        done.decide("load.load_format", "safetensors", "R079", "the only weight format that holds no code")
+    if done.get("server.log_format") == "auto":
+        shape, reason = ("human", "a terminal") if machine.has_terminal else ("json", "no terminal")
+        done.decide("server.log_format", shape, "R224", f"stderr is {reason}")
+
+
+def _scheduler(done: Decisions) -> None:
+    device = done.get("device.device")
+    if done.get("scheduler.max_num_seqs") == "auto":
+        done.decide("scheduler.max_num_seqs", MAX_NUM_SEQS[device], "R102", f"the default for {device}")
+    if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("scheduler.enable_chunked_prefill"):
+        _batched_tokens(done, 0)
+
+
+def _batched_tokens(done: Decisions, longest_prompt: int) -> None:
+    """Enough for one token of each sequence and, without chunked prefill, for the longest prompt."""
+    device, seqs = done.get("device.device"), done.get("scheduler.max_num_seqs")
+    base = MAX_NUM_BATCHED_TOKENS[device]
+    if longest_prompt > max(base, seqs):
+        tokens, reason = longest_prompt, "without chunked prefill the longest prompt must fit in one step"
+    elif seqs > base:
+        tokens, reason = seqs, "one token of each of max_num_seqs sequences"
+    else:
+        tokens, reason = base, f"the default for {device}"
+    done.decide("scheduler.max_num_batched_tokens", tokens, "R103", reason)
+
+
+def _precision(done: Decisions, facts: ModelFacts) -> None:
+    if done.get("model.tokenizer") == "auto":
+        done.decide("model.tokenizer", facts.model_path, "R044", "the model's own tokenizer")
+    elif facts.tokenizer_path is not None:
+        done.values["model"]["tokenizer"] = facts.tokenizer_path
+    if done.get("model.dtype") != "auto":
+        return
+    stored = facts.checkpoint_dtype
+    if stored == "float16":
+        done.decide("model.dtype", "float32", "R051", "a float16 checkpoint; CPUs compute float16 in float32 anyway")
+    elif stored == "bfloat16" and not done.machine.has_bfloat16:
+        done.decide(
+            "model.dtype", stored, "R051", "the checkpoint's own format; this CPU has no bfloat16 instructions: slow"
+        )
+    else:
+        done.decide("model.dtype", stored, "R051", "the checkpoint's own format")
+
+
+def _memory(done: Decisions, facts: ModelFacts) -> None:
+    """Size the KV cache: blocks as told, else memory as told, else what the deployment can fill."""
+    dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
+    weights, per_token = facts.weights_bytes(dtype), facts.kv_bytes_per_token(dtype)
+    share = done.get("cache.gpu_memory_utilization")
+    budget = int(share * done.machine.available_memory_bytes)
+    block_bytes = block_size * per_token
+    written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
+    if blocks is not None:
+        if written == "auto":
+            reason = f"{blocks} blocks, as cache.num_gpu_blocks_override says"
+            done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R085", reason)
+    elif written != "auto":
+        blocks = written // block_bytes
+    else:
+        blocks = _auto_blocks(done, facts, budget - weights, block_bytes, share)
+    done.num_kv_blocks = blocks
+    done.memory = MemoryPlan(
+        budget_bytes=budget,
+        weights_bytes=weights,
+        kv_bytes_per_token=per_token,
+        kv_cache_bytes=blocks * block_bytes,
+    )
+    if done.get("scheduler.max_queued_tokens") == "auto":
+        tokens = max(1, QUEUED_PER_KV_TOKEN * blocks * block_size)
+        reason = f"{QUEUED_PER_KV_TOKEN} x the {blocks * block_size} tokens that the KV cache holds"
+        done.decide("scheduler.max_queued_tokens", tokens, "R222", reason)
+
+
+def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int, share: float) -> int:
+    block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")
+    written_len = done.get("model.max_model_len")
+    longest = facts.max_position_embeddings if written_len == "auto" else written_len
+    one = -(-longest // block_size) * block_bytes  # of one sequence of full length
+    ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
+    wanted, reason = min(
+        (seqs * one, f"{seqs} sequences of {longest} tokens each"),
+        (ceiling, f"the most that auto takes is {format_about(ceiling)}"),
+        (room, f"what cache.gpu_memory_utilization ({share:g}) leaves beside the weights"),
+        key=lambda choice: choice[0],
+    )
+    blocks = max(0, wanted // block_bytes)
+    done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R221", reason)
+    return blocks
+
+
+def _context(done: Decisions, facts: ModelFacts) -> None:
+    held = done.num_kv_blocks * done.get("cache.block_size")
+    if done.get("model.max_model_len") == "auto":
+        if held < facts.max_position_embeddings:
+            reason = f"what the KV cache holds; the model itself goes to {facts.max_position_embeddings}"
+            done.decide("model.max_model_len", held, "R003", reason)
+        else:
+            done.decide(
+                "model.max_model_len",
+                facts.max_position_embeddings,
+                "config.json",
+                "the model's own limit",
+                layer=Layer.MODEL,
+            )
+    if done.get("scheduler.max_num_batched_tokens") == "auto":
+        _batched_tokens(done, done.get("model.max_model_len"))
