@@ -1,9 +1,9 @@
 """A world around the scheduler that knows the truth: what every token must be, and what every KV cache cell must hold.
 
-FakeRunner carries out plans by what the plans alone say. A cell of its cache holds the fingerprint of all tokens up to
-that position, as real keys and values do, so one wrong block anywhere shows at the next read. Its model draws each token
-from the fingerprint of the whole prefix. Simulation drives scheduler and runner, up to `depth` steps deep, and checks
-after every step what must always hold.
+FakeRunner carries out plans by what the plans alone say. A cell of its cache depends on all tokens up to its position,
+as real keys and values do, so one wrong block anywhere shows at the next read; each token is drawn from the fingerprint
+of the whole prefix. Simulation drives scheduler and runner, up to `depth` steps deep, and checks after every step what
+must always hold.
 """
 
 from __future__ import annotations
@@ -169,9 +169,8 @@ class Simulation:
         is_full = waiting - free >= settings.max_queued_requests or (waiting and tokens > settings.max_queued_tokens)
         try:
             scheduler.add(request)
-        except QueueFull as full:
+        except QueueFull:
             assert is_full
-            assert full.retry_after_s > 0
             self.num_refused += 1
             return request_id
         assert not is_full
@@ -215,8 +214,12 @@ class Simulation:
 
     def drain(self) -> None:
         """No more faults or arrivals: everything must end, and all memory come back."""
-        bound = self.num_steps + 64 + sum(
-            2 * self.settings.max_model_len + len(client.request.prompt_token_ids) for client in self.live.values()
+        bound = (
+            self.num_steps
+            + 64
+            + sum(
+                2 * self.settings.max_model_len + len(client.request.prompt_token_ids) for client in self.live.values()
+            )
         )
         while self.scheduler.has_work:
             assert self.num_steps < bound, "requests do not end"
@@ -290,9 +293,7 @@ class Simulation:
             needed = -(-len(first.token_ids) // self.settings.block_size) + len(scheduler._running)
             if needed <= scheduler._num_available and first.busy_until <= scheduler._retired_step:
                 could_run.append(first)
-        self._skipped = Counter(
-            {request: self._skipped[request] + 1 for request in could_run if request not in rows}
-        )
+        self._skipped = Counter({request: self._skipped[request] + 1 for request in could_run if request not in rows})
         assert max(self._skipped.values(), default=0) <= MAX_SKIPPED, "a request is passed over again and again"
 
     def _execute_up_to(self, count: int) -> None:

@@ -535,25 +535,27 @@ class Scheduler:
                 kept[first : first + len(entries)] = entries
 
     def _append_tokens(self, flight: _StepInFlight, result: StepResult) -> list[EngineOutput]:
-        outputs = []
-        logprobs = result.logprobs
-        for row, (request, token_id) in enumerate(zip(flight.requests, result.token_ids.tolist(), strict=True)):
+        outputs: list[EngineOutput] = []
+        for request, token_id in zip(flight.requests, result.token_ids.tolist(), strict=True):
             if token_id < 0 or request.finish_reason is not None:
                 continue  # not drawn, or drawn for a sequence that has ended meanwhile
-            known, stop = request.token_ids, request.stop
-            known.append(token_id)
+            token_ids, stop = request.token_ids, request.stop
+            token_ids.append(token_id)
             output = EngineOutput(
                 request_id=request.request_id, token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
             )
             outputs.append(output)
-            if logprobs and row in logprobs:
-                output.logprobs = [logprobs[row]]
             if request.prompt_logprobs is not None:
                 output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
-            if token_id in stop.token_ids or len(known) >= stop.max_length:
-                output.finish_reason, output.stop_reason = stop.check(token_id, len(known))
+            if token_id in stop.token_ids or len(token_ids) >= stop.max_length:
+                output.finish_reason, output.stop_reason = stop.check(token_id, len(token_ids))
                 if output.finish_reason is not None:
                     self._end(request, output.finish_reason)
+        if result.logprobs:
+            by_request = {output.request_id: output for output in outputs}
+            for row, logprobs in result.logprobs.items():
+                if flight.requests[row].request_id in by_request:
+                    by_request[flight.requests[row].request_id].logprobs = [logprobs]
         return outputs
 
     # ---- leaving

@@ -1,9 +1,18 @@
 """StepPlan: one decision of the scheduler, in columns, and StepResult: what came of it.
 
 The runner keeps a table per slot (token ids, lengths, block table, sampling parameters). A plan carries only what
-changed: admissions, new blocks, released slots, and one row per sequence that computes tokens in this step. A decode
+changed: released slots, admissions, new blocks, and one row per sequence that computes tokens in this step. A decode
 row's input is the token the runner itself sampled last, so a plan never waits for tokens: step n+1 can be planned and
 queued before step n has been read back, and replayed as a graph.
+
+What the runner can rely on, and what it owes:
+- Plans are carried out in order, each one exactly once. Each layer writes the keys and values of all tokens of a step
+  before any row attends, because a row may read blocks that another row of the same step fills.
+- A row's blocks cover num_computed + num_tokens tokens once the plan's changes are applied. num_computed is what the
+  cache holds already, from this sequence or others with the same prefix: it may be ahead of what this slot computed.
+- A row that is sampled computes the last known token; the drawn one is appended to the slot's tokens. A sequence that
+  has ended may still have a row in a plan that was already queued; what is drawn for it is dropped.
+- After a step that failed, the next plan may release slots that the runner has not heard of.
 """
 
 from __future__ import annotations
@@ -28,7 +37,7 @@ class Admission:
     num_prompt_tokens: int
     block_ids: list[int]  # all blocks held so far, cached prefix first
     sampling: SamplingParams
-    seed: int  # the request's own, or one the scheduler drew for it
+    seed: int  # the request's own, or one of 63 bits that the scheduler drew for it
 
 
 @dataclass(frozen=True, slots=True)

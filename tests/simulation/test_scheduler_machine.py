@@ -1,0 +1,90 @@
+"""The same world as in test_scheduler.py, driven by hypothesis: it looks for the shortest story that breaks it."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from stoker.engine.api import SamplingParams
+from stoker.engine.core import SchedulerSettings
+
+from .simulator import EOS, Simulation
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(1, 12),
+        block_size=st.integers(1, 4),
+        max_num_seqs=st.integers(1, 4),
+        spare_tokens=st.integers(0, 12),
+        chunked=st.booleans(),
+        caching=st.booleans(),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        depth=st.integers(1, 3),
+        seed=st.integers(0, 3),
+    )
+    def start(self, num_blocks, block_size, max_num_seqs, spare_tokens, chunked, caching, policy, depth, seed):
+        max_model_len = 16
+        least = max_num_seqs if chunked else max_model_len
+        world = SchedulerSettings(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=least + spare_tokens,
+            max_model_len=max_model_len,
+            enable_prefix_caching=caching,
+            enable_chunked_prefill=chunked,
+            scheduling_policy=policy,
+            max_queued_requests=4,
+            max_queued_tokens=40,
+            eos_token_ids=(EOS,),
+        )
+        self.simulation = Simulation(world, depth, Random(seed))
+
+    @rule(
+        length=st.integers(1, 15),
+        change=st.integers(0, 15),
+        salt=st.integers(0, 1),
+        priority=st.integers(0, 2),
+        max_tokens=st.none() | st.integers(1, 12),
+        ignore_eos=st.booleans(),
+    )
+    def add(self, length, change, salt, priority, max_tokens, ignore_eos):
+        """Prompts are one stem, differing in one place."""
+        length = min(length, self.simulation.settings.max_sequence_len - 1)
+        prompt = [1 + position + 20 * (position == change) for position in range(length)]
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, seed=salt)
+        self.simulation.add(prompt, salt, priority, sampling)
+
+    @precondition(lambda self: self.simulation.live)
+    @rule(choice=st.integers(0, 20))
+    def abort(self, choice):
+        live = list(self.simulation.live)
+        self.simulation.abort(live[choice % len(live)])
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count):
+        for _ in range(count):
+            self.simulation.step()
+
+    @rule()
+    def fail(self):
+        self.simulation.step(fails=True)
+
+    def teardown(self):
+        if hasattr(self, "simulation"):
+            self.simulation.drain()
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,53 @@
+from stoker.engine.api import FinishReason, SamplingParams
+from stoker.engine.core.stop import StopRule
+
+EOS = 2
+
+
+def rule(num_prompt_tokens: int = 10, max_length: int = 100, **sampling: object) -> StopRule:
+    return StopRule.of(SamplingParams(**sampling), num_prompt_tokens, (EOS, 3), max_length)  # type: ignore[arg-type]
+
+
+def test_any_end_of_sequence_id_ends_it_without_a_stop_reason():
+    assert rule().check(EOS, 11) == (FinishReason.STOP, None)
+    assert rule().check(3, 11) == (FinishReason.STOP, None)
+    assert rule().check(4, 11) == (None, None)
+
+
+def test_a_named_stop_token_is_reported():
+    assert rule(stop_token_ids=[7]).check(7, 11) == (FinishReason.STOP, 7)
+    assert rule(stop_token_ids=[7]).check(EOS, 11) == (FinishReason.STOP, None)
+    assert rule(stop_token_ids=[EOS]).check(EOS, 11) == (FinishReason.STOP, EOS)
+
+
+def test_ignore_eos_still_heeds_named_stop_tokens():
+    assert rule(ignore_eos=True).check(EOS, 11) == (None, None)
+    assert rule(ignore_eos=True, stop_token_ids=[7]).check(7, 11) == (FinishReason.STOP, 7)
+    assert rule(ignore_eos=True, stop_token_ids=[EOS]).check(EOS, 11) == (FinishReason.STOP, EOS)
+
+
+def test_max_tokens_counts_generated_tokens_only():
+    assert rule(max_tokens=3).check(9, 12) == (None, None)
+    assert rule(max_tokens=3).check(9, 13) == (FinishReason.LENGTH, None)
+
+
+def test_without_max_tokens_the_context_is_the_limit():
+    assert rule(max_tokens=None).max_length == 100
+    assert rule(max_tokens=500).max_length == 100
+    assert rule(max_tokens=None).check(9, 99) == (None, None)
+    assert rule(max_tokens=None).check(9, 100) == (FinishReason.LENGTH, None)
+
+
+def test_a_stop_token_in_the_last_place_is_a_stop():
+    assert rule(max_tokens=1).check(EOS, 11) == (FinishReason.STOP, None)
+
+
+def test_no_stop_token_ends_it_before_min_tokens():
+    early = rule(min_tokens=3, stop_token_ids=[7])
+    assert early.check(EOS, 12) == (None, None)
+    assert early.check(7, 12) == (None, None)
+    assert early.check(7, 13) == (FinishReason.STOP, 7)
+
+
+def test_max_tokens_ends_it_whatever_min_tokens_says():
+    assert rule(min_tokens=5, max_tokens=2).check(EOS, 12) == (FinishReason.LENGTH, None)
