@@ -243,14 +243,14 @@ class Simulation:
             assert step > scheduler._retired_step, "blocks of a finished step were not given back"
             for block_ids in tables:
                 holders.update(block_ids)
-        assert pool._ref_counts == [holders[block_id] for block_id in range(pool.num_blocks)]
+        assert holders == {block_id: count for block_id, count in enumerate(pool._ref_counts) if count}
         free = [*pool._blank, *pool._cached]
         assert len(set(free)) == len(free)
         assert len(free) + len(holders) == pool.num_blocks
-        assert not holders.keys() & set(free)
-        assert all(block_id in cache for block_id in pool._cached)
-        assert not any(block_id in cache for block_id in pool._blank)
-        assert cache._hashes == {block_id: block_hash for block_hash, block_id in cache._blocks.items()}
+        assert holders.keys().isdisjoint(free)
+        assert pool._cached.keys() <= cache._hashes.keys()
+        assert cache._hashes.keys().isdisjoint(pool._blank)
+        assert cache._hashes == dict(zip(cache._blocks.values(), cache._blocks.keys(), strict=True))
         assert scheduler._num_reserved == sum(request.num_reserved for request in running)
         assert scheduler._num_reserved <= pool.num_free
         slots = [request.slot for request in running]
