@@ -18,6 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, FinishReason, SamplingParams, TokenLogprobs
 
+ENGINE_SOCKET = "engine.sock"  # in the client's private folder: requests in, outputs out
+BEATS_SOCKET = "beats.sock"  # a Beat every second
 MAX_MESSAGE_BYTES = 1 << 30
 _INT32 = np.dtype("<i4")
 _FLOAT64 = np.dtype("<f8")  # exact for whatever float the sampler gave
@@ -179,7 +181,9 @@ def _record(kind: type[T], values: Mapping[str, Any]) -> T:
         raise WireError(f"{kind.__name__}.{place}: {first['msg']}") from None
 
 
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (SamplingParams, EngineInfo, EngineStats)}
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (SamplingParams, EngineInfo, EngineStats)
+}
 _SAMPLING_DEFAULTS = SamplingParams()
 _SAMPLING_FIELDS = tuple(entry.name for entry in fields(SamplingParams))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.engine import wire
 from stoker.engine.api import (
     EngineInfo,
@@ -122,10 +124,8 @@ VALID = [
 @given(st.binary(max_size=64))
 @settings(max_examples=200, deadline=None)
 def test_random_bytes_are_refused_or_are_a_message(data: bytes):
-    try:
+    with contextlib.suppress(wire.WireError):
         wire.decode(data)
-    except wire.WireError as error:
-        assert str(error)
 
 
 @given(st.sampled_from(VALID), st.data())
@@ -135,10 +135,8 @@ def test_a_damaged_message_is_refused_or_is_a_message(valid: bytes, data: st.Dat
     for _ in range(data.draw(st.integers(0, 3))):
         if damaged:
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    try:
+    with contextlib.suppress(wire.WireError):
         wire.decode(bytes(damaged))
-    except wire.WireError as error:
-        assert str(error)
 
 
 def column(*numbers: int) -> bytes:

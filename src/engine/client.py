@@ -1,0 +1,177 @@
+"""The server's side of the engine: submit, stream, abort, and know whether it lives.
+
+EngineClient is the contract. Its two kinds are in process_client.py (an engine process, started again when it dies)
+and in_process_client.py (a thread of this process).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator
+from enum import StrEnum
+from typing import Protocol
+
+from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats
+from .dispatch import refusal
+from .streams import Streams
+from .supervision import STALL_LIMIT_S, Watchdog
+from .wire import Abort, LastWords, Message, Outputs, Refused, Stats, Submit
+
+WATCH_INTERVAL_S = 0.5
+logger = logging.getLogger(__name__)
+
+
+class EngineState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"  # died, a new process is loading
+    STALLED = "stalled"  # alive, has work, makes no progress
+    DEAD = "dead"  # will not come back
+
+
+class EngineClient(Protocol):
+    """One engine, wherever it runs. Every method is for the event loop that started it."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def reason(self) -> str:
+        """Why the state is not READY; empty when it is."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo:
+        """Measured at start. RuntimeError before `start` has returned."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+    async def start(self) -> EngineInfo:
+        """Start the engine and wait until it can serve. Raises EngineDead with the cause."""
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
+        """Outputs of one request (sampling.n is 1), the last with a finish_reason. Closing the iterator aborts it.
+
+        Raises, at the first step: InvalidRequest, QueueFull, EngineDead. EngineDead may also come later.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop the engine; open requests end with FinishReason.ABORT."""
+        ...
+
+
+class EngineStartFailed(EngineDead):
+    """The engine never became ready. `error` is the class of the cause, `exit_code` what the command ends with."""
+
+    def __init__(self, words: LastWords) -> None:
+        super().__init__(words.message)
+        self.error = words.error
+        self.exit_code = words.exit_code or 1
+
+
+class StreamingClient(ABC):
+    """State, streams and what arrives for them: what both kinds of engine share."""
+
+    def __init__(self, stall_limit_s: float = STALL_LIMIT_S) -> None:
+        self._state = EngineState.STARTING
+        self._reason = "the engine is starting"
+        self._info: EngineInfo | None = None
+        self._stats = EngineStats()
+        self._streams = Streams()
+        self._stall_limit_s = stall_limit_s
+        self._watchdog = Watchdog(0.0, limit_s=stall_limit_s)
+        self._dead = asyncio.Event()
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def reason(self) -> str:
+        return self._reason
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise RuntimeError("the engine has not started yet")
+        return self._info
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    async def wait_dead(self) -> str:
+        """Returns the reason, once the state is DEAD."""
+        await self._dead.wait()
+        return self._reason
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        if self._state is not EngineState.READY:
+            raise EngineDead(self._reason)
+        stream = self._streams.open(request.request_id)
+        try:
+            self._send(Submit(stream.handle, request))
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finish_reason is not None:
+                    return
+        finally:
+            self._streams.close(stream)
+            if not stream.is_finished:
+                self._send(Abort([stream.handle]))
+
+    @abstractmethod
+    def _send(self, message: Message) -> None:
+        """Raises InvalidRequest for a request that cannot be sent."""
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case Outputs():
+                self._watchdog.progress(asyncio.get_running_loop().time())
+                for handle, output in zip(message.handles, message.outputs, strict=True):
+                    self._streams.deliver(handle, output)
+            case Stats():
+                self._stats = message.stats
+            case Refused():
+                self._streams.refuse(message.handle, refusal(message))
+            case _:
+                logger.error("the engine sent %s, which only a client may send", type(message).__name__)
+
+    def _set(self, state: EngineState, reason: str = "") -> None:
+        self._state, self._reason = state, reason
+        if state is EngineState.DEAD:
+            self._dead.set()
+
+    def _lose(self, state: EngineState, reason: str) -> None:
+        """The engine is gone, and with it all that is open."""
+        self._set(state, reason)  # first: whoever the streams wake may ask
+        self._stats = EngineStats()
+        self._streams.fail_all(EngineDead, reason)
+
+    def _look(self, now: float) -> None:  # noqa: B027  # most engines tell by themselves
+        """Tell the watchdog what is known of the engine, where it does not tell by itself."""
+
+    async def _watch_progress(self) -> None:
+        """READY and STALLED, from one to the other, for as long as the client lives."""
+        now = asyncio.get_running_loop().time
+        last = now()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            is_late = now() - last > 4 * WATCH_INTERVAL_S  # it was this loop that stood still, with the news unread
+            last = now()
+            self._look(last)
+            if is_late or not len(self._streams) or self._state not in (EngineState.READY, EngineState.STALLED):
+                self._watchdog.progress(last)
+            if self._state is EngineState.READY and self._watchdog.is_stalled(last):
+                self._set(EngineState.STALLED, f"the engine has made no progress for {self._stall_limit_s:g} seconds")
+                logger.error(self._reason)
+            elif self._state is EngineState.STALLED and not self._watchdog.is_stalled(last):
+                self._set(EngineState.READY)
+                logger.warning("the engine makes progress again")

@@ -1,0 +1,74 @@
+"""Dispatch: which client asked for which request. Messages of clients in, the outputs of a step per client out.
+
+Used by both ways to run an engine: the process (clients are ZMQ identities) and the thread (one client).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from .api import InvalidRequest, QueueFull
+from .engine_core import EngineCore
+from .wire import Abort, Outputs, Refused, Submit
+
+Client = TypeVar("Client", bound=Hashable)
+
+
+class Dispatch(Generic[Client]):
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._owners: dict[str, tuple[Client, int]] = {}  # request id -> who gets its outputs, under which handle
+        self._requests: dict[Client, dict[int, str]] = {}
+
+    def submit(self, client: Client, message: Submit) -> Refused | None:
+        """Hand a request to the core; the answer, if it is not taken."""
+        request_id, handle = message.request.request_id, message.handle
+        try:
+            self._core.add(message.request)
+        except InvalidRequest as error:
+            return Refused(handle, str(error), error.param, error.code)
+        except QueueFull as error:
+            return Refused(handle, str(error), code="queue_full", retry_after_s=float(error.retry_after_s))
+        self._owners[request_id] = (client, handle)
+        self._requests.setdefault(client, {})[handle] = request_id
+        return None
+
+    def abort(self, client: Client, message: Abort) -> None:
+        """Handles that are over already are passed by: the abort crossed the last output."""
+        requests = self._requests.get(client, {})
+        for handle in message.handles:
+            request_id = requests.pop(handle, None)
+            if request_id is not None:
+                del self._owners[request_id]
+                self._core.abort(request_id)
+
+    def forget(self, client: Client) -> None:
+        """The client is gone, and nobody waits for its requests."""
+        self.abort(client, Abort(list(self._requests.get(client, {}))))
+        self._requests.pop(client, None)
+
+    def step(self) -> dict[Client, Outputs]:
+        """One step of the core: for each client whose requests got something, all of it in one message."""
+        messages: dict[Client, Outputs] = {}
+        for output in self._core.step():
+            owner = self._owners.get(output.request_id)
+            if owner is None:  # aborted while the step ran
+                continue
+            client, handle = owner
+            message = messages.get(client)
+            if message is None:
+                message = messages[client] = Outputs([], [])
+            message.handles.append(handle)
+            message.outputs.append(output)
+            if output.finish_reason is not None:
+                del self._owners[output.request_id]
+                del self._requests[client][handle]
+        return messages
+
+
+def refusal(message: Refused) -> InvalidRequest | QueueFull:
+    """The exception that `submit` met, for the caller on the other side."""
+    if message.retry_after_s is not None:
+        return QueueFull(message.message, retry_after_s=message.retry_after_s)
+    return InvalidRequest(message.message, param=message.param, code=message.code)

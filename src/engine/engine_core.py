@@ -1,0 +1,99 @@
+"""EngineCore: the scheduler and a runner, one step at a time. The same class in the engine process and in `LLM`.
+
+Knows no sockets, no threads and no torch: whoever owns it adds, aborts and steps from one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, InvalidRequest
+from .core import Scheduler, StepPlan, StepResult
+
+MAX_FAILED_STEPS = 3  # in a row; after so many the device or the runner's state is broken, not the requests
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What carries out steps: runner/model_runner.py, or a fake in tests."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+class RunnerUnusable(RuntimeError):
+    """Steps fail one after another: the engine must be started anew."""
+
+
+class EngineCore:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, info: EngineInfo, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._clock = clock
+        self._num_failed = 0  # steps, since the last that worked
+        self.info = info
+        self.num_steps = 0  # carried out or failed; with is_stepping read by the thread that sends signs of life
+        self.is_stepping = False
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._scheduler.stats()
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue one sequence. Raises InvalidRequest or QueueFull; then nothing is kept of it."""
+        self._check_ids(request.prompt_token_ids, "prompt")
+        self._check_ids(request.sampling.logit_bias, "logit_bias")
+        self._scheduler.add(request)
+
+    def _check_ids(self, token_ids: Collection[int], param: str) -> None:
+        vocab_size = self.info.vocab_size
+        for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= token_id < vocab_size:
+                message = f"token id {token_id} is outside the vocabulary of {vocab_size} tokens"
+                raise InvalidRequest(message, param=param, code="invalid_token_id")
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request. One that is unknown or over is passed by: the abort crossed its last output."""
+        self._scheduler.abort(request_id)
+
+    def step(self) -> list[EngineOutput]:
+        """One scheduling decision, carried out. Empty when nothing could be scheduled.
+
+        A step that fails ends the requests in it with FinishReason.ERROR and leaves the others running.
+        Raises RunnerUnusable when steps keep failing.
+        """
+        plan = self._scheduler.schedule()
+        if plan is None:
+            return []
+        self.is_stepping = True
+        started = self._clock()
+        try:
+            result = self._runner.execute(plan)
+        except Exception as error:
+            return self._fail(plan, error)
+        finally:
+            self.num_steps += 1
+            self.is_stepping = False
+        self._num_failed = 0
+        return self._scheduler.finish_step(plan, result, self._clock() - started)
+
+    def _fail(self, plan: StepPlan, error: Exception) -> list[EngineOutput]:
+        logger.error("step %d of %d rows failed", plan.step, plan.num_rows, exc_info=error)
+        self._num_failed += 1
+        if self._num_failed >= MAX_FAILED_STEPS:
+            raise RunnerUnusable(f"{self._num_failed} steps in a row failed, the last with: {_cause(error)}") from error
+        return self._scheduler.fail_step(plan, f"the engine failed in a step of this request: {_cause(error)}")
+
+
+def _cause(error: Exception) -> str:
+    """For users: the kind of failure, without addresses or paths; the log has the rest."""
+    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return "out of memory" if is_memory or "allocate memory" in str(error).lower() else type(error).__name__

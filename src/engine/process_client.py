@@ -1,0 +1,141 @@
+"""EngineProcessClient: the engine in a process of its own, started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .api import EngineDead, EngineInfo, InvalidRequest
+from .child import EngineChild
+from .client import EngineStartFailed, EngineState, StreamingClient
+from .supervision import STALL_LIMIT_S, RestartBudget, Watchdog
+from .wire import Beat, LastWords, Message, Phase, Ready
+
+COMMAND = (sys.executable, "-m", f"{__package__}.process")
+logger = logging.getLogger(__name__)
+
+
+class EngineProcessClient(StreamingClient):
+    def __init__(
+        self,
+        config: str,
+        *,
+        max_restarts: int = 0,
+        on_phase: Callable[[str], None] | None = None,
+        command: Sequence[str] = COMMAND,
+        stall_limit_s: float = STALL_LIMIT_S,
+    ) -> None:
+        """
+        config: the Resolved as JSON, secrets left out: the engine needs none.
+        max_restarts: how often in 10 minutes an engine that died is started again.
+        on_phase: is told each start-up phase as it begins, of every start.
+        command: starts the engine process; for tests.
+        """
+        super().__init__(stall_limit_s)
+        self._config = config
+        self._budget = RestartBudget(max_restarts)
+        self._on_phase = on_phase
+        self._command = command
+        self._child: EngineChild | None = None
+        self._ready: asyncio.Future[EngineInfo] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_closing = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process, if there is one now."""
+        return None if self._child is None else self._child.pid
+
+    async def start(self) -> EngineInfo:
+        """Raises EngineStartFailed; then there is no process left."""
+        try:
+            info = await self._launch()
+        except EngineDead as error:
+            self._lose(EngineState.DEAD, error.reason)
+            raise
+        self._tasks = [asyncio.create_task(self._supervise()), asyncio.create_task(self._watch_progress())]
+        return info
+
+    async def close(self) -> None:
+        self._is_closing = True
+        self._streams.abort_all()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._child is not None:
+            await self._child.stop()
+            self._child = None
+        if self._state is not EngineState.DEAD:
+            self._set(EngineState.DEAD, "the engine was stopped")
+
+    async def _launch(self) -> EngineInfo:
+        """Start a process and wait until it is ready. Raises EngineStartFailed."""
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        child = self._child = EngineChild(self._command, self._config, self._receive)
+        try:
+            await child.start()
+        except OSError as error:
+            self._child = None
+            raise EngineStartFailed(LastWords(type(error).__name__, f"cannot start the engine: {error}", 4)) from None
+        ended = asyncio.ensure_future(child.ended())
+        try:
+            waits: list[asyncio.Future[Any]] = [self._ready, ended]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await child.stop(0.5)
+            raise
+        finally:
+            ended.cancel()
+        if not self._ready.done():
+            self._child = None
+            raise EngineStartFailed(await child.ended())
+        self._info = self._ready.result()
+        self._watchdog = Watchdog(loop.time(), limit_s=self._stall_limit_s)
+        self._set(EngineState.READY)
+        return self._info
+
+    async def _supervise(self) -> None:
+        """See the process end, and start another as long as the budget lasts."""
+        now = asyncio.get_running_loop().time
+        while self._child is not None:
+            words = await self._child.ended()
+            self._child = None
+            reason = f"the engine died: {words.message}"
+            while self._budget.take(now()):
+                logger.error("%s; starting it again", reason)
+                self._lose(EngineState.RESTARTING, reason)
+                try:
+                    await self._launch()
+                    logger.warning("the engine is ready again")
+                    break
+                except EngineDead as error:
+                    reason = f"the engine died and could not be started again: {error.reason}"
+            else:
+                logger.critical("%s; it stays down (%d restarts are allowed)", reason, self._budget.max_restarts)
+                self._lose(EngineState.DEAD, reason)
+
+    def _send(self, message: Message) -> None:
+        if self._child is None:
+            return
+        try:
+            self._child.send(message)
+        except OverflowError:
+            raise InvalidRequest("token ids must be 32-bit integers", param="prompt", code="invalid_token_id") from None
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case Phase():
+                if self._on_phase is not None:
+                    self._on_phase(message.name)
+            case Ready():
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_result(message.info)
+            case Beat():
+                if self._state is not EngineState.STARTING:
+                    self._watchdog.beat(message, asyncio.get_running_loop().time())
+            case _:
+                super()._receive(message)

@@ -1,0 +1,57 @@
+"""From a Resolved to an EngineCore that can serve, and what a failure on the way is to the command that started it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..config import DeploymentError, Resolved
+from .core import Scheduler, SchedulerSettings
+from .engine_core import EngineCore
+from .runner.measure import PhaseClock
+
+EXIT_FAILED = 1
+EXIT_ENVIRONMENT = 4
+
+
+def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
+    scheduler, cache = resolved.scheduler, resolved.cache
+    return SchedulerSettings(
+        num_blocks=resolved.num_kv_blocks,
+        block_size=cache.block_size,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_model_len=resolved.model.max_model_len,
+        enable_prefix_caching=cache.enable_prefix_caching,
+        enable_chunked_prefill=scheduler.enable_chunked_prefill,
+        scheduling_policy=scheduler.scheduling_policy,
+        max_queued_requests=scheduler.max_queued_requests,
+        max_queued_tokens=scheduler.max_queued_tokens,
+        eos_token_ids=resolved.facts.eos_token_ids,
+        seed=resolved.model.seed,
+    )
+
+
+def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -> EngineCore:
+    """Load the model and warm it up.
+
+    phase: is told the name of each start-up phase as it begins.
+    Raises what ModelRunner raises: ModelFilesError, MemoryError.
+    """
+    clock = PhaseClock(phase)
+    clock.start("libraries")
+    from .runner.model_runner import ModelRunner  # torch: takes a second, and is a phase of its own
+
+    clock.stop()
+    runner = ModelRunner(resolved, phase=phase)
+    runner.warm_up()
+    info = runner.info()
+    info = replace(info, phases={**clock.seconds, **info.phases})
+    return EngineCore(Scheduler(scheduler_settings(resolved)), runner, info)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """What the command ends with when this ended the start: 3 model files, 4 environment, 78 configuration, else 1."""
+    if isinstance(error, DeploymentError):
+        return error.exit_code
+    return EXIT_ENVIRONMENT if isinstance(error, MemoryError | OSError) else EXIT_FAILED

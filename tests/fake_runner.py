@@ -1,0 +1,118 @@
+"""A runner whose next token is a keyed hash of the prefix: any correct batching, chunking and preemption gives it.
+
+As a module (`python -m tests.fake_runner`) it is an engine process with the real scheduler, loop and sockets around it;
+its configuration is a JSON object with FakeSettings' fields.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+
+from stoker.config import ModelFilesError
+from stoker.engine.api import EngineInfo, TokenLogprobs
+from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.engine_core import EngineCore
+from stoker.engine.process import main
+
+VOCAB_SIZE = 1000
+EOS = 0
+
+
+def next_token(prefix: Sequence[int]) -> int:
+    digest = blake2b(np.asarray(prefix, "<i4").tobytes(), digest_size=8).digest()
+    return 1 + int.from_bytes(digest) % (VOCAB_SIZE - 1)  # never EOS: lengths are the test's to choose
+
+
+def continuation(prompt: Sequence[int], count: int) -> list[int]:
+    """What a request with this prompt must produce."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class FakeSettings:
+    step_s: float = 0.0  # a step sleeps so long
+    fail_steps: list[int] = field(default_factory=list)  # numbers of the steps that run out of memory
+    fail_all: bool = False
+    hang_step: int = -1  # this step sleeps for hang_s
+    hang_s: float = 0.0
+    start_error: str = ""  # the model's files are refused with these words
+    block_size: int = 4
+    num_blocks: int = 400
+    max_num_seqs: int = 64
+    max_queued_requests: int = 1024
+    max_model_len: int = 512
+
+
+class FakeRunner:
+    def __init__(self, settings: FakeSettings) -> None:
+        self._settings = settings
+        self._slots: dict[int, list[int]] = {}
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        settings = self._settings
+        for slot in plan.released_slots:
+            self._slots.pop(slot, None)
+        for admission in plan.admissions:
+            self._slots[admission.slot] = list(admission.token_ids)
+        time.sleep(settings.hang_s if plan.step == settings.hang_step else settings.step_s)
+        if settings.fail_all or plan.step in settings.fail_steps:
+            raise MemoryError("secret address 0xdeadbeef")
+        tokens = np.full(plan.num_rows, -1, np.int32)
+        logprobs = {}
+        for row in np.flatnonzero(plan.is_sampled).tolist():
+            known = self._slots[int(plan.slots[row])]
+            assert len(known) == plan.num_computed[row] + plan.num_tokens[row]
+            tokens[row] = next_token(known)
+            known.append(int(tokens[row]))
+        logprobs = {
+            row: TokenLogprobs([int(tokens[row])], [-0.5], 1) for row in np.flatnonzero(plan.is_sampled).tolist()
+        }
+        return StepResult(tokens, logprobs)
+
+
+def build_core(config: str, phase: Callable[[str], None]) -> EngineCore:
+    settings = FakeSettings(**json.loads(config))
+    phase("weights")
+    if settings.start_error:
+        raise ModelFilesError(settings.start_error)
+    phase("warm-up")
+    limits = SchedulerSettings(
+        num_blocks=settings.num_blocks,
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=128,
+        max_model_len=settings.max_model_len,
+        max_queued_requests=settings.max_queued_requests,
+        eos_token_ids=(EOS,),
+    )
+    info = EngineInfo(
+        model="fake",
+        max_model_len=settings.max_model_len,
+        vocab_size=VOCAB_SIZE,
+        num_blocks=settings.num_blocks,
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=128,
+        eos_token_ids=(EOS,),
+        weights_bytes=0,
+        kv_cache_bytes=0,
+        dtype="float32",
+        device="cpu",
+        kernels={},
+        phases={"weights": 0.0, "warm-up": 0.0},
+    )
+    return EngineCore(Scheduler(limits), FakeRunner(settings), info)
+
+
+if __name__ == "__main__":
+    sys.exit(main(build=build_core))

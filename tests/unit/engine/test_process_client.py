@@ -1,0 +1,230 @@
+"""EngineProcessClient against real engine processes: the real loop, scheduler and sockets around a fake runner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.fake_runner import continuation
+
+from stoker.engine.api import EngineDead, EngineRequest, FinishReason, InvalidRequest, QueueFull, SamplingParams
+from stoker.engine.client import EngineStartFailed, EngineState
+from stoker.engine.process_client import EngineProcessClient
+
+ROOT = Path(__file__).parents[3]
+COMMAND = (sys.executable, "-m", "tests.fake_runner")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine process is started in the same way as here, by module name."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / ".dev"), str(ROOT)]))
+
+
+@asynccontextmanager
+async def engine(
+    max_restarts: int = 0, stall_limit_s: float = 10.0, **settings: object
+) -> AsyncIterator[EngineProcessClient]:
+    client = EngineProcessClient(
+        json.dumps(settings), max_restarts=max_restarts, stall_limit_s=stall_limit_s, command=COMMAND
+    )
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def request(name: str, prompt: list[int], max_tokens: int = 8) -> EngineRequest:
+    return EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=max_tokens))
+
+
+async def tokens_of(client: EngineProcessClient, wanted: EngineRequest) -> list[int]:
+    tokens: list[int] = []
+    async for output in client.generate(wanted):
+        assert output.request_id == wanted.request_id
+        tokens += output.token_ids
+    assert output.finish_reason is FinishReason.LENGTH
+    return tokens
+
+
+async def until(condition, limit_s: float = 5.0) -> float:  # type: ignore[no-untyped-def]
+    """Seconds until the condition held."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < limit_s, "it did not come true in time"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - started
+
+
+def test_streams_refusals_aborts_and_a_failing_step_in_one_engine():
+    """One process, so that the test is quick: what each part promises stands above it."""
+
+    async def scenario() -> None:
+        async with engine(max_num_seqs=4, max_queued_requests=2, step_s=0.002, fail_steps=[0]) as client:
+            assert client.state is EngineState.READY
+            assert client.info.model == "fake"
+
+            # a step that fails ends its requests with an error that tells the kind and nothing else
+            outputs = [output async for output in client.generate(request("unlucky", [1, 2, 3]))]
+            assert outputs[-1].finish_reason is FinishReason.ERROR
+            assert outputs[-1].error is not None
+            assert "out of memory" in outputs[-1].error
+            assert "0x" not in outputs[-1].error
+
+            # streams get exactly their tokens, whatever runs beside them
+            prompts = [[index, 7, 7] * (index + 1) for index in range(6)]
+            found = await asyncio.gather(*(tokens_of(client, request(f"r{i}", p)) for i, p in enumerate(prompts)))
+            assert found == [continuation(prompt, 8) for prompt in prompts]
+
+            # requests that can never be served are refused with the field at fault
+            with pytest.raises(InvalidRequest) as refused:
+                await tokens_of(client, request("long", [1] * 600))
+            assert refused.value.code == "context_length_exceeded"
+            with pytest.raises(InvalidRequest) as refused:
+                await tokens_of(client, request("vocabulary", [1000]))
+            assert (refused.value.param, refused.value.code) == ("prompt", "invalid_token_id")
+            with pytest.raises(InvalidRequest, match="32-bit"):
+                await tokens_of(client, request("huge", [2**40]))
+
+            # a full queue is told to the caller; the others are served
+            results = await asyncio.gather(
+                *(tokens_of(client, request(f"q{i}", [i], 40)) for i in range(9)), return_exceptions=True
+            )
+            full = [result for result in results if isinstance(result, QueueFull)]
+            assert len(full) == 3
+            assert full[0].retry_after_s > 0
+            assert [r for r in results if not isinstance(r, QueueFull)] == [continuation([i], 40) for i in range(6)]
+
+            # closing an iterator aborts: its blocks come back while nobody else ends
+            stream = client.generate(request("abandoned", [5] * 50, 400))
+            await anext(stream)
+            await until(lambda: client.stats.num_running == 1)
+            await stream.aclose()
+            await until(lambda: client.stats.num_running == 0)
+            assert client.stats.num_free_blocks == client.stats.num_blocks
+
+            # what arrives while the consumer is away comes as one output
+            stream = client.generate(request("slow", [9, 9], 30))
+            tokens = list((await anext(stream)).token_ids)
+            await until(lambda: client.stats.num_running == 1)
+            await until(lambda: client.stats.num_running == 0)
+            rest = [output async for output in stream]
+            assert len(rest) == 1
+            assert tokens + rest[0].token_ids == continuation([9, 9], 30)
+
+            # closing ends what is open, and the process
+            pid = client.pid
+            assert pid is not None
+            stream = client.generate(request("open", [4], 400))
+            await anext(stream)
+            started = time.monotonic()
+            await client.close()
+            assert time.monotonic() - started < 2
+            assert not psutil.pid_exists(pid)
+            assert [output async for output in stream][-1].finish_reason is FinishReason.ABORT
+
+    asyncio.run(scenario())
+
+
+def test_a_killed_engine_ends_every_stream_and_comes_back_until_its_budget_is_spent():
+    async def scenario() -> None:
+        async with engine(max_restarts=1, step_s=0.005) as client:
+            streams = [client.generate(request(f"r{i}", [i], 400)) for i in range(20)]
+            await asyncio.gather(*(anext(stream) for stream in streams))
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGKILL)
+            assert await until(lambda: client.state is EngineState.RESTARTING) < 1
+
+            async def rest(stream: AsyncIterator[object]) -> None:
+                async for _ in stream:
+                    pass
+
+            ends = await asyncio.gather(*(rest(stream) for stream in streams), return_exceptions=True)
+            assert all(isinstance(end, EngineDead) and "SIGKILL" in end.reason for end in ends)
+            with pytest.raises(EngineDead):
+                await tokens_of(client, request("meanwhile", [1]))
+
+            await until(lambda: client.state is EngineState.READY)
+            assert await tokens_of(client, request("again", [3])) == continuation([3], 8)
+
+            os.kill(client.pid, signal.SIGKILL)
+            assert "SIGKILL" in await asyncio.wait_for(client.wait_dead(), 1)
+            assert client.state is EngineState.DEAD
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_whose_steps_keep_failing_says_why_and_exits():
+    async def scenario() -> None:
+        async with engine(fail_all=True) as client:
+            for index in range(2):
+                outputs = [output async for output in client.generate(request(f"r{index}", [1]))]
+                assert outputs[-1].finish_reason is FinishReason.ERROR
+            with pytest.raises(EngineDead, match="3 steps in a row failed, the last with: out of memory"):
+                await tokens_of(client, request("third", [1]))
+            await asyncio.wait_for(client.wait_dead(), 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_start_tells_the_root_cause_and_its_exit_code():
+    async def scenario() -> None:
+        phases: list[str] = []
+        config = json.dumps({"start_error": "model.safetensors: expected 10 bytes, found 3"})
+        client = EngineProcessClient(config, on_phase=phases.append, command=COMMAND, max_restarts=3)
+        with pytest.raises(EngineStartFailed, match="expected 10 bytes, found 3") as failed:
+            await client.start()
+        assert failed.value.exit_code == 3
+        assert failed.value.error == "ModelFilesError"
+        assert phases == ["weights"]
+        assert client.state is EngineState.DEAD
+        assert client.pid is None
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_hung_step_is_a_stall_and_the_stream_goes_on_after_it():
+    async def scenario() -> None:
+        async with engine(stall_limit_s=1.0, hang_step=2, hang_s=2.5) as client:
+            asked = asyncio.ensure_future(tokens_of(client, request("r", [1, 2])))
+            await until(lambda: client.state is EngineState.STALLED)
+            assert "no progress" in client.reason
+            with pytest.raises(EngineDead):
+                await tokens_of(client, request("other", [1]))
+            assert await asked == continuation([1, 2], 8)
+            await until(lambda: client.state is EngineState.READY)
+
+    asyncio.run(scenario())
+
+
+def test_the_engine_process_dies_with_its_parent(tmp_path: Path):
+    """kill -9 of the front end: no orphan keeps the memory."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import asyncio, sys\n"
+        "from stoker.engine.process_client import EngineProcessClient\n"
+        "async def main():\n"
+        "    client = EngineProcessClient('{}', command=(sys.executable, '-m', 'tests.fake_runner'))\n"
+        "    await client.start()\n"
+        "    print(client.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = psutil.Popen([sys.executable, str(script)], stdout=-1)
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    _, alive = psutil.wait_procs([child], timeout=2)
+    assert not alive or child.status() == psutil.STATUS_ZOMBIE
