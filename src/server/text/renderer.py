@@ -30,28 +30,14 @@ TIME_LIMIT_S = 2.0
 MAX_RENDERED_CHARS = 64 << 20  # twice the default limit of a request body
 _MARK = "\ue000end of the final message\ue001"  # private-use characters: no message holds them
 
-# Names the server itself passes; a request's chat_template_kwargs may not replace them.
-RESERVED = frozenset(
-    {
-        "messages",
-        "tools",
-        "documents",
-        "add_generation_prompt",
-        "continue_final_message",
-        "chat_template",
-        "tokenize",
-        "raise_exception",
-        "strftime_now",
-        "namespace",
-        "dict",
-        "range",
-        "bos_token",
-        "eos_token",
-        "unk_token",
-        "pad_token",
-        "additional_special_tokens",
-    }
-)
+# Names that the server or jinja itself provides; a request's chat_template_kwargs may not replace them.
+# fmt: off
+_PROVIDED = frozenset({
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
+    "raise_exception", "strftime_now", "namespace", "dict", "range", "cycler", "joiner", "lipsum", "bos_token",
+    "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "additional_special_tokens",
+})
+# fmt: on
 
 
 class TemplateProblem(Exception):
@@ -80,12 +66,17 @@ class Renderer:
                 raise TemplateProblem(f"{where}, line {error.lineno}: {error.message}") from None
 
     @property
+    def reserved(self) -> frozenset[str]:
+        """Names that a request cannot give."""
+        return _PROVIDED | self.tokenizer.special_tokens.keys()
+
+    @property
     def has_template(self) -> bool:
         return bool(self._templates)
 
     def template_variables(self, *, with_tools: bool = False) -> frozenset[str]:
         """What a request may set through chat_template_kwargs with effect: the names that the template reads."""
-        return self._template(with_tools).variables - RESERVED if self._templates else frozenset()
+        return self._template(with_tools).variables - self.reserved if self._templates else frozenset()
 
     def render(
         self,
@@ -172,6 +163,7 @@ class _Template:
         tree = environment.parse(source)
         self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
         self._wants_parts = _loops_over_content(tree)
+        self._knows_developer = "developer" in source
         self._takes_strings = not self._wants_parts or _asks_whether_string(tree)
         self._environment = environment
         self._template = environment.from_string(source)
@@ -179,6 +171,8 @@ class _Template:
     def shape(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The message as this template reads it: no null fields, content as text or as parts, arguments as objects."""
         shaped = {key: value for key, value in message.items() if value is not None}
+        if shaped.get("role") == "developer" and not self._knows_developer:
+            shaped["role"] = "system"  # OpenAI's newer name for it
         content = shaped.get("content")
         if isinstance(content, list) and not self._wants_parts:
             shaped["content"] = "\n".join(part["text"] for part in content)

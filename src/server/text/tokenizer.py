@@ -1,6 +1,6 @@
 """Tokenizer: text to token ids and back, read from a model folder's `tokenizer.json`.
 
-Knows the vocabulary, special tokens and the folder's chat templates. Streams are detokenizer.py's, messages renderer.py's.
+Knows the vocabulary, special tokens and the folder's chat templates. Streams are detokenizer.py's, chats renderer.py's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""Who may call: API keys, on every route but the probes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from .protocol.errors import ApiError
+
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
+
+
+class Keys:
+    """The accepted keys. Only digests are kept, compared without telling by time how much of a guess was right."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> int | None:
+        """The number of the key that was sent (from 0), None where none is needed. Raises ApiError 401.
+
+        path: as the router will see it, never rebuilt from headers.
+        """
+        if not self._digests or path in OPEN_PATHS:
+            return None
+        sent = [value for name, value in headers if name == b"authorization"]
+        scheme, _, key = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")
+        if scheme.lower() != b"bearer":
+            raise _refused("send an API key as `Authorization: Bearer KEY`")
+        digest = _digest(key.strip())
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]  # all of them, whichever is right
+        if not any(matches):
+            raise _refused("this API key is not known here")
+        return matches.index(True)
+
+    def cache_salt(self, number: int | None) -> str:
+        """Separates the prefix caches of several keys, so that none can time what another one has sent."""
+        return "" if number is None or len(self._digests) < 2 else self._digests[number].hex()
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})

@@ -1,0 +1,93 @@
+"""Log-probabilities as the wire has them. The engine gives ids; here they become tokens, bytes and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine.api import TokenLogprobs
+from .text.detokenizer import Detokenizer
+from .text.tokenizer import Tokenizer
+
+LOWEST = -9999.0  # JSON has no -inf; this is what OpenAI writes for it
+
+
+def chat_logprobs(entries: Sequence[TokenLogprobs], num_top: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """`logprobs` of a chat choice: per token itself, its bytes, and the `num_top` most likely ones."""
+    content = []
+    for entry in entries:
+        tokens = [_chat_token(*pair, tokenizer) for pair in _pairs(entry)]
+        content.append({**tokens[0], "top_logprobs": tokens[1 : 1 + num_top]})
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """`logprobs` of one text choice. Keeps the offset of each token within the choice's whole text."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._text = Detokenizer(tokenizer, skip_special_tokens=False) if tokenizer else None
+        self._offset = 0
+
+    def block(
+        self, entries: Sequence[TokenLogprobs | None], token_ids: Sequence[int], num_top: int
+    ) -> dict[str, list[Any]]:
+        """entries: one per token; None for a prompt's first token, which follows nothing."""
+        block: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for entry, token_id in zip(entries, token_ids, strict=True):
+            block["text_offset"].append(self._offset)
+            self._offset += len(self._text.step(token_id)) if self._text else 0
+            block["tokens"].append(_text_token(token_id, self._tokenizer))
+            if entry is None:
+                block["token_logprobs"].append(None)
+                block["top_logprobs"].append(None)
+                continue
+            pairs = _pairs(entry)
+            block["token_logprobs"].append(pairs[0][1])
+            # the token itself, too, where it is not among the most likely ones
+            top = [*pairs[1 : 1 + num_top], pairs[0]]
+            block["top_logprobs"].append({_text_token(one, self._tokenizer): logprob for one, logprob in top})
+        return block
+
+
+def prompt_logprobs(entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer | None) -> list[Any]:
+    """Per prompt token a map from token id to its log-probability; null for the first."""
+    shown: list[Any] = []
+    for entry in entries:
+        if entry is None:
+            shown.append(None)
+            continue
+        pairs = _pairs(entry)
+        ranked = [*enumerate(pairs[1:], start=1), (entry.rank, pairs[0])]
+        shown.append(
+            {
+                str(token_id): {"logprob": logprob, "rank": rank, "decoded_token": _text_token(token_id, tokenizer)}
+                for rank, (token_id, logprob) in ranked
+            }
+        )
+    return shown
+
+
+def _pairs(entry: TokenLogprobs) -> list[tuple[int, float]]:
+    return [(token_id, max(logprob, LOWEST)) for token_id, logprob in zip(entry.token_ids, entry.logprobs, strict=True)]
+
+
+def _chat_token(token_id: int, logprob: float, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    if tokenizer is None:
+        return {"token": f"token_id:{token_id}", "logprob": logprob, "bytes": None}
+    return {
+        "token": tokenizer.token_text(token_id),
+        "logprob": logprob,
+        "bytes": list(tokenizer.token_bytes(token_id)),
+    }
+
+
+def _text_token(token_id: int, tokenizer: Tokenizer | None) -> str:
+    """As OpenAI names tokens on this route: parts of a character by their bytes, so that no two look alike."""
+    if tokenizer is None:
+        return f"token_id:{token_id}"
+    piece = tokenizer.token_bytes(token_id)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

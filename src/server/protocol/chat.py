@@ -1,0 +1,119 @@
+"""/v1/chat/completions on the wire: the request body, and the objects of its answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from .errors import FieldError, unsupported
+from .fields import MAX_TOKENS, MAX_TOOLS, SamplingFields, Wire
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 1024
+
+# Which API says what an assistant thought under which name is not settled: templates read `reasoning_content`.
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class Message(Wire):
+    role: Role
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _text_only(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            if value is not None and not isinstance(value, str):
+                raise FieldError("a string, or a list of parts", code="invalid_type")
+            return value
+        if len(value) > MAX_PARTS:
+            raise FieldError(f"at most {MAX_PARTS} parts", code="array_above_max_length")
+        return [_text_part(part, index) for index, part in enumerate(value)]
+
+
+def _text_part(part: Any, index: int) -> dict[str, Any]:
+    place = f"[{index}]"
+    if not isinstance(part, dict):
+        raise FieldError("a part is an object", code="invalid_type", place=place)
+    kind = part.get("type", "text")
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "text", "text": part["refusal"]}
+    if kind != "text":
+        detail = f"parts of type {str(kind)[:40]!r} are not supported: this model reads text"
+        raise FieldError(detail, code="unsupported_parameter", place=f"{place}.type")
+    if not isinstance(part.get("text"), str):
+        raise FieldError("`text` must be a string", code="invalid_type", place=f"{place}.text")
+    return {"type": "text", "text": part["text"]}
+
+
+class Function(Wire):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Wire):
+    type: Literal["function"]
+    function: Function
+
+
+class ChatRequest(SamplingFields):
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
+    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    reasoning_effort: str | None = Field(None, max_length=64)
+    documents: list[dict[str, Any]] | None = Field(None, max_length=1024)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=64)
+
+    def refuse_unsupported(self) -> None:
+        super().refuse_unsupported()
+        if self.tool_choice not in (None, "none", "auto"):
+            named = self.tool_choice.get("function", {}).get("name") if isinstance(self.tool_choice, dict) else None
+            if named is not None and named not in [tool.function.name for tool in self.tools or ()]:
+                raise unsupported("tool_choice", ": it names a function that is not in `tools`")
+            raise unsupported("tool_choice", ": `none` and `auto` are, and the model's text is returned as it is")
+        if self.parallel_tool_calls is False:
+            raise unsupported("parallel_tool_calls", " as false")
+        if self.response_format is not None and self.response_format.get("type") != "text":
+            raise unsupported("response_format", ': `{"type": "text"}` is')
+        if self.modalities is not None and self.modalities != ["text"]:
+            raise unsupported("modalities", ': `["text"]` is')
+        if self.top_logprobs and not self.logprobs:
+            raise unsupported("top_logprobs", " without `logprobs: true`")
+
+    def plain_messages(self) -> list[dict[str, Any]]:
+        """The messages as JSON values, unknown fields included: templates read some of them."""
+        return [message.model_dump(exclude_none=True) for message in self.messages]
+
+    def plain_tools(self) -> list[dict[str, Any]] | None:
+        return [tool.model_dump(exclude_none=True) for tool in self.tools] if self.tools else None
+
+
+def completion(
+    response_id: str, created: int, model: str, choices: list[dict[str, Any]], usage: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "id": response_id,
+        "object": "chat.completion",
+        "created": created,
+        "model": model,
+        "choices": choices,
+        "usage": usage,
+    }
+
+
+def logprobs_entry(token: str, logprob: float, token_bytes: bytes) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token_bytes)}

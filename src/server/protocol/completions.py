@@ -1,0 +1,52 @@
+"""/v1/completions on the wire: the request body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from .errors import FieldError
+from .fields import SamplingFields
+
+MAX_PROMPTS = 1024
+
+
+class CompletionRequest(SamplingFields):
+    prompt: list[str] | list[list[int]]
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
+    add_special_tokens: bool = True
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        """One prompt or several, each a text or token ids: always several here, checked by hand.
+
+        By hand because a union would report each mistake once per form, and a million ids are checked in one pass.
+        """
+        if isinstance(value, str):
+            return [value]
+        if not isinstance(value, list):
+            raise FieldError("a string, token ids, or a list of either", code="invalid_type")
+        if not value:
+            raise FieldError("no prompt in the list", code="empty_array")
+        if isinstance(value[0], int):
+            value = [value]
+        if len(value) > MAX_PROMPTS:
+            raise FieldError(f"at most {MAX_PROMPTS} prompts", code="array_above_max_length")
+        if all(isinstance(prompt, str) for prompt in value):
+            return value
+        for index, prompt in enumerate(value):
+            if not isinstance(prompt, list) or any(type(token_id) is not int for token_id in prompt):
+                place = f"[{index}]"
+                raise FieldError("prompts are all texts, or all lists of token ids", code="invalid_type", place=place)
+        return value
+
+
+def completion(
+    response_id: str, created: int, model: str, choices: list[dict[str, Any]], usage: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The answer, and each chunk of a streamed one: both have the same shape."""
+    body = {"id": response_id, "object": "text_completion", "created": created, "model": model, "choices": choices}
+    return body if usage is None else {**body, "usage": usage}

@@ -1,0 +1,117 @@
+"""What the request bodies of all generating routes have in common: sampling fields, and fields that are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from .errors import FieldError, unsupported
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1024
+MAX_N = 128
+MAX_TOOLS = 128
+MAX_TOKENS = 2**31 - 1
+
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+# Known in OpenAI's API or its relatives; served by a later release or not at all. Nothing of it may pass unseen.
+# fmt: off
+REFUSED = frozenset({
+    "allowed_token_ids", "audio", "bad_words", "best_of", "chat_template", "function_call", "functions",
+    "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
+    "guided_whitespace_pattern", "kv_transfer_params", "length_penalty", "logits_processors", "lora_request",
+    "mm_processor_kwargs", "prediction", "prompt_embeds", "structured_outputs", "suffix", "thinking_token_budget",
+    "truncate_prompt_tokens", "use_beam_search", "verbosity", "web_search_options",
+})
+# Known, and rightly without effect on the answer: labels for whoever runs the service, and hints to its routing.
+LABELS = frozenset({
+    "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
+})
+# fmt: on
+
+
+class Wire(BaseModel):
+    """A request body. Types are taken as written: "8" is no number, 1.0 no integer. Unknown fields are kept apart."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        return sorted((self.model_extra or {}).keys() - LABELS)
+
+    def refuse_unsupported(self) -> None:
+        """Raises ApiError for the first field that is known and not served, unless it is null."""
+        for name, value in (self.model_extra or {}).items():
+            if name in REFUSED and value is not None:
+                raise unsupported(name)
+
+
+class StreamOptions(Wire):
+    include_usage: bool = False
+
+
+class SamplingFields(Wire):
+    """Fields of /v1/completions and /v1/chat/completions alike. None: the deployment's default."""
+
+    model: str = Field(min_length=1, max_length=512)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=MAX_N)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=2**31 - 1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: dict[str, float] | None = Field(None, max_length=1024)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)
+    stop: list[str] | None = None
+    stop_token_ids: list[TokenId] | None = Field(None, max_length=1024)
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
+    return_token_ids: bool | None = None
+    priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
+    cache_salt: str | None = Field(None, min_length=1, max_length=256)
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        nested = self.stream_options.unknown_fields if self.stream_options else []
+        return super().unknown_fields + [f"stream_options.{name}" for name in nested]
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _stop_list(cls, value: Any) -> Any:
+        """One string or several. The limits are here, so that their codes name `stop` whichever way it is written."""
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list):
+            return value
+        if len(value) > MAX_STOP_STRINGS:
+            raise FieldError(f"at most {MAX_STOP_STRINGS} stop strings", code="array_above_max_length")
+        for stop in value:
+            if stop == "":
+                raise FieldError("a stop string cannot be empty")
+            if isinstance(stop, str) and len(stop) > MAX_STOP_CHARS:
+                raise FieldError(f"at most {MAX_STOP_CHARS} characters each", code="string_above_max_length")
+        return value
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_range(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for key, bias in (value or {}).items():
+            if not (key.isascii() and key.isdigit() and len(key) <= 10):
+                raise FieldError(f"{key[:40]!r} is no token id", code="invalid_token_id")
+            if not -100 <= bias <= 100:
+                raise FieldError("a bias is a number from -100 to 100")
+        return value

@@ -1,0 +1,98 @@
+"""Strict JSON in, plain JSON out.
+
+`json.loads` takes NaN, lone surrogates, other encodings, duplicate keys and any depth. Each of these has been a way to
+make two readers of one request see different things, or to break one of them; here each is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from .errors import ApiError, bad_request
+
+MAX_DEPTH = 64
+MAX_DIGITS = 40  # of an integer; ranges are the fields' affair
+
+# Strings are taken whole, so that brackets within them do not count; an unfinished one reaches to the end.
+_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The object in `body`. Raises ApiError: invalid_json, json_too_deep, invalid_unicode."""
+    _check_depth(body)
+    try:
+        value = json.loads(
+            body.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_integer
+        )
+    except UnicodeDecodeError as error:
+        raise bad_request(f"the body is not UTF-8 (at byte {error.start})", code="invalid_unicode") from None
+    except json.JSONDecodeError as error:
+        what = "the body is empty" if not body.strip() else f"the body is not JSON: {error.msg}"
+        raise bad_request(f"{what} (line {error.lineno}, column {error.colno})", code="invalid_json") from None
+    except RecursionError:
+        raise _too_deep() from None
+    if not isinstance(value, dict):
+        raise bad_request("the body must be a JSON object", code="invalid_json")
+    if b"\\u" in body:  # decoded UTF-8 cannot hold surrogates, escapes can
+        _check_surrogates(value)
+    return value
+
+
+def dump(value: Any) -> bytes:
+    """Compact UTF-8. NaN and infinities are an error of ours, never on the wire."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _check_depth(body: bytes) -> None:
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(body):
+        first = body[match.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _too_deep()
+        elif first in b"]}":
+            depth -= 1
+
+
+def _too_deep() -> ApiError:
+    return bad_request(f"the body is nested more than {MAX_DEPTH} levels deep", code="json_too_deep")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise bad_request(f"the key {twice[:100]!r} stands twice in one object", code="invalid_json")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise bad_request(f"{name} is no JSON number", code="invalid_json")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise bad_request(f"an integer of {len(digits)} digits", code="invalid_json")
+    return int(digits)
+
+
+def _check_surrogates(body: dict[str, Any]) -> None:
+    for name, field in body.items():
+        todo: list[Any] = [name, field]
+        while todo:
+            value = todo.pop()
+            if isinstance(value, str):
+                if _SURROGATE.search(value):
+                    place = _SURROGATE.sub("\ufffd", name)
+                    raise bad_request(f"`{place}` holds half of a surrogate pair", code="invalid_unicode", param=place)
+            elif isinstance(value, dict):
+                todo += [*value.keys(), *value.values()]
+            elif isinstance(value, list):
+                todo += value

@@ -1,0 +1,57 @@
+"""Server-sent events: the frames of a streamed answer.
+
+A stream is frames and `[DONE]`, or frames and one error frame. Text deltas are most of all frames, so their constant
+part is encoded once per stream.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .errors import ApiError
+from .json import dump
+
+DONE = b"data: [DONE]\n\n"
+
+
+def frame(value: Any) -> bytes:
+    return b"data: " + dump(value) + b"\n\n"
+
+
+def error_frame(error: ApiError) -> bytes:
+    return frame(error.body)
+
+
+class ChunkWriter:
+    """Frames of one stream: `head` holds the fields that all its chunks share."""
+
+    def __init__(self, head: dict[str, Any], *, usage_is_announced: bool) -> None:
+        self._head = head
+        # OpenAI: with include_usage every chunk has `usage`, null but for the last.
+        self._tail = {"usage": None} if usage_is_announced else {}
+        start = dump({**head, "choices": []}).removesuffix(b"]}")
+        end = b"]" + dump(self._tail).replace(b"{", b",", 1) if self._tail else b"]}"
+        self._before = b"data: " + start + b'{"index":'
+        self._delta = b',"delta":{"content":'
+        self._text = b',"text":'
+        self._after_delta = b'},"logprobs":null,"finish_reason":null}' + end + b"\n\n"
+        self._after_text = b',"logprobs":null,"finish_reason":null}' + end + b"\n\n"
+
+    def choice(self, choice: dict[str, Any], usage: dict[str, Any] | None = None) -> bytes:
+        tail = self._tail if usage is None else {"usage": usage}
+        return frame({**self._head, "choices": [choice], **tail})
+
+    def chat_text(self, index: int, text: str) -> bytes:
+        """A chunk that holds a piece of a message and nothing else."""
+        return b"%b%d%b%b%b" % (self._before, index, self._delta, _string(text), self._after_delta)
+
+    def completion_text(self, index: int, text: str) -> bytes:
+        return b"%b%d%b%b%b" % (self._before, index, self._text, _string(text), self._after_text)
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        return frame({**self._head, "choices": [], "usage": usage})
+
+
+def _string(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False).encode()

@@ -1,0 +1,156 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from ...engine.api import EngineRequest, fan_out
+from ..endpoint import Call
+from ..generation import Delta, Generation
+from ..logprobs import chat_logprobs, prompt_logprobs
+from ..protocol.chat import ChatRequest, completion
+from ..protocol.errors import unsupported
+from ..protocol.stream import ChunkWriter
+from ..sampling import check_prompt, sampling_params
+from ..service import new_id
+from .common import log_arrival, usage
+
+logger = logging.getLogger(__name__)
+
+
+async def chat_completions(call: Call) -> None:
+    service = call.service
+    body = service.parse(ChatRequest, await call.json(), call.route)
+    service.check_model(body.model)
+    service.check_ready()
+    if body.stream:
+        await call.stream(_frames(call, body))
+        return
+    async with service.live.watch(call.receive):
+        generation, response_id, created = await _start(call, body)
+        try:
+            deltas = await generation.whole()
+        finally:
+            call.facts.update(generation.facts)
+        choices = [_choice(call, body, delta) for delta in deltas]
+        answer = completion(response_id, created, body.model, choices, usage(generation, service.settings))
+        if body.return_token_ids:
+            answer["prompt_token_ids"] = generation.prompts[0]
+        if deltas[0].prompt_logprobs is not None:
+            answer["prompt_logprobs"] = prompt_logprobs(deltas[0].prompt_logprobs, service.tokenizer)
+        await call.answer(answer)
+
+
+async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
+    """Render, check and price the request. Nothing has reached the engine yet."""
+    service = call.service
+    limits = service.model_limits
+    kwargs = service.template_kwargs(body.chat_template_kwargs, call.route, with_tools=bool(body.tools))
+    if body.reasoning_effort is not None:
+        if "reasoning_effort" not in service.need_renderer().template_variables(with_tools=bool(body.tools)):
+            raise unsupported("reasoning_effort", ": this model's chat template does not read it")
+        kwargs = {"reasoning_effort": body.reasoning_effort, **kwargs}
+    prompt = await service.need_renderer().tokens(
+        body.plain_messages(),
+        max_tokens=limits.context,
+        add_special_tokens=body.add_special_tokens,
+        tools=body.plain_tools(),
+        documents=body.documents,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        template_kwargs=kwargs,
+    )
+    check_prompt(prompt, limits, param="messages")
+    if body.stream and body.prompt_logprobs is not None:
+        raise unsupported("prompt_logprobs", " in a stream")
+    sampling = sampling_params(
+        body,
+        service.sampling_defaults,
+        limits,
+        num_prompt_tokens=len(prompt),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        max_tokens_param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        logprobs_param="top_logprobs",
+        prompt_logprobs=body.prompt_logprobs,
+    )
+    response_id = new_id("chatcmpl")
+    request = EngineRequest(
+        request_id=response_id,
+        prompt_token_ids=prompt,
+        sampling=sampling,
+        priority=body.priority or 0,
+        cache_salt=call.cache_salt + (body.cache_salt or ""),
+    )
+    log_arrival(call, [request])
+    generation = Generation(
+        service.client,
+        service.tokenizer,
+        fan_out(request),
+        service.metrics,
+        arrived_at=call.arrived_at,
+        clock=service.clock,
+    )
+    return generation, response_id, int(time.time())
+
+
+def _choice(call: Call, body: ChatRequest, delta: Delta) -> dict[str, Any]:
+    service = call.service
+    choice: dict[str, Any] = {
+        "index": delta.index,
+        "message": {"role": service.settings.response_role, "content": delta.text, "refusal": None},
+        "logprobs": None,
+        "finish_reason": delta.finish_reason,
+    }
+    if delta.logprobs is not None:
+        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, service.tokenizer)
+    if delta.stop_reason is not None:
+        choice["stop_reason"] = delta.stop_reason
+    if body.return_token_ids:
+        choice["token_ids"] = delta.token_ids
+    return choice
+
+
+async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
+    """A role first, then pieces of text, then an empty piece with the finish reason; usage last, where it is wanted."""
+    service = call.service
+    generation, response_id, created = await _start(call, body)
+    wants_usage = body.wants_usage or service.settings.enable_force_include_usage
+    head = {"id": response_id, "object": "chat.completion.chunk", "created": created, "model": body.model}
+    writer = ChunkWriter(head, usage_is_announced=wants_usage)
+    has_role: set[int] = set()
+    try:
+        async with aclosing(generation.deltas()) as deltas:
+            async for delta in deltas:
+                frames = b""
+                if delta.index not in has_role:
+                    has_role.add(delta.index)
+                    role = {"role": service.settings.response_role, "content": ""}
+                    choice = {"index": delta.index, "delta": role, "logprobs": None, "finish_reason": None}
+                    if body.return_token_ids:
+                        choice["prompt_token_ids"] = generation.prompts[0]
+                    frames += writer.choice(choice)
+                if delta.logprobs or (body.return_token_ids and delta.token_ids):
+                    choice = {"index": delta.index, "delta": {"content": delta.text}, "logprobs": None}
+                    if delta.logprobs:
+                        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, service.tokenizer)
+                    if body.return_token_ids:
+                        choice["token_ids"] = delta.token_ids
+                    frames += writer.choice({**choice, "finish_reason": None})
+                elif delta.text:
+                    frames += writer.chat_text(delta.index, delta.text)
+                if delta.finish_reason is not None:
+                    choice = {"index": delta.index, "delta": {}, "logprobs": None, "finish_reason": delta.finish_reason}
+                    if delta.stop_reason is not None:
+                        choice["stop_reason"] = delta.stop_reason
+                    frames += writer.choice(choice)
+                if frames:
+                    yield frames
+    finally:
+        call.facts.update(generation.facts)
+    if wants_usage:
+        yield writer.usage(usage(generation, service.settings))

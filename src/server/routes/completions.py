@@ -1,0 +1,178 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from ...engine.api import EngineRequest, TokenLogprobs, fan_out
+from ..endpoint import Call
+from ..generation import Delta, Generation
+from ..logprobs import CompletionLogprobs, prompt_logprobs
+from ..protocol.completions import CompletionRequest, completion
+from ..protocol.errors import bad_request, unsupported
+from ..protocol.stream import ChunkWriter
+from ..sampling import ModelLimits, check_prompt, sampling_params
+from ..service import new_id
+from .common import log_arrival, usage
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
+
+
+async def completions(call: Call) -> None:
+    service = call.service
+    body = service.parse(CompletionRequest, await call.json(), call.route)
+    service.check_model(body.model)
+    service.check_ready()
+    if body.stream:
+        await call.stream(_frames(call, body))
+        return
+    async with service.live.watch(call.receive):
+        job = await _Job.start(call, body)
+        try:
+            deltas = await job.generation.whole()
+        finally:
+            call.facts.update(job.generation.facts)
+        choices = [job.choice(delta) for delta in deltas]
+        counts = usage(job.generation, service.settings)
+        await call.answer(completion(job.response_id, job.created, body.model, choices, counts))
+
+
+class _Job:
+    """One request under way: its generation, and how its choices are written."""
+
+    def __init__(self, call: Call, body: CompletionRequest, generation: Generation, response_id: str) -> None:
+        self.generation = generation
+        self.response_id = response_id
+        self.created = int(time.time())
+        self._body = body
+        self._tokenizer = call.service.tokenizer
+        self._logprobs: dict[int, CompletionLogprobs] = {}
+        self._shows_ids = bool(body.return_token_ids) or self._tokenizer is None
+
+    @classmethod
+    async def start(cls, call: Call, body: CompletionRequest) -> _Job:
+        """Encode, check and price the request. Nothing has reached the engine yet."""
+        service = call.service
+        limits = service.model_limits
+        n = body.n or 1
+        if len(body.prompt) * n > service.max_queued_requests:
+            message = f"{len(body.prompt)} prompts x n={n} is more than the queue can hold"
+            raise bad_request(message, code="array_above_max_length", param="prompt")
+        if body.stream and (body.prompt_logprobs is not None):
+            raise unsupported("prompt_logprobs", " in a stream")
+        if body.echo and service.tokenizer is None:
+            raise unsupported("echo", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+        prompts = await _encode(call, body, limits)
+        for prompt in prompts:
+            check_prompt(prompt, limits, param="prompt")
+        num_prompt_logprobs = body.prompt_logprobs
+        if body.echo and body.logprobs is not None:
+            num_prompt_logprobs = max(num_prompt_logprobs or 0, body.logprobs)
+        sampling = sampling_params(
+            body,
+            service.sampling_defaults,
+            limits,
+            num_prompt_tokens=max(map(len, prompts)),
+            max_tokens=body.max_tokens,
+            default_max_tokens=service.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS),
+            logprobs=body.logprobs,
+            prompt_logprobs=num_prompt_logprobs,
+        )
+        response_id = new_id("cmpl")
+        requests = [
+            EngineRequest(
+                request_id=response_id if len(prompts) == 1 else f"{response_id}-{index}",
+                prompt_token_ids=prompt,
+                sampling=sampling,
+                priority=body.priority or 0,
+                cache_salt=call.cache_salt + (body.cache_salt or ""),
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        log_arrival(call, requests)
+        generation = Generation(
+            service.client,
+            service.tokenizer,
+            [sequence for request in requests for sequence in fan_out(request)],
+            service.metrics,
+            num_prompts=len(prompts),
+            arrived_at=call.arrived_at,
+            clock=service.clock,
+        )
+        return cls(call, body, generation, response_id)
+
+    def choice(self, delta: Delta, *, is_first: bool = True) -> dict[str, Any]:
+        """is_first: the first delta of its sequence, which also shows the prompt where it is echoed."""
+        prompt = self.generation.prompts[delta.index // (self._body.n or 1)]
+        echoes = bool(self._body.echo) and is_first
+        choice: dict[str, Any] = {
+            "index": delta.index,
+            "text": self._prompt_text(delta.index) + delta.text if echoes else delta.text,
+            "logprobs": None,
+            "finish_reason": delta.finish_reason,
+        }
+        if delta.stop_reason is not None:
+            choice["stop_reason"] = delta.stop_reason
+        if delta.logprobs is not None and self._body.logprobs is not None:
+            entries: list[TokenLogprobs | None] = [*delta.logprobs]
+            token_ids = delta.token_ids
+            if echoes and delta.prompt_logprobs is not None:
+                entries, token_ids = [*delta.prompt_logprobs, *entries], prompt + token_ids
+            writer = self._logprobs.setdefault(delta.index, CompletionLogprobs(self._tokenizer))
+            choice["logprobs"] = writer.block(entries, token_ids, self._body.logprobs)
+        if self._body.prompt_logprobs is not None and delta.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(delta.prompt_logprobs, self._tokenizer)
+        if self._shows_ids:
+            choice["token_ids"] = delta.token_ids
+            if is_first and self._body.return_token_ids:
+                choice["prompt_token_ids"] = prompt
+        return choice
+
+    @property
+    def needs_whole_choices(self) -> bool:
+        """Whether pieces of a stream hold more than text."""
+        return self._body.logprobs is not None or self._shows_ids
+
+    def _prompt_text(self, index: int) -> str:
+        prompt = self._body.prompt[index // (self._body.n or 1)]
+        if isinstance(prompt, str):
+            return prompt
+        return self._tokenizer.decode(prompt, skip_special_tokens=False) if self._tokenizer else ""
+
+
+async def _encode(call: Call, body: CompletionRequest, limits: ModelLimits) -> list[list[int]]:
+    prompts: list[list[int]] = []
+    for prompt in body.prompt:
+        if not isinstance(prompt, str):
+            prompts.append(prompt)
+            continue
+        tokenizer = call.service.need_tokenizer()
+        tokenizer.check_length(prompt, limits.context, param="prompt")
+        prompts.append(await tokenizer.encode_async(prompt, add_special_tokens=body.add_special_tokens))
+        await asyncio.sleep(0)  # a thousand short prompts are as long as a long one: let others in between
+    return prompts
+
+
+async def _frames(call: Call, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
+    service = call.service
+    job = await _Job.start(call, body)
+    wants_usage = body.wants_usage or service.settings.enable_force_include_usage
+    writer = ChunkWriter(completion(job.response_id, job.created, body.model, [], None), usage_is_announced=wants_usage)
+    seen: set[int] = set()
+    try:
+        async with aclosing(job.generation.deltas()) as deltas:
+            async for delta in deltas:
+                is_first = delta.index not in seen
+                seen.add(delta.index)
+                if job.needs_whole_choices or delta.finish_reason is not None or (is_first and body.echo):
+                    yield writer.choice(job.choice(delta, is_first=is_first))
+                elif delta.text:
+                    yield writer.completion_text(delta.index, delta.text)
+    finally:
+        call.facts.update(job.generation.facts)
+    if wants_usage:
+        yield writer.usage(usage(job.generation, service.settings))

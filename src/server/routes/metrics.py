@@ -1,0 +1,15 @@
+"""GET /metrics and /version."""
+
+from __future__ import annotations
+
+from ... import __version__
+from ..endpoint import Call
+
+
+async def metrics(call: Call) -> None:
+    exported = call.service.metrics
+    await call.answer(exported.render(), content_type=exported.content_type)
+
+
+async def version(call: Call) -> None:
+    await call.answer({"version": __version__})

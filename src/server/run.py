@@ -1,0 +1,105 @@
+"""Running a deployment's server: the text layer, the app, the socket side, and the watch over the engine's life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+
+from ..config import Resolved
+from ..engine.client import EngineClient, EngineState
+from .app import build_app
+from .logs import log_facts
+from .serve import Shutdown, serve
+from .service import Service
+from .text.renderer import Renderer
+from .text.tokenizer import Tokenizer
+
+STATS_INTERVAL_S = 10.0
+_WATCH_INTERVAL_S = 0.2
+logger = logging.getLogger(__name__)
+
+
+def load_text(resolved: Resolved) -> tuple[Tokenizer | None, Renderer | None]:
+    """The tokenizer and the compiled chat template; (None, None) with skip_tokenizer_init.
+
+    Raises TokenizerError or TemplateProblem: before the weights load is the time for it.
+    """
+    if resolved.model.skip_tokenizer_init:
+        return None, None
+    tokenizer = Tokenizer.load(resolved.model.tokenizer)
+    return tokenizer, Renderer(tokenizer, resolved.chat_template)
+
+
+async def run_server(
+    resolved: Resolved,
+    client: EngineClient,
+    text: tuple[Tokenizer | None, Renderer | None],
+    sockets: list[socket.socket],
+    shutdown: Shutdown | None = None,
+    *,
+    on_listening: Callable[[], None] = lambda: None,
+    handle_signals: bool = True,
+    exit_hard: bool = True,
+) -> int:
+    """Serve until told to stop. Returns the exit code: 0, or 1 when the engine is gone for good.
+
+    client: started. text: of `load_text`. sockets: of `serve.bind`.
+    """
+    shutdown = shutdown or Shutdown()
+    settings = resolved.server
+    service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set)
+    tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
+    if not settings.disable_log_stats:
+        tasks.append(asyncio.ensure_future(_log_stats(service)))
+    try:
+        await serve(
+            build_app(service),
+            sockets,
+            shutdown,
+            end_streams=service.live.end_all,
+            drain_timeout=settings.drain_timeout,
+            send_stall_timeout=settings.send_stall_timeout,
+            max_header_bytes=settings.max_header_bytes,
+            on_listening=on_listening,
+            handle_signals=handle_signals,
+            exit_hard=exit_hard,
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+    return 1 if client.state is EngineState.DEAD else 0
+
+
+async def _stop_when_dead(client: EngineClient, shutdown: Shutdown) -> None:
+    while client.state is not EngineState.DEAD:  # noqa: ASYNC110 (the client's state is polled, by contract)
+        await asyncio.sleep(_WATCH_INTERVAL_S)
+    log_facts(logger, logging.ERROR, "the engine is gone for good: stopping", {"reason": client.reason})
+    shutdown.request()
+    shutdown.request()  # nothing to drain: no request can go on
+
+
+async def _log_stats(service: Service) -> None:
+    """One line each interval in which anything happened."""
+    stats = service.client.stats
+    generated = service.metrics.num_generated
+    while True:
+        await asyncio.sleep(STATS_INTERVAL_S)
+        before, stats = stats, service.client.stats
+        before_generated, generated = generated, service.metrics.num_generated
+        if stats.num_steps == before.num_steps and not stats.num_running and not stats.num_waiting:
+            continue
+        queries = stats.prefix_queries - before.prefix_queries
+        facts = {
+            "running": stats.num_running,
+            "waiting": stats.num_waiting,
+            "kv_used": f"{100 * (1 - stats.num_free_blocks / max(1, stats.num_blocks)):.0f}%",
+            "generated_tokens_per_s": (generated - before_generated) / STATS_INTERVAL_S,
+            "prefix_hits": f"{100 * (stats.prefix_hits - before.prefix_hits) / queries:.0f}%" if queries > 0 else "-",
+            "preemptions": stats.num_preemptions - before.num_preemptions,
+        }
+        log_facts(logger, logging.INFO, "engine", facts)

@@ -1,0 +1,120 @@
+"""Request fields to SamplingParams: the deployment's defaults filled in, every limit of this model checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.api import SamplingParams
+from .protocol.errors import ApiError, bad_request, unsupported
+from .protocol.fields import SamplingFields
+from .text.tokenizer import too_long
+
+# Fields that a deployment's generation_config may give a default for.
+DEFAULTED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """What one sequence may ask for."""
+
+    context: int  # tokens of prompt and answer together: the model's, or what the KV cache holds if that is less
+    vocab_size: int
+    max_logprobs: int  # per position; -1 is without bound
+    has_tokenizer: bool
+    has_priorities: bool
+
+
+def check_prompt(token_ids: list[int], limits: ModelLimits, *, param: str) -> None:
+    """Raises ApiError or InvalidRequest: no tokens, no room left for an answer, or ids outside the vocabulary."""
+    if not token_ids:
+        raise bad_request("the prompt has no tokens", param=param)
+    if len(token_ids) >= limits.context:
+        raise too_long(len(token_ids), limits.context, param=param)
+    worst = min(token_ids) if min(token_ids) < 0 else max(token_ids)
+    if not 0 <= worst < limits.vocab_size:
+        raise _not_in_vocabulary(worst, limits, param)
+
+
+def sampling_params(
+    fields: SamplingFields,
+    defaults: Mapping[str, Any],
+    limits: ModelLimits,
+    *,
+    num_prompt_tokens: int,
+    max_tokens: int | None,
+    max_tokens_param: str = "max_tokens",
+    default_max_tokens: int | None = None,
+    logprobs: int | None = None,
+    logprobs_param: str = "logprobs",
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """
+    defaults: by field name, of the deployment; a request's null counts as not given.
+    num_prompt_tokens: the longest prompt's, where a request has several.
+    default_max_tokens: for requests without max_tokens; None is as many as the context holds.
+
+    Raises ApiError with the field that asks for too much.
+    """
+    room = limits.context - num_prompt_tokens
+    if max_tokens is not None and max_tokens > room:
+        message = (
+            f"the prompt has {num_prompt_tokens} tokens and {max_tokens} more are asked for, "
+            f"but the context holds {limits.context}"
+        )
+        raise bad_request(message, code="context_length_exceeded", param=max_tokens_param)
+    if max_tokens is None:
+        max_tokens = min(room, default_max_tokens or defaults.get("max_tokens") or room)
+    min_tokens = fields.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise bad_request(f"min_tokens is {min_tokens}, but at most {max_tokens} can be generated", param="min_tokens")
+    _check_logprobs(logprobs, limits, logprobs_param)
+    _check_logprobs(prompt_logprobs, limits, "prompt_logprobs")
+    if fields.stop and not limits.has_tokenizer:
+        raise unsupported("stop", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+    if fields.priority and not limits.has_priorities:
+        raise unsupported("priority", ": this deployment serves first come, first served; see `scheduling_policy`")
+    logit_bias = {int(token_id): bias for token_id, bias in (fields.logit_bias or {}).items()}
+    for param, token_ids in (("logit_bias", logit_bias), ("stop_token_ids", fields.stop_token_ids or ())):
+        for token_id in token_ids:
+            if token_id >= limits.vocab_size:
+                raise _not_in_vocabulary(token_id, limits, param)
+    given = {name: getattr(fields, name) for name in DEFAULTED}
+    chosen = {name: defaults.get(name) if value is None else value for name, value in given.items()}
+    return SamplingParams(
+        **{name: value for name, value in chosen.items() if value is not None},
+        n=fields.n or 1,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        logit_bias=logit_bias,
+        seed=fields.seed,
+        stop=tuple(fields.stop or ()),
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        ignore_eos=bool(fields.ignore_eos),
+        include_stop_str_in_output=bool(fields.include_stop_str_in_output),
+        skip_special_tokens=fields.skip_special_tokens is not False,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        detokenize=limits.has_tokenizer,
+    )
+
+
+def _check_logprobs(asked: int | None, limits: ModelLimits, param: str) -> None:
+    most = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
+    if asked is not None and asked > most:
+        message = f"{param} is {asked}, and this deployment gives at most {most} (`model.max_logprobs`)"
+        raise bad_request(message, code="integer_above_max_value", param=param)
+
+
+def _not_in_vocabulary(token_id: int, limits: ModelLimits, param: str) -> ApiError:
+    message = f"token id {token_id} is outside the vocabulary of {limits.vocab_size} tokens"
+    return bad_request(message, code="invalid_token_id", param=param)
