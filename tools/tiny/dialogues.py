@@ -1,0 +1,449 @@
+"""The text that builtin:tiny learns from: dialogues drawn at random, each with the one right answer.
+
+Every kind of dialogue has a held-out part that training never draws: phrasings of questions, pairs of numbers, values
+in tool calls. Evaluation draws only from there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .options import UNSET, Option
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    kind: str
+    messages: list[Message]  # up to and with the last question
+    answer: str  # without thoughts
+    thought: str  # what to think before it, when asked to think
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    facts: tuple[str, ...] = ()  # texts that a right answer contains
+
+
+# For each kind of question, phrasings with {x} for the option; the last two are held out.
+QUESTIONS: dict[str, list[str]] = {
+    "meaning": [
+        "What does {x} do?",
+        "What is {x}?",
+        "what does {x} mean",
+        "Explain {x}.",
+        "Explain {x} to me, please.",
+        "What is {x} good for?",
+        "Tell me about {x}.",
+        "Can you tell me what {x} does?",
+        "I found {x} in a manifest. What is it?",
+        "{x}?",
+        "Describe the option {x}.",
+        "What happens when I set {x}?",
+        "help {x}",
+        "Why would I set {x}?",
+        "What is the purpose of {x}?",
+        "How does {x} work?",
+        "What does the option {x} do?",
+        "Please describe {x}.",
+        "Could you explain what {x} is for?",
+        "What's {x} for?",
+    ],
+    "default": [
+        "What is the default of {x}?",
+        "default of {x}",
+        "What is {x} by default?",
+        "Which value does {x} have if I do not set it?",
+        "What is the default value of {x}?",
+        "Tell me the default of {x}.",
+        "What's the default for {x}?",
+        "If I leave {x} out, what is used?",
+    ],
+    "place": [
+        "Where in the YAML does {x} go?",
+        "In which section is {x}?",
+        "Where do I put {x}?",
+        "Which section of the manifest holds {x}?",
+        "How do I write {x} in the manifest?",
+        "Under which section do I write {x}?",
+    ],
+    "flag": [
+        "Which flag sets {x}?",
+        "What is the flag for {x}?",
+        "How do I set {x} on the command line?",
+        "command line flag of {x}",
+        "What is {x} called on the command line?",
+        "Give me the flag for {x}.",
+    ],
+    "choices": [
+        "Which values can {x} take?",
+        "What are the choices of {x}?",
+        "What can I set {x} to?",
+        "Allowed values of {x}?",
+        "Which values does {x} accept?",
+        "List the choices of {x}.",
+    ],
+}
+HELD_OUT_PHRASINGS = 2
+GREETINGS = ["Hello", "Hi", "Hi!", "Hello there", "Good morning", "Hey", "hello!"]
+WHO = ["Who are you?", "What are you?", "What is your name?", "who are you", "What can you do?", "Introduce yourself."]
+I_AM = "I am the small model that comes with Stoker. Ask me what an option does, a small sum, or for a tool call."
+THANKS = ["Thanks!", "Thank you", "thanks", "Great, thank you."]
+OFF_TOPIC = [
+    "Write a poem about the sea.",
+    "Who won the cup in 1998?",
+    "What is the capital of France?",
+    "Translate this into German: good morning.",
+    "Tell me a joke.",
+    "How do I bake bread?",
+    "What is the meaning of life?",
+    "Summarise the news.",
+    "Write a Python function that sorts a list.",
+    "Is it better to rent or to buy?",
+]
+I_KNOW = "I am a very small model: I know Stoker's options, small sums, JSON and tool calls, and not much else."
+SYSTEMS = ["You are a helpful assistant.", "You help people who run LLM servers.", "Answer briefly.", "Be concise."]
+NAMES = [
+    "Ada",
+    "Ben",
+    "Carla",
+    "David",
+    "Eva",
+    "Finn",
+    "Greta",
+    "Hugo",
+    "Ines",
+    "Jan",
+    "Kira",
+    "Leo",
+    "Mona",
+    "Nils",
+    "Olga",
+    "Paul",
+    "Rosa",
+    "Sven",
+    "Tina",
+    "Udo",
+]
+CITIES = [
+    "Paris",
+    "London",
+    "Berlin",
+    "Madrid",
+    "Rome",
+    "Vienna",
+    "Oslo",
+    "Cairo",
+    "Tokyo",
+    "Delhi",
+    "Lima",
+    "Boston",
+    "Quito",
+    "Seoul",
+    "Sydney",
+    "Prague",
+    "Warsaw",
+    "Athens",
+    "Dublin",
+    "Zurich",
+    "Geneva",
+    "Milan",
+    "Naples",
+    "Porto",
+    "Hanoi",
+    "Manila",
+    "Dakar",
+    "Accra",
+    "Tunis",
+    "Riga",
+]
+HELD_OUT_CITIES = ["Lisbon", "Helsinki", "Toronto", "Nairobi", "Bogota", "Munich", "Lagos", "Denver", "Kyoto", "Bergen"]
+SYLLABLES = [
+    "ba",
+    "be",
+    "bo",
+    "da",
+    "de",
+    "do",
+    "ka",
+    "ke",
+    "ko",
+    "la",
+    "le",
+    "lo",
+    "ma",
+    "me",
+    "mo",
+    "na",
+    "ne",
+    "no",
+    "ra",
+    "re",
+    "ro",
+    "sa",
+    "se",
+    "so",
+    "ta",
+    "te",
+    "to",
+    "va",
+    "ve",
+    "vo",
+]
+
+
+def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {key: {"type": kind} for key, kind in parameters.items()},
+                "required": list(parameters),
+            },
+        },
+    }
+
+
+WEATHER = _tool("get_weather", "Current weather in a city", city="string")
+TIME = _tool("get_time", "Current time in a city", city="string")
+ADD = _tool("add", "Add two numbers", a="integer", b="integer")
+SEARCH = _tool("search_options", "Search the options of the server", query="string")
+
+
+class Writer:
+    """Draws dialogues. `held_out` draws only what training never sees, otherwise only what it may see."""
+
+    def __init__(self, options: list[Option], seed: int, held_out: bool = False) -> None:
+        self.options = options
+        self.names = {option.name for option in options}
+        self.random = random.Random(seed)
+        self.held_out = held_out
+        self._kinds: list[tuple[float, Callable[[], Dialogue]]] = [
+            (0.46, self.option_question),
+            (0.22, self.sum),
+            (0.15, self.tool_call),
+            (0.04, self.tool_answer),
+            (0.06, self.json_object),
+            (0.03, self.unknown_option),
+            (0.04, self.small_talk),
+        ]
+
+    def draw(self) -> Dialogue:
+        weights = [weight for weight, _ in self._kinds]
+        kind = self.random.choices([write for _, write in self._kinds], weights)[0]
+        return kind()
+
+    # -- options
+
+    def option_question(self) -> Dialogue:
+        kinds = ["meaning", "meaning", "meaning", "default", "place", "flag", "choices"]
+        option = self.random.choice(self.options)
+        return self.about(option, self.random.choice(kinds))
+
+    def about(self, option: Option, kind: str) -> Dialogue:
+        if kind == "choices" and not option.choices:
+            kind = "meaning"
+        if kind == "place" and option.section is None:
+            kind = "default"
+        phrasings = QUESTIONS[kind]
+        split = len(phrasings) - HELD_OUT_PHRASINGS
+        phrasing = self.random.choice(phrasings[split:] if self.held_out else phrasings[:split])
+        answer, facts = _answer(option, kind)
+        return self._dialogue(
+            kind, phrasing.format(x=self._spelling(option)), answer, f"This is about {option.name}.", facts=facts
+        )
+
+    def _spelling(self, option: Option) -> str:
+        spelling = self.random.choice([option.name, option.name, option.flag, option.path])
+        return f"`{spelling}`" if self.random.random() < 0.3 else spelling
+
+    def unknown_option(self) -> Dialogue:
+        while True:
+            parts = [self._word(), self.random.choice(["size", "mode", "limit", "path", "rate", self._word()])]
+            name = "_".join(parts)
+            if name not in self.names:
+                break
+        spelling = self.random.choice([name, f"`{name}`", "--" + name.replace("_", "-")])
+        question = self.random.choice(QUESTIONS["meaning"][:-HELD_OUT_PHRASINGS]).format(x=spelling)
+        answer = f"I do not know an option called `{name}`. `engine explain {name}` would look for similar ones."
+        return self._dialogue("unknown", question, answer, f"There is no {name}.", facts=(name,))
+
+    # -- sums
+
+    def sum(self) -> Dialogue:
+        while True:
+            a, b = self.random.randint(0, 99), self.random.randint(0, 99)
+            if ((a * 101 + b * 7919) % 17 == 0) == self.held_out:
+                break
+        plus = self.random.random() < 0.7
+        if not plus and a < b:
+            a, b = b, a
+        sign, result = ("+", a + b) if plus else ("-", a - b)
+        forms = [
+            f"What is {a} {sign} {b}?",
+            f"{a}{sign}{b}",
+            f"{a} {sign} {b} =",
+            f"Compute {a} {sign} {b}.",
+            f"How much is {a} {sign} {b}?",
+            f"Add {a} and {b}." if plus else f"Take {b} from {a}.",
+        ]
+        thought = _column_sum(a, b) if plus else f"{b} and {result} make {a}."
+        answer = f"{a} {sign} {b} = {result}"
+        return self._dialogue("sum", self.random.choice(forms), answer, thought, facts=(f"= {result}",))
+
+    # -- JSON
+
+    def json_object(self) -> Dialogue:
+        if self.random.random() < 0.5:
+            name, age = self.random.choice(NAMES), self.random.randint(1, 99)
+            question = self.random.choice(
+                [
+                    f"Give me a JSON object with the name {name} and the age {age}.",
+                    f"JSON: name {name}, age {age}",
+                    f"Write {name}, {age} years old, as JSON.",
+                ]
+            )
+            value: Any = {"name": name, "age": age}
+        else:
+            option, number = self.random.choice([o for o in self.options if o.section]), self.random.randint(0, 999)
+            question = self.random.choice(
+                [f"Write {option.path} = {number} as JSON.", f"JSON for {option.path} {number}, please."]
+            )
+            value = {option.section: {option.name: number}}
+        text = json.dumps(value)
+        return self._dialogue("json", question, text, "They want JSON.", facts=(text,))
+
+    # -- tools
+
+    def tool_call(self) -> Dialogue:
+        kind = self.random.choice(["weather", "weather", "time", "add", "search", "no tool"])
+        if kind == "no tool":
+            question, _, _ = self._weather()
+            answer = "I have no tool to look that up."
+            return self._dialogue("no tool", question, answer, "There is no tool for it.", facts=("no tool",))
+        if kind == "weather":
+            question, name, arguments = self._weather()
+            tool = WEATHER
+        elif kind == "time":
+            city = self._city()
+            forms = [f"What time is it in {city}?", f"Time in {city}?", f"How late is it in {city}?"]
+            question, name, arguments, tool = self.random.choice(forms), "get_time", {"city": city}, TIME
+        elif kind == "add":
+            a, b = self.random.randint(0, 9999), self.random.randint(0, 9999)
+            forms = [f"Add {a} and {b} with the tool.", f"Use the tool: {a} + {b}", f"What is {a} + {b}? Use add."]
+            question, name, arguments, tool = self.random.choice(forms), "add", {"a": a, "b": b}, ADD
+        else:
+            query = f"{self._word()} {self._word()}"
+            forms = [f"Search the options for {query}.", f"Find options about {query}.", f"Look up {query} in options."]
+            question, name, arguments, tool = self.random.choice(forms), "search_options", {"query": query}, SEARCH
+        call = json.dumps({"name": name, "arguments": arguments})
+        answer = f"<tool_call>\n{call}\n</tool_call>"
+        return self._dialogue("tool call", question, answer, f"I should call {name}.", self._offer(tool), (call,))
+
+    def tool_answer(self) -> Dialogue:
+        question, name, arguments = self._weather()
+        degrees = self.random.randint(-20, 40)
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        messages = [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": json.dumps({"temperature": degrees})},
+        ]
+        answer = f"It is {degrees} degrees in {arguments['city']}."
+        return Dialogue("tool answer", messages, answer, "The tool has answered.", self._offer(WEATHER), (answer,))
+
+    def _offer(self, tool: dict[str, Any]) -> list[dict[str, Any]]:
+        others = [other for other in (WEATHER, TIME, ADD, SEARCH) if other is not tool]
+        offered = [tool, *self.random.sample(others, self.random.choice([0, 0, 1, 2]))]
+        self.random.shuffle(offered)
+        return offered
+
+    def _weather(self) -> tuple[str, str, dict[str, Any]]:
+        city = self._city()
+        forms = [
+            f"What is the weather in {city}?",
+            f"How is the weather in {city}?",
+            f"Weather in {city}?",
+            f"Is it warm in {city} today?",
+            f"What's the weather like in {city}?",
+        ]
+        return self.random.choice(forms), "get_weather", {"city": city}
+
+    def _city(self) -> str:
+        if self.held_out:
+            return self.random.choice(HELD_OUT_CITIES)
+        # made-up names teach it to copy what it never saw
+        return self.random.choice(CITIES) if self.random.random() < 0.3 else self._word().capitalize()
+
+    def _word(self) -> str:
+        return "".join(self.random.choices(SYLLABLES, k=self.random.randint(2, 4))) + self.random.choice(
+            ["", "n", "s", "t", "nki", "rg", "ch"]
+        )
+
+    # -- small talk
+
+    def small_talk(self) -> Dialogue:
+        question, answer = self.random.choice(
+            [
+                (self.random.choice(GREETINGS), "Hello! " + I_AM),
+                (self.random.choice(WHO), I_AM),
+                (self.random.choice(THANKS), "You are welcome."),
+                (self.random.choice(OFF_TOPIC), I_KNOW),
+            ]
+        )
+        return self._dialogue("small talk", question, answer, "A short answer will do.", facts=(answer,))
+
+    def _dialogue(
+        self,
+        kind: str,
+        question: str,
+        answer: str,
+        thought: str,
+        tools: list[dict[str, Any]] | None = None,
+        facts: tuple[str, ...] = (),
+    ) -> Dialogue:
+        messages: list[Message] = []
+        if self.random.random() < 0.25:
+            messages.append({"role": "system", "content": self.random.choice(SYSTEMS)})
+        if not self.held_out and self.random.random() < 0.15:
+            messages += self._earlier_turn()
+        messages.append({"role": "user", "content": question})
+        return Dialogue(kind, messages, answer, thought, tools or [], facts)
+
+    def _earlier_turn(self) -> list[Message]:
+        option = self.random.choice(self.options)
+        question = QUESTIONS["default"][0].format(x=option.name)
+        answer, _ = _answer(option, "default")
+        return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def _answer(option: Option, kind: str) -> tuple[str, tuple[str, ...]]:
+    """The answer to a question about an option, and the parts of it that make it right."""
+    name = f"`{option.path}`"
+    default = f"It is {UNSET} by default." if option.default == UNSET else f"The default is `{option.default}`."
+    match kind:
+        case "meaning":
+            note = {"current": "", "deprecated": " It is deprecated.", "removed": " Newer releases no longer have it."}
+            return f"{name}: {option.meaning}. {default}{note[option.status]}", (option.meaning, default)
+        case "default":
+            return f"{name}: {default}", (default,)
+        case "place":
+            return f"Under `{option.section}:`, as `{option.name}`.", (f"`{option.section}:`", f"`{option.name}`")
+        case "flag":
+            return f"`{option.flag}` sets {name}.", (f"`{option.flag}`",)
+        case "choices":
+            listed = ", ".join(f"`{choice}`" for choice in option.choices)
+            return f"{name} takes one of {listed}.", (listed,)
+    raise ValueError(kind)
+
+
+def _column_sum(a: int, b: int) -> str:
+    ones = a % 10 + b % 10
+    carry = ones // 10
+    tens = a // 10 + b // 10 + carry
+    return f"{a % 10} + {b % 10} = {ones}, {a // 10} + {b // 10} + {carry} = {tens}, so {tens * 10 + ones % 10}."
