@@ -25,6 +25,7 @@ from pathlib import Path
 import zmq
 
 from ..config import Resolved
+from ..logs import set_up_logging
 from .api import EngineStats
 from .dispatch import Dispatch
 from .engine_core import EngineCore
@@ -57,7 +58,9 @@ BuildCore = Callable[[str, Callable[[str], None]], EngineCore]
 
 
 def build_from_json(config: str, phase: Callable[[str], None]) -> EngineCore:
-    return build_core(Resolved.model_validate_json(config), phase)
+    resolved = Resolved.model_validate_json(config)
+    set_up_logging(resolved.server.log_level, resolved.server.log_format)
+    return build_core(resolved, phase)
 
 
 def main(argv: Sequence[str] | None = None, *, build: BuildCore = build_from_json) -> int:

@@ -14,9 +14,9 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Route
 
+from ..logs import log_facts
 from .endpoint import Call, Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
-from .logs import log_facts
 from .protocol.errors import ApiError
 from .protocol.json import dump
 from .routes.chat import chat_completions

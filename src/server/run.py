@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from ..config import Resolved
 from ..engine.client import EngineClient, EngineState
+from ..logs import log_facts
 from .app import build_app
-from .logs import log_facts
 from .serve import Shutdown, serve
 from .service import Service
 from .text.renderer import Renderer

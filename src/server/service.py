@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from ..config import Resolved
 from ..engine.client import EngineClient, EngineState
+from ..logs import log_facts
 from .auth import Keys
 from .limits import Limits
 from .live import LiveRequests, shutting_down
-from .logs import log_facts
 from .metrics import Metrics
 from .protocol.errors import ApiError, bad_request, from_validation, unavailable, unsupported
 from .protocol.fields import Wire

@@ -9,9 +9,9 @@ from typing import Any
 
 from ...config.schema.server import ServerConfig
 from ...engine.api import EngineRequest, SamplingParams
+from ...logs import log_facts
 from ..endpoint import Call
 from ..generation import Generation
-from ..logs import log_facts
 
 logger = logging.getLogger(__name__)
 _DEFAULTS = SamplingParams()

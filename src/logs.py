@@ -1,4 +1,4 @@
-"""Log lines of the serving processes, on standard error: for a reader, or one JSON object per line for a collector.
+"""Log lines of server and engine process, on standard error: for a reader, or one JSON object per line for a collector.
 
 A record may carry `facts` (a flat dict of plain values); both forms show them. Prompts and answers are never logged.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-ROOT = __package__.rpartition(".")[0]  # the import package: the parent of all our loggers
+ROOT = __package__  # the parent of all our loggers
 
 
 def set_up_logging(level: str = "info", form: str = "human", stream: TextIO | None = None) -> None:
