@@ -106,8 +106,9 @@ class DummyWeights:
         step = 1 << 20  # the passes below stay in a core's cache
         for start in range(0, flat.numel(), step):
             part = flat[start : start + step]
-            bits = np.frombuffer(bytearray(generator.bytes(2 * part.numel())), np.int16)
-            part.copy_(torch.from_numpy(bits).float().mul_(self._step))
+            words = generator.integers(0, 2**64, -(-part.numel() // 4), dtype=np.uint64)  # each is four numbers
+            bits = torch.from_numpy(words.view(np.int16)[: part.numel()])
+            part.copy_(bits.float().mul_(self._step))
 
 
 def _read_header(file: Path) -> dict[str, StoredTensor]:
