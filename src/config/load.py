@@ -1,30 +1,67 @@
-"""Loading a deployment: all layers, merged and checked."""
+"""Loading a deployment: every layer read, merged and checked against the declared options."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from .origin import Origin
+from .diagnostics import Diagnostic, Label, in_order
+from .errors import ConfigError
+from .origin import DEFAULT, Origin
 from .schema.cache import CacheConfig
 from .schema.deployment import DeploymentConfig
 from .schema.device import DeviceConfig
 from .schema.load import LoadConfig
 from .schema.model import ModelConfig
+from .schema.options import Option, options
 from .schema.scheduler import SchedulerConfig
 from .schema.server import ServerConfig
+from .schema.types import REDACTED
+from .source.arguments import ArgumentSource
+from .source.check import check, problems
+from .source.environment import EnvironmentSource
+from .source.files import FileSource, read_files
+from .source.layer import LayerSource
+from .source.merge import Written, merge
+from .source.node import Node
+from .source.overrides import command_line
+from .source.presets import PresetSource, preset_names
+from .source.text import Span
+from .suggest import close, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden:
+    """A value that a stronger layer replaced, as it is shown: secrets hidden."""
+
+    value: Any
+    origin: Origin
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What was written, typed and merged; `auto` still stands where it was written."""
+    """What was written, typed and merged; `auto` still stands where it was written.
+
+    Attributes:
+        config: every option.
+        origins: where each written option comes from, by path; keys of mapping options have their own.
+        overridden: what stronger layers replaced, strongest first.
+        spans: the place of each written option, for messages.
+        folders: what relative paths in an option are relative to; the working directory where none is named.
+        warnings: findings that do not stop anything.
+        files: every file read, weakest first.
+    """
 
     config: DeploymentConfig
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    overridden: Mapping[str, tuple[Overridden, ...]] = field(default_factory=dict)
+    spans: Mapping[str, Span] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    warnings: tuple[Diagnostic, ...] = ()
+    files: tuple[str, ...] = ()
 
     @property
     def model(self) -> ModelConfig:
@@ -50,24 +87,153 @@ class Deployment:
     def server(self) -> ServerConfig:
         return self.config.server
 
+    def origin(self, path: str) -> Origin:
+        return self.origins.get(path, DEFAULT)
+
+    def located(self, path: str) -> str:
+        """The text of an option that names a file or folder, relative to the file that wrote it.
+
+        A model's name is left as it is unless it begins like a path or is a folder there.
+        """
+        section, _, name = path.partition(".")
+        value: str = getattr(getattr(self.config, section), name)
+        place = self.folders.get(path, Path()) / Path(value).expanduser()
+        if options()[path].path_kind == "path" or value.startswith((".", "/", "~")) or place.exists():
+            return os.path.normpath(place)
+        return value
+
 
 def load_deployment(
-    files: Sequence[Path | str], overrides: Sequence[str] = (), env: Mapping[str, str] | None = None
+    files: Sequence[Path | str],
+    overrides: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Deployment:
+    """Read and merge all layers. Models and the network are not touched.
+
+    Args:
+        files: manifest files, weakest first; `-` is standard input.
+        overrides: words of a command line such as `--max-num-seqs`, `64`.
+        env: environment variables; those of this process if None.
+        arguments: Python values by option name or path, between environment and command line.
+
+    Raises ConfigError with everything that is wrong, warnings included.
+    """
+    env = os.environ if env is None else env
+    found: list[Diagnostic] = []
+    sources: list[LayerSource] = [*read_files(files, env, found)]
+    read = [source for source in sources if isinstance(source, FileSource)]
+    for source in (EnvironmentSource(env), ArgumentSource(arguments or {}), command_line(overrides, found)):
+        found += source.found
+        sources.append(source)
+    if preset := _preset(merge(source.tree for source in sources), found):
+        sources.insert(0, preset)
+    written = merge(source.tree for source in sources)
+    values = _typed(written, env, found)
+    has_errors = any(diagnostic.is_error for diagnostic in found)
+    if "model.model" not in values and not has_errors:
+        found.append(_no_model(read))
+    if any(diagnostic.is_error for diagnostic in found):
+        raise ConfigError(in_order(found))
+    return Deployment(
+        config=_config(values),
+        origins=_origins(written),
+        overridden={path: _overridden(options()[path], entry) for path, entry in written.items()},
+        spans={path: entry.origin.span for path, entry in written.items() if entry.origin is not None},
+        folders={path: entry.origin.span.source.folder for path, entry in written.items() if entry.origin is not None},
+        warnings=tuple(in_order(found)),
+        files=tuple(source.text.name for source in read),
+    )
+
+
+def _preset(written: Mapping[str, Written], found: list[Diagnostic]) -> PresetSource | None:
+    entry = written.get("preset")
+    node = entry.effective if entry else None
+    if node is None or node.problem is not None or not node.text:
+        return None  # a wrong type or an unset variable is told with all other values
+    if node.text in preset_names():
+        return PresetSource(node.text)
+    suggestions = close(node.text, preset_names())
+    said = did_you_mean(suggestions) or f"there are: {', '.join(preset_names())}"
+    label = Label(node.span, said)
+    found.append(Diagnostic(code="C115", message=f"no such preset `{node.text}`", path="preset", labels=(label,)))
+    return None
+
+
+def _typed(written: Mapping[str, Written], env: Mapping[str, str], found: list[Diagnostic]) -> dict[str, Any]:
+    """Typed values of all options that are set. Overridden ones are checked too: a mistake there waits for its day."""
     values: dict[str, Any] = {}
-    for file in files:
-        for section, content in yaml.safe_load(Path(file).read_text()).items():
-            if isinstance(content, dict):
-                values.setdefault(section, {}).update(content)
-            else:
-                values[section] = content
-    flat = {name: section for section, field_ in DeploymentConfig.model_fields.items()
-            if hasattr(field_.annotation, "model_fields") for name in field_.annotation.model_fields}
-    words = iter(overrides)
-    for word in words:
-        name, _, value = word.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
-        value = value or next(words)
-        section, _, key = name.rpartition(".")
-        values.setdefault(section or flat[key], {})[key] = yaml.safe_load(value)
-    return Deployment(DeploymentConfig.model_validate(values))
+    for path, entry in written.items():
+        option, effective = options()[path], entry.effective
+        before = len(found)
+        for node in entry.nodes:
+            if not (node.is_null or node is effective or option.is_secret or problems(node)):
+                check(option, node, env, found)
+        if effective is None:
+            continue
+        if unknown := problems(effective):
+            found += unknown
+        elif len(found) == before or effective is entry.origin:  # else it is made of parts that have been told
+            value = check(option, effective, env, found)
+            if len(found) == before:
+                values[path] = value
+    return values
+
+
+def _no_model(files: Sequence[FileSource]) -> Diagnostic:
+    labels: tuple[Label, ...] = ()
+    if files:
+        node = files[-1].tree.get("model")
+        text = files[-1].text
+        span = node.key if node is not None and node.key is not None else Span(text, 1, 1, 1, 1)
+        labels = (Label(span, "add `model: {model: ...}`" if node is None else "add `model: ...` below it"),)
+    return Diagnostic(
+        code="C105",
+        message="`model.model` is missing: a deployment must say which model it serves",
+        path="model.model",
+        labels=labels,
+        fixes=("write it in the file, or give --model; builtin:tiny needs no download",),
+    )
+
+
+def _config(values: Mapping[str, Any]) -> DeploymentConfig:
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        section, _, name = path.rpartition(".")
+        if section:
+            tree.setdefault(section, {})[name] = value
+        else:
+            tree[name] = value
+    return DeploymentConfig(**tree)
+
+
+def _origins(written: Mapping[str, Written]) -> dict[str, Origin]:
+    origins: dict[str, Origin] = {}
+    for path, entry in written.items():
+        if entry.origin is None or entry.effective is None:
+            continue
+        origins[path] = entry.origin.span.origin(entry.origin.reason)
+        if isinstance(entry.effective.value, dict) and options()[path].kind == "mapping":
+            for key, node in _leaves(path, entry.effective):
+                origins[key] = node.span.origin()
+    return origins
+
+
+def _leaves(path: str, node: Node) -> list[tuple[str, Node]]:
+    if not isinstance(node.value, dict):
+        return [(path, node)]
+    return [leaf for key, child in node.value.items() for leaf in _leaves(f"{path}.{key}", child)]
+
+
+def _overridden(option: Option, entry: Written) -> tuple[Overridden, ...]:
+    """Weaker values of an option, strongest first; a mapping's are left out, since its parts show through."""
+    if option.kind == "mapping":
+        return ()
+    weaker = [node for node in entry.nodes if node is not entry.origin]
+    return tuple(Overridden(_shown(option, node), node.span.origin(node.reason)) for node in reversed(weaker))
+
+
+def _shown(option: Option, node: Node) -> Any:
+    if option.is_secret and not node.is_null:
+        return REDACTED
+    return node.text if option.takes_text and node.text is not None and not node.is_null else node.plain()

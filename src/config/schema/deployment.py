@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .cache import CacheConfig
 from .device import DeviceConfig
@@ -22,15 +23,24 @@ from .planned import (
     StructuredOutputsConfig,
 )
 from .scheduler import SchedulerConfig
-from .section import Section, about
+from .section import about
 from .server import ServerConfig
 from .types import Texts
 
 API_VERSION: Literal["stoker/v1"] = "stoker/v1"
 
 
-class DeploymentConfig(Section):
+class DeploymentConfig(BaseSettings):
     """One LLM deployment. Keys that start with `x-` are free space, for anchors and notes."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **others: object
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Nothing is read behind one's back: the layers (source/) are read and merged by load.py."""
+        return (init_settings,)
 
     apiVersion: Literal["stoker/v1"] = Field(
         API_VERSION,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .section import Section, about
-from .types import Auto, Flag, HumanInt, Secret, Texts, Whole
+from .types import ContextLen, Flag, Secret, Texts, Whole
 
 
 class ModelConfig(Section):
@@ -70,11 +70,11 @@ class ModelConfig(Section):
             },
         ),
     )
-    max_model_len: HumanInt | Auto = Field(
+    max_model_len: ContextLen = Field(
         "auto",
         description=(
             "Longest sequence, prompt and answer together. Longer requests are refused; a longer limit needs more KV "
-            "cache. `auto` takes the model's own limit, or what the KV cache holds if that is less."
+            "cache. `auto` (or -1) takes the model's own limit, or what the KV cache holds if that is less."
         ),
         examples=["32k", 4096],
         json_schema_extra=about(reload="model", unit="tokens"),

@@ -146,19 +146,20 @@ def parse_one_or_more(value: Any) -> Any:
 Flag = Annotated[bool, Strict()]  # true or false, never 1 or "yes": what the file says is what is meant
 Whole = Annotated[int, BeforeValidator(parse_whole)]
 Share = Annotated[float, BeforeValidator(parse_number), Field(gt=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1, le=2**31 - 1)]
 HumanInt = Annotated[
     int,
     BeforeValidator(parse_human_int),
-    Field(ge=1),
+    Field(ge=1, le=2**48),
     WithJsonSchema(
         {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[kmgtKMGT]?$"}]}
     ),
 ]
+ContextLen = Annotated[HumanInt | Auto, BeforeValidator(lambda value: "auto" if value in (-1, "-1") else value)]
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
-    Field(ge=1),
+    Field(ge=1, le=2**60),
     WithJsonSchema(
         {
             "anyOf": [
@@ -171,7 +172,7 @@ Size = Annotated[
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
-    Field(gt=0, allow_inf_nan=False),
+    Field(gt=0, le=31_536_000, allow_inf_nan=False),
     WithJsonSchema(
         {
             "anyOf": [

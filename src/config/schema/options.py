@@ -1,0 +1,309 @@
+"""Every option by its dotted path, drawn from the declarations: what messages, help, flags, schema and docs read."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import SecretStr, TypeAdapter
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from . import types as values
+from .deployment import DeploymentConfig
+from .section import Reload, Section
+from .types import format_duration, format_size
+
+ENV_PREFIX = "ENGINE__"
+FREE_PREFIX = "x-"
+
+Kind = Literal["text", "choice", "flag", "whole", "human int", "size", "duration", "number", "texts", "mapping"]
+_ALLOWED = {
+    "text": "a text",
+    "flag": "true or false",
+    "whole": "a whole number",
+    "human int": "a whole number such as 4096, 32k (= 32000) or 32K (= 32768)",
+    "size": "a size such as 512MiB, 4GiB or a number of bytes",
+    "duration": "a duration such as 500ms, 30s, 2m or a number of seconds",
+    "number": "a number",
+    "texts": "a text or a list of texts",
+    "mapping": "a mapping",
+}
+_PARSERS = {
+    values.parse_whole: "whole",
+    values.parse_human_int: "human int",
+    values.parse_size: "size",
+    values.parse_duration: "duration",
+    values.parse_number: "number",
+    values.parse_one_or_more: "texts",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of one section, or a header key of the manifest (then `section` is empty)."""
+
+    section: str
+    name: str
+    info: FieldInfo
+    kind: Kind
+    choices: tuple[str | int, ...]  # words it takes; for a number usually just `auto`
+    bounds: tuple[Any, ...]  # of annotated_types
+    is_nullable: bool
+    is_secret: bool
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def description(self) -> str:
+        return self.info.description or ""
+
+    @property
+    def is_required(self) -> bool:
+        return self.info.default is PydanticUndefined and self.info.default_factory is None
+
+    @property
+    def default(self) -> Any:
+        return None if self.is_required else self.info.default
+
+    @property
+    def examples(self) -> list[Any]:
+        return list(self.info.examples or [])
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        extra = self.info.json_schema_extra
+        return extra if isinstance(extra, dict) else {}
+
+    @property
+    def reload(self) -> Reload:
+        reload: Reload = self._extra["reload"]
+        return reload
+
+    @property
+    def unit(self) -> str | None:
+        unit: str | None = self._extra.get("unit")
+        return unit
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self._extra["devices"])
+
+    @property
+    def since(self) -> str:
+        return str(self._extra["since"])
+
+    @property
+    def path_kind(self) -> str | None:
+        """`path`, `model` or `template` for texts that may name files."""
+        kind: str | None = self._extra.get("kind")
+        return kind
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Values that this build knows and cannot do, each with what to do instead."""
+        refused: dict[str, str] = self._extra.get("refused", {})
+        return refused
+
+    @property
+    def has_flag(self) -> bool:
+        """apiVersion, kind and extends speak about one file, so only a file can say them."""
+        return bool(self.section) or self.name == "preset"
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Every spelling on the command line, the usual one first."""
+        if not self.has_flag:
+            return ()
+        spellings = [self.flag]
+        if self.kind == "flag":
+            spellings.append("--no-" + self.name.replace("_", "-"))
+        if self.section:
+            spellings.append(f"--{self.section}.{self.name.replace('_', '-')}")
+        return tuple(spellings)
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable; empty if it has none."""
+        return ENV_PREFIX + self.path.replace(".", "__").upper() if self.has_flag else ""
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether a scalar counts as it is written: `revision: 0123` is no number."""
+        return self.is_secret or self.kind in ("text", "texts") or (self.kind == "choice" and self._words_only)
+
+    @property
+    def _words_only(self) -> bool:
+        return all(isinstance(choice, str) for choice in self.choices)
+
+    @property
+    def allowed(self) -> str:
+        """What the option takes, for messages: `auto or a whole number, at least 1`."""
+        words = [str(choice) for choice in self.choices]
+        if self.kind == "choice":
+            return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+        said = _ALLOWED[self.kind]
+        if self.is_secret:
+            said = "a secret: a text, {env: NAME} or {file: path}" + (", or a list of them" * (self.kind == "texts"))
+        limits = [_limit(bound, self) for bound in self.bounds if not _is_guard(bound)]
+        return " or ".join([*words, said]) + "".join(f", {limit}" for limit in limits)
+
+    @property
+    def limits(self) -> list[str]:
+        """Every bound in words, also those that `allowed` leaves out."""
+        return [_limit(bound, self) for bound in self.bounds]
+
+    @property
+    def adapter(self) -> TypeAdapter[Any]:
+        return _adapter(self.path)
+
+    def show(self, value: Any) -> Any:
+        """A value as people write it: sizes and durations with units, secrets hidden."""
+        if isinstance(value, SecretStr):
+            return values.REDACTED
+        if isinstance(value, tuple | list):
+            return [self.show(item) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if self.kind == "size":
+                return format_size(int(value))
+            if self.kind == "duration":
+                return format_duration(float(value))
+        return value
+
+
+def _is_guard(bound: Any) -> bool:
+    """A bound that nobody meets who does not look for it."""
+    return isinstance(bound, Le) and isinstance(bound.le, int) and bound.le >= 31_536_000
+
+
+def _limit(bound: Any, option: Option) -> str:
+    match bound:
+        case Ge(ge=number):
+            return f"at least {option.show(number)}"
+        case Gt(gt=number):
+            return f"greater than {number}"
+        case Le(le=number):
+            return f"at most {option.show(number)}"
+        case _:
+            return f"less than {bound.lt}"
+
+
+@cache
+def _adapter(path: str) -> TypeAdapter[Any]:
+    info = options()[path].info
+    return TypeAdapter(Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation)
+
+
+@cache
+def options() -> dict[str, Option]:
+    """Every option, sections in the order of the manifest."""
+    found: dict[str, Option] = {}
+    for name, info in DeploymentConfig.model_fields.items():
+        section = section_class(name)
+        if section is None:
+            found[name] = _option("", name, info)
+        else:
+            for key, field in section.model_fields.items():
+                option = _option(name, key, field)
+                found[option.path] = option
+    return found
+
+
+@cache
+def sections() -> dict[str, type[Section]]:
+    """Section name -> class, in the order of the manifest."""
+    return {
+        name: section for name in DeploymentConfig.model_fields if (section := section_class(name)) is not None
+    }
+
+
+def section_class(name: str) -> type[Section] | None:
+    info = DeploymentConfig.model_fields.get(name)
+    kind = info.annotation if info else None
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def options_of(section: str) -> list[Option]:
+    return [option for option in options().values() if option.section == section]
+
+
+@dataclass
+class _Parts:
+    """What an annotation is made of."""
+
+    kind: Kind = "text"
+    choices: tuple[str | int, ...] = ()
+    bounds: tuple[Any, ...] = ()
+    is_nullable: bool = False
+    is_secret: bool = False
+    has_type: bool = False
+
+    def read(self, annotation: Any) -> None:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            base, *extras = get_args(annotation)
+            self.read(base)
+            for extra in extras:
+                self.read_extra(extra)
+        elif origin in (Union, types.UnionType):
+            for part in get_args(annotation):
+                self.read(part)
+        elif origin is Literal:
+            self.choices += get_args(annotation)
+            if not self.has_type:
+                self.kind = "choice"
+        elif annotation is type(None):
+            self.is_nullable = True
+        else:
+            self.has_type = True
+            if annotation is SecretStr or SecretStr in map(_bare, get_args(annotation)):
+                self.is_secret = True
+            if annotation is bool:
+                self.kind = "flag"
+            elif origin is dict:
+                self.kind = "mapping"
+            elif origin is tuple:
+                self.kind = "texts"
+            else:
+                self.kind = "text"
+
+    def read_extra(self, extra: Any) -> None:
+        if isinstance(extra, Ge | Gt | Le | Lt):
+            self.bounds += (extra,)
+        elif isinstance(extra, FieldInfo):
+            for part in extra.metadata:
+                self.read_extra(part)
+        else:
+            parser = _PARSERS.get(getattr(extra, "func", None))  # type: ignore[arg-type]
+            if parser is not None:
+                self.kind = parser  # type: ignore[assignment]
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _option(section: str, name: str, info: FieldInfo) -> Option:
+    parts = _Parts()
+    parts.read(info.annotation)
+    for extra in info.metadata:
+        parts.read_extra(extra)
+    return Option(
+        section=section,
+        name=name,
+        info=info,
+        kind=parts.kind,
+        choices=parts.choices,
+        bounds=parts.bounds,
+        is_nullable=parts.is_nullable,
+        is_secret=parts.is_secret,
+    )

@@ -1,0 +1,154 @@
+"""One written value against its option's declaration: the typed value, or a finding that says what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+
+from ..diagnostics import Diagnostic, Label
+from ..schema.options import Option
+from ..suggest import close, did_you_mean
+from .node import Node
+
+_MAX_SECRET_BYTES = 64 << 10
+_OUT_OF_RANGE = {
+    "greater_than",
+    "greater_than_equal",
+    "less_than",
+    "less_than_equal",
+    "finite_number",
+    "string_too_short",
+    "string_pattern_mismatch",
+}
+_YES = {"yes": "true", "on": "true", "1": "true", "y": "true", "no": "false", "off": "false", "0": "false", "n": "false"}
+_MAX_SHOWN = 60  # characters of a value in a message
+
+
+class SecretError(ValueError):
+    """A secret that cannot be read; `node` is the part at fault."""
+
+    def __init__(self, message: str, node: Node, said: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+        self.said = said
+
+
+def problems(node: Node) -> list[Diagnostic]:
+    """Why parts of the value are not known."""
+    return [scalar.problem for scalar in node.scalars() if scalar.problem is not None]
+
+
+def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagnostic]) -> Any:
+    """The typed value of a node that is not null. After a finding, which is added to `found`, None."""
+    try:
+        raw = _secret(option, node, env) if option.is_secret else _raw(option, node)
+    except SecretError as error:
+        label = Label(error.node.span, error.said)
+        found.append(Diagnostic(code="C113", message=str(error), path=option.path, labels=(label,)))
+        return None
+    try:
+        return option.adapter.validate_python(raw)
+    except ValidationError as error:
+        found.append(_finding(option, node, error))
+        return None
+
+
+def _raw(option: Option, node: Node) -> Any:
+    """What pydantic sees: a text as it was written where the option takes texts."""
+    if option.takes_text:
+        if isinstance(node.value, list):
+            return [child.text if child.text is not None and child.value is not None else None for child in node.value]
+        return node.plain() if node.text is None else node.text
+    return node.plain()
+
+
+def _secret(option: Option, node: Node, env: Mapping[str, str]) -> Any:
+    if isinstance(node.value, list) and option.kind == "texts":
+        return tuple(_one_secret(child, env) for child in node.value)
+    return _one_secret(node, env)
+
+
+def _one_secret(node: Node, env: Mapping[str, str]) -> SecretStr:
+    if isinstance(node.value, dict) and len(node.value) == 1:
+        ((kind, child),) = node.value.items()
+        if kind == "env" and child.text:
+            if not env.get(child.text):
+                state = "not set" if child.text not in env else "empty"
+                raise SecretError(f"the variable `{child.text}` is {state}", child, "the secret is read from it")
+            return SecretStr(env[child.text])
+        if kind == "file" and child.text:
+            return SecretStr(_secret_file(child))
+    if node.text is None or node.is_null:
+        raise SecretError("not a secret", node, "allowed: a text, {env: NAME} or {file: path}")
+    if not node.text:
+        raise SecretError("the secret is empty", node, "an empty key would open the server to everybody")
+    return SecretStr(node.text)
+
+
+def _secret_file(node: Node) -> str:
+    path = node.span.source.folder / Path(node.text or "").expanduser()
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MAX_SECRET_BYTES + 1)
+        text = content.decode().strip()
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "no text"
+        raise SecretError(f"the secret file `{path}`: {reason}", node, "the secret is read from it") from None
+    if len(content) > _MAX_SECRET_BYTES or not text:
+        raise SecretError(f"the secret file `{path}` is {'too large' if text else 'empty'}", node)
+    return text
+
+
+def _finding(option: Option, node: Node, error: ValidationError) -> Diagnostic:
+    """One finding for all that pydantic says, since the members of a union each complain."""
+    details = error.errors(include_url=False)
+    at = node
+    if isinstance(node.value, list):
+        index = next((part for detail in details for part in detail["loc"] if isinstance(part, int)), None)
+        if index is not None and index < len(node.value):
+            at = node.value[index]
+    is_scalar = not isinstance(at.value, dict | list)
+    refused = option.refused.get(at.text or "") if is_scalar else None
+    if refused is not None:
+        return Diagnostic(
+            code="C118",
+            message=f"`{option.path}: {at.text}` is not available in this build",
+            path=option.path,
+            labels=(Label(at.span, refused),),
+        )
+    kinds = {detail["type"] for detail in details}
+    is_choice = option.kind == "choice" and is_scalar and not isinstance(at.value, bool)
+    code = "C107" if kinds & _OUT_OF_RANGE or is_choice else "C104"
+    suggestions = _choices_like(option, at) if is_scalar else []
+    said = f"allowed: {', '.join(option.limits)}" if "less_than_equal" in kinds else f"allowed: {option.allowed}"
+    if suggestions:
+        said += f"; {did_you_mean(suggestions)}"
+    notes = {str(detail["ctx"]["error"]) for detail in details if detail["type"] == "value_error"}
+    return Diagnostic(
+        code=code,
+        message=f"`{option.path}` is {_shown(option, at)}",
+        path=option.path,
+        labels=(Label(at.span, said),),
+        notes=tuple(sorted(note for note in notes if not note.startswith("not a"))),
+    )
+
+
+def _choices_like(option: Option, node: Node) -> list[str]:
+    text = node.text or ""
+    if option.kind == "flag":
+        return [_YES[text.lower()]] if text.lower() in _YES else []
+    return close(text, [choice for choice in map(str, option.choices)]) if len(option.choices) > 1 else []
+
+
+def _shown(option: Option, node: Node) -> str:
+    if isinstance(node.value, dict):
+        return "a mapping"
+    if isinstance(node.value, list):
+        return "a list"
+    if option.is_secret:
+        return "not a secret"
+    text = (node.text or "")[:_MAX_SHOWN]
+    return f'"{text}"' if isinstance(node.value, str) else text

@@ -1,0 +1,174 @@
+"""Manifest files, and the files they extend, as layers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..diagnostics import Diagnostic, Label
+from ..errors import ConfigError
+from ..origin import Layer
+from ..schema.options import options
+from .interpolate import InterpolationError, interpolate
+from .keys import known_part
+from .layer import LayerSource
+from .node import Node
+from .scalars import resolve_plain
+from .text import SourceText, Span
+from .yaml import MAX_BYTES, lines_of, parse
+
+STDIN = "-"
+_SECRET_NAMES = frozenset(option.name for option in options().values() if option.is_secret)
+
+
+class FileSource(LayerSource):
+    """One manifest file, its `${...}` filled in. What is wrong with it is in `found`, and what can be read is kept."""
+
+    def __init__(self, text: SourceText, content: str, env: Mapping[str, str]) -> None:
+        super().__init__()
+        self.text = text
+        try:
+            root = parse(content, text, self.found)
+        except ConfigError as error:
+            self.found = list(error.diagnostics)
+            return
+        if not self.found:
+            text.secret_names = frozenset()  # from here on secrets are known by place
+        if root is None or root.is_null:
+            return
+        if not isinstance(root.value, dict):
+            label = Label(root.span, "a deployment is a mapping: start with `model:`")
+            self.found.append(Diagnostic(code="C119", message="the file is no mapping", labels=(label,)))
+            return
+        self.tree = known_part(root, self.found)
+        for node in self.tree.values():
+            fill_in(node, env)
+
+    @property
+    def extends(self) -> list[Node]:
+        """Names of the files it builds on."""
+        node = self.tree.get("extends")
+        if node is None or node.is_null:
+            return []
+        return node.value if isinstance(node.value, list) else [node]
+
+
+def fill_in(node: Node, env: Mapping[str, str]) -> None:
+    """Interpolate every text in place. A form that cannot be filled in becomes the node's problem."""
+    for scalar in node.scalars():
+        if not isinstance(scalar.value, str) or "$" not in scalar.value:
+            continue
+        try:
+            scalar.text = interpolate(scalar.value, env)
+        except InterpolationError as error:
+            label = Label(_part(scalar, error.start, error.end), error.said)
+            scalar.problem = Diagnostic(code=error.code, message=str(error), labels=(label,))
+            continue
+        # typed after filling in: `port: ${PORT}` is a number, "${PORT}" in quotes is a text
+        scalar.value = resolve_plain(scalar.text) if scalar.is_plain else scalar.text
+
+
+def _part(node: Node, start: int, end: int) -> Span:
+    """The span of some characters of a scalar; the whole scalar where they cannot be told from the text."""
+    span = node.anchor or node.span
+    text = node.text or ""
+    line = span.source.lines[span.line - 1][span.column - 1 : span.line_end - 1]
+    offset = line.find(text) if span.line == span.end_line else -1
+    if offset < 0:
+        return span
+    first = span.column + offset
+    return Span(span.source, span.line, first + start, span.line, first + end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A file being read, and where its name stands."""
+
+    identity: str
+    name: Span | None
+
+
+def read_files(names: Sequence[Path | str], env: Mapping[str, str], found: list[Diagnostic]) -> list[FileSource]:
+    """Every file after the files it extends, in the order given: weakest first. What cannot be read is in `found`."""
+    sources: list[FileSource] = []
+    for name in names:
+        _read(str(name), Path(), None, env, found, sources, [])
+    return sources
+
+
+def _read(
+    name: str,
+    folder: Path,
+    named: Span | None,
+    env: Mapping[str, str],
+    found: list[Diagnostic],
+    sources: list[FileSource],
+    above: list[_Place],
+) -> None:
+    path = Path(os.path.normpath(folder / Path(name).expanduser())) if name != STDIN or named else Path(STDIN)
+    identity = os.path.realpath(path)
+    for place in above:
+        if place.identity == identity:
+            labels = [Label(named, "leads back to a file that is being read")] if named else []
+            labels += [Label(p.name, "by way of") for p in above if p.name is not None and p.name is not named]
+            found.append(Diagnostic(code="C114", message=f"`{path}` extends itself", labels=tuple(labels)))
+            return
+    content = _content(path, named, found)
+    if content is None:
+        return
+    shown = "<stdin>" if str(path) == STDIN else str(path)
+    text = SourceText(Layer.FILE, shown, lines_of(content), path.parent, _SECRET_NAMES)
+    source = FileSource(text, content, env)
+    found += source.found
+    for node in source.extends:
+        if node.problem is not None:
+            continue  # told with all other values
+        if not isinstance(node.value, str) or not node.value:
+            label = Label(node.span, "allowed: the name of a file, or a list of names")
+            found.append(Diagnostic(code="C104", message="`extends` names files", path="extends", labels=(label,)))
+            continue
+        _read(node.value, path.parent, node.span, env, found, sources, [*above, _Place(identity, named)])
+    sources.append(source)
+
+
+def _content(path: Path, named: Span | None, found: list[Diagnostic]) -> str | None:
+    """The file's text; None after telling why there is none. Never reads more than the limit."""
+
+    def tell(code: str, message: str, said: str = "") -> None:
+        labels = (Label(named, said or "named here"),) if named else ()
+        found.append(Diagnostic(code=code, message=message, labels=labels, notes=() if named or not said else (said,)))
+
+    try:
+        if str(path) == STDIN:
+            content = sys.stdin.buffer.read(MAX_BYTES + 1)
+        elif path.is_dir():
+            tell("C101", f"`{path}` is a directory", "a deployment is a file")
+            return None
+        else:
+            with path.open("rb") as stream:
+                content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        tell("C101", f"cannot read `{path}`: {(error.strerror or str(error)).lower()}")
+        return None
+    except ValueError:  # a null character in the name
+        tell("C101", f"cannot read {str(path)!r}: no file name")
+        return None
+    if len(content) > MAX_BYTES:
+        tell("C109", f"`{path}` is larger than {MAX_BYTES >> 20} MiB")
+        return None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line = before.count(b"\n") + 1
+        start = before.rfind(b"\n") + 1
+        shown = content[start : start + 200].split(b"\n")[0].decode("utf-8", "replace")
+        text = SourceText(Layer.FILE, str(path), [""] * (line - 1) + [shown], secret_names=_SECRET_NAMES)
+        column = len(before[start:].decode("utf-8", "replace")) + 1
+        span = Span(text, line, column, line, column + 1)
+        message = f"`{path}` is not UTF-8: byte 0x{content[error.start]:02x}"
+        found.append(Diagnostic(code="C108", message=message, labels=(Label(span, "save the file as UTF-8"),)))
+        return None

@@ -1,0 +1,104 @@
+"""Keys of a layer against the declared options; secrets of a layer out of sight."""
+
+from __future__ import annotations
+
+from ..diagnostics import Diagnostic, Label
+from ..schema.options import FREE_PREFIX, Option, options, sections
+from ..suggest import did_you_mean, paths_like
+from .interpolate import is_one_form
+from .node import Node, Tree
+
+
+def known_part(root: Node, found: list[Diagnostic]) -> Tree:
+    """The part of a manifest that options have names for. Everything else is told in `found`, `x-` keys are dropped."""
+    assert isinstance(root.value, dict)
+    tree: Tree = {}
+    for name, node in root.value.items():
+        if name.startswith(FREE_PREFIX):
+            continue
+        if name in sections():
+            if node.is_empty:
+                continue  # a section without keys says nothing; a written null unsets it
+            if node.is_null:
+                tree[name] = node
+            elif isinstance(node.value, dict):
+                tree[name] = Node(_known_keys(name, node.value, found), node.span, key=node.key, anchor=node.anchor)
+            else:
+                message = f"`{name}` is a section and holds keys"
+                label = Label(node.span, f"write the keys of `{name}` below it, indented")
+                found.append(Diagnostic(code="C104", message=message, path=name, labels=(label,)))
+                _hide(node)
+        elif name in options():
+            tree[name] = node
+        else:
+            found.append(_unknown("", name, node))
+    return tree
+
+
+def _known_keys(section: str, written: Tree, found: list[Diagnostic]) -> Tree:
+    known: Tree = {}
+    for name, node in written.items():
+        option = options().get(f"{section}.{name}")
+        if option is None:
+            found.append(_unknown(section, name, node))
+            continue
+        if option.is_secret:
+            hide_secret(node)
+        known[name] = node
+    return known
+
+
+def hide_secret(node: Node) -> None:
+    """Never show what is written here, except the names in {env: NAME} and {file: path} and bare `${VAR}` forms."""
+    if isinstance(node.value, list):
+        for child in node.value:
+            hide_secret(child)
+    elif isinstance(node.value, dict):
+        for name, child in node.value.items():
+            if name not in ("env", "file"):
+                _hide(child)
+    elif node.text and not is_one_form(node.text):
+        _hide(node)
+
+
+def _hide(node: Node) -> None:
+    for scalar in node.scalars():
+        for span in (scalar.span, scalar.anchor):
+            if span is not None:
+                span.source.hide(span)
+
+
+def _unknown(section: str, name: str, node: Node) -> Diagnostic:
+    """A key that no option has. Its value is not shown where it may be a misplaced secret."""
+    suggestions = paths_like(section, name)
+    path = f"{section}.{name}" if section else name
+    if any(_is_secret(options().get(suggestion)) for suggestion in suggestions):
+        _hide(node)
+    label = Label(node.key or node.span, _said(section, name, suggestions))
+    return Diagnostic(
+        code="C103",
+        message=f"no such key `{path}`",
+        path=path,
+        labels=(label,),
+        suggestions=tuple(suggestions),
+    )
+
+
+def _is_secret(option: Option | None) -> bool:
+    return option is not None and option.is_secret
+
+
+def _said(section: str, name: str, suggestions: list[str]) -> str:
+    if len(suggestions) == 1:
+        (path,) = suggestions
+        home, _, key = path.rpartition(".")
+        if key == name and home != section:
+            return f"this key exists under `{home}.`: `{path}`"
+    if suggestions:
+        return did_you_mean(suggestions)
+    keys = [path.partition(".")[2] for path in options() if section and path.startswith(f"{section}.")]
+    if section and not keys:
+        return f"`{section}` has no options in this build"
+    return ""
+
+

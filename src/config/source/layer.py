@@ -1,0 +1,34 @@
+"""A layer of a deployment as a pydantic-settings source that remembers where each value stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import PydanticBaseSettingsSource
+
+from ..diagnostics import Diagnostic
+from ..schema.deployment import DeploymentConfig
+from .node import Node, Tree
+
+
+class LayerSource(PydanticBaseSettingsSource):
+    """What one file, the environment, a preset or a command line says.
+
+    Attributes:
+        tree: sections, or header keys, by name; the leaves know their places.
+        found: what is wrong with the layer itself, such as keys that no option has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(DeploymentConfig)
+        self.tree: Tree = {}
+        self.found: list[Diagnostic] = []
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The layer's plain value of a section or header key, None if it says nothing."""
+        node = self.tree.get(field_name)
+        return (node.plain() if isinstance(node, Node) else None), field_name, isinstance(node and node.value, dict)
+
+    def __call__(self) -> dict[str, Any]:
+        return {name: node.plain() for name, node in self.tree.items()}

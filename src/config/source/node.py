@@ -1,0 +1,74 @@
+"""The tree that every layer is read into: values that know where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+from .text import Span
+
+if TYPE_CHECKING:
+    from ..diagnostics import Diagnostic
+
+Tree = dict[str, "Node"]
+Content = Union[None, bool, int, float, str, list["Node"], Tree]  # noqa: UP007 - the names are quoted
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One value.
+
+    Attributes:
+        value: a scalar, a list of nodes, or a tree.
+        span: where the value stands.
+        text: a scalar as written, after interpolation; None for collections.
+        key: where its key stands.
+        anchor: where an alias' value really stands.
+        problem: why the value is not known, such as a variable that is not set; told only if the value counts.
+        reason: why a preset sets it.
+        is_plain: a scalar without quotes, which is read again after interpolation.
+        unsets: a key of a mapping option is taken out of what weaker layers say.
+        appends: the value is to be added to a weaker layer's list.
+        replaces: nothing of weaker layers shows through.
+    """
+
+    value: Content
+    span: Span
+    text: str | None = None
+    key: Span | None = None
+    anchor: Span | None = None
+    problem: Diagnostic | None = None
+    reason: str = ""
+    is_plain: bool = False
+    unsets: bool = False
+    appends: bool = False
+    replaces: bool = False
+
+    @property
+    def is_null(self) -> bool:
+        return self.value is None
+
+    @property
+    def is_empty(self) -> bool:
+        """A key with nothing behind it, as opposed to a written null."""
+        return self.value is None and not self.text
+
+    def plain(self) -> Any:
+        """The value without places."""
+        if isinstance(self.value, dict):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
+
+    def scalars(self) -> Iterator[Node]:
+        """Every scalar in it, itself included."""
+        if isinstance(self.value, dict):
+            for child in self.value.values():
+                yield from child.scalars()
+        elif isinstance(self.value, list):
+            for child in self.value:
+                yield from child.scalars()
+        else:
+            yield self

@@ -1,0 +1,259 @@
+"""Options on the command line.
+
+    --max-num-seqs 64          --max_num_seqs=64              flat
+    --scheduler.max-num-seqs 64                               by section
+    --enable-prefix-caching    --no-enable-prefix-caching     true, false
+    --hf-overrides '{"a": 1}'  --hf-overrides.rope_theta 1e6  JSON, whole and by key; parts are merged in order
+    --served-model-name a b    --served-model-name+ c         a list; + adds to it, += takes several with commas
+    --max-num-seqs!                                           unset: what weaker layers say does not count
+
+Every word is accounted for: what is no option, no flag of the command and no file is an error with suggestions.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from ..diagnostics import Diagnostic, Label
+from ..origin import Layer
+from ..schema.options import Option, options, sections
+from ..suggest import close, did_you_mean, normal
+from .layer import LayerSource
+from .node import Node
+from .scalars import resolve_plain
+from .text import SourceText, Span
+from .values import json_or_text, place, read_text
+
+_NUMBER = re.compile(r"-[0-9.]")
+_FILE_ENDINGS = (".yaml", ".yml")
+_BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag as written: the option it sets, the keys below it, and how."""
+
+    option: Option
+    keys: tuple[str, ...]
+    spelling: str  # without its value
+    attached: str | None  # the value behind an equals sign
+    appends: bool = False
+    unsets: bool = False
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A flag with its values and the words it was written with."""
+
+    flag: Flag
+    values: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@cache
+def flat_options() -> dict[str, Option]:
+    """Option by its name, for flags without a section."""
+    return {option.name: option for option in options().values() if option.has_flag}
+
+
+def all_flags() -> list[str]:
+    return [flag for option in options().values() for flag in option.flags]
+
+
+def read_flag(word: str) -> Flag | None:
+    """What `--word` sets; None if no option is spelt so."""
+    name, equals, value = word.removeprefix("--").partition("=")
+    appends, unsets = name.endswith("+"), name.endswith("!")
+    first, *keys = name.rstrip("+!").split(".") if appends or unsets else name.split(".")
+    flags = {"spelling": word[: len(word) - len(value) - len(equals)], "attached": value if equals else None}
+    first = first.replace("-", "_")
+    if first in sections() and keys:
+        option = options().get(f"{first}.{keys[0].replace('-', '_')}")
+        keys = keys[1:]
+    else:
+        option = flat_options().get(first)
+        if option is None and first.startswith("no_") and not keys:
+            option = flat_options().get(first.removeprefix("no_"))
+            if option is None or option.kind != "flag" or appends or unsets:
+                return None
+            return Flag(option, (), is_negated=True, **flags)  # type: ignore[arg-type]
+    if option is None or (keys and option.kind != "mapping") or not all(keys):
+        return None
+    return Flag(option, tuple(keys), appends=appends, unsets=unsets, **flags)  # type: ignore[arg-type]
+
+
+def split_words(
+    words: Sequence[str], own: Mapping[str, bool], found: list[Diagnostic]
+) -> tuple[list[str], list[str], list[Override]]:
+    """Part a command line into the command's own words, the words that set options, and those options.
+
+    Args:
+        words: behind the verb.
+        own: the command's own flags, each with whether it takes a value.
+        found: gets a finding for every flag that nobody knows or that lacks its value.
+    """
+    mine: list[str] = []
+    theirs: list[str] = []
+    overrides: list[Override] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            mine += words[index:]
+            break
+        name = word.partition("=")[0]
+        if name in own or not word.startswith("-") or word == "-":
+            count = 2 if own.get(name) and "=" not in word else 1
+            mine += words[index : index + count]
+            index += count
+            continue
+        flag = read_flag(word) if word.startswith("--") else None
+        if flag is None:
+            found.append(_unknown(words, index, own))
+            index += 1
+            if "=" not in word and index < len(words) and not words[index].startswith("-"):
+                index += not words[index].endswith(_FILE_ENDINGS)  # its value, most likely
+            continue
+        values = _values(flag, words, index + 1, found)
+        index_after = index + 1 + (len(values) if flag.attached is None else 0)
+        if values is not _MISSING:
+            theirs += words[index:index_after]
+            overrides.append(Override(flag, tuple(values), tuple(words[index:index_after])))
+        index = index_after
+    return mine, theirs, overrides
+
+
+_MISSING: list[str] = []  # this very list: the flag lacks its value, which has been told
+
+
+def _values(flag: Flag, words: Sequence[str], index: int, found: list[Diagnostic]) -> list[str]:
+    """The flag's values. Those not attached are the words from `index` on."""
+    if flag.unsets or flag.is_negated:
+        if flag.attached is not None:
+            found.append(_misused(flag, "takes no value", "leave out the value"))
+            return _MISSING
+        return []
+    if flag.attached is not None:
+        return [flag.attached]
+    following = words[index] if index < len(words) else None
+    if flag.option.kind == "flag":
+        return [following] if following in _BOOLEANS and following is not None else []
+    if flag.option.kind == "texts" and not flag.appends:
+        values: list[str] = []
+        for word in words[index:]:
+            if (word.startswith("-") and not _NUMBER.match(word)) or (values and word.endswith(_FILE_ENDINGS)):
+                break
+            values.append(word)
+    else:
+        values = [following] if following is not None and not following.startswith("--") else []
+    if not values:
+        found.append(_misused(flag, "needs a value", f"allowed: {flag.option.allowed}"))
+        return _MISSING
+    return values
+
+
+class OverrideSource(LayerSource):
+    """What flags set, later ones over earlier ones."""
+
+    def __init__(self, overrides: Sequence[Override]) -> None:
+        super().__init__()
+        before: dict[str, Override] = {}
+        for override in overrides:
+            node = self._node(override)
+            if node is None:
+                continue
+            option = override.flag.option
+            first = before.get(option.path)
+            if first is not None and not (override.flag.appends or first.flag.unsets or option.kind == "mapping"):
+                self.found.append(_twice(first, override))
+            place(self.tree, option, node)
+            before[option.path] = override
+
+    def _node(self, override: Override) -> Node | None:
+        flag, option = override.flag, override.flag.option
+        span = _span(override.words, flag, option.is_secret)
+        if flag.unsets:
+            node = Node(None, span, text="null", unsets=True)
+        elif flag.appends:
+            if option.kind != "texts" and not flag.keys:
+                self.found.append(_misused(flag, "takes one value, so nothing can be added", "leave out the +"))
+                return None
+            items = [part for value in override.values for part in value.split(",")]
+            node = Node([_item(option, item, span) for item in items], span, appends=True)
+        elif option.kind == "flag":
+            text = "false" if flag.is_negated else (override.values or ("true",))[0]
+            node = Node(resolve_plain(text), span, text=text, is_plain=True)
+        elif flag.keys:
+            node = json_or_text(override.values[0], span)
+        elif option.kind == "texts" and len(override.values) > 1:
+            node = Node([_item(option, value, span) for value in override.values], span)
+        else:
+            try:
+                node = read_text(option, override.values[0], span)
+            except ValueError as error:
+                message = f"`{flag.spelling}` holds no JSON: {error}"
+                label = Label(span, f"allowed: {option.allowed}, written as JSON")
+                self.found.append(Diagnostic(code="C121", message=message, path=option.path, labels=(label,)))
+                return None
+        for key in reversed(flag.keys):
+            node = Node({key: node}, span)
+        return node
+
+
+def _item(option: Option, text: str, span: Span) -> Node:
+    return Node(text, span, text=text) if option.kind == "texts" else json_or_text(text, span)
+
+
+def command_line(words: Sequence[str], found: list[Diagnostic]) -> OverrideSource:
+    """The layer that these words make, none of which may be anything but an option."""
+    mine, _, overrides = split_words(words, {}, found)
+    for word in mine:
+        text = SourceText(Layer.COMMAND_LINE, word, [word])
+        label = Label(Span(text, 1, 1, 1, len(word) + 1), "options start with --")
+        found.append(Diagnostic(code="C121", message=f"`{word}` belongs to no option", labels=(label,)))
+    return OverrideSource(overrides)
+
+
+def _span(words: Sequence[str], flag: Flag, is_secret: bool) -> Span:
+    """Where the values stand; the flag itself where it has none."""
+    shown = [shlex.quote(word) if " " in word or not word else word for word in words]
+    line = " ".join(shown).replace("\n", " ")
+    text = SourceText(Layer.COMMAND_LINE, flag.spelling, [line])
+    start = len(flag.spelling) + 2 if len(line) > len(flag.spelling) + 1 else 1
+    span = Span(text, 1, start, 1, len(line) + 1)
+    if is_secret:
+        text.hide(span)
+    return span
+
+
+def _misused(flag: Flag, problem: str, said: str) -> Diagnostic:
+    text = SourceText(Layer.COMMAND_LINE, flag.spelling, [flag.spelling])
+    label = Label(Span(text, 1, 1, 1, len(flag.spelling) + 1), said)
+    return Diagnostic(code="C121", message=f"`{flag.spelling}` {problem}", path=flag.option.path, labels=(label,))
+
+
+def _twice(first: Override, second: Override) -> Diagnostic:
+    labels = tuple(
+        Label(_span(override.words, override.flag, override.flag.option.is_secret), said)
+        for override, said in ((second, "this one counts"), (first, "this one does not"))
+    )
+    path = second.flag.option.path
+    return Diagnostic(code="C122", severity="warning", message=f"`{path}` is set twice", path=path, labels=labels)
+
+
+def _unknown(words: Sequence[str], index: int, own: Mapping[str, bool]) -> Diagnostic:
+    name = words[index].partition("=")[0].rstrip("+!")
+    last = name.rpartition(".")[2]
+    suggestions = close(name, [*own, *all_flags()])
+    if not suggestions and last != name and (option := flat_options().get(normal(last))):
+        suggestions = [option.flags[-1]]
+    text = SourceText(Layer.COMMAND_LINE, name, [name])  # without the value: it may be a secret
+    label = Label(Span(text, 1, 1, 1, len(name) + 1), did_you_mean(suggestions))
+    return Diagnostic(
+        code="C120", message=f"no such option `{name}`", labels=(label,), suggestions=tuple(suggestions)
+    )

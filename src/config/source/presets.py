@@ -1,0 +1,51 @@
+"""Presets: named values with a reason each, as the weakest layer that anybody wrote."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..origin import Layer
+from .keys import known_part
+from .layer import LayerSource
+from .node import Node, Tree
+from .text import SourceText
+from .yaml import lines_of, parse
+
+_PACKAGE = __name__.rpartition(".source")[0] + ".presets"
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    entries = (Path(entry.name) for entry in files(_PACKAGE).iterdir())
+    return tuple(sorted(entry.stem for entry in entries if entry.suffix == ".yaml"))
+
+
+class PresetSource(LayerSource):
+    """One preset of the package. `title` says what it is for; every value carries the reason why it is set."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        content = (files(_PACKAGE) / f"{name}.yaml").read_text()
+        root = parse(content, SourceText(Layer.PRESET, name, lines_of(content)), self.found)
+        assert root is not None
+        assert isinstance(root.value, dict), f"preset {name} is no mapping"
+        self.title = str(root.value.pop("title").value)
+        self.tree: Tree = known_part(root, self.found)
+        for section in self.tree.values():
+            assert isinstance(section.value, dict)
+            section.value = {key: _reasoned(node) for key, node in section.value.items()}
+        if self.found:
+            raise ConfigError(self.found)
+
+
+def _reasoned(node: Node) -> Node:
+    """`{value: 64, why: ...}` as a node that knows why."""
+    assert isinstance(node.value, dict)
+    value, why = node.value["value"], node.value["why"]
+    value.key, value.reason = node.key, str(why.value)
+    return value
+
+

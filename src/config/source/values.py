@@ -1,0 +1,77 @@
+"""Values that come as text or as Python objects - from variables, flags and keyword arguments - as nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ..schema.options import Option
+from .merge import merge_nodes
+from .node import Node, Tree
+from .scalars import resolve_plain
+from .text import Span
+
+
+def place(tree: Tree, option: Option, node: Node) -> None:
+    """Put a value at its option's path, on top of what the same layer said before."""
+    if option.section:
+        section = tree.setdefault(option.section, Node({}, node.span))
+        assert isinstance(section.value, dict)
+        tree = section.value
+    below = tree.get(option.name)
+    if below is not None and below.is_null and not node.is_null:
+        node.replaces = True
+    is_joined = node.appends or option.kind == "mapping"
+    tree[option.name] = merge_nodes(below if is_joined else None, node, keep_unsets=True)
+
+
+def read_text(option: Option, text: str, span: Span, separator: str | None = None) -> Node:
+    """What a variable's or a flag's text means for an option.
+
+    Empty and None unset. Mappings are JSON; lists are JSON or parts between separators. ValueError for broken JSON.
+    """
+    if text in ("", "None"):
+        return Node(None, span, text="null")
+    if option.kind == "mapping":
+        node = json_node(load_json(text), span)
+        if not isinstance(node.value, dict) and node.value is not None:
+            raise ValueError("not an object")
+        return node
+    if option.kind == "texts":
+        if text.startswith("["):
+            return json_node(load_json(text), span)
+        parts = text.split(separator) if separator else [text]
+        return Node([Node(part.strip(), span, text=part.strip()) for part in parts], span)
+    return Node(resolve_plain(text), span, text=text, is_plain=True)
+
+
+def load_json(text: str) -> object:
+    """ValueError, with the place, for what is no JSON."""
+    try:
+        value: object = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg.lower()} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return value
+
+
+def json_or_text(text: str, span: Span) -> Node:
+    """A JSON value where the text is one, else the text."""
+    try:
+        return json_node(load_json(text), span)
+    except ValueError:
+        return Node(text, span, text=text)
+
+
+def json_node(value: object, span: Span) -> Node:
+    """A decoded JSON or Python value as nodes that all stand at one place."""
+    if isinstance(value, Mapping):
+        return Node({str(key): json_node(item, span) for key, item in value.items()}, span)
+    if isinstance(value, list | tuple):
+        return Node([json_node(item, span) for item in value], span)
+    if value is None or isinstance(value, bool):
+        return Node(value, span, text={None: "null", True: "true", False: "false"}[value])
+    if isinstance(value, int | float | str):
+        return Node(value, span, text=str(value))
+    return Node(str(value), span, text=str(value))
