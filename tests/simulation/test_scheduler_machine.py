@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -79,7 +80,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.simulation.drain()
 
 
-TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine = pytest.mark.timeout(900)(SchedulerMachine.TestCase)  # a failure is shortened for some minutes
 TestSchedulerMachine.settings = settings(
     max_examples=150,
     stateful_step_count=40,
