@@ -30,7 +30,7 @@ def load_text(resolved: Resolved) -> tuple[Tokenizer | None, Renderer | None]:
     if resolved.model.skip_tokenizer_init:
         return None, None
     tokenizer = Tokenizer.load(resolved.model.tokenizer)
-    return tokenizer, Renderer(tokenizer, resolved.chat_template)
+    return tokenizer, Renderer(tokenizer, resolved.chat_template or resolved.server.chat_template)
 
 
 async def run_server(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from .errors import FieldError, unsupported
+from .errors import FieldError, bad_request, unsupported
 from .fields import MAX_TOKENS, MAX_TOOLS, SamplingFields, Wire
 
 MAX_MESSAGES = 4096
@@ -51,7 +51,7 @@ def _text_part(part: Any, index: int) -> dict[str, Any]:
 
 
 class Function(Wire):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -81,9 +81,10 @@ class ChatRequest(SamplingFields):
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
         if self.tool_choice not in (None, "none", "auto"):
-            named = self.tool_choice.get("function", {}).get("name") if isinstance(self.tool_choice, dict) else None
-            if named is not None and named not in [tool.function.name for tool in self.tools or ()]:
-                raise unsupported("tool_choice", ": it names a function that is not in `tools`")
+            function = self.tool_choice.get("function") if isinstance(self.tool_choice, dict) else None
+            name = function.get("name") if isinstance(function, dict) else None
+            if name is not None and name not in [tool.function.name for tool in self.tools or ()]:
+                raise bad_request("`tool_choice` names a function that is not in `tools`", param="tool_choice")
             raise unsupported("tool_choice", ": `none` and `auto` are, and the model's text is returned as it is")
         if self.parallel_tool_calls is False:
             raise unsupported("parallel_tool_calls", " as false")

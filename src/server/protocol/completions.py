@@ -18,12 +18,12 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
     add_special_tokens: bool = True
 
-    @field_validator("prompt", mode="before")
+    @field_validator("prompt", mode="plain")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
-        """One prompt or several, each a text or token ids: always several here, checked by hand.
+        """One prompt or several, each a text or token ids: always several here.
 
-        By hand because a union would report each mistake once per form, and a million ids are checked in one pass.
+        By hand, because a union would report each mistake once per form, and try a million ids against each of them.
         """
         if isinstance(value, str):
             return [value]
@@ -35,13 +35,20 @@ class CompletionRequest(SamplingFields):
             value = [value]
         if len(value) > MAX_PROMPTS:
             raise FieldError(f"at most {MAX_PROMPTS} prompts", code="array_above_max_length")
-        if all(isinstance(prompt, str) for prompt in value):
-            return value
+        is_right = _is_text if isinstance(value[0], str) else _is_ids
         for index, prompt in enumerate(value):
-            if not isinstance(prompt, list) or any(type(token_id) is not int for token_id in prompt):
-                place = f"[{index}]"
-                raise FieldError("prompts are all texts, or all lists of token ids", code="invalid_type", place=place)
+            if not is_right(prompt):
+                message = "prompts are all texts, or all lists of token ids"
+                raise FieldError(message, code="invalid_type", place=f"[{index}]")
         return value
+
+
+def _is_text(prompt: Any) -> bool:
+    return isinstance(prompt, str)
+
+
+def _is_ids(prompt: Any) -> bool:
+    return isinstance(prompt, list) and all(type(token_id) is int for token_id in prompt)  # true and false are no ids
 
 
 def completion(

@@ -1,0 +1,172 @@
+"""Fakes that behave: an engine without a model, whose every token can be foretold."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+
+from stoker.engine.api import (
+    EngineDead,
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    QueueFull,
+    TokenLogprobs,
+)
+from stoker.engine.client import EngineState
+
+
+def next_token(prefix: list[int], vocab_size: int, seed: int | None = None) -> int:
+    """What the fake model says after `prefix`: a keyed hash of it, so the same whatever runs beside it."""
+    data = repr((prefix, seed)).encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") % vocab_size
+
+
+class FakeEngine:
+    """An EngineClient. Steps when its clock says so, dies on command, fills up, and remembers what was aborted.
+
+    script: request -> the tokens to generate, in place of the hash chain.
+    pace: awaited before each token; by default it only lets other tasks run.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 400,
+        max_model_len: int = 512,
+        num_blocks: int = 64,
+        block_size: int = 16,
+        max_queued: int = 1024,
+        eos_token_ids: tuple[int, ...] = (2,),
+        tokens_per_output: int = 1,
+        script: Callable[[EngineRequest], list[int]] | None = None,
+        pace: Callable[[], object] | None = None,
+    ) -> None:
+        self.state = EngineState.READY
+        self.reason = ""
+        self.requests: list[EngineRequest] = []
+        self.aborted: list[str] = []
+        self.finished: list[str] = []
+        self.num_cached_tokens = 0
+        self._running: dict[str, asyncio.Event] = {}
+        self._max_queued = max_queued
+        self._tokens_per_output = tokens_per_output
+        self._script = script
+        self._pace = pace or (lambda: asyncio.sleep(0))
+        self._info = EngineInfo(
+            model="fake", max_model_len=max_model_len, vocab_size=vocab_size, num_blocks=num_blocks,
+            block_size=block_size, max_num_seqs=8, max_num_batched_tokens=64, eos_token_ids=eos_token_ids,
+            weights_bytes=0, kv_cache_bytes=0, dtype="float32", device="cpu", kernels={}, phases={},
+        )  # fmt: skip
+
+    @property
+    def info(self) -> EngineInfo:
+        if self.state is EngineState.STARTING:
+            raise RuntimeError("not started")
+        return self._info
+
+    @property
+    def stats(self) -> EngineStats:
+        used = sum(len(request.prompt_token_ids) // self._info.block_size + 1 for request in self.open_requests)
+        return EngineStats(
+            num_running=len(self._running),
+            num_free_blocks=self._info.num_blocks - used,
+            num_blocks=self._info.num_blocks,
+            num_steps=len(self.requests),
+        )
+
+    @property
+    def open_requests(self) -> list[EngineRequest]:
+        return [request for request in self.requests if request.request_id in self._running]
+
+    async def start(self) -> EngineInfo:
+        return self._info
+
+    async def close(self) -> None:
+        self.state = EngineState.DEAD
+
+    def die(self, state: EngineState = EngineState.RESTARTING) -> None:
+        """As kill -9: every open request fails, new ones are refused."""
+        self.state, self.reason = state, "the engine process exited with signal 9"
+        for died in self._running.values():
+            died.set()
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
+        self.requests.append(request)
+        if self.state is not EngineState.READY:
+            raise EngineDead(self.reason)
+        if len(self._running) >= self._max_queued:
+            raise QueueFull("the queue is full", retry_after_s=2.5)
+        died = self._running[request.request_id] = asyncio.Event()
+        try:
+            async for output in self._outputs(request, died):
+                yield output
+            self.finished.append(request.request_id)
+        finally:
+            del self._running[request.request_id]
+            if request.request_id not in self.finished:
+                self.aborted.append(request.request_id)
+
+    async def _outputs(self, request: EngineRequest, died: asyncio.Event) -> AsyncIterator[EngineOutput]:
+        prefix, generated, unsent = list(request.prompt_token_ids), 0, list[int]()
+        limit = request.sampling.max_tokens or self._info.max_model_len - len(prefix)
+        script = self._script(request) if self._script else None
+        prompt_logprobs = None
+        if request.sampling.prompt_logprobs is not None:
+            prompt_logprobs = [None, *(_logprobs(token, request.sampling.prompt_logprobs) for token in prefix[1:])]
+        while True:
+            await _until(self._pace(), died)
+            if died.is_set():
+                raise EngineDead(self.reason)
+            if script is not None:
+                token = script[generated] if generated < len(script) else self._info.eos_token_ids[0]
+            else:
+                token = next_token(prefix, self._info.vocab_size, request.sampling.seed)
+            prefix.append(token)
+            unsent.append(token)
+            generated += 1
+            finish, stop = self._finish(request, token, generated, limit)
+            if finish is None and len(unsent) < self._tokens_per_output:
+                continue
+            top = request.sampling.logprobs
+            yield EngineOutput(
+                request_id=request.request_id,
+                token_ids=unsent,
+                logprobs=None if top is None else [_logprobs(token, top) for token in unsent],
+                prompt_logprobs=prompt_logprobs,
+                finish_reason=finish,
+                stop_reason=stop,
+                num_cached_tokens=self.num_cached_tokens,
+            )
+            unsent, prompt_logprobs = [], None
+            if finish is not None:
+                return
+
+    def _finish(
+        self, request: EngineRequest, token: int, generated: int, limit: int
+    ) -> tuple[FinishReason | None, int | None]:
+        if generated > request.sampling.min_tokens:
+            if token in request.sampling.stop_token_ids:
+                return FinishReason.STOP, token
+            if token in self._info.eos_token_ids and not request.sampling.ignore_eos:
+                return FinishReason.STOP, None
+        return (FinishReason.LENGTH, None) if generated >= limit else (None, None)
+
+
+def _logprobs(token: int, num_top: int) -> TokenLogprobs:
+    """The token is the likeliest, its neighbours follow."""
+    top = [(token + offset) % 400 for offset in range(num_top)]
+    return TokenLogprobs([token, *top], [-0.5, *(-0.5 - index for index in range(num_top))], 1)
+
+
+async def _until(pace: object, died: asyncio.Event) -> None:
+    """Wait for `pace` or for the engine's death, whichever is first."""
+    waits = [asyncio.ensure_future(pace), asyncio.ensure_future(died.wait())]  # type: ignore[call-overload]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.server.text.tokenizer import Tokenizer
+
+from ..fakes import FakeEngine
+from .deployment import Served
+from .tiny_tokenizer import write_tokenizer
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with a tokenizer and a chat template."""
+    return write_tokenizer(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(folder)
+
+
+@pytest.fixture
+def served(folder: Path) -> Served:
+    return Served(folder)
+
+
+@pytest.fixture
+def saying(folder: Path, tokenizer: Tokenizer) -> Callable[..., Served]:
+    """A server whose model says a given text, token by token, then ends."""
+
+    def make(text: str, *, tokens_per_output: int = 1, **options: object) -> Served:
+        token_ids = tokenizer.encode(text)
+        engine = FakeEngine(script=lambda _: token_ids, tokens_per_output=tokens_per_output)
+        return Served(folder, engine, **options)
+
+    return make

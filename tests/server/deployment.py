@@ -1,0 +1,127 @@
+"""A deployment to serve in tests, and clients for it: without a socket, and with one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from stoker.config import MachineFacts, MemoryPlan, ModelFacts, Resolved
+from stoker.config.resolve.resolved import (
+    ResolvedCache,
+    ResolvedDevice,
+    ResolvedLoad,
+    ResolvedModel,
+    ResolvedScheduler,
+    ResolvedServer,
+)
+from stoker.server.app import build_app
+from stoker.server.run import load_text, run_server
+from stoker.server.serve import Shutdown, bind
+from stoker.server.service import Service
+
+from ..fakes import FakeEngine
+
+MODEL = "org/tiny"
+
+
+def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
+             sampling_defaults: dict[str, Any] | None = None, chat_template: str | None = None,
+             **server: Any) -> Resolved:  # fmt: skip
+    names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
+    return Resolved(
+        model=ResolvedModel(
+            **{**names, "tokenizer": str(folder), "dtype": "float32", "max_model_len": 512, **(model or {})}
+        ),
+        load=ResolvedLoad(load_format="dummy"),
+        cache=ResolvedCache(block_size=16, kv_cache_memory_bytes=1),
+        scheduler=ResolvedScheduler(
+            **{"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_queued_tokens": 4096, **(scheduler or {})}
+        ),
+        device=ResolvedDevice(device="cpu", num_threads=1),
+        server=ResolvedServer(**{"log_format": "human", **server}),
+        facts=ModelFacts.model_construct(tokenizer_path=str(folder)),  # the server asks for nothing else of these
+        machine=MachineFacts.model_construct(),
+        memory=MemoryPlan.model_construct(),
+        model_path=str(folder),
+        num_kv_blocks=64,
+        chat_template=chat_template,
+        sampling_defaults=sampling_defaults or {},
+    )
+
+
+class Served:
+    """An app called in process: `served.post("/v1/...", json={...})` runs an event loop of its own."""
+
+    def __init__(self, folder: Path, engine: FakeEngine | None = None, **options: Any) -> None:
+        self.engine = engine or FakeEngine()
+        self.is_draining = False
+        settings = resolved(folder, **options)
+        self.service = Service(settings, self.engine, *load_text(settings), is_draining=lambda: self.is_draining)
+        self.app = build_app(self.service)
+
+    def client(self) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+        return httpx.AsyncClient(transport=transport, base_url="http://test")
+
+    def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        async def run() -> httpx.Response:
+            async with self.client() as client:
+                return await client.request(method, path, **arguments)
+
+        return asyncio.run(run())
+
+    def get(self, path: str, **arguments: Any) -> httpx.Response:
+        return self.request("GET", path, **arguments)
+
+    def post(self, path: str, body: Any = None, **arguments: Any) -> httpx.Response:
+        if isinstance(body, bytes):
+            arguments.setdefault("headers", {"content-type": "application/json"})
+            return self.request("POST", path, content=body, **arguments)
+        return self.request("POST", path, json=body, **arguments)
+
+    def chat(self, text: str = "Hello", **fields: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": text}]
+        return self.post("/v1/chat/completions", {"model": MODEL, "messages": messages, **fields})
+
+    def complete(self, prompt: Any = "Hello", **fields: Any) -> httpx.Response:
+        return self.post("/v1/completions", {"model": MODEL, "prompt": prompt, **fields})
+
+    def metric(self, line: str) -> float:
+        """The value of one line of /metrics, 0 if it is not there."""
+        for found in self.service.metrics.render().decode().splitlines():
+            if found.startswith(line + " "):
+                return float(found.rsplit(" ", 1)[1])
+        return 0.0
+
+
+@contextlib.asynccontextmanager
+async def on_a_socket(folder: Path, engine: FakeEngine, **options: Any) -> AsyncIterator[tuple[int, Shutdown]]:
+    """The whole server on a real port."""
+    settings = resolved(folder, **options)
+    sockets, shutdown = bind("127.0.0.1", 0), Shutdown()
+    listening = asyncio.Event()
+    task = asyncio.ensure_future(
+        run_server(settings, engine, load_text(settings), sockets, shutdown,
+                   on_listening=listening.set, handle_signals=False, exit_hard=False)
+    )  # fmt: skip
+    await asyncio.wait([task, asyncio.ensure_future(listening.wait())], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield sockets[0].getsockname()[1], shutdown
+    finally:
+        shutdown.request()
+        shutdown.request()
+        await asyncio.wait_for(task, 10)
+
+
+def events(body: str) -> Iterator[str]:
+    """The data of each event of a stream; anything else in it is an error."""
+    for block in body.split("\n\n"):
+        if block:
+            assert block.startswith("data: "), block
+            assert "\n" not in block, block
+            yield block.removeprefix("data: ")

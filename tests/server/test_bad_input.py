@@ -1,0 +1,290 @@
+"""Every bad request has its status, its code and the name of the field at fault, and reaches no engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ..fakes import FakeEngine
+from .deployment import MODEL, Served
+from .tiny_tokenizer import write_tokenizer
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def fault(response: httpx.Response, status: int) -> tuple[str, str | None]:
+    """(code, param) of an error answer, whose shape is checked."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    return body["error"]["code"], body["error"]["param"]
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Hello", **fields}]}
+
+
+FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
+    (CHAT, {"model": None}, "invalid_type", "model"),
+    (CHAT, {"messages": []}, "empty_array", "messages"),
+    (CHAT, {"messages": "Hello"}, "invalid_type", "messages"),
+    (CHAT, {"messages": ["Hello"]}, "invalid_type", "messages[0]"),
+    (CHAT, {"messages": [*HELLO, {"role": "boss", "content": ""}]}, "invalid_value", "messages[1].role"),
+    (CHAT, {"messages": [{"content": "x"}]}, "missing_required_parameter", "messages[0].role"),
+    (CHAT, {"messages": HELLO * 4097}, "array_above_max_length", "messages"),
+    (CHAT, message(content=7), "invalid_type", "messages[0].content"),
+    (CHAT, message(content=[7]), "invalid_type", "messages[0].content[0]"),
+    (CHAT, message(content=[{"type": "text"}]), "invalid_type", "messages[0].content[0].text"),
+    (CHAT, message(content=[{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]),
+     "unsupported_parameter", "messages[0].content[0].type"),
+    (CHAT, message(tool_calls=[{"function": {"name": "f", "arguments": "{"}}]), "invalid_value", "messages"),
+    (CHAT, {"max_tokens": 0}, "integer_below_min_value", "max_tokens"),
+    (CHAT, {"max_tokens": -1}, "integer_below_min_value", "max_tokens"),
+    (CHAT, {"max_tokens": 10**18}, "integer_above_max_value", "max_tokens"),
+    (CHAT, {"max_tokens": 1.5}, "invalid_type", "max_tokens"),
+    (CHAT, {"max_tokens": "8"}, "invalid_type", "max_tokens"),
+    (CHAT, {"max_tokens": True}, "invalid_type", "max_tokens"),
+    (CHAT, {"max_completion_tokens": 0}, "integer_below_min_value", "max_completion_tokens"),
+    (CHAT, {"max_completion_tokens": 512}, "context_length_exceeded", "max_completion_tokens"),
+    (TEXT, {"max_tokens": 512}, "context_length_exceeded", "max_tokens"),
+    (CHAT, {"min_tokens": 9, "max_tokens": 8}, "invalid_value", "min_tokens"),
+    (CHAT, {"n": 0}, "integer_below_min_value", "n"),
+    (CHAT, {"n": 129}, "integer_above_max_value", "n"),
+    (CHAT, {"n": 10**9}, "integer_above_max_value", "n"),
+    (TEXT, {"logprobs": 21}, "integer_above_max_value", "logprobs"),
+    (TEXT, {"logprobs": 10**6}, "integer_above_max_value", "logprobs"),
+    (CHAT, {"logprobs": 5}, "invalid_type", "logprobs"),
+    (CHAT, {"logprobs": True, "top_logprobs": 21}, "integer_above_max_value", "top_logprobs"),
+    (CHAT, {"top_logprobs": 1}, "unsupported_parameter", "top_logprobs"),
+    (TEXT, {"prompt_logprobs": -1}, "integer_below_min_value", "prompt_logprobs"),
+    (TEXT, {"prompt_logprobs": 21}, "integer_above_max_value", "prompt_logprobs"),
+    (TEXT, {"prompt_logprobs": 1, "stream": True}, "unsupported_parameter", "prompt_logprobs"),
+    (CHAT, {"prompt_logprobs": 1, "stream": True}, "unsupported_parameter", "prompt_logprobs"),
+    (CHAT, {"temperature": -1}, "decimal_below_min_value", "temperature"),
+    (CHAT, {"temperature": 1e308}, "decimal_above_max_value", "temperature"),
+    (CHAT, {"temperature": "hot"}, "invalid_type", "temperature"),
+    (CHAT, {"top_p": 0}, "decimal_below_min_value", "top_p"),
+    (CHAT, {"top_p": 1.5}, "decimal_above_max_value", "top_p"),
+    (CHAT, {"top_k": -2}, "integer_below_min_value", "top_k"),
+    (CHAT, {"min_p": -0.5}, "decimal_below_min_value", "min_p"),
+    (CHAT, {"repetition_penalty": 0}, "decimal_below_min_value", "repetition_penalty"),
+    (CHAT, {"presence_penalty": 2.5}, "decimal_above_max_value", "presence_penalty"),
+    (CHAT, {"seed": 2**63}, "integer_above_max_value", "seed"),
+    (CHAT, {"logit_bias": {"400": 1}}, "invalid_token_id", "logit_bias"),
+    (CHAT, {"logit_bias": {"-1": 1}}, "invalid_token_id", "logit_bias"),
+    (CHAT, {"logit_bias": {"x": 1}}, "invalid_token_id", "logit_bias"),
+    (CHAT, {"logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
+    (CHAT, {"logit_bias": {str(index): 1 for index in range(1025)}}, "array_above_max_length", "logit_bias"),
+    (CHAT, {"stop_token_ids": [400]}, "invalid_token_id", "stop_token_ids"),
+    (CHAT, {"stop_token_ids": [-1]}, "integer_below_min_value", "stop_token_ids[0]"),
+    (CHAT, {"stop": [""]}, "invalid_value", "stop"),
+    (CHAT, {"stop": ["x"] * 17}, "array_above_max_length", "stop"),
+    (CHAT, {"stop": "x" * 1025}, "string_above_max_length", "stop"),
+    (CHAT, {"stop": [7]}, "invalid_type", "stop[0]"),
+    (TEXT, {"prompt": [400]}, "invalid_token_id", "prompt"),
+    (TEXT, {"prompt": [-1]}, "invalid_token_id", "prompt"),
+    (TEXT, {"prompt": [5, "x"]}, "invalid_type", "prompt[0]"),
+    (TEXT, {"prompt": [True]}, "invalid_type", "prompt[0]"),
+    (TEXT, {"prompt": ["x", [5]]}, "invalid_type", "prompt[1]"),
+    (TEXT, {"prompt": []}, "empty_array", "prompt"),
+    (TEXT, {"prompt": ""}, "invalid_value", "prompt"),
+    (TEXT, {"prompt": [[]]}, "invalid_value", "prompt"),
+    (TEXT, {"prompt": {"x": 1}}, "invalid_type", "prompt"),
+    (TEXT, {"prompt": ["x"] * 1025}, "array_above_max_length", "prompt"),
+    (TEXT, {"prompt": ["x"] * 9, "n": 128}, "array_above_max_length", "prompt"),
+    (TEXT, {"prompt": [5] * 512}, "context_length_exceeded", "prompt"),
+    (TEXT, {"prompt": "Hello " * 600}, "context_length_exceeded", "prompt"),
+    (CHAT, message(content="Hello " * 600), "context_length_exceeded", "messages"),
+    (TEXT, {"suffix": "x"}, "unsupported_parameter", "suffix"),
+    (TEXT, {"best_of": 2}, "unsupported_parameter", "best_of"),
+    (CHAT, {"priority": 1}, "unsupported_parameter", "priority"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "invalid_value", "tools[0].function.name"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "a" * 1024}}]}, "invalid_value",
+     "tools[0].function.name"),
+    (CHAT, {"tools": [{"type": "web_search"}]}, "invalid_value", "tools[0].type"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, "array_above_max_length", "tools"),
+    (CHAT, {"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+    (CHAT, {"tool_choice": {"type": "function", "function": {"name": "g"}}}, "invalid_value", "tool_choice"),
+    (CHAT, {"parallel_tool_calls": False}, "unsupported_parameter", "parallel_tool_calls"),
+    (CHAT, {"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+    (CHAT, {"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
+    (CHAT, {"reasoning_effort": "high"}, "unsupported_parameter", "reasoning_effort"),
+    (CHAT, {"functions": []}, "unsupported_parameter", "functions"),
+    (CHAT, {"audio": {}}, "unsupported_parameter", "audio"),
+    (CHAT, {"prediction": {}}, "unsupported_parameter", "prediction"),
+    (CHAT, {"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
+    (CHAT, {"guided_json": {}}, "unsupported_parameter", "guided_json"),
+    (CHAT, {"structured_outputs": {}}, "unsupported_parameter", "structured_outputs"),
+    (CHAT, {"chat_template": "{{ x }}"}, "unsupported_parameter", "chat_template"),
+    (CHAT, {"chat_template_kwargs": {"chat_template": "{{ x }}"}}, "unsupported_parameter", "chat_template"),
+    (CHAT, {"chat_template_kwargs": {"messages": []}}, "unsupported_parameter", "chat_template_kwargs.messages"),
+    (CHAT, {"chat_template_kwargs": {"eos_token": ""}}, "unsupported_parameter", "chat_template_kwargs.eos_token"),
+    (CHAT, {"continue_final_message": True}, "invalid_value", "continue_final_message"),
+    (CHAT, {"stream": "yes"}, "invalid_type", "stream"),
+    (CHAT, {"stream_options": {"include_usage": 1}}, "invalid_type", "stream_options.include_usage"),
+    ("/tokenize", {}, "missing_required_parameter", "prompt"),
+    ("/tokenize", {"prompt": "x", "messages": HELLO}, "missing_required_parameter", "prompt"),
+    ("/tokenize", {"prompt": "x" * 100_000}, "context_length_exceeded", "prompt"),
+    ("/detokenize", {"tokens": [400]}, "invalid_token_id", "tokens"),
+    ("/detokenize", {"tokens": ["x"]}, "invalid_type", "tokens[0]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "code", "param"),
+    FIELDS,
+    ids=[f"{param}-{code}-{i}" for i, (_, _, code, param) in enumerate(FIELDS)],
+)
+def test_a_bad_field_is_a_400_that_names_it(served: Served, path: str, fields: dict[str, Any], code: str, param: str):
+    valid = {CHAT: {"model": MODEL, "messages": HELLO}, TEXT: {"model": MODEL, "prompt": "Hello"}}.get(path, {})
+    assert fault(served.post(path, {**valid, **fields}), 400) == (code, param)
+    assert served.engine.requests == []
+
+
+def test_a_missing_or_unknown_model_is_named(served: Served):
+    assert fault(served.post(CHAT, {"messages": HELLO}), 400) == ("missing_required_parameter", "model")
+    assert fault(served.chat(model="gpt-x"), 404) == ("model_not_found", "model")
+    assert fault(served.get("/v1/models/gpt-x"), 404) == ("model_not_found", "model")
+    assert fault(served.post("/tokenize", {"prompt": "x", "model": "gpt-x"}), 404) == ("model_not_found", "model")
+
+
+def test_a_prompt_too_long_is_answered_with_both_numbers(served: Served):
+    text = served.complete([5] * 600).json()["error"]["message"]
+    assert "600 tokens" in text
+    assert "512" in text
+
+
+def test_a_huge_text_is_refused_before_it_is_encoded(served: Served):
+    began = time.perf_counter()
+    response = served.complete("日本語" * 300_000)
+    assert fault(response, 400) == ("context_length_exceeded", "prompt")
+    assert "at least" in response.json()["error"]["message"]
+    assert time.perf_counter() - began < 1
+
+
+def test_what_fits_the_context_and_not_the_cache_is_refused(folder: Path):
+    served = Served(folder, FakeEngine(num_blocks=4))
+    assert fault(served.complete([5] * 70), 400) == ("context_length_exceeded", "prompt")
+    assert fault(served.complete([5] * 60, max_tokens=5), 400) == ("context_length_exceeded", "max_tokens")
+
+
+BODIES: list[tuple[bytes, str, str | None]] = [
+    (b"", "invalid_json", None),
+    (b"  ", "invalid_json", None),
+    (b'{"model": "x"', "invalid_json", None),
+    (b'[{"model": "x"}]', "invalid_json", None),
+    (b'"text"', "invalid_json", None),
+    (b"null", "invalid_json", None),
+    (b'{"temperature": NaN}', "invalid_json", None),
+    (b'{"temperature": Infinity}', "invalid_json", None),
+    (b'{"temperature": -Infinity}', "invalid_json", None),
+    (b'{"seed": ' + b"9" * 5000 + b"}", "invalid_json", None),
+    (b'{"model": "a", "model": "b"}', "invalid_json", None),
+    (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "json_too_deep", None),
+    (b"[" * 100_000, "json_too_deep", None),
+    (b'{"x":' * 65 + b"1" + b"}" * 65, "json_too_deep", None),
+    (b'{"model": "\xff"}', "invalid_unicode", None),
+    ('{"model": "x"}'.encode("utf-16"), "invalid_unicode", None),
+    (b"\xef\xbb\xbf{}", "invalid_json", None),
+    (b'{"model": "m", "messages": [{"role": "user", "content": "\\ud83d"}]}', "invalid_unicode", "messages"),
+    (b'{"\\udc00": 1}', "invalid_unicode", "\ufffd"),
+]
+
+
+@pytest.mark.parametrize(("body", "code", "param"), BODIES, ids=range(len(BODIES)))
+def test_a_body_that_is_no_json_object_is_a_400(served: Served, body: bytes, code: str, param: str | None):
+    assert fault(served.post(CHAT, body), 400) == (code, param)
+
+
+def test_brackets_within_text_are_no_nesting(served: Served):
+    assert served.chat("[" * 100 + '\\"{' * 30, max_tokens=1).status_code == 200
+
+
+def test_a_surrogate_pair_is_a_character(served: Served):
+    body = json.dumps({"model": MODEL, "prompt": "😀", "max_tokens": 1}).encode()
+    assert b"\\ud83d" in body
+    assert served.post(TEXT, body).status_code == 200
+
+
+@pytest.mark.parametrize("depth", [63, 64])
+def test_sixty_four_levels_are_taken(served: Served, depth: int):
+    body = (
+        b'{"model": "org/tiny", "prompt": [5], "max_tokens": 1, "x": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+    )
+    assert served.post(TEXT, body).status_code == 200
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", None])
+def test_a_body_not_declared_as_json_is_a_415(served: Served, content_type: str | None):
+    headers = {"content-type": content_type} if content_type else {}
+    response = served.request("POST", CHAT, content=b"{}", headers=headers)
+    assert fault(response, 415) == ("unsupported_media_type", None)
+
+
+def test_json_may_be_declared_with_a_charset(served: Served):
+    body = json.dumps({"model": MODEL, "prompt": "x", "max_tokens": 1}).encode()
+    response = served.request("POST", TEXT, content=body, headers={"content-type": "Application/JSON; charset=utf-8"})
+    assert response.status_code == 200
+
+
+def test_unknown_fields_pass_are_counted_and_warned_about_once(served: Served, caplog: pytest.LogCaptureFixture):
+    for _ in range(2):
+        assert served.chat(frequency=1, stream_options={"x": 1}, max_tokens=1).status_code == 200
+    assert served.metric('stoker_unknown_request_fields_total{route="/v1/chat/completions"}') == 4
+    named = [record.facts["field"] for record in caplog.records if "unknown request field" in record.message]
+    assert sorted(named) == ["frequency", "stream_options.x"]
+
+
+def test_unknown_fields_are_refused_under_strictness(folder: Path):
+    served = Served(folder, strict_requests=True)
+    assert fault(served.chat(frequency=1), 400) == ("unknown_parameter", "frequency")
+    unread = served.chat(chat_template_kwargs={"colour": 1})
+    assert fault(unread, 400) == ("unknown_parameter", "chat_template_kwargs.colour")
+    assert served.chat(user="x", max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/models/", "//v1/models", "/v1/chat/completions/", "/docs", "/metrics/"]
+)
+def test_a_path_that_is_not_there_is_a_404_and_never_a_redirect(served: Served, path: str):
+    response = served.get(f"http://test{path}", follow_redirects=False)
+    assert fault(response, 404)[0] in ("not_found", "model_not_found")
+
+
+def test_a_wrong_method_is_a_405_that_names_the_right_one(served: Served):
+    response = served.request("PUT", "/v1/models")
+    assert fault(response, 405) == ("method_not_allowed", None)
+    assert "GET" in response.headers["allow"]
+
+
+def test_a_model_without_a_chat_template_says_so(tmp_path: Path):
+    served = Served(write_tokenizer(tmp_path, template=None))
+    assert fault(served.chat(), 400) == ("no_chat_template", "messages")
+
+
+def test_what_a_template_refuses_is_told(tmp_path: Path):
+    template = "{{ raise_exception('system comes first') }}"
+    served = Served(write_tokenizer(tmp_path, template=template))
+    response = served.chat()
+    assert fault(response, 400) == ("invalid_value", "messages")
+    assert "system comes first" in response.json()["error"]["message"]
+
+
+def test_a_bug_shows_no_trace_of_itself(served: Served, caplog: pytest.LogCaptureFixture):
+    def broken(request: object) -> list[int]:
+        raise KeyError("/secret/path 0x7f00")
+
+    served.engine._script = broken
+    response = served.chat()
+    assert fault(response, 500) == ("internal_error", None)
+    assert "secret" not in response.text
+    assert any(record.exc_info for record in caplog.records)

@@ -1,0 +1,237 @@
+"""/v1/chat/completions, in process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.server.text.tokenizer import Tokenizer
+
+from ..fakes import FakeEngine
+from .deployment import MODEL, Served, events
+
+Saying = Callable[..., Served]
+
+
+def chunks(body: str) -> list[dict[str, Any]]:
+    *data, last = events(body)
+    assert last == "[DONE]"
+    return [json.loads(one) for one in data]
+
+
+def test_an_answer_has_text_reason_and_usage(saying: Saying, tokenizer: Tokenizer):
+    served = saying("Hello, world!")
+    answer = served.chat("Hi").json()
+    prompt = tokenizer.encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    assert served.engine.requests[0].prompt_token_ids == prompt
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == MODEL
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hello, world!", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    generated = len(tokenizer.encode("Hello, world!")) + 1  # the end token
+    assert answer["usage"] == {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": generated,
+        "total_tokens": len(prompt) + generated,
+    }
+
+
+def test_a_stream_is_role_text_reason_and_done(saying: Saying):
+    stream = saying("Hello, 世界 😀!").chat(stream=True)
+    assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+    first, *middle, last = chunks(stream.text)
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in middle) == "Hello, 世界 😀!"
+    assert all("\ufffd" not in chunk["choices"][0]["delta"]["content"] for chunk in middle)
+    assert last["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
+    assert {chunk["id"] for chunk in (first, *middle, last)} == {first["id"]}
+    assert all(chunk["object"] == "chat.completion.chunk" and "usage" not in chunk for chunk in (first, *middle, last))
+
+
+def test_usage_comes_last_in_a_stream_that_asks_for_it(saying: Saying):
+    stream = saying("Hello").chat(stream=True, stream_options={"include_usage": True})
+    *others, last = chunks(stream.text)
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"] + last["usage"]["completion_tokens"]
+    assert all(chunk["usage"] is None for chunk in others)
+
+
+def test_usage_comes_in_every_stream_where_the_deployment_says_so(saying: Saying):
+    stream = saying("Hello", enable_force_include_usage=True).chat(stream=True)
+    assert chunks(stream.text)[-1]["usage"]["completion_tokens"] > 0
+
+
+def test_cached_tokens_are_shown_where_the_deployment_says_so(saying: Saying):
+    served = saying("Hello", enable_prompt_tokens_details=True)
+    served.engine.num_cached_tokens = 7
+    assert served.chat().json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 7}
+
+
+def test_n_answers_are_those_of_n_seeds(served: Served):
+    answer = served.chat(n=3, seed=5, max_tokens=6).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    texts = [choice["message"]["content"] for choice in answer["choices"]]
+    alone = [served.chat(seed=seed, max_tokens=6).json()["choices"][0]["message"]["content"] for seed in (5, 6, 7)]
+    assert texts == alone
+    assert answer["usage"]["prompt_tokens"] == len(served.engine.requests[0].prompt_token_ids)
+
+
+def test_n_streams_are_n_answers(served: Served):
+    whole = served.chat(n=3, seed=5, max_tokens=6).json()
+    texts = {0: "", 1: "", 2: ""}
+    reasons = {}
+    for chunk in chunks(served.chat(n=3, seed=5, max_tokens=6, stream=True).text):
+        choice = chunk["choices"][0]
+        texts[choice["index"]] += choice["delta"].get("content", "")
+        reasons[choice["index"]] = choice["finish_reason"]
+    assert texts == {choice["index"]: choice["message"]["content"] for choice in whole["choices"]}
+    assert set(reasons.values()) <= {"length", "stop"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tokens_per_output", [1, 3, 100])
+def test_a_stop_string_ends_the_answer_and_the_engines_work(saying: Saying, stream: bool, tokens_per_output: int):
+    served = saying("Hello, world! STOP here and on", tokens_per_output=tokens_per_output)
+    response = served.chat(stop=["zzz", " STOP"], stream=stream)
+    if stream:
+        received = chunks(response.text)
+        text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in received)
+        choice = received[-1]["choices"][0]
+    else:
+        choice = response.json()["choices"][0]
+        text = choice["message"]["content"]
+    assert text == "Hello, world!"
+    assert choice["finish_reason"] == "stop"
+    assert choice["stop_reason"] == " STOP"
+    if tokens_per_output < 100:
+        assert served.engine.aborted == [served.engine.requests[0].request_id]
+
+
+def test_log_probabilities_name_tokens_bytes_and_the_likeliest(saying: Saying, tokenizer: Tokenizer):
+    answer = saying("Hé").chat(logprobs=True, top_logprobs=2, max_tokens=3).json()
+    content = answer["choices"][0]["logprobs"]["content"]
+    assert bytes(byte for entry in content[:-1] for byte in entry["bytes"]).decode() == "Hé"
+    assert [len(entry["top_logprobs"]) for entry in content] == [2] * len(content)
+    assert content[0]["logprob"] == -0.5
+    assert content[0]["token"] == tokenizer.token_text(tokenizer.encode("Hé")[0])
+
+
+def test_log_probabilities_come_with_their_pieces_of_a_stream(saying: Saying, tokenizer: Tokenizer):
+    received = chunks(saying("Hello, world").chat(logprobs=True, stream=True).text)
+    tokens = [
+        entry["token"] for chunk in received for entry in (chunk["choices"][0]["logprobs"] or {}).get("content", [])
+    ]
+    assert "".join(tokens[:-1]) == "Hello, world"
+
+
+def test_every_sampling_field_reaches_the_engine(served: Served):
+    served.chat(
+        temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, presence_penalty=0.2, frequency_penalty=-0.3,
+        repetition_penalty=1.1, logit_bias={"5": -100}, seed=9, max_completion_tokens=4, min_tokens=2, stop="x",
+        stop_token_ids=[3], ignore_eos=True, include_stop_str_in_output=True, skip_special_tokens=False,
+        logprobs=True, top_logprobs=3, prompt_logprobs=1,
+    )  # fmt: skip
+    found = served.engine.requests[0].sampling
+    assert (found.temperature, found.top_p, found.top_k, found.min_p) == (0.5, 0.9, 7, 0.1)
+    assert (found.presence_penalty, found.frequency_penalty, found.repetition_penalty) == (0.2, -0.3, 1.1)
+    assert (found.logit_bias, found.seed, found.max_tokens, found.min_tokens) == ({5: -100}, 9, 4, 2)
+    assert (found.stop, found.stop_token_ids, found.ignore_eos) == (("x",), (3,), True)
+    assert (found.include_stop_str_in_output, found.skip_special_tokens) == (True, False)
+    assert (found.logprobs, found.prompt_logprobs) == (3, 1)
+
+
+def test_the_models_defaults_hold_where_a_request_is_silent_or_null(folder: Path):
+    served = Served(folder, sampling_defaults={"temperature": 0.6, "top_k": 20})
+    served.chat(top_k=None)
+    served.chat(temperature=1.0, top_k=0)
+    first, second = (request.sampling for request in served.engine.requests)
+    assert (first.temperature, first.top_k) == (0.6, 20)
+    assert (second.temperature, second.top_k) == (1.0, 0)
+
+
+def test_without_max_tokens_an_answer_may_fill_the_context(served: Served):
+    served.chat(max_tokens=None)
+    request = served.engine.requests[0]
+    assert request.sampling.max_tokens == 512 - len(request.prompt_token_ids)
+
+
+def test_a_model_answers_to_each_of_its_names(served: Served):
+    assert served.chat(model="alias").json()["model"] == "alias"
+
+
+def test_roles_parts_and_tools_reach_the_template(served: Served, tokenizer: Tokenizer):
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "content": "42", "tool_call_id": "1"},
+    ]  # fmt: skip
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    body = {"model": MODEL, "messages": messages, "tools": [tool], "tool_choice": "auto", "max_tokens": 1}
+    assert served.post("/v1/chat/completions", body).status_code == 200
+    prompt = tokenizer.decode(served.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
+    assert prompt.startswith("<|im_start|>system\n" + json.dumps(tool))
+    assert "<|im_start|>system\nBe\nbrief<|im_end|>" in prompt
+    assert "<|im_start|>tool\n42<|im_end|>" in prompt
+
+
+def test_template_arguments_that_the_template_reads_take_effect(served: Served, tokenizer: Tokenizer):
+    served.chat(chat_template_kwargs={"enable_thinking": False}, max_tokens=1)
+    prompt = tokenizer.decode(served.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
+    assert prompt.endswith("<think></think>\n")
+
+
+def test_the_final_message_can_be_continued(served: Served, tokenizer: Tokenizer):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I am "}]
+    body = {"model": MODEL, "messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+    assert served.post("/v1/chat/completions", {**body, "max_tokens": 1}).status_code == 200
+    prompt = tokenizer.decode(served.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
+    assert prompt.endswith("<|im_start|>assistant\nI am ")
+
+
+def test_labels_are_taken_and_change_nothing(served: Served):
+    assert (
+        served.chat(user="u", metadata={"a": "b"}, store=False, safety_identifier="x", max_tokens=1).status_code == 200
+    )
+    assert served.metric('stoker_unknown_request_fields_total{route="/v1/chat/completions"}') == 0
+
+
+def test_token_ids_come_back_on_request(served: Served):
+    answer = served.chat(return_token_ids=True, max_tokens=3, ignore_eos=True).json()
+    assert answer["prompt_token_ids"] == served.engine.requests[0].prompt_token_ids
+    assert len(answer["choices"][0]["token_ids"]) == 3
+
+
+def test_a_prefix_cache_is_shared_within_one_salt_only(served: Served):
+    served.chat(cache_salt="mine", max_tokens=1)
+    served.chat(max_tokens=1)
+    assert [request.cache_salt for request in served.engine.requests] == ["mine", ""]
+
+
+def test_keys_do_not_share_a_prefix_cache(folder: Path):
+    served = Served(folder, api_key=["one", "two"])
+    for key in ("one", "two", "one"):
+        message = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        served.post("/v1/chat/completions", message, headers={"authorization": f"Bearer {key}"})
+    first, second, third = (request.cache_salt for request in served.engine.requests)
+    assert first == third != second
+
+
+def test_priority_reaches_an_engine_that_has_priorities(folder: Path):
+    served = Served(folder, scheduler={"scheduling_policy": "priority"})
+    served.chat(priority=-3, max_tokens=1)
+    assert served.engine.requests[0].priority == -3
+
+
+def test_the_role_of_answers_is_the_deployments(folder: Path):
+    served = Served(folder, FakeEngine(), response_role="bot")
+    assert served.chat(max_tokens=1).json()["choices"][0]["message"]["role"] == "bot"

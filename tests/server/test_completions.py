@@ -1,0 +1,169 @@
+"""/v1/completions, in process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.server.text.tokenizer import Tokenizer
+
+from ..fakes import FakeEngine, next_token
+from .deployment import MODEL, Served, events
+
+Saying = Callable[..., Served]
+
+
+def test_a_prompt_is_continued(served: Served, tokenizer: Tokenizer):
+    answer = served.complete("Hello", max_tokens=3, ignore_eos=True).json()
+    prefix = tokenizer.encode("Hello")
+    for _ in range(3):
+        prefix.append(next_token(prefix, 400))
+    generated = prefix[-3:]
+    assert answer["object"] == "text_completion"
+    assert answer["choices"] == [
+        {"index": 0, "text": tokenizer.decode(generated), "logprobs": None, "finish_reason": "length"}
+    ]
+    assert answer["usage"] == {"prompt_tokens": len(prefix) - 3, "completion_tokens": 3, "total_tokens": len(prefix)}
+
+
+def test_sixteen_tokens_are_the_default(served: Served):
+    served.complete()
+    assert served.engine.requests[0].sampling.max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"), [("Hello", 1), (["Hello", "world"], 2), ([5, 6, 7], 1), ([[5, 6], [7]], 2)]
+)
+def test_prompts_are_texts_or_ids_one_or_several(served: Served, tokenizer: Tokenizer, prompt: object, count: int):
+    answer = served.complete(prompt, max_tokens=2, n=2).json()
+    assert [choice["index"] for choice in answer["choices"]] == list(range(2 * count))
+    sent = [request.prompt_token_ids for request in served.engine.requests]
+    if prompt == [5, 6, 7]:
+        assert sent == [[5, 6, 7]] * 2
+    if prompt == ["Hello", "world"]:
+        assert sent == [tokenizer.encode("Hello")] * 2 + [tokenizer.encode("world")] * 2
+
+
+def test_several_prompts_get_the_answers_each_gets_alone(served: Served):
+    together = served.complete(["Hello", "world", "x"], max_tokens=5).json()["choices"]
+    alone = [served.complete(prompt, max_tokens=5).json()["choices"][0] for prompt in ("Hello", "world", "x")]
+    assert [choice["text"] for choice in together] == [choice["text"] for choice in alone]
+
+
+def test_a_stream_says_the_same_as_a_whole_answer(served: Served):
+    whole = served.complete(["Hello", "world"], max_tokens=9, ignore_eos=True).json()
+    texts, reasons = ["", ""], ["", ""]
+    *data, done = events(served.complete(["Hello", "world"], max_tokens=9, ignore_eos=True, stream=True).text)
+    for chunk in map(json.loads, data):
+        choice = chunk["choices"][0]
+        texts[choice["index"]] += choice["text"]
+        reasons[choice["index"]] = choice["finish_reason"]
+    assert done == "[DONE]"
+    assert texts == [choice["text"] for choice in whole["choices"]]
+    assert reasons == ["length", "length"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["Hello, world", [10, 20, 30]])
+def test_echo_puts_the_prompt_first(saying: Saying, tokenizer: Tokenizer, prompt: object, stream: bool):
+    response = saying("!").complete(prompt, echo=True, stream=stream)
+    shown = prompt if isinstance(prompt, str) else tokenizer.decode([10, 20, 30])
+    if stream:
+        text = "".join(json.loads(one)["choices"][0]["text"] for one in list(events(response.text))[:-1])
+    else:
+        text = response.json()["choices"][0]["text"]
+    assert text == f"{shown}!"
+
+
+def test_log_probabilities_have_tokens_offsets_and_the_likeliest(saying: Saying, tokenizer: Tokenizer):
+    block = saying("Hello world").complete(logprobs=2, max_tokens=4).json()["choices"][0]["logprobs"]
+    token_ids = tokenizer.encode("Hello world")[:4]
+    assert block["tokens"] == [tokenizer.token_text(token_id) for token_id in token_ids]
+    lengths = [len(token) for token in block["tokens"]]
+    assert block["text_offset"] == [sum(lengths[:index]) for index in range(len(lengths))]
+    assert block["token_logprobs"] == [-0.5] * len(lengths)
+    assert all(token in top for token, top in zip(block["tokens"], block["top_logprobs"], strict=True))
+
+
+def test_echoed_log_probabilities_cover_the_prompt(served: Served, tokenizer: Tokenizer):
+    answer = served.complete("Hello world", echo=True, logprobs=1, max_tokens=2, ignore_eos=True).json()
+    block = answer["choices"][0]["logprobs"]
+    assert block["token_logprobs"][0] is None
+    assert len(block["tokens"]) == len(tokenizer.encode("Hello world")) + 2
+    assert "".join(block["tokens"][:-2]) == "Hello world"
+
+
+def test_parts_of_a_character_are_named_by_their_bytes(saying: Saying):
+    block = saying("語").complete(logprobs=0, max_tokens=1).json()["choices"][0]["logprobs"]
+    token = block["tokens"][0]
+    assert token == "語" or token.startswith("bytes:\\x")
+
+
+def test_prompt_log_probabilities_are_maps_by_token_id(served: Served):
+    choice = served.complete([5, 6, 7], prompt_logprobs=1, max_tokens=1).json()["choices"][0]
+    first, second, third = choice["prompt_logprobs"]
+    assert first is None
+    assert second["6"]["logprob"] == -0.5
+    assert third["7"]["rank"] == 1
+
+
+def test_a_stop_token_is_named_and_not_shown(saying: Saying, tokenizer: Tokenizer):
+    token_ids = tokenizer.encode("Hello world")
+    served = saying("Hello world")
+    choice = served.complete(stop_token_ids=[token_ids[2]]).json()["choices"][0]
+    assert choice["text"] == tokenizer.decode(token_ids[:2])
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", token_ids[2])
+    shown = served.complete(stop_token_ids=[token_ids[2]], include_stop_str_in_output=True).json()["choices"][0]
+    assert shown["text"] == tokenizer.decode(token_ids[:3])
+
+
+def test_without_a_tokenizer_ids_go_in_and_come_out(folder: Path):
+    served = Served(folder, FakeEngine(), model={"skip_tokenizer_init": True, "tokenizer": ""})
+    choice = served.complete([5, 6], max_tokens=3, logprobs=1, ignore_eos=True).json()["choices"][0]
+    prefix = [5, 6]
+    for _ in range(3):
+        prefix.append(next_token(prefix, 400))
+    assert choice["token_ids"] == prefix[2:]
+    assert choice["text"] == ""
+    assert choice["logprobs"]["tokens"] == [f"token_id:{token_id}" for token_id in prefix[2:]]
+    for refused in (served.complete("text"), served.chat(), served.complete([5], stop="x")):
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "unsupported_parameter"
+
+
+def test_special_tokens_are_added_as_the_tokenizer_says_unless_refused(tmp_path: Path):
+    from .tiny_tokenizer import write_tokenizer
+
+    folder = write_tokenizer(tmp_path, bos_token="<|endoftext|>", add_bos_token=True)
+    served = Served(folder)
+    served.complete("Hello", max_tokens=1)
+    served.complete("Hello", max_tokens=1, add_special_tokens=False)
+    with_bos, without = (request.prompt_token_ids for request in served.engine.requests)
+    assert with_bos == [0, *without]
+
+
+def test_models_show_context_and_defaults(folder: Path):
+    served = Served(folder, sampling_defaults={"temperature": 0.6})
+    listed = served.get("/v1/models").json()
+    assert [entry["id"] for entry in listed["data"]] == [MODEL, "alias"]
+    entry = served.get(f"/v1/models/{MODEL}").json()
+    assert entry == listed["data"][0]
+    assert (entry["max_model_len"], entry["sampling_defaults"]) == (512, {"temperature": 0.6})
+
+
+def test_tokenize_and_detokenize_are_inverse(served: Served, tokenizer: Tokenizer):
+    text = "Hello, 世界 😀"
+    answer = served.post("/tokenize", {"prompt": text, "return_token_strs": True}).json()
+    assert answer["tokens"] == tokenizer.encode(text)
+    assert (answer["count"], answer["max_model_len"]) == (len(answer["tokens"]), 512)
+    assert len(answer["token_strs"]) == answer["count"]
+    assert served.post("/detokenize", {"tokens": answer["tokens"]}).json() == {"prompt": text}
+
+
+def test_tokenize_takes_messages(served: Served, tokenizer: Tokenizer):
+    messages = [{"role": "user", "content": "Hi"}]
+    answer = served.post("/tokenize", {"messages": messages, "model": MODEL}).json()
+    assert tokenizer.decode(answer["tokens"], skip_special_tokens=False).endswith("<|im_start|>assistant\n")

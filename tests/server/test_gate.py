@@ -1,0 +1,288 @@
+"""Keys, probes, metrics, limits of the head, logs: what every request passes, whichever route it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from stoker.engine.client import EngineState
+from stoker.server.app import ROUTES
+from stoker.server.auth import OPEN_PATHS
+
+from ..fakes import FakeEngine
+from .deployment import MODEL, Served
+
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE")
+PATHS = [path.replace("{model:path}", MODEL) for _, path, _ in ROUTES] + ["/", "/nowhere", "//v1/models", "/v1/models/"]
+KEYS = [
+    {},
+    {"authorization": "Bearer wrong"},
+    {"authorization": "Bearer "},
+    {"authorization": "secret"},
+    {"authorization": "Basic secret"},
+    {"x-api-key": "secret"},
+    {"cookie": "key=secret"},
+    {"host": "test/health?x="},
+    {"host": "test#/health"},
+    {"x-forwarded-prefix": "/health"},
+]
+
+
+def test_the_list_of_routes_is_the_apps(served: Served):
+    routes = [route for route in served.app.routes if isinstance(route, Route)]
+    assert len(routes) == len(served.app.routes) == len(ROUTES)
+    assert {route.path for route in routes if route.path in OPEN_PATHS} == OPEN_PATHS
+
+
+def test_no_route_method_or_header_gets_past_a_missing_key(folder: Path):
+    served = Served(folder, api_key=["secret"])
+
+    async def run() -> list[tuple[str, str, dict[str, str], int]]:
+        async with served.client() as client:
+            return [
+                (
+                    method,
+                    path,
+                    headers,
+                    (await client.request(method, f"http://test{path}", headers=headers)).status_code,
+                )
+                for method in METHODS
+                for path in PATHS
+                for headers in KEYS
+            ]
+
+    for method, path, headers, status in asyncio.run(run()):
+        if path in OPEN_PATHS:
+            assert status == (200 if method in ("GET", "HEAD") else 405), (method, path, headers)
+        else:
+            assert status == 401, (method, path, headers)
+    assert served.engine.requests == []
+
+
+def test_a_refused_key_is_told_how_to_authenticate(folder: Path):
+    response = Served(folder, api_key=["secret"]).get("/v1/models?api_key=secret")
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "invalid_api_key"
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("key", ["one", "zwei-ü"])
+def test_any_of_several_keys_opens(folder: Path, key: str):
+    served = Served(folder, api_key=["one", "zwei-ü"])
+    headers = [(b"authorization", b"bearer " + key.encode())]
+    assert served.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_two_authorization_headers_are_none(folder: Path):
+    served = Served(folder, api_key=["one"])
+    headers = [("authorization", "Bearer one"), ("authorization", "Bearer one")]
+    assert served.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_no_cors_header_is_ever_sent(served: Served):
+    response = served.get("/v1/models", headers={"origin": "http://evil.example"})
+    assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+STATES = [
+    (EngineState.READY, 200, 200, ""),
+    (EngineState.STARTING, 200, 503, "engine_starting"),
+    (EngineState.RESTARTING, 200, 503, "engine_restarting"),
+    (EngineState.STALLED, 503, 503, "engine_stalled"),
+    (EngineState.DEAD, 503, 503, "engine_dead"),
+]
+
+
+@pytest.mark.parametrize(("state", "alive", "ready", "code"), STATES)
+def test_probes_tell_alive_from_ready(served: Served, state: EngineState, alive: int, ready: int, code: str):
+    served.engine.state, served.engine.reason = state, "why" if code else ""
+    assert served.get("/livez").status_code == alive
+    assert served.get("/health").status_code == ready
+    response = served.get("/readyz")
+    assert response.status_code == ready
+    if code:
+        assert response.json()["error"]["code"] == code
+        assert response.json()["reason"] == "why"
+        assert int(response.headers["retry-after"]) >= 1
+        refused = served.chat()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, code)
+        assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_a_draining_server_is_not_ready_and_serves_what_it_has_taken(served: Served):
+    served.is_draining = True
+    assert served.get("/readyz").json()["error"]["code"] == "server_shutting_down"
+    assert served.get("/livez").status_code == 200
+    assert served.chat(max_tokens=1).status_code == 200
+
+
+def test_a_full_queue_is_a_429_with_a_hint(folder: Path):
+    served = Served(folder, FakeEngine(max_queued=0))
+    for stream in (False, True):
+        response = served.chat(stream=stream)
+        assert response.status_code == 429
+        assert response.json()["error"]["type"] == "rate_limit_error"
+        assert response.json()["error"]["code"] == "queue_full"
+        assert response.headers["retry-after"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ([("x-big", "x" * 40_000)], 431, "headers_too_large"),
+        ([(f"x-{index}", "1") for index in range(300)], 431, "headers_too_large"),
+        ([("content-length", "2"), ("transfer-encoding", "chunked")], 400, "bad_request"),
+        ([("content-length", "2"), ("content-length", "3")], 400, "bad_request"),
+        ([("content-length", "+2")], 400, "bad_request"),
+        ([("content-length", str(40 << 20))], 413, "request_too_large"),
+        ([("content-length", "9" * 400)], 413, "request_too_large"),
+    ],
+)
+def test_heads_beyond_the_limits_are_refused_and_the_connection_closed(
+    served: Served, headers: list[tuple[str, str]], status: int, code: str
+):
+    response = served.request("POST", "/v1/completions", headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert response.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(("size", "status"), [(999, 400), (1000, 400), (1001, 413)])
+def test_a_body_is_taken_up_to_its_limit_also_without_a_declared_length(folder: Path, size: int, status: int):
+    served = Served(folder, max_request_bytes=1000)
+
+    async def pieces() -> Any:
+        for _ in range(size):
+            yield b" "
+
+    response = served.request("POST", "/v1/completions", content=pieces(), headers={"content-type": "application/json"})
+    assert response.status_code == status
+
+
+def test_a_body_that_stops_arriving_is_a_408(folder: Path):
+    served = Served(folder, body_idle_timeout=0.05)
+
+    async def run() -> dict[str, Any]:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.Event().wait()
+            return {}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = httpx_scope("POST", "/v1/completions")
+        await served.app(scope, receive, send)
+        return sent[0]
+
+    answer = asyncio.run(run())
+    assert answer["status"] == 408
+    assert (b"connection", b"close") in answer["headers"]
+
+
+def test_a_body_that_trickles_is_a_408_however_short_its_gaps(folder: Path):
+    served = Served(folder, body_timeout=0.1)
+
+    async def run() -> int:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0.01)
+            return {"type": "http.request", "body": b" ", "more_body": True}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await served.app(httpx_scope("POST", "/v1/completions"), receive, send)
+        return sent[0]["status"]
+
+    assert asyncio.run(run()) == 408
+
+
+def httpx_scope(method: str, path: str) -> dict[str, Any]:
+    headers = [(b"content-type", b"application/json")]
+    return {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": headers, "root_path": "", "asgi": {"version": "3.0"}, "http_version": "1.1"}  # fmt: skip
+
+
+def test_request_ids_are_echoed_if_they_are_plain_and_made_if_not(folder: Path):
+    served = Served(folder, enable_request_id_headers=True)
+    assert served.get("/version", headers={"x-request-id": "abc.1"}).headers["x-request-id"] == "abc.1"
+    made = served.get("/version", headers={"x-request-id": "a b\t<script>"}).headers["x-request-id"]
+    assert len(made) == 32
+    assert served.get("/nowhere").headers["x-request-id"]
+    assert "x-request-id" not in Served(folder).get("/version").headers
+
+
+def test_a_prefix_that_a_proxy_left_on_is_taken_off(folder: Path):
+    served = Served(folder, root_path="/llm", api_key=["k"])
+    for path in ("/llm/v1/models", "/v1/models"):
+        assert served.get(path, headers={"authorization": "Bearer k"}).status_code == 200
+        assert served.get(path).status_code == 401
+    assert served.get("/llm/health").status_code == 200
+    assert served.get("/llm").status_code == 401
+
+
+def test_metrics_count_requests_tokens_and_times(saying: Callable[..., Served]):
+    served = saying("Hello world")
+    generated = served.chat().json()["usage"]["completion_tokens"]
+    served.chat(max_tokens=1)
+    served.chat(temperature="hot")
+    text = served.get("/metrics").text
+    assert served.metric('stoker_requests_finished_total{finish_reason="stop",model_name="org/tiny"}') == 1
+    assert served.metric('stoker_requests_finished_total{finish_reason="length",model_name="org/tiny"}') == 1
+    assert served.metric('stoker_generation_tokens_total{model_name="org/tiny"}') == generated + 1
+    assert served.metric('stoker_time_to_first_token_seconds_count{model_name="org/tiny"}') == 2
+    assert served.metric('stoker_inter_token_latency_seconds_count{model_name="org/tiny"}') == generated - 1
+    assert served.metric('stoker_engine_state{model_name="org/tiny",state="ready"}') == 1
+    assert served.metric('stoker_http_requests_total{method="POST",route="/v1/chat/completions",status="400"}') == 1
+    helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP") and len(line.split()) > 3}
+    named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {name for name in named if not name.endswith("_created")} <= helped
+    assert all(name.startswith("stoker_") for name in named)
+
+
+def test_one_line_tells_of_a_finished_request_and_nothing_of_what_was_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    served = Served(folder, enable_log_requests=True)
+    served.chat("canary-prompt", max_tokens=3, ignore_eos=True, stop="canary-stop", temperature=0.25)
+    served.get("/health")
+    served.get("/metrics")
+    ours = [record for record in caplog.records if record.name.startswith("stoker")]
+    arrival, finish = ours
+    assert arrival.facts["temperature"] == 0.25
+    assert finish.getMessage() == "POST /v1/chat/completions"
+    assert (finish.facts["status"], finish.facts["finish"], finish.facts["generated_tokens"]) == (200, "length", 3)
+    assert finish.facts["id"] == arrival.facts["id"]
+    assert "canary" not in "".join(f"{record.getMessage()} {record.facts}" for record in ours)
+
+
+def test_version_is_the_packages(served: Served):
+    from stoker import __version__
+
+    assert served.get("/version").json() == {"version": __version__}
+
+
+def test_errors_of_every_kind_share_one_shape(folder: Path):
+    served = Served(folder, api_key=["k"], max_request_bytes=100)
+    authorised = {"authorization": "Bearer k"}
+    answers: list[httpx.Response] = [
+        served.get("/v1/models"),
+        served.get("/nowhere", headers=authorised),
+        served.request("PUT", "/v1/models", headers=authorised),
+        served.request("POST", "/v1/completions", headers=authorised, content=b"x"),
+        served.request("POST", "/v1/completions", headers=authorised, content=b"x" * 101),
+    ]
+    assert [answer.status_code for answer in answers] == [401, 404, 405, 415, 413]
+    for answer in answers:
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
