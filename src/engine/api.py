@@ -52,6 +52,28 @@ class SamplingParams:
             object.__setattr__(self, "stop", tuple(self.stop or ()))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
 
+    def validate(self) -> None:
+        """Raises InvalidRequest for the first field that is out of its range. The vocabulary is not known here."""
+        ranges = (
+            ("n", self.n >= 1, "at least 1"),
+            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
+            ("min_tokens", 0 <= self.min_tokens <= (self.max_tokens or self.min_tokens), "0 to max_tokens"),
+            ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("top_k", self.top_k >= -1, "-1 or more"),
+            ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "-2 to 2"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "-2 to 2"),
+            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "more than 0"),
+            ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "a 64-bit integer"),
+            ("stop", all(self.stop), "strings that are not empty"),
+            ("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more"),
+            ("prompt_logprobs", self.prompt_logprobs is None or self.prompt_logprobs >= 0, "0 or more"),
+        )
+        for name, is_allowed, allowed in ranges:
+            if not is_allowed:
+                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; allowed: {allowed}", param=name)
+
     @property
     def is_greedy(self) -> bool:
         return self.temperature < 1e-5

@@ -1,0 +1,249 @@
+"""LLM: a model in this process, for batches of prompts; no server, no second process.
+
+llm = LLM("Qwen/Qwen3-0.6B", max_model_len=4096)
+for result in llm.generate(["Hello", "Once upon a time"], SamplingParams(max_tokens=32)):
+    print(result.outputs[0].text)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from .config import Resolved, fetch_model, load_deployment, read_machine_facts, read_model_facts, resolve
+from .engine.api import EngineRequest, InvalidRequest, QueueFull, SamplingParams, fan_out
+from .engine.engine_core import EngineCore
+from .engine.startup import build_core
+from .outputs import RequestOutput, SequenceCollector
+from .server.text.renderer import Renderer
+from .server.text.tokenizer import Tokenizer, too_long
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """Options have the names of the command line; what is not given comes from the environment, else is a default.
+
+    Raises ConfigError for an option this build does not have or a value it does not allow, ModelFilesError for a model
+    that is not there or cannot be run.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        tokenizer: str | None = None,
+        skip_tokenizer_init: bool | None = None,
+        revision: str | None = None,
+        dtype: str | None = None,
+        max_model_len: int | str | None = None,
+        gpu_memory_utilization: float | None = None,
+        seed: int | None = None,
+        hf_overrides: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """None leaves an option unset. `options`: any other option of the catalogue, such as max_num_seqs=8."""
+        named = {
+            "model": model,
+            "tokenizer": tokenizer,
+            "skip_tokenizer_init": skip_tokenizer_init,
+            "revision": revision,
+            "dtype": dtype,
+            "max_model_len": max_model_len,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "seed": seed,
+            "hf_overrides": hf_overrides,
+            **options,
+        }
+        arguments = {name: value for name, value in named.items() if value is not None}
+        deployment = load_deployment([], arguments=arguments)
+        fetch_model(deployment)
+        self._resolved: Resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+        self._tokenizer: Tokenizer | None = None
+        if not self._resolved.model.skip_tokenizer_init:
+            self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer)
+        self._renderer: Renderer | None = None
+        self._core: EngineCore | None = build_core(self._resolved)
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory of weights and KV cache back; nothing can be generated after it."""
+        self._core = None
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Raises RuntimeError with skip_tokenizer_init."""
+        if self._tokenizer is None:
+            raise RuntimeError("this LLM has no tokenizer: it was made with skip_tokenizer_init=True")
+        return self._tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What `generate` uses where none are given: the model's own recommendation, where it has one."""
+        return SamplingParams(**self._resolved.sampling_defaults)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """One result per prompt, in order.
+
+        prompts: text, token ids, or {"prompt": ...} or {"prompt_token_ids": ...}; or a list of these.
+        sampling_params: for all prompts, or one for each.
+        use_tqdm: show progress, if standard error is a terminal.
+        Raises InvalidRequest, before anything is generated, and RuntimeError if the engine fails in a step.
+        """
+        parsed = [self._parse(prompt) for prompt in _listed(prompts)]
+        return self._generate(parsed, sampling_params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """As `generate`, for one conversation or a list of them, through the model's chat template."""
+        tokenizer = self.get_tokenizer()
+        if chat_template is not None:
+            renderer = Renderer(tokenizer, chat_template)
+        else:
+            renderer = self._renderer = self._renderer or Renderer(tokenizer, self._resolved.chat_template)
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        parsed: list[tuple[str | None, list[int]]] = []
+        for conversation in conversations:
+            text = renderer.render(
+                conversation,  # type: ignore[arg-type]  # a list of messages, by the line above
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                template_kwargs=chat_template_kwargs,
+            )
+            parsed.append((text, tokenizer.encode(text, add_special_tokens=False)))
+        return self._generate(parsed, sampling_params, use_tqdm)
+
+    def _parse(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """(text, token ids) of one prompt."""
+        if isinstance(prompt, Mapping):
+            if "prompt_token_ids" in prompt:
+                return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+            if "prompt" not in prompt:
+                raise InvalidRequest("a prompt given as a dict needs `prompt` or `prompt_token_ids`", param="prompts")
+            return self._parse(prompt["prompt"])
+        if isinstance(prompt, str):
+            return prompt, self.get_tokenizer().encode(prompt)
+        token_ids: list[int] = list(prompt)
+        return None, token_ids
+
+    def _generate(
+        self,
+        prompts: list[tuple[str | None, list[int]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        if self._core is None:
+            raise RuntimeError("this LLM is closed")
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        sampling = _one_each(sampling_params, len(prompts))
+        collectors: dict[str, SequenceCollector] = {}
+        requests: list[EngineRequest] = []
+        results: list[RequestOutput] = []
+        for (text, token_ids), params in zip(prompts, sampling, strict=True):
+            request_id = str(next(self._numbers))
+            result = RequestOutput(request_id, text, token_ids, [])
+            self._check(params, token_ids)
+            for request in fan_out(EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=params)):
+                collectors[request.request_id] = SequenceCollector(result, request, self._tokenizer)
+                requests.append(request)
+            results.append(result)
+        with _progress(len(requests), show=use_tqdm) as advance:
+            _run(self._core, requests, collectors, advance)
+        return results
+
+    def _check(self, params: SamplingParams, token_ids: list[int]) -> None:
+        """Raises InvalidRequest for what can be told before anything runs."""
+        params.validate()
+        most, context = self._resolved.model.max_logprobs, self._resolved.model.max_model_len
+        for name in ("logprobs", "prompt_logprobs"):
+            asked = getattr(params, name)
+            if asked is not None and most != -1 and asked > most:
+                raise InvalidRequest(f"{name} is {asked}; max_logprobs allows {most}", param=name)
+        if params.stop and self._tokenizer is None:
+            raise InvalidRequest("stop strings need a tokenizer; use stop_token_ids", param="stop")
+        if len(token_ids) >= context:
+            raise too_long(len(token_ids), context, param="prompts")
+
+
+def _run(
+    core: EngineCore,
+    requests: list[EngineRequest],
+    collectors: Mapping[str, SequenceCollector],
+    advance: Callable[[], None],
+) -> None:
+    """Step until all are done. Whatever ends it early, an interrupt included, leaves the core empty."""
+    started = time.perf_counter()
+    waiting, unfinished = deque(requests), {request.request_id for request in requests}
+    try:
+        while waiting or core.has_work:
+            with contextlib.suppress(QueueFull):
+                while waiting:
+                    core.add(waiting[0])
+                    waiting.popleft()
+            for output in core.step():
+                if collectors[output.request_id].take(output, lambda: time.perf_counter() - started):
+                    unfinished.discard(output.request_id)
+                    if output.finish_reason is None:  # a stop string, which only the text shows
+                        core.abort(output.request_id)
+                    advance()
+    finally:
+        for request_id in unfinished:
+            core.abort(request_id)
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A list of prompts, also where one was given. Token ids are one prompt; a list of lists is several."""
+    if isinstance(prompts, str | Mapping) or (len(prompts) and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _one_each(sampling: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
+    if isinstance(sampling, SamplingParams):
+        return [sampling] * count
+    if len(sampling) != count:
+        raise InvalidRequest(f"{len(sampling)} sampling_params for {count} prompts", param="sampling_params")
+    return list(sampling)
+
+
+@contextlib.contextmanager
+def _progress(total: int, *, show: bool) -> Iterator[Callable[[], None]]:
+    """A bar on standard error, if that is a terminal; gives the function that counts one sequence as done."""
+    console = Console(stderr=True)
+    if not show or not console.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("sequences"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,176 @@
+"""LLM: the whole engine in this process, on a tiny random checkpoint."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.tiny_checkpoint import write_checkpoint
+
+from stoker import LLM, SamplingParams
+from stoker.config import ConfigError, ModelFilesError
+from stoker.engine.api import InvalidRequest
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+PROMPTS = ["Hello, world!", "The answer is 42, and", "def f(x):", "user assistant system", "日本語"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+def make(folder: Path, **options: object) -> LLM:
+    small = {"dtype": "float32", "num_gpu_blocks_override": 64, "max_num_seqs": 4, "num_threads": 1}
+    return LLM(str(folder), **{**small, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> Iterator[LLM]:
+    with make(folder) as made:
+        yield made
+
+
+def test_results_come_in_order_and_do_not_depend_on_the_batch(llm: LLM):
+    together = llm.generate(PROMPTS, GREEDY)
+    alone = [llm.generate(prompt, GREEDY)[0] for prompt in PROMPTS]
+    assert [result.prompt for result in together] == PROMPTS
+    for whole, single in zip(together, alone, strict=True):
+        assert whole.outputs[0].token_ids == single.outputs[0].token_ids
+        assert whole.outputs[0].text == llm.get_tokenizer().decode(whole.outputs[0].token_ids)
+        assert (whole.outputs[0].finish_reason, len(whole.outputs[0].token_ids)) == ("length", 12)
+        assert whole.finished
+
+
+def test_token_ids_are_a_prompt_in_every_form(llm: LLM):
+    ids = llm.get_tokenizer().encode(PROMPTS[0])
+    expected = llm.generate(PROMPTS[0], GREEDY)[0]
+    assert expected.prompt_token_ids == ids
+    for prompts in (ids, [ids], {"prompt_token_ids": ids}, [{"prompt_token_ids": ids}], {"prompt": PROMPTS[0]}):
+        assert llm.generate(prompts, GREEDY)[0].outputs == expected.outputs
+
+
+def test_each_prompt_may_have_its_own_parameters(llm: LLM):
+    results = llm.generate(PROMPTS[:2], [GREEDY, replace(GREEDY, max_tokens=3)])
+    assert [len(result.outputs[0].token_ids) for result in results] == [12, 3]
+    with pytest.raises(InvalidRequest, match="1 sampling_params for 2 prompts"):
+        llm.generate(PROMPTS[:2], [GREEDY])
+
+
+def test_n_gives_as_many_sequences_and_a_seed_repeats_them(llm: LLM):
+    params = SamplingParams(n=3, seed=7, max_tokens=8, ignore_eos=True)
+    first, second = llm.generate(PROMPTS[0], params)[0], llm.generate([PROMPTS[1], PROMPTS[0]], params)[1]
+    assert [output.index for output in first.outputs] == [0, 1, 2]
+    assert first.outputs == second.outputs
+    assert len({tuple(output.token_ids) for output in first.outputs}) > 1
+
+
+def test_a_stop_string_ends_the_text_before_it(llm: LLM):
+    whole = llm.generate(PROMPTS[0], GREEDY)[0].outputs[0]
+    stop = llm.get_tokenizer().decode(whole.token_ids[:6])[-2:]
+    cut = llm.generate(PROMPTS[0], replace(GREEDY, stop=(stop,)))[0].outputs[0]
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+
+
+def test_a_stop_token_id_ends_the_sequence_with_it(llm: LLM):
+    whole = llm.generate(PROMPTS[0], GREEDY)[0].outputs[0]
+    last = whole.token_ids[4]
+    cut = llm.generate(PROMPTS[0], replace(GREEDY, stop_token_ids=(last,)))[0].outputs[0]
+    assert cut.token_ids == whole.token_ids[: whole.token_ids.index(last) + 1]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", last)
+
+
+def test_logprobs_stand_under_their_token_ids(llm: LLM):
+    result = llm.generate(PROMPTS[0], replace(GREEDY, logprobs=2, prompt_logprobs=0))[0]
+    output = result.outputs[0]
+    assert output.logprobs is not None
+    assert output.cumulative_logprob is not None
+    drawn = [entry[token] for entry, token in zip(output.logprobs, output.token_ids, strict=True)]
+    assert {each.rank for each in drawn} == {1}
+    assert all(len(entry) == 2 for entry in output.logprobs)
+    assert output.cumulative_logprob == pytest.approx(sum(each.logprob for each in drawn))
+    assert drawn[0].decoded_token == llm.get_tokenizer().token_text(output.token_ids[0])
+    assert result.prompt_logprobs is not None
+    assert result.prompt_logprobs[0] is None
+    assert len(result.prompt_logprobs) == len(result.prompt_token_ids)
+
+
+def test_a_shared_prefix_is_computed_once(llm: LLM):
+    ids = list(range(10, 74))
+    llm.generate({"prompt_token_ids": ids}, GREEDY)
+    assert llm.generate({"prompt_token_ids": [*ids, 5]}, GREEDY)[0].num_cached_tokens == 64
+
+
+def test_chat_goes_through_the_template(llm: LLM):
+    conversation = [{"role": "user", "content": "Hello"}]
+    expected = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    one, two = llm.chat(conversation, GREEDY)[0], llm.chat([conversation, conversation], GREEDY)
+    assert one.prompt == expected
+    assert len(two) == 2
+    assert one.outputs == llm.generate(expected, GREEDY)[0].outputs == two[1].outputs
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "param"),
+    [
+        ({"prompt_token_ids": [400]}, GREEDY, "prompt"),
+        ({"prompt_token_ids": []}, GREEDY, "prompt"),
+        ({"prompt_token_ids": [1] * 128}, GREEDY, "prompts"),
+        ({"text": "a"}, GREEDY, "prompts"),
+        ("a", SamplingParams(temperature=-1), "temperature"),
+        ("a", SamplingParams(top_p=0), "top_p"),
+        ("a", SamplingParams(n=0), "n"),
+        ("a", SamplingParams(logprobs=21), "logprobs"),
+        ("a", SamplingParams(logit_bias={400: 1.0}), "logit_bias"),
+    ],
+)
+def test_a_request_that_can_never_be_served_names_its_field(
+    llm: LLM, prompt: object, params: SamplingParams, param: str
+):
+    with pytest.raises(InvalidRequest) as refused:
+        llm.generate([PROMPTS[0], prompt], [GREEDY, params])  # type: ignore[list-item]
+    assert refused.value.param == param
+    assert len(llm.generate(PROMPTS[0], GREEDY)) == 1  # and nothing of it is left
+
+
+def test_more_prompts_than_the_queue_holds_are_served_in_turn(folder: Path):
+    with make(folder, max_queued_requests=2, max_num_seqs=2) as small:
+        results = small.generate([[5, 6, index] for index in range(20)], GREEDY)
+    assert all(result.finished for result in results)
+
+
+def test_a_directory_without_tokenizer_works_on_token_ids(tmp_path: Path, folder: Path, llm: LLM):
+    bare = write_checkpoint(tmp_path / "bare", tokenizer=False)
+    ids = llm.get_tokenizer().encode(PROMPTS[0])
+    expected = llm.generate({"prompt_token_ids": ids}, GREEDY)[0].outputs[0].token_ids
+    with make(bare, skip_tokenizer_init=True) as blind:
+        output = blind.generate({"prompt_token_ids": ids}, GREEDY)[0].outputs[0]
+        assert (output.token_ids, output.text) == (expected, "")
+        with pytest.raises(RuntimeError, match="skip_tokenizer_init"):
+            blind.generate("text", GREEDY)
+        with pytest.raises(InvalidRequest, match="stop_token_ids"):
+            blind.generate({"prompt_token_ids": ids}, replace(GREEDY, stop=("a",)))
+    with pytest.raises(RuntimeError, match="closed"):
+        blind.generate({"prompt_token_ids": ids}, GREEDY)
+
+
+def test_an_option_this_build_does_not_have_is_an_error(folder: Path):
+    with pytest.raises(ConfigError, match="did you mean `max_num_seqs`"):
+        make(folder, max_num_seq=4)
+    with pytest.raises(ConfigError):
+        make(folder, dtype="float13")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path):
+    with pytest.raises(ModelFilesError):
+        LLM(str(tmp_path))
+
+
+def test_naming_the_package_imports_no_torch():
+    code = "import stoker, sys; stoker.SamplingParams(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": sys.path[0] + ":.dev"}).returncode == 0
