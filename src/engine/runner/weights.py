@@ -103,7 +103,7 @@ class DummyWeights:
             return
         generator = np.random.Generator(np.random.SFC64([self._seed, zlib.crc32(name.encode())]))
         flat = into.view(-1)
-        step = 1 << 20  # the passes below stay in a core's cache
+        step = 1 << 15  # small enough for one thread of torch: waking the others costs more than it saves
         for start in range(0, flat.numel(), step):
             part = flat[start : start + step]
             words = generator.integers(0, 2**64, -(-part.numel() // 4), dtype=np.uint64)  # each is four numbers
