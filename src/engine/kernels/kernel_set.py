@@ -16,6 +16,7 @@ from .paged_attention import PagedAttention, paged_attention_reference
 from .rope_and_store import RopeAndStore, rope_and_store_reference
 from .silu_and_mul import SiluAndMul, silu_and_mul_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
+from .top_tokens import TopTokens, top_tokens_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class KernelSet:
     silu_and_mul: SiluAndMul = silu_and_mul_reference
     draw: Draw = draw_reference
     softmax_mass: SoftmaxMass = softmax_mass_reference
+    top_tokens: TopTokens = top_tokens_reference
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
 

@@ -6,7 +6,6 @@ import torch
 
 from ..api import TokenLogprobs
 from ..kernels import KernelSet
-from .candidates import top_tokens
 
 
 def token_logprobs(
@@ -26,7 +25,7 @@ def token_logprobs(
     own = logits.gather(1, token_ids[:, None])
     ranks = ((logits > own).sum(-1) + 1).tolist()
     own_ids, own_logprobs = token_ids.tolist(), (own - normaliser).squeeze(1).tolist()
-    top_values, top_ids = top_tokens(logits.float(), min(max(counts), logits.shape[1]))
+    top_values, top_ids = kernels.top_tokens(logits, min(max(counts), logits.shape[1]))
     ids, logprobs = top_ids.tolist(), (top_values - normaliser).tolist()
     return [
         TokenLogprobs([own_ids[row], *ids[row][:count]], [own_logprobs[row], *logprobs[row][:count]], ranks[row])

@@ -16,7 +16,6 @@ import torch
 from ..api import TokenLogprobs
 from ..kernels import KernelSet
 from ..kernels.noise import exponential_noise, row_keys
-from .candidates import top_tokens
 from .logprobs import token_logprobs
 from .penalties import apply_bias, apply_penalties, forbid_early_end
 from .sampling_table import SamplingTable
@@ -80,7 +79,6 @@ class Sampler:
 
     def _draw_cut(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
         """Rows with top-k or top-p: from a window of the best tokens, or from all where that does not settle it."""
-        logits = logits.float()
         vocab_size = logits.shape[1]
         token_ids = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
         masses = self._masses(logits, slots)
@@ -116,7 +114,7 @@ class Sampler:
         width = window
         if (table.top_k[slots] > 0).all():
             width = min(window, int(table.top_k[slots].max()))
-        values, ids = top_tokens(logits, width)
+        values, ids = self._kernels.top_tokens(logits, width)
         temperature, min_p, top_p = (
             _like(logits, column[slots])[:, None] for column in (table.temperature, table.min_p, table.top_p)
         )

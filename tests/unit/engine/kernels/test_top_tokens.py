@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stoker.engine.sampling.candidates import top_tokens
+from stoker.engine.kernels.top_tokens import top_tokens_reference
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ def test_the_best_tokens_are_those_of_a_stable_sort(vocab_size: int, count: int)
     """Rounded to a few values, so that most tokens tie and the smaller id must win."""
     logits = (torch.randn(3, vocab_size, generator=torch.Generator().manual_seed(count)) * 3).round()
     logits[1] *= -1.0
-    values, ids = top_tokens(logits, count)
+    values, ids = top_tokens_reference(logits, count)
     expected = logits.sort(dim=-1, descending=True, stable=True)
     assert ids.tolist() == expected.indices[:, :count].tolist()
     assert torch.equal(values, expected.values[:, :count])
@@ -21,6 +21,6 @@ def test_the_best_tokens_are_those_of_a_stable_sort(vocab_size: int, count: int)
 
 def test_forbidden_tokens_come_last():
     logits = torch.tensor([[-torch.inf, 1.0, -torch.inf, -2.0]])
-    values, ids = top_tokens(logits, 4)
+    values, ids = top_tokens_reference(logits, 4)
     assert ids.tolist() == [[1, 3, 0, 2]]
     assert values.tolist() == [[1.0, -2.0, -torch.inf, -torch.inf]]

@@ -6,22 +6,26 @@ on the other rows. bfloat16 logits tie all the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+TopTokens = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 _BLOCK = 64
 _LAST_ID = 0x7FFFFFFF
 
 
-def top_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def top_tokens_reference(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` best tokens of each row, best first.
 
-    logits: [R, V] float32 without nan; count: at most V. Returns values [R, count] float32 and ids [R, count] int64.
+    logits: [R, V] in any float type, without nan; count: at most V. Returns values [R, count] float32 and ids [R, count] int64.
 
     The best `count` tokens lie in the `count` blocks with the best maxima: for a token of any other block, each of
     those blocks holds one that comes before it. So only the maxima and the chosen blocks are ordered.
     """
+    logits = logits.float()
     rows, vocab_size = logits.shape
     num_blocks = -(-vocab_size // _BLOCK)
     if count * 4 >= num_blocks:  # most blocks would be chosen

@@ -1,0 +1,191 @@
+// Passes over a vocabulary of logits: draw a token, sum the weights, find the best tokens.
+// What each computes is said by its reference in ../draw.py, ../softmax_mass.py and ../top_tokens.py; arithmetic is
+// float32 for every type.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "parallel.h"
+#include "vector.h"
+
+namespace {
+
+constexpr int64_t kLeastNumbers = 16384;  // below, a second thread costs more than it brings
+
+int64_t least_rows(int64_t numbers_per_row) { return 1 + kLeastNumbers / numbers_per_row; }
+
+ALWAYS_INLINE bool any(Ints mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#else
+    int32_t all = 0;
+    for (int i = 0; i < kWidth; i++) all |= mask[i];
+    return all != 0;
+#endif
+}
+
+// As load_up_to, with -infinity in the place of what is not there.
+template <class T>
+ALWAYS_INLINE Floats load_logits(const T* from, int64_t count) {
+    Floats values = load_up_to(from, count);
+    for (int64_t i = count; i < kWidth; i++) values[i] = -INFINITY;
+    return values;
+}
+
+template <class T>
+float largest(const T* logits, int64_t size) {
+    Floats top = broadcast(-INFINITY);
+    for_each_vector(size, [&](int64_t i, int64_t count) { top = maximum(load_logits(logits + i, count), top); });
+    float value = top[0];
+    for (int i = 1; i < kWidth; i++) value = top[i] > value ? top[i] : value;
+    return value;
+}
+
+template <class T>
+int64_t first_of(const T* logits, int64_t size, float value) {
+    int64_t i = 0;
+    while (i < size && !any(load_logits(logits + i, size - i < kWidth ? size - i : kWidth) == value)) i += kWidth;
+    for (; i < size; i++) {
+        if (load_first(logits + i, 1)[0] == value) return i;
+    }
+    return 0;  // nothing but NaN
+}
+
+// 31 mixed bits for every (key, token id): the hash of ../noise.py.
+ALWAYS_INLINE Ints hash(Bits ids, uint32_t first_key, uint32_t second_key) {
+    Bits bits = (ids * 0x9e3779b9u) ^ first_key;
+    bits ^= bits >> 16;
+    bits = bits * 0x7feb352du + second_key;
+    bits ^= bits >> 15;
+    bits *= 0x846ca68bu;
+    return (Ints)bits ^ ((Ints)bits >> 16);  // the sign bits shifted in clear bit 31
+}
+
+// weight / noise is largest for the drawn token. noise = -log(1 - u) is at least u, so a weight not above best * u
+// cannot win and its logarithm is never taken: of 152k tokens a few dozen are looked at closely.
+template <class T>
+int64_t draw_row(const T* logits, int64_t size, float temperature, float min_p, const uint32_t* keys) {
+    const float top = largest(logits, size);
+    if (temperature == 0) return first_of(logits, size, top);
+    Bits ids;
+    for (int i = 0; i < kWidth; i++) ids[i] = uint32_t(i);
+    float best = 0;
+    int64_t chosen = 0;
+    for_each_vector(size, [&](int64_t i, int64_t count) {
+        Floats weights = exponential((load_logits(logits + i, count) - top) / temperature);
+        weights = weights < min_p ? Floats{} : weights;
+        const Floats numbers = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
+        const Floats uniform = numbers * 0x1p-31f + 0x1p-32f;
+        if (any(weights > best * uniform)) {
+            for (int lane = 0; lane < kWidth; lane++) {
+                if (!(weights[lane] > best * uniform[lane])) continue;
+                const float score = weights[lane] / -std::log1p(-std::fmin(uniform[lane], 1 - 0x1p-24f));
+                if (score > best) best = score, chosen = i + lane;
+            }
+        }
+        ids += kWidth;
+    });
+    return chosen;
+}
+
+template <class T>
+double mass_of_row(const T* logits, int64_t size, float top, float temperature, float min_p) {
+    double mass = 0;
+    constexpr int64_t kRun = 64 * kWidth;  // summed in float32 before it is added to the double
+    for (int64_t begin = 0; begin < size; begin += kRun) {
+        Floats sums{};
+        for_each_vector(size - begin < kRun ? size - begin : kRun, [&](int64_t i, int64_t count) {
+            const Floats weights = exponential((load_logits(logits + begin + i, count) - top) / temperature);
+            sums += weights < min_p ? Floats{} : weights;
+        });
+        mass += sum(sums);
+    }
+    return mass;
+}
+
+template <class T>
+void draw(const T* logits, const float* temperatures, const float* min_ps, const uint32_t* keys, int64_t* chosen,
+          int64_t rows, int64_t vocab_size) {
+    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            chosen[row] = draw_row(logits + row * vocab_size, vocab_size, temperatures[row], min_ps[row], keys + 2 * row);
+        }
+    });
+}
+
+template <class T>
+void softmax_mass(const T* logits, const float* temperatures, const float* min_ps, float* tops, double* masses, int64_t rows,
+          int64_t vocab_size) {
+    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const T* values = logits + row * vocab_size;
+            tops[row] = largest(values, vocab_size);
+            masses[row] = mass_of_row(values, vocab_size, tops[row], temperatures[row], min_ps[row]);
+        }
+    });
+}
+
+struct Entry {
+    float value;
+    int32_t id;
+};
+
+bool comes_first(const Entry& a, const Entry& b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
+
+// The row is cut into at least `count` segments. The count-th largest of their maxima is no more than the count-th
+// largest logit, so one more pass keeps what is not below it, and only that little is ordered.
+template <class T>
+void top_of_row(const T* logits, int64_t size, int64_t count, float* values, int64_t* ids) {
+    float least = -INFINITY;
+    const int64_t width = size / (2 * count) / kWidth * kWidth;
+    if (width) {
+        std::vector<float> maxima;
+        for (int64_t begin = 0; begin < size; begin += width) {
+            maxima.push_back(largest(logits + begin, std::min(width, size - begin)));
+        }
+        std::nth_element(maxima.begin(), maxima.begin() + count - 1, maxima.end(), std::greater<float>());
+        least = maxima[size_t(count - 1)];
+    }
+    std::vector<Entry> entries;
+    for_each_vector(size, [&](int64_t i, int64_t lanes) {
+        const Floats logit = load_logits(logits + i, lanes);
+        if (least > -INFINITY && !any(logit >= least)) return;
+        for (int64_t lane = 0; lane < lanes; lane++) {
+            const float value = logit[lane] == logit[lane] ? logit[lane] : -INFINITY;
+            if (value >= least) entries.push_back({value, int32_t(i + lane)});
+        }
+    });
+    std::nth_element(entries.begin(), entries.begin() + count - 1, entries.end(), comes_first);
+    std::sort(entries.begin(), entries.begin() + count, comes_first);
+    for (int64_t i = 0; i < count; i++) values[i] = entries[size_t(i)].value, ids[i] = entries[size_t(i)].id;
+}
+
+template <class T>
+void top_tokens(const T* logits, float* values, int64_t* ids, int64_t rows, int64_t vocab_size, int64_t count) {
+    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            top_of_row(logits + row * vocab_size, vocab_size, count, values + row * count, ids + row * count);
+        }
+    });
+}
+
+}  // namespace
+
+#define EXPORT_FOR(T, suffix)                                                                                          \
+    EXPORT void draw_##suffix(const T* logits, const float* temperatures, const float* min_ps, const uint32_t* keys,   \
+                              int64_t* chosen, int64_t rows, int64_t vocab_size) {                                     \
+        draw(logits, temperatures, min_ps, keys, chosen, rows, vocab_size);                                            \
+    }                                                                                                                  \
+    EXPORT void softmax_mass_##suffix(const T* logits, const float* temperatures, const float* min_ps, float* tops,            \
+                              double* masses, int64_t rows, int64_t vocab_size) {                                      \
+        softmax_mass(logits, temperatures, min_ps, tops, masses, rows, vocab_size);                                            \
+    }                                                                                                                  \
+    EXPORT void top_tokens_##suffix(const T* logits, float* values, int64_t* ids, int64_t rows, int64_t vocab_size,    \
+                                    int64_t count) {                                                                   \
+        top_tokens(logits, values, ids, rows, vocab_size, count);                                                      \
+    }
+
+EXPORT_FOR(float, float32)
+EXPORT_FOR(BFloat16, bfloat16)
