@@ -1,8 +1,8 @@
 """Reading a deployment: what was written, what follows from it, and what is wrong with it. Imports no torch.
 
-    deployment = load_deployment(["deploy.yaml"])                     # Deployment, or ConfigError
-    facts = read_model_facts(deployment)                              # ModelFacts, or ModelFilesError
-    resolved = resolve(deployment, facts, read_machine_facts())       # Resolved, or ConfigError
+deployment = load_deployment(["deploy.yaml"])                     # Deployment, or ConfigError
+facts = read_model_facts(deployment)                              # ModelFacts, or ModelFilesError
+resolved = resolve(deployment, facts, read_machine_facts())       # Resolved, or ConfigError
 """
 
 from __future__ import annotations

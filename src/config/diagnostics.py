@@ -1,9 +1,9 @@
 """One finding about a deployment, and how it is shown: text for people, JSON for programs, lines for GitHub.
 
-    error[C103]: no such key `cache.block_sise`
-      --> deploy.yaml:5:3
-     5 |   block_sise: 16
-       |   ^^^^^^^^^^ did you mean `cache.block_size`?
+error[C103]: no such key `cache.block_sise`
+  --> deploy.yaml:5:3
+ 5 |   block_sise: 16
+   |   ^^^^^^^^^^ did you mean `cache.block_size`?
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Diagnostic:
             lines += _snippet(label, width)
         margin = " " * (width + 2)
         lines += [f"{margin}= {note}" for note in self.notes]
-        lines += [f"{margin}= fix: {fix}" for fix in self.fixes]
+        lines += [f"{margin}{'= fix:' if not index else '      '} {fix}" for index, fix in enumerate(self.fixes)]
         if not self.suggestions:
             lines.append(f"{margin}= more: engine explain {self.code}")
         return "\n".join(lines)
@@ -148,4 +148,3 @@ def show(diagnostics: Sequence[Diagnostic], output: OutputFormat = "text") -> st
     if output == "github":
         return "\n".join(diagnostic.as_github() for diagnostic in diagnostics)
     return "\n\n".join(diagnostic.as_text() for diagnostic in diagnostics)
-

@@ -1,9 +1,9 @@
 """Errors of reading a deployment.
 
-    DeploymentError
-      ConfigError        what was written is wrong; holds every Diagnostic of the run
-      ModelFilesError    the model's files are missing, damaged or of a kind that this build does not run
-        ModelNotLocal    the model is a hub id that is not on this machine yet
+DeploymentError
+  ConfigError        what was written is wrong; holds every Diagnostic of the run
+  ModelFilesError    the model's files are missing, damaged or of a kind that this build does not run
+    ModelNotLocal    the model is a hub id that is not on this machine yet
 """
 
 from __future__ import annotations

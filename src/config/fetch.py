@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import ModelFilesError, ModelNotLocal
+from .resolve.facts import hub_cache
 from .resolve.model_files import locate
 
 if TYPE_CHECKING:
@@ -21,13 +22,15 @@ def fetch_model(deployment: Deployment) -> Path:
     Raises ModelFilesError if the hub does not have it or cannot be reached. A download that was cut goes on where it
     stopped. With load_format dummy no weights are fetched.
     """
-    model, load = deployment.model, deployment.load
-    patterns = tuple(p for p in MODEL_FILES if load.load_format != "dummy" or p != "*.safetensors")
+    model, cache = deployment.model, hub_cache(deployment)
+    patterns = tuple(p for p in MODEL_FILES if deployment.load.load_format != "dummy" or p != "*.safetensors")
     token = model.hf_token.get_secret_value() if model.hf_token else None
-    folder = _located_or_fetched(model.model, model.revision, load.download_dir, "config.json", patterns, token)
+    name = deployment.located("model.model")
+    folder = _located_or_fetched(name, model.revision, cache, "config.json", patterns, token)
     if model.tokenizer != "auto" and not model.skip_tokenizer_init:
         revision = model.revision if model.tokenizer == model.model else None
-        _located_or_fetched(model.tokenizer, revision, load.download_dir, "tokenizer.json", TOKENIZER_FILES, token)
+        name = deployment.located("model.tokenizer")
+        _located_or_fetched(name, revision, cache, "tokenizer.json", TOKENIZER_FILES, token)
     return folder
 
 

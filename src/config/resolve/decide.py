@@ -6,14 +6,15 @@ while a hub model is not on this machine).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..origin import DEFAULT, Layer, Origin
-from ..schema.deployment import DeploymentConfig
 from ..schema.types import format_about
 from .resolved import MachineFacts, MemoryPlan, ModelFacts
+
+if TYPE_CHECKING:
+    from ..load import Deployment
 
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and it is memory that other programs miss
 QUEUED_PER_KV_TOKEN = 16
@@ -49,17 +50,16 @@ class Decisions:
         self.undecided.discard(path)
 
 
-def decide(
-    config: DeploymentConfig, origins: Mapping[str, Origin], facts: ModelFacts | None, machine: MachineFacts
-) -> Decisions:
+def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFacts) -> Decisions:
     """Fill every `auto` that can be filled."""
+    config = deployment.config
     sections = ("model", "load", "cache", "scheduler", "device", "server")
     # getattr, not model_dump: secrets and tuples stay as they are
     values = {
         section: {name: getattr(getattr(config, section), name) for name in type(getattr(config, section)).model_fields}
         for section in sections
     }
-    done = Decisions(values=values, origins=dict(origins), facts=facts, machine=machine)
+    done = Decisions(values=values, origins=dict(deployment.origins), facts=facts, machine=machine)
     _device(done)
     _scheduler(done)
     if facts is None:
@@ -173,7 +173,7 @@ def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int
         (room, f"what cache.gpu_memory_utilization ({share:g}) leaves beside the weights"),
         key=lambda choice: choice[0],
     )
-    blocks = max(0, wanted // block_bytes)
+    blocks = max(0, int(wanted) // block_bytes)
     done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R221", reason)
     return blocks
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelFilesError
-from ..schema.deployment import DeploymentConfig
 from .model_files import WeightFiles, locate, read_json, read_weight_files
 from .resolved import ModelFacts, RopeFacts
+
+if TYPE_CHECKING:
+    from ..load import Deployment
 
 SAMPLING_DEFAULTS = {  # name in generation_config.json -> ours
     "temperature": "temperature",
@@ -23,6 +25,14 @@ SAMPLING_DEFAULTS = {  # name in generation_config.json -> ours
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
+}
+_READ_KEYS = {  # of config.json, under any spelling
+    *("architectures", "attention_bias", "bos_token_id", "dtype", "eos_token_id", "head_dim", "hidden_act"),
+    *("hidden_size", "intermediate_size", "layer_types", "max_position_embeddings", "max_window_layers", "mlp_bias"),
+    *("num_attention_heads", "num_hidden_layers", "num_key_value_heads", "original_max_position_embeddings"),
+    *("pad_token_id", "partial_rotary_factor", "quantization_config", "rms_norm_eps", "rope_parameters"),
+    *("rope_scaling", "rope_theta", "sliding_window", "tie_word_embeddings", "torch_dtype", "use_sliding_window"),
+    "vocab_size",
 }
 _SAFETENSORS_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -84,19 +94,18 @@ FAMILIES = {
         attention_bias=False,
         attention_out_bias=False,
     ),
-    "Qwen2ForCausalLM": Family(
-        "qwen2", _QWEN, attention_bias=True, attention_out_bias=False, window_by_layer=True
-    ),
+    "Qwen2ForCausalLM": Family("qwen2", _QWEN, attention_bias=True, attention_out_bias=False, window_by_layer=True),
     "Qwen3ForCausalLM": Family("qwen3", _QWEN | {"head_dim": 128}, qk_norm=True, window_by_layer=True),
 }
 
 
-def read_facts(config: DeploymentConfig) -> ModelFacts:
-    """Everything known about the model without loading it. Paths in `config` must be absolute or hub ids.
+def read_facts(deployment: Deployment) -> ModelFacts:
+    """Everything known about the model without loading it.
 
     Raises ModelFilesError (exit code 3), naming file and fault; ModelNotLocal if it must be downloaded first.
     """
-    folder = locate(config.model.model, config.model.revision, config.load.download_dir)
+    config, cache = deployment.config, hub_cache(deployment)
+    folder = locate(deployment.located("model.model"), config.model.revision, cache)
     written = read_json(folder / "config.json")
     merged = _apply_overrides(written, config.model.hf_overrides)
     reader = _Reader(folder / "config.json", merged)
@@ -108,13 +117,14 @@ def read_facts(config: DeploymentConfig) -> ModelFacts:
     else:
         weights = read_weight_files(folder, tied=shape["tie_word_embeddings"])
         num_parameters = weights.num_parameters
-    generation = _generation_config(folder, config.model.generation_config)
+    generation = _generation_config(folder, deployment)
+    rope = _rope(reader, merged)
     return ModelFacts(
         model_path=str(folder),
         architecture=name,
         model_type=family.model_type,
         **shape,
-        rope=_rope(reader, merged),
+        rope=rope,
         checkpoint_dtype=_checkpoint_dtype(reader, weights),
         num_parameters=num_parameters,
         eos_token_ids=_eos_ids(reader, folder, shape["vocab_size"]),
@@ -125,10 +135,16 @@ def read_facts(config: DeploymentConfig) -> ModelFacts:
         }
         if generation.get("do_sample", True) is not False
         else {"temperature": 0.0},
-        tokenizer_path=_tokenizer_path(config, folder),
+        tokenizer_path=_tokenizer_path(deployment, folder),
         weight_files=weights.names if weights else (),
         hf_config=merged,
+        unused_overrides=tuple(key for key in config.model.hf_overrides if key not in {*written, *_READ_KEYS}),
     )
+
+
+def hub_cache(deployment: Deployment) -> str | None:
+    """Folder of downloaded models; None for the hub's own."""
+    return deployment.located("load.download_dir") if deployment.load.download_dir is not None else None
 
 
 class _Reader:
@@ -179,9 +195,7 @@ def merge_deep(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     merged = dict(base)
     for key, value in changes.items():
         below = merged.get(key)
-        merged[key] = (
-            merge_deep(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-        )
+        merged[key] = merge_deep(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
 
 
@@ -316,24 +330,27 @@ def _count_parameters(shape: Mapping[str, Any]) -> int:
     return int(embeddings + shape["num_layers"] * (attention + mlp + 2 * hidden) + hidden)
 
 
-def _generation_config(folder: Path, source: str) -> dict[str, Any]:
+def _generation_config(folder: Path, deployment: Deployment) -> dict[str, Any]:
     """The file that `model.generation_config` names; empty for `none`, or if the model brings none."""
-    if source == "none":
-        return {}
-    if source == "auto":
-        path = folder / "generation_config.json"
-        return read_json(path) if path.is_file() else {}
-    path = Path(source)
-    return read_json(path / "generation_config.json" if path.is_dir() else path)
+    match deployment.model.generation_config:
+        case "none":
+            return {}
+        case "auto":
+            path = folder / "generation_config.json"
+            return read_json(path) if path.is_file() else {}
+        case _:
+            path = Path(deployment.located("model.generation_config"))
+            return read_json(path / "generation_config.json" if path.is_dir() else path)
 
 
-def _tokenizer_path(config: DeploymentConfig, folder: Path) -> str | None:
-    if config.model.skip_tokenizer_init:
+def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
+    model = deployment.model
+    if model.skip_tokenizer_init:
         return None
-    if config.model.tokenizer != "auto":
+    if model.tokenizer != "auto":
         # revision belongs to the model's repository, another repository has its own main branch
-        revision = config.model.revision if config.model.tokenizer == config.model.model else None
-        folder = locate(config.model.tokenizer, revision, config.load.download_dir, wanted="tokenizer.json")
+        revision = model.revision if model.tokenizer == model.model else None
+        folder = locate(deployment.located("model.tokenizer"), revision, hub_cache(deployment), "tokenizer.json")
     if not (folder / "tokenizer.json").is_file():
         raise ModelFilesError(
             f"{folder}: holds no tokenizer.json; name a tokenizer with `model.tokenizer`, or serve token ids only "

@@ -76,7 +76,7 @@ def _linux_cores(root: Path) -> int:
 
 def _linux_memory(root: Path) -> tuple[int, int]:
     """Total and available bytes; a cgroup's limit counts as the total, its page cache as available."""
-    fields = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
+    fields: dict[str, str] = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
     total = int(fields.get("MemTotal", 0)) * 1024
     available = int(fields.get("MemAvailable", fields.get("MemFree", 0))) * 1024
     for folder in _cgroup_folders(root, "memory"):

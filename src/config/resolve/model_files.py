@@ -6,6 +6,7 @@ are ever opened: the other formats can run code.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -52,10 +53,8 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, wan
     hub = Path(cache).expanduser() if cache else _hub_cache()
     repository = hub / f"models--{name.replace('/', '--')}"
     commit = revision or "main"
-    try:
+    with contextlib.suppress(OSError):  # no such branch or tag here: it is a commit, or not here
         commit = (repository / "refs" / commit).read_text().strip()
-    except OSError:
-        pass  # no such branch or tag here: it is a commit, or not here
     snapshot = repository / "snapshots" / commit
     if (snapshot / wanted).is_file():
         return snapshot

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..diagnostics import Diagnostic, in_order
 from ..errors import ConfigError
-from ..schema.deployment import DeploymentConfig
-from .decide import decide
+from .checker import broken_rules
+from .decide import Decisions, decide
 from .facts import read_facts
 from .resolved import (
     MachineFacts,
@@ -19,9 +21,19 @@ from .resolved import (
     ResolvedScheduler,
     ResolvedServer,
 )
+from .values import Values
 
 if TYPE_CHECKING:
     from ..load import Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Decided values and every rule that they break; with no model facts, as far as that goes."""
+
+    decisions: Decisions
+    values: Values
+    findings: tuple[Diagnostic, ...]
 
 
 def read_model_facts(deployment: Deployment) -> ModelFacts:
@@ -29,26 +41,39 @@ def read_model_facts(deployment: Deployment) -> ModelFacts:
 
     Raises ModelFilesError, and ModelNotLocal for a hub id that `fetch_model` has to bring first.
     """
-    return read_facts(deployment.config)
+    return read_facts(deployment)
+
+
+def examine(deployment: Deployment, facts: ModelFacts | None, machine: MachineFacts) -> Examined:
+    """Decide and check as much as can be. `facts` is None while the model is not on this machine."""
+    decisions = decide(deployment, facts, machine)
+    values = Values(deployment, decisions)
+    findings = in_order([*deployment.warnings, *broken_rules(deployment, values)])
+    return Examined(decisions, values, tuple(findings))
 
 
 def resolve(deployment: Deployment, facts: ModelFacts, machine: MachineFacts) -> Resolved:
     """Every value decided and every rule checked. Raises ConfigError with all that is wrong."""
-    done = decide(deployment.config, deployment.origins, facts, machine)
-    assert done.memory is not None
-    values = done.values
+    examined = examine(deployment, facts, machine)
+    if any(finding.is_error for finding in examined.findings):
+        raise ConfigError(examined.findings)
+    decisions = examined.decisions
+    sections = decisions.values
+    assert decisions.memory is not None
     return Resolved(
-        model=ResolvedModel.model_validate(values["model"]),
-        load=ResolvedLoad.model_validate(values["load"]),
-        cache=ResolvedCache.model_validate(values["cache"]),
-        scheduler=ResolvedScheduler.model_validate(values["scheduler"]),
-        device=ResolvedDevice.model_validate(values["device"]),
-        server=ResolvedServer.model_validate(values["server"]),
+        model=ResolvedModel.model_validate(sections["model"]),
+        load=ResolvedLoad.model_validate(sections["load"]),
+        cache=ResolvedCache.model_validate(sections["cache"]),
+        scheduler=ResolvedScheduler.model_validate(sections["scheduler"]),
+        device=ResolvedDevice.model_validate(sections["device"]),
+        server=ResolvedServer.model_validate(sections["server"]),
         facts=facts,
         machine=machine,
-        memory=done.memory,
+        memory=decisions.memory,
         model_path=facts.model_path,
-        num_kv_blocks=done.num_kv_blocks,
-        sampling_defaults={**facts.sampling_defaults, **values["model"]["override_generation_config"]},
-        origins=done.origins,
+        num_kv_blocks=decisions.num_kv_blocks,
+        chat_template=examined.values.template_text,
+        sampling_defaults={**facts.sampling_defaults, **examined.values.sampling_overrides},
+        origins=decisions.origins,
+        warnings=tuple(finding.as_text() for finding in examined.findings),
     )

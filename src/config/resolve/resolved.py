@@ -66,6 +66,7 @@ class ModelFacts(Record):
     tokenizer_path: str | None  # directory that holds tokenizer.json; None with skip_tokenizer_init
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     hf_config: dict[str, Any]  # config.json after hf_overrides
+    unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 
     def weights_bytes(self, dtype: str) -> int:
         """Bytes of all weights when held in `dtype`."""
@@ -154,6 +155,7 @@ class Resolved(Record):
     chat_template: str | None = None  # text of server.chat_template; None: the tokenizer's own
     sampling_defaults: dict[str, Any] = {}  # generation_config with override_generation_config applied
     origins: dict[str, Origin] = {}
+    warnings: tuple[str, ...] = ()  # as they are shown to people
 
     def origin(self, path: str) -> Origin:
         """Where the value at a dotted path such as `cache.block_size` comes from."""

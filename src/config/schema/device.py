@@ -21,10 +21,10 @@ class DeviceConfig(Section):
             reload="process",
             refused={
                 "cuda": "this build runs on CPUs only; write cpu or auto",
-                **{
-                    name: "not supported; write cpu or auto"
-                    for name in ("gpu", "rocm", "mps", "tpu", "xpu", "hpu", "neuron", "openvino")
-                },
+                **dict.fromkeys(
+                    ("gpu", "rocm", "mps", "tpu", "xpu", "hpu", "neuron", "openvino"),
+                    "not supported; write cpu or auto",
+                ),
             },
         ),
     )

@@ -200,7 +200,8 @@ def _limit(bound: Any, option: Option) -> str:
 @cache
 def _adapter(path: str) -> TypeAdapter[Any]:
     info = options()[path].info
-    return TypeAdapter(Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation)
+    annotation: Any = info.annotation
+    return TypeAdapter(Annotated[annotation, *info.metadata] if info.metadata else annotation)
 
 
 @cache
@@ -221,9 +222,7 @@ def options() -> dict[str, Option]:
 @cache
 def sections() -> dict[str, type[Section]]:
     """Section name -> class, in the order of the manifest."""
-    return {
-        name: section for name in DeploymentConfig.model_fields if (section := section_class(name)) is not None
-    }
+    return {name: section for name in DeploymentConfig.model_fields if (section := section_class(name)) is not None}
 
 
 def section_class(name: str) -> type[Section] | None:

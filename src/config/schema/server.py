@@ -134,7 +134,7 @@ class ServerConfig(Section):
     )
     enable_prompt_tokens_details: Flag = Field(
         False,
-        description="Add `prompt_tokens_details.cached_tokens` to usage: prompt tokens that came from the prefix cache.",
+        description="Add `prompt_tokens_details.cached_tokens` to usage: prompt tokens found in the prefix cache.",
         examples=[True],
         json_schema_extra=about(reload="hot"),
     )

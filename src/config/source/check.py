@@ -23,7 +23,16 @@ _OUT_OF_RANGE = {
     "string_too_short",
     "string_pattern_mismatch",
 }
-_YES = {"yes": "true", "on": "true", "1": "true", "y": "true", "no": "false", "off": "false", "0": "false", "n": "false"}
+_YES = {
+    "yes": "true",
+    "on": "true",
+    "1": "true",
+    "y": "true",
+    "no": "false",
+    "off": "false",
+    "0": "false",
+    "n": "false",
+}
 _MAX_SHOWN = 60  # characters of a value in a message
 
 
@@ -140,7 +149,7 @@ def _choices_like(option: Option, node: Node) -> list[str]:
     text = node.text or ""
     if option.kind == "flag":
         return [_YES[text.lower()]] if text.lower() in _YES else []
-    return close(text, [choice for choice in map(str, option.choices)]) if len(option.choices) > 1 else []
+    return close(text, list(map(str, option.choices))) if len(option.choices) > 1 else []
 
 
 def _shown(option: Option, node: Node) -> str:

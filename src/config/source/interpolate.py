@@ -84,7 +84,11 @@ def _value(text: str, dollar: int, end: int, env: Mapping[str, str], offset: int
     rest = body[match.end() :] if match else ""
     if match is None or (rest and not rest.startswith((":-", ":?"))):
         raise InterpolationError(
-            "C112", f"`{text[dollar : end + 1]}` cannot be read", start, stop, "forms: ${VAR} ${VAR:-default} ${VAR:?message}"
+            "C112",
+            f"`{text[dollar : end + 1]}` cannot be read",
+            start,
+            stop,
+            "forms: ${VAR} ${VAR:-default} ${VAR:?message}",
         )
     name, value = match[0], env.get(match[0])
     if rest.startswith(":-") and not value:

@@ -100,5 +100,3 @@ def _said(section: str, name: str, suggestions: list[str]) -> str:
     if section and not keys:
         return f"`{section}` has no options in this build"
     return ""
-
-

@@ -254,6 +254,4 @@ def _unknown(words: Sequence[str], index: int, own: Mapping[str, bool]) -> Diagn
         suggestions = [option.flags[-1]]
     text = SourceText(Layer.COMMAND_LINE, name, [name])  # without the value: it may be a secret
     label = Label(Span(text, 1, 1, 1, len(name) + 1), did_you_mean(suggestions))
-    return Diagnostic(
-        code="C120", message=f"no such option `{name}`", labels=(label,), suggestions=tuple(suggestions)
-    )
+    return Diagnostic(code="C120", message=f"no such option `{name}`", labels=(label,), suggestions=tuple(suggestions))

@@ -47,5 +47,3 @@ def _reasoned(node: Node) -> Node:
     value, why = node.value["value"], node.value["why"]
     value.key, value.reason = node.key, str(why.value)
     return value
-
-

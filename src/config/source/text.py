@@ -116,7 +116,7 @@ class SourceText:
     def _covered(self, number: int, found: list[tuple[int, int]]) -> bool:
         """Whether the parts found by name are known by place already; those places are exact."""
         known = [(start, end) for at, start, end in self.secrets if at == number]
-        return bool(found) and all(any(start <= at < end for start, end in known) for at, _ in found)
+        return bool(found) and all(any(first <= at < end for first, end in known) for at, _ in found)
 
 
 @dataclass(frozen=True, slots=True)

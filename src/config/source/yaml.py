@@ -8,7 +8,6 @@ count as often as they are used. `<<` merges mappings, as people who write ancho
 from __future__ import annotations
 
 import re
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -243,5 +242,3 @@ def _bad_character(error: yaml.YAMLError, text: str, source: SourceText) -> Diag
 def lines_of(text: str) -> list[str]:
     """Lines as YAML counts them."""
     return re.split(r"\r\n|[\n\r\x85\u2028\u2029]", text)
-
-

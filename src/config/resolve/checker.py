@@ -1,0 +1,52 @@
+"""Checking all rules over decided values; each broken one points at every line that it binds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..diagnostics import Diagnostic, Label
+from ..origin import DEFAULT
+from ..schema.options import options
+from .rules import RULES, Rule
+from .values import Values
+
+if TYPE_CHECKING:
+    from ..load import Deployment
+
+
+def broken_rules(deployment: Deployment, values: Values) -> list[Diagnostic]:
+    """A finding for every rule that does not hold. Rules that wait for the model's files are passed over."""
+    decisions = values.decisions
+    return [
+        _finding(rule, deployment, values)
+        for rule in RULES
+        if not (rule.needs_model and decisions.facts is None)
+        and not decisions.undecided.intersection(rule.fields)
+        and rule.is_broken(values)
+    ]
+
+
+def _finding(rule: Rule, deployment: Deployment, values: Values) -> Diagnostic:
+    numbers = values.numbers()
+    labels = [Label(span) for path in rule.fields if (span := deployment.spans.get(path)) is not None]
+    return Diagnostic(
+        code=rule.id,
+        severity=rule.severity,
+        message=rule.message.format_map(numbers),
+        path=rule.fields[0],
+        labels=tuple(labels),
+        notes=tuple(_note(path, values) for path in rule.fields if _counts(path, deployment, values)),
+        fixes=tuple(fix for template in rule.fixes if (fix := template.format_map(numbers))),
+        exit_code=rule.exit_code,
+    )
+
+
+def _counts(path: str, deployment: Deployment, values: Values) -> bool:
+    """Whether a value that nobody wrote is worth telling: it was decided, or its default is not nothing."""
+    return path not in deployment.spans and values.decisions.get(path) not in (None, (), {})
+
+
+def _note(path: str, values: Values) -> str:
+    origin = values.decisions.origins.get(path, DEFAULT)
+    value = options()[path].show(values.decisions.get(path))
+    return f"`{path}` is {str(value).lower() if isinstance(value, bool) else value} ({origin})"

@@ -1,0 +1,163 @@
+"""Decided values as rules see them: by option name, with the numbers that messages tell."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..schema.options import options
+from ..schema.types import format_about, format_size
+from ..suggest import close, did_you_mean
+from .decide import Decisions
+from .facts import SAMPLING_DEFAULTS
+from .resolved import DTYPE_BYTES, MachineFacts
+
+if TYPE_CHECKING:
+    from ..load import Deployment
+    from ..schema.deployment import DeploymentConfig
+
+MAX_TEMPLATE_BYTES = 1 << 20
+_SAMPLING = {  # name -> least, most; the least itself excluded where a flag says so
+    "temperature": (0.0, 1e6, False),
+    "top_p": (0.0, 1.0, True),
+    "top_k": (-1.0, 2**31, False),
+    "min_p": (0.0, 1.0, False),
+    "repetition_penalty": (0.0, 1e6, True),
+    "presence_penalty": (-2.0, 2.0, False),
+    "frequency_penalty": (-2.0, 2.0, False),
+    "max_tokens": (1.0, 2**31, False),
+}
+_WHOLE = {"top_k", "max_tokens"}
+
+
+class Values:
+    """An option's value by its name (`v.max_num_seqs`), and what follows from several of them."""
+
+    def __init__(self, deployment: Deployment, decisions: Decisions) -> None:
+        self.deployment = deployment
+        self.decisions = decisions
+
+    def __getattr__(self, name: str) -> Any:
+        for section in self.decisions.values.values():
+            if name in section:
+                return section[name]
+        raise AttributeError(name)
+
+    @property
+    def config(self) -> DeploymentConfig:
+        return self.deployment.config
+
+    @property
+    def machine(self) -> MachineFacts:
+        return self.decisions.machine
+
+    def is_written(self, path: str) -> bool:
+        return self.decisions.is_written(path)
+
+    def located(self, path: str) -> str:
+        return self.deployment.located(path)
+
+    @property
+    def is_kv_written(self) -> bool:
+        """Whether a person fixed the size of the KV cache."""
+        return self.num_gpu_blocks_override is not None or self.is_written("cache.kv_cache_memory_bytes")
+
+    @property
+    def num_kv_blocks(self) -> int:
+        return self.decisions.num_kv_blocks
+
+    @property
+    def num_kv_tokens(self) -> int:
+        return self.num_kv_blocks * int(self.block_size)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.decisions.memory.total_bytes if self.decisions.memory else 0
+
+    @property
+    def model_limit(self) -> int:
+        return self.decisions.facts.max_position_embeddings if self.decisions.facts else 0
+
+    @property
+    def unused_overrides(self) -> str:
+        names = self.decisions.facts.unused_overrides if self.decisions.facts else ()
+        return ", ".join(f"`{name}`" for name in names)
+
+    @cached_property
+    def template_text(self) -> str | None:
+        """The chat template: the file's text, or the value itself; None if it is neither."""
+        value = self.config.server.chat_template
+        if value is None:
+            return None
+        if "{{" in value or "{%" in value:
+            return value
+        path = Path(self.located("server.chat_template"))
+        try:
+            if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
+                return None
+            return path.read_text("utf-8")
+        except (OSError, ValueError):
+            return None
+
+    @cached_property
+    def sampling_overrides(self) -> dict[str, Any]:
+        """override_generation_config under this project's names."""
+        return {SAMPLING_DEFAULTS.get(key, key): value for key, value in self.override_generation_config.items()}
+
+    @cached_property
+    def sampling_problem(self) -> str:
+        """What is wrong with override_generation_config; empty if nothing is."""
+        for name, value in self.sampling_overrides.items():
+            if name not in _SAMPLING:
+                hint = did_you_mean(close(name, _SAMPLING)) or f"known are {', '.join(_SAMPLING)}"
+                return f"no sampling parameter `{name}`; {hint}"
+            least, most, is_open = _SAMPLING[name]
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"`{name}` is {value!r}, which is no number"
+            if not (least < value <= most if is_open else least <= value <= most):
+                bound = "more than" if is_open else "at least"
+                return f"`{name}` is {value}; allowed: {bound} {least:g}, at most {most:g}"
+            if name in _WHOLE and value != int(value):
+                return f"`{name}` is {value}, which is no whole number"
+        return ""
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything that a message may name."""
+        said: dict[str, Any] = {}
+        for section, values in self.decisions.values.items():
+            for name, value in values.items():
+                said[name] = options()[f"{section}.{name}"].show(value)
+        said |= {
+            "num_cores": self.machine.num_cores,
+            "available": format_about(self.machine.available_memory_bytes),
+            "sampling_problem": self.sampling_problem,
+            "unused_overrides": self.unused_overrides,
+            "model_limit": self.model_limit,
+            "num_kv_blocks": self.num_kv_blocks,
+        }
+        memory, facts = self.decisions.memory, self.decisions.facts
+        if memory is not None and facts is not None:
+            blocks = -(-int(self.max_model_len) // int(self.block_size))
+            one = blocks * int(self.block_size) * memory.kv_bytes_per_token
+            room = max(0, self.machine.available_memory_bytes - memory.weights_bytes)
+            said |= {
+                "num_kv_tokens": self.num_kv_tokens,
+                "one_sequence": format_about(one),
+                "one_sequence_exact": format_size(-(-one // 1024**2) * 1024**2),
+                "kv_cache": format_about(memory.kv_cache_bytes),
+                "weights": format_about(memory.weights_bytes),
+                "budget": format_about(memory.budget_bytes),
+                "total": format_about(memory.total_bytes),
+                "kv_room": format_size(room // 1024**2 * 1024**2),
+                "smaller_weights": self._smaller_weights(),
+            }
+        return said
+
+    def _smaller_weights(self) -> str:
+        """What bfloat16 would need; empty if it is bfloat16 already."""
+        facts = self.decisions.facts
+        if facts is None or DTYPE_BYTES[self.dtype] == 2:
+            return ""
+        half = format_about(facts.weights_bytes("bfloat16"))
+        return f"or `model.dtype: bfloat16`, in which the weights need {half} and the KV cache half as much"
