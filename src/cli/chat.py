@@ -1,0 +1,44 @@
+"""`engine chat`: a conversation with a running server, or one message with -q."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from .remote import Remote, RemoteError
+from .talk import talk
+
+
+def run(
+    url: str = "http://localhost:8000/v1",
+    model_name: str | None = None,
+    api_key: str | None = None,
+    system_prompt: str | None = None,
+    quick: str | None = None,
+) -> int:
+    """Returns the exit code: 0, or 1 when the server cannot be reached or refuses the only message."""
+    try:
+        remote = Remote(url, api_key)
+        model = model_name or remote.first_model()
+    except RemoteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+
+    def answer(text: str) -> Iterator[str]:
+        messages.append({"role": "user", "content": text})
+        said: list[str] = []
+        try:
+            for choice in remote.stream("/chat/completions", {"model": model, "messages": messages}):
+                delta: dict[str, Any] = choice.get("delta") or {}
+                if delta.get("content"):
+                    said.append(delta["content"])
+                    yield delta["content"]
+        finally:
+            if said:
+                messages.append({"role": "assistant", "content": "".join(said)})
+            else:
+                messages.pop()  # a question without an answer would stand before the next one
+
+    return talk(answer, quick, f"{model} at {url}; an empty line or Ctrl-D ends")

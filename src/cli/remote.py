@@ -1,0 +1,104 @@
+"""A running server as the terminal verbs see it: its models, and answers as they are generated. No library needed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+CONNECT_LIMIT_S = 10.0
+ANSWER_LIMIT_S = 600.0  # for the next piece of an answer: a queue may be in front of it
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+class RemoteError(Exception):
+    """The server cannot be reached or refused; the message is one line for the user."""
+
+
+class Remote:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """url: base URL of the API, such as http://localhost:8000/v1. api_key: else that of OPENAI_API_KEY."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise RemoteError(f"--url {url}: expected something like http://localhost:8000/v1")
+        self._url = url.rstrip("/")
+        self._address = parts.hostname, parts.port
+        self._path = parts.path.rstrip("/")
+        self._connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._api_key = api_key or os.environ.get(KEY_VARIABLE)
+
+    def first_model(self) -> str:
+        """The first one the server lists."""
+        with self._request("GET", "/models", None) as response:
+            models = _json(response.read()).get("data") or []
+        if not models:
+            raise RemoteError(f"{self._url} serves no model")
+        return str(models[0]["id"])
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The first choice of each event of a streamed answer. Raises RemoteError, also in the middle."""
+        with self._request("POST", path, {**body, "stream": True}) as response:
+            ended = False
+            for line in _lines(response):
+                if not line.startswith(b"data:"):
+                    continue
+                data = line.removeprefix(b"data:").strip()
+                if data == b"[DONE]":
+                    ended = True
+                    break
+                event = _json(data)
+                if "error" in event:
+                    raise RemoteError(str(event["error"].get("message", "the server reported an error")))
+                if event.get("choices"):
+                    yield event["choices"][0]
+            if not ended:
+                raise RemoteError("the server closed the connection before the answer was complete")
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> http.client.HTTPResponse:
+        headers = {"Accept": "application/json", "Connection": "close"}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        payload = None
+        if body is not None:
+            payload = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        connection = self._connect(*self._address, timeout=CONNECT_LIMIT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(ANSWER_LIMIT_S)
+            connection.request(method, self._path + path, payload, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise RemoteError(f"cannot reach {self._url}: {str(reason).lower()}") from None
+        if response.status == 200:
+            return response
+        with response:
+            raise RemoteError(_refusal(response))
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    try:
+        yield from response
+    except (OSError, http.client.HTTPException):
+        return  # told by the missing end of the stream
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise RemoteError("the server answered something that is not JSON") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _refusal(response: http.client.HTTPResponse) -> str:
+    try:
+        message = json.loads(response.read())["error"]["message"]
+    except (ValueError, KeyError, TypeError, OSError):
+        message = response.reason
+    return f"the server answered {response.status}: {message}"

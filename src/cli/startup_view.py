@@ -1,0 +1,99 @@
+"""The start of a deployment as named, timed phases: a live tree on a terminal, one line per phase elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+from rich.tree import Tree
+
+
+@dataclass
+class Phase:
+    name: str
+    began: float
+    note: str = ""
+    seconds: float | None = None  # None: still going on
+    parts: list[Phase] = field(default_factory=list)
+
+
+class StartupView:
+    """Phases follow one another: beginning one ends the one before. `part` begins a phase within the current one.
+
+    Use as a context manager, so that an error is printed below it.
+    """
+
+    def __init__(self, title: str, console: Console, clock: Callable[[], float] = time.perf_counter) -> None:
+        """console: where it is shown, live if that is a terminal with colours."""
+        self._title = title
+        self._console = console
+        self._clock = clock
+        self._began = clock()
+        self._phases: list[Phase] = []
+        is_live = console.is_terminal and not console.no_color
+        self._live = Live(get_renderable=self._tree, console=console, refresh_per_second=8) if is_live else None
+
+    def __enter__(self) -> StartupView:
+        if self._live is not None:
+            self._live.start()
+        else:
+            self._print(self._title)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the last phase and leave the terminal to others. May be called again."""
+        self._end(self._phases)
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Since the view was made."""
+        return self._clock() - self._began
+
+    def begin(self, name: str) -> None:
+        self._end(self._phases)
+        self._phases.append(Phase(name, self._clock()))
+
+    def part(self, name: str) -> None:
+        parts = self._phases[-1].parts
+        self._end(parts, "    ")
+        parts.append(Phase(name, self._clock()))
+
+    def note(self, text: str) -> None:
+        """What the current phase found."""
+        self._phases[-1].note = text
+
+    def _end(self, phases: list[Phase], indent: str = "  ") -> None:
+        if not phases or phases[-1].seconds is not None:
+            return
+        last = phases[-1]
+        self._end(last.parts, indent + "  ")
+        last.seconds = self._clock() - last.began
+        if self._live is None:
+            self._print(indent + _line(last, last.seconds))
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _tree(self) -> Tree:
+        tree = Tree(Text(self._title, style="bold"))
+        self._grow(tree, self._phases)
+        return tree
+
+    def _grow(self, tree: Tree, phases: list[Phase]) -> None:
+        for phase in phases:
+            seconds = self._clock() - phase.began if phase.seconds is None else phase.seconds
+            branch = tree.add(Text(_line(phase, seconds), style="yellow" if phase.seconds is None else ""))
+            self._grow(branch, phase.parts)
+
+
+def _line(phase: Phase, seconds: float) -> str:
+    return f"{phase.name:<14} {seconds:6.2f} s  {phase.note}".rstrip()

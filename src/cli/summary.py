@@ -1,0 +1,75 @@
+"""What a started deployment says of itself: where it is, what it serves, how much fits, and a call to try."""
+
+from __future__ import annotations
+
+import json
+
+from ..config import Resolved
+from ..engine.api import EngineInfo
+from ..server.text.renderer import Renderer
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_INDENT = 12
+
+
+def summary(
+    resolved: Resolved,
+    info: EngineInfo,
+    renderer: Renderer | None,
+    port: int,
+    resident_bytes: int | None,
+    seconds: float,
+) -> str:
+    """Lines for standard output, the last ones a command to paste.
+
+    renderer: None without a tokenizer. resident_bytes: of the engine's process after warm-up, if it is known.
+    seconds: from the start of the command to now.
+    """
+    url = base_url(resolved.server.host, port)
+    per_sequence = -(-info.max_model_len // info.block_size)
+    blocks = f"{info.num_kv_tokens} KV tokens in {info.num_blocks} blocks of {info.block_size}"
+    memory = resolved.memory
+    rows = [
+        ("url", f"{url}/v1"),
+        ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
+        ("context", f"{info.max_model_len} tokens"),
+        ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),
+        ("batch", f"{info.max_num_seqs} sequences at once, {info.max_num_batched_tokens} tokens per step"),
+        ("weights", f"{size(info.weights_bytes)}, planned {size(memory.weights_bytes)}"),
+        ("KV cache", f"{size(info.kv_cache_bytes)}, planned {size(memory.kv_cache_bytes)}"),
+    ]
+    if resident_bytes is not None:
+        rows.append(("resident", f"{size(resident_bytes)} after warm-up; the KV cache grows into it as it is used"))
+    rows += [
+        ("kernels" if not index else "", f"{stage}: {why}") for index, (stage, why) in enumerate(info.kernels.items())
+    ]
+    lines = [f"  {name:<{_INDENT - 2}}{value}" for name, value in rows]
+    return "\n".join([*lines, f"ready in {seconds:.1f} s; try:", f"  {_curl(url, resolved, renderer)}"])
+
+
+def base_url(host: str, port: int) -> str:
+    """The address a client on this machine can use."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
+    model = resolved.served_model_names[0]
+    path = "completions"
+    body: dict[str, object] = {"model": model, "prompt": "Once upon a time", "max_tokens": 32}
+    if renderer is None:
+        body["prompt"] = [1, 2, 3]
+    elif renderer.has_template:
+        path, body = "chat/completions", {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+    key = " -H 'Authorization: Bearer <api key>'" if resolved.server.api_key else ""
+    quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+    return f"curl {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"
+
+
+def size(num_bytes: float) -> str:
+    """In the largest unit that leaves at least 1."""
+    unit = 0
+    while num_bytes >= 1024 and unit + 1 < len(_UNITS):
+        num_bytes /= 1024
+        unit += 1
+    return f"{num_bytes:.0f} B" if unit == 0 else f"{num_bytes:.1f} {_UNITS[unit]}"

@@ -1,0 +1,56 @@
+"""One question after another on a terminal or from a pipe; answers appear as they come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+from .remote import RemoteError
+
+
+def talk(answer: Callable[[str], Iterator[str]], quick: str | None, greeting: str) -> int:
+    """Returns the exit code.
+
+    answer: gives the pieces of the answer to one text. quick: ask only this.
+    Questions come from standard input; prompts and greeting are shown only where a person types them.
+    """
+    if quick is not None:
+        return _show(answer(quick))
+    is_typed = sys.stdin.isatty()
+    if is_typed:
+        print(greeting, file=sys.stderr)
+    code = 0
+    while True:
+        try:
+            text = input("> " if is_typed else "")
+        except EOFError:
+            return code
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            return code
+        if not text.strip():
+            if is_typed:
+                return code
+            continue
+        failed = _show(answer(text))
+        if not is_typed:
+            code = code or failed
+
+
+def _show(pieces: Iterator[str]) -> int:
+    """Ctrl-C ends this answer only: closing the connection makes the server stop generating."""
+    try:
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print(flush=True)
+    except KeyboardInterrupt:
+        print(flush=True)
+        return 130
+    except RemoteError as error:
+        print(f"\nerror: {error}" if sys.stdout.isatty() else f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        close = getattr(pieces, "close", None)
+        if close is not None:
+            close()
+    return 0

@@ -1,0 +1,179 @@
+"""`engine up` and `engine serve`: read, check, load, serve - in this order, so that mistakes come before the wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .. import __version__
+from ..config import (
+    DeploymentError,
+    Resolved,
+    fetch_model,
+    load_deployment,
+    read_machine_facts,
+    read_model_facts,
+    resolve,
+)
+from ..engine.api import EngineDead
+from ..engine.client import EngineStartFailed
+from ..engine.in_process_client import InProcessClient
+from ..engine.process_client import EngineProcessClient
+from ..engine.startup import build_core, exit_code_of
+from ..logs import set_up_logging
+from ..server.run import load_text, run_server
+from ..server.serve import CannotListen, bind
+from ..server.text.renderer import Renderer, TemplateProblem
+from ..server.text.tokenizer import Tokenizer, TokenizerError
+from .startup_view import StartupView
+from .summary import summary
+
+EXIT_FAILED = 1
+EXIT_MODEL_FILES = 3
+EXIT_ENVIRONMENT = 4
+Text = tuple[Tokenizer | None, Renderer | None]
+
+
+class _Stopped(Exception):
+    """Told to stop before there was anything to drain."""
+
+
+def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
+    """Serve the deployment until it is told to stop. Returns the exit code.
+
+    files: manifests, weakest first; may be empty where the overrides name a model.
+    overrides: words of the command line.
+    """
+    console = Console(stderr=True)
+    sockets: list[socket.socket] = []
+    try:
+        with StartupView(f"stoker {__version__}", console) as view:
+            resolved, text, sockets = _prepare(files, overrides, view)
+            set_up_logging(resolved.server.log_level, resolved.server.log_format)
+            return asyncio.run(_serve(resolved, text, sockets, view))
+    except DeploymentError as error:
+        return _fail(str(error), error.exit_code)
+    except (TokenizerError, TemplateProblem) as error:
+        return _fail(str(error), EXIT_MODEL_FILES)
+    except CannotListen as error:
+        return _fail(str(error), EXIT_ENVIRONMENT)
+    except EngineStartFailed as error:
+        return _fail(_cause(error), error.exit_code)
+    except (MemoryError, OSError) as error:
+        return _fail(str(error), exit_code_of(error))
+    except (_Stopped, KeyboardInterrupt):
+        return _fail("stopped before it was ready", EXIT_FAILED)
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def _prepare(
+    files: Sequence[Path | str], overrides: Sequence[str], view: StartupView
+) -> tuple[Resolved, Text, list[socket.socket]]:
+    """All that needs no torch. The address is taken first: in use, it is known before anything is downloaded."""
+    view.begin("configuration")
+    view.note(", ".join(str(file) for file in files))
+    deployment = load_deployment(files, overrides)
+    for warning in deployment.warnings:
+        print(warning.as_text(), file=sys.stderr)
+    view.begin("address")
+    server = deployment.server
+    sockets = bind(server.host, server.port)
+    try:
+        view.note(f"{server.host}:{_port(sockets)}")
+        view.begin("model files")
+        view.note(str(fetch_model(deployment)))
+        facts = read_model_facts(deployment)
+        machine = read_machine_facts()
+        resolved = resolve(deployment, facts, machine)
+        view.begin("tokenizer")
+        text = load_text(resolved)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return resolved, text, sockets
+
+
+async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], view: StartupView) -> int:
+    view.begin("engine")
+    client = _client(resolved, view.part)
+    try:
+        if not await _started(client):
+            raise _Stopped
+        view.close()
+        port = _port(sockets)
+        ready = summary(resolved, client.info, text[1], port, _resident_bytes(client), view.seconds)
+        return await run_server(resolved, client, text, sockets, on_listening=lambda: print(ready, flush=True))
+    finally:
+        await client.close()
+
+
+def _client(resolved: Resolved, on_phase: Callable[[str], None]) -> EngineProcessClient | InProcessClient:
+    server = resolved.server
+    if server.disable_frontend_multiprocessing:
+        return InProcessClient(lambda phase: build_core(resolved, phase), on_phase=on_phase)
+    return EngineProcessClient(
+        resolved.model_dump_json(),
+        max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
+        on_phase=on_phase,
+    )
+
+
+async def _started(client: EngineProcessClient | InProcessClient) -> bool:
+    """Whether the engine got ready before a signal told us to stop."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stopped.set)
+    start, stop = asyncio.ensure_future(client.start()), asyncio.ensure_future(stopped.wait())
+    try:
+        waits: list[asyncio.Future[Any]] = [start, stop]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if start.done():
+            start.result()
+            return True
+        start.cancel()
+        with contextlib.suppress(asyncio.CancelledError, EngineDead):
+            await start
+        return False
+    finally:
+        stop.cancel()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _port(sockets: list[socket.socket]) -> int:
+    port: int = sockets[0].getsockname()[1]  # the one we got, where 0 was asked for
+    return port
+
+
+def _resident_bytes(client: EngineProcessClient | InProcessClient) -> int | None:
+    """Memory of the engine's process; None where the system does not tell."""
+    pid = client.pid if isinstance(client, EngineProcessClient) else os.getpid()
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _cause(error: EngineStartFailed) -> str:
+    """The root cause as its own last word. For faults of ours the class says more than the message alone."""
+    return error.reason if error.exit_code != EXIT_FAILED else f"{error.error}: {error.reason}"
+
+
+def _fail(message: str, code: int) -> int:
+    """The last thing on standard error. Diagnostics of a configuration carry their own `error[...]`."""
+    print(message if message.startswith("error") else f"error: {message}", file=sys.stderr)
+    return code
