@@ -170,11 +170,12 @@ def test_a_model_answers_to_each_of_its_names(served: Served):
 
 
 def test_roles_parts_and_tools_reach_the_template(served: Served, tokenizer: Tokenizer):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "42", "tool_call_id": "1"},
-    ]  # fmt: skip
+    ]
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     body = {"model": MODEL, "messages": messages, "tools": [tool], "tool_choice": "auto", "max_tokens": 1}
     assert served.post("/v1/chat/completions", body).status_code == 200

@@ -12,6 +12,7 @@ from stoker.server.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine, next_token
 from .deployment import MODEL, Served, events
+from .tiny_tokenizer import write_tokenizer
 
 Saying = Callable[..., Served]
 
@@ -135,9 +136,7 @@ def test_without_a_tokenizer_ids_go_in_and_come_out(folder: Path):
 
 
 def test_special_tokens_are_added_as_the_tokenizer_says_unless_refused(tmp_path: Path):
-    from .tiny_tokenizer import write_tokenizer
-
-    folder = write_tokenizer(tmp_path, bos_token="<|endoftext|>", add_bos_token=True)
+    folder = write_tokenizer(tmp_path, has_bos=True)
     served = Served(folder)
     served.complete("Hello", max_tokens=1)
     served.complete("Hello", max_tokens=1, add_special_tokens=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEXTS = (
@@ -27,8 +27,8 @@ TEMPLATE = """\
 {% endif %}{% endif %}"""
 
 
-def write_tokenizer(folder: Path, *, template: str | None = TEMPLATE, **config: object) -> Path:
-    """Write tokenizer.json and tokenizer_config.json into `folder`."""
+def write_tokenizer(folder: Path, *, template: str | None = TEMPLATE, has_bos: bool = False, **config: object) -> Path:
+    """Write tokenizer.json and tokenizer_config.json into `folder`. has_bos: special tokens begin with id 0."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -39,6 +39,9 @@ def write_tokenizer(folder: Path, *, template: str | None = TEMPLATE, **config: 
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS * 3, trainer)
+    if has_bos:
+        bos = ("<|endoftext|>", 0)
+        tokenizer.post_processor = processors.TemplateProcessing(single=[bos[0], "$A"], special_tokens=[bos])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     written = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", **config}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Renderer:
     """Messages -> text -> token ids, with one model's template, compiled once."""
 
     def __init__(
-        self, tokenizer: Tokenizer, chat_template: str | None = None, *, clock: Callable[[], float] = time.monotonic
+        self, tokenizer: Tokenizer, chat_template: str | None = None, *, time_limit_s: float = TIME_LIMIT_S
     ) -> None:
         """
         chat_template: a file, or the template itself; None takes the model's own.
@@ -56,7 +56,7 @@ class Renderer:
         """
         self.tokenizer = tokenizer
         sources = tokenizer.chat_templates if chat_template is None else {"default": _read_template(chat_template)}
-        environment = _Environment(clock)
+        environment = _Environment(time_limit_s)
         self._templates: dict[str, _Template] = {}
         for name, source in sources.items():
             try:
@@ -239,21 +239,21 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})  # those that make large values out of small ones
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, time_limit_s: float) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["namespace"] = _Namespace
-        self._clock = clock
+        self._time_limit_s = time_limit_s
         self._limit = threading.local()  # renders run on several threads
 
     def start_clock(self) -> None:
-        self._limit.deadline = self._clock() + TIME_LIMIT_S
+        self._limit.deadline = time.monotonic() + self._time_limit_s
 
     def check_clock(self) -> None:
-        if self._clock() > getattr(self._limit, "deadline", float("inf")):
-            raise _LimitPassed(f"more than {TIME_LIMIT_S:g} s")
+        if time.monotonic() > getattr(self._limit, "deadline", float("inf")):
+            raise _LimitPassed(f"more than {self._time_limit_s:g} s")
 
     def call(self, context: jinja2.runtime.Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         self.check_clock()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tokenizers
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken
 
 from ...engine.api import InvalidRequest
 
@@ -56,7 +56,6 @@ class Tokenizer:
         backend.no_padding()
         self.special_tokens = _special_tokens(self.config)
         _add_missing_tokens(backend, self.config, self.special_tokens)
-        _follow_bos_and_eos_flags(backend, self.config, self.special_tokens)
         self.special_ids = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=-1) + 1
@@ -82,7 +81,11 @@ class Tokenizer:
             raise TokenizerError(f"{file}: not a tokenizer file: {error}") from None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; `add_special_tokens` puts in what the model's file says (most often a BOS token)."""
+        """Token ids of `text`; `add_special_tokens` puts in what tokenizer.json says (most often a BOS token).
+
+        The flags add_bos_token and add_eos_token of tokenizer_config.json are for older formats: where there is a
+        tokenizer.json they have no say, here as in transformers 5.
+        """
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     async def encode_async(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -221,25 +224,6 @@ def _add_missing_tokens(
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     missing = [name for name in names if name not in known]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])
-
-
-def _follow_bos_and_eos_flags(
-    backend: tokenizers.Tokenizer, config: dict[str, Any], special: dict[str, str | list[str]]
-) -> None:
-    """Explicit `add_bos_token` / `add_eos_token` replace the file's post-processor, as in transformers."""
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-
-    def wanted(flag: str, name: str) -> list[tuple[str, int]]:
-        token = special.get(name)
-        token_id = backend.token_to_id(token) if config.get(flag) and isinstance(token, str) else None
-        return [] if token_id is None else [(str(token), token_id)]
-
-    bos, eos = wanted("add_bos_token", "bos_token"), wanted("add_eos_token", "eos_token")
-    single = [*(f"{token}:0" for token, _ in bos), "$A:0", *(f"{token}:0" for token, _ in eos)]
-    backend.post_processor = processors.TemplateProcessing(
-        single=single, pair=[*single, "$B:1"], special_tokens=list(dict(bos + eos).items())
-    )
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+from stoker.engine.api import SamplingParams
+from stoker.server.text.detokenizer import Detokenizer, TextStream
+from stoker.server.text.tokenizer import Tokenizer
+
+from ..tiny_tokenizer import write_tokenizer
+
+
+def sentencepiece() -> Tokenizer:
+    """Bytes as fallback and a visible space, as Llama 2, Mistral and Gemma have it."""
+    words = ["\u2581", "\u2581Hello", "a", "é", "語", "\u2581\u2581b"]
+    vocab = {"<unk>": 0} | {f"<0x{byte:02X}>": 1 + byte for byte in range(256)}
+    vocab |= {word: len(vocab) + index for index, word in enumerate(words)}
+    backend = Backend(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return Tokenizer(backend)
+
+
+def wordpiece() -> Tokenizer:
+    vocab = {word: index for index, word in enumerate(["[UNK]", "he", "##llo", "world", "!", "##s", "é"])}
+    backend = Backend(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    return Tokenizer(backend)
+
+
+def pieces(tokenizer: Tokenizer, token_ids: Sequence[int], **options: bool) -> list[str]:
+    detokenizer = Detokenizer(tokenizer, **options)
+    return [*(detokenizer.step(token_id) for token_id in token_ids), detokenizer.finish()]
+
+
+def test_two_tokens_that_split_a_character_are_shown_as_one(tokenizer: Tokenizer):
+    """Every pair of tokens whose bytes are text together and not apart, over the whole vocabulary."""
+    num_split = 0
+    for first, second in itertools.product(range(tokenizer.vocab_size), repeat=2):
+        whole = tokenizer.token_bytes(first) + tokenizer.token_bytes(second)
+        try:
+            whole.decode()
+        except UnicodeDecodeError:
+            continue
+        shown = pieces(tokenizer, [first, second], skip_special_tokens=False)
+        assert "".join(shown) == whole.decode()
+        assert "\ufffd" not in "".join(shown)
+        num_split += b"\x80" <= tokenizer.token_bytes(second)[:1] < b"\xc0"
+    assert num_split > 1000
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), skip=st.booleans())
+def test_the_pieces_together_are_the_full_decode(tokenizer: Tokenizer, data: st.DataObject, skip: bool):
+    """Whatever the tokens, also where their bytes are no text at all."""
+    token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=12))
+    shown = "".join(pieces(tokenizer, token_ids, skip_special_tokens=skip))
+    assert shown == tokenizer.decode(token_ids, skip_special_tokens=skip)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(alphabet="aé語😀 Hello", max_size=12))
+def test_byte_fallback_gives_whole_characters(text: str):
+    tokenizer = SENTENCEPIECE
+    token_ids = [1 + byte for byte in text.encode()]
+    shown = pieces(tokenizer, token_ids)
+    assert "".join(shown) == text
+    assert "\ufffd" not in "".join(shown)
+
+
+SENTENCEPIECE = sentencepiece()
+
+
+def test_an_answer_keeps_the_space_it_begins_with():
+    """decode() alone strips it, which glues a continuation to its prompt."""
+    token_ids = [SENTENCEPIECE.backend.token_to_id(token) for token in ("\u2581Hello", "\u2581\u2581b")]
+    assert "".join(pieces(SENTENCEPIECE, token_ids)) == " Hello  b"
+
+
+def test_other_decoders_are_shown_from_a_window():
+    tokenizer = wordpiece()
+    token_ids = [1, 2, 3, 5, 4]
+    shown = pieces(tokenizer, token_ids)
+    assert shown[:2] == ["he", "llo"]
+    assert "".join(shown) == tokenizer.decode(token_ids) == "hello worlds !"
+
+
+def test_an_unfinished_character_is_shown_as_such_at_the_end(tokenizer: Tokenizer):
+    half = tokenizer.encode("語")[:1]
+    if tokenizer.token_bytes(half[0]).decode("utf-8", "ignore"):
+        pytest.skip("this vocabulary has the character as one token")
+    assert pieces(tokenizer, half) == ["", "\ufffd"]
+
+
+def test_ids_without_a_token_are_silent(tokenizer: Tokenizer):
+    assert pieces(tokenizer, [tokenizer.vocab_size + 5]) == ["", ""]
+    assert tokenizer.decode([tokenizer.vocab_size + 5]) == ""
+
+
+def reference(text: str, stops: Sequence[str], include: bool) -> tuple[str, str | None]:
+    """The text up to the stop string that is complete first; of several that end there, the longest."""
+    for end in range(1, len(text) + 1):
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
+            stop = max(found, key=len)
+            return (text[:end] if include else text[: end - len(stop)]), stop
+    return text, None
+
+
+LETTERS = st.text(alphabet="ab語", min_size=1, max_size=6)
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=st.text(alphabet="ab語", max_size=40), stops=st.lists(LETTERS, max_size=4), include=st.booleans(),
+       sizes=st.lists(st.integers(1, 5), max_size=40))  # fmt: skip
+def test_stop_strings_end_the_text_wherever_tokens_are_cut(
+    tokenizer: Tokenizer, text: str, stops: list[str], include: bool, sizes: list[int]
+):
+    """However the answer is cut into bytes and outputs; and nothing is shown that is taken back later."""
+    byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
+    token_ids = [byte_ids[bytes([byte])] for byte in text.encode()]
+    stream = TextStream(tokenizer, SamplingParams(stop=tuple(stops), include_stop_str_in_output=include))
+    wanted, wanted_stop = reference(text, stops, include)
+    shown, stop, sizes = "", None, [*sizes, len(token_ids)]
+    while token_ids and stop is None:
+        size = sizes.pop(0) if sizes else len(token_ids)
+        now, token_ids = token_ids[:size], token_ids[size:]
+        delta = stream.add(now, finished=not token_ids)
+        shown, stop = shown + delta.text, delta.stop
+        assert wanted.startswith(shown)
+    assert (shown, stop) == (wanted, wanted_stop)
+
+
+def test_what_may_become_a_stop_string_is_held_back_and_no_more(tokenizer: Tokenizer):
+    byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
+    stream = TextStream(tokenizer, SamplingParams(stop=("aab",)))
+    shown = [stream.add([byte_ids[letter.encode()]]).text for letter in "xaaab"]
+    assert shown == ["x", "", "", "a", ""]
+
+
+def test_tokens_behind_a_stop_string_do_not_count(tokenizer: Tokenizer):
+    byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
+    stream = TextStream(tokenizer, SamplingParams(stop=("b",)))
+    delta = stream.add([byte_ids[letter] for letter in (b"a", b"b", b"c", b"d")])
+    assert (delta.text, delta.num_tokens, delta.stop) == ("a", 2, "b")
+
+
+@pytest.mark.parametrize(("min_tokens", "shown"), [(0, "a"), (2, "a"), (3, "abca"), (5, "abca"), (6, "abcabc")])
+def test_no_stop_string_before_min_tokens(tokenizer: Tokenizer, min_tokens: int, shown: str):
+    byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
+    stream = TextStream(tokenizer, SamplingParams(stop=("b",), min_tokens=min_tokens))
+    assert stream.add([byte_ids[letter.encode()] for letter in "abcabc"], finished=True).text == shown
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_token_is_shown_only_on_request(tokenizer: Tokenizer, include: bool):
+    token_ids = tokenizer.encode("Hello world")
+    stream = TextStream(tokenizer, SamplingParams(include_stop_str_in_output=include))
+    text = stream.add(token_ids, finished=True, ends_with_stop_token=True).text
+    assert text == tokenizer.decode(token_ids if include else token_ids[:-1])
+
+
+def test_a_tokenizer_read_from_disk_decodes_the_same(tmp_path: Path, tokenizer: Tokenizer):
+    assert Tokenizer.load(write_tokenizer(tmp_path)).decode(range(300)) == tokenizer.decode(range(300))

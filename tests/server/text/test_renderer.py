@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from stoker.engine.api import InvalidRequest
+from stoker.server.text.renderer import Renderer, TemplateProblem
+from stoker.server.text.tokenizer import Tokenizer
+
+from ..tiny_tokenizer import TEMPLATE, write_tokenizer
+
+HELLO = [{"role": "user", "content": "Hello <b>&</b>"}]
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+LOOPING = "{% for m in messages %}{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endfor %}"
+EITHER = "{% for m in messages %}{% if m.content is string %}s:{{ m.content }}{% else %}" + (
+    "{% for part in m['content'] %}[{{ part['text'] }}]{% endfor %}{% endif %}{% endfor %}"
+)
+TEMPLATES = {
+    "plain": TEMPLATE,
+    "trim and blocks": "{% for m in messages %}\n    {% if true %}\n  {{- m.role -}}\n    {% endif %}\n{% endfor %}\n",
+    "loop controls": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.content }}{% endfor %}",
+    "generation tag": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "tojson": "{{ messages | tojson }}{{ messages | tojson(indent=2) }}{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}",
+    "special tokens": "{{ bos_token is defined }}{{ eos_token }}{{ pad_token }}",
+    "methods": "{{ messages[0].content.split('<')[0].strip().upper() }}{{ messages[0]['role'][::-1] }}",
+    "either": EITHER,
+}
+
+
+@pytest.fixture
+def renderer(tokenizer: Tokenizer) -> Callable[[str], Renderer]:
+    return lambda template: Renderer(tokenizer, template)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_prompts_are_those_of_transformers(folder: Path, renderer: Callable[[str], Renderer], name: str):
+    reference = AutoTokenizer.from_pretrained(str(folder))
+    messages = [*HELLO, {"role": "assistant", "content": "Grüße 😀", "name": None}]
+    tools = [{"type": "function", "function": {"name": "f", "description": "ü"}}]
+    for with_tools in (None, tools):
+        expected = reference.apply_chat_template(
+            messages, tools=with_tools, chat_template=TEMPLATES[name], tokenize=False, add_generation_prompt=True
+        )
+        assert renderer(TEMPLATES[name]).render(messages, tools=with_tools) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "prompt"),
+    [
+        (LOOPING, PARTS, "[one][two]"),
+        (LOOPING, HELLO, "[Hello <b>&</b>]"),
+        (EITHER, PARTS, "[one][two]"),
+        (EITHER, HELLO, "s:Hello <b>&</b>"),
+        ("{{ messages[0].content }}", PARTS, "one\ntwo"),
+        ("{{ messages[0].content }}", [{"role": "user", "content": None}], ""),
+        ("{{ messages[0].role }}", [{"role": "developer", "content": ""}], "system"),
+        ("{# developer #}{{ messages[0].role }}", [{"role": "developer", "content": ""}], "developer"),
+    ],
+)
+def test_messages_take_the_shape_the_template_expects(
+    renderer: Callable[[str], Renderer], template: str, messages: list[dict[str, Any]], prompt: str
+):
+    assert renderer(template).render(messages) == prompt
+
+
+def test_arguments_of_tool_calls_are_objects_to_the_template(renderer: Callable[[str], Renderer]):
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"a": [1, 2]}'}}
+    template = "{{ messages[0].tool_calls[0].function.arguments.a[1] }}"
+    assert renderer(template).render([{"role": "assistant", "tool_calls": [call]}]) == "2"
+
+
+HOSTILE = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os.system('touch canary') }}",
+    "{{ ''['__class__'] }}{% for x in ''.__class__ %}{% endfor %}",
+    "{{ '{0.__class__.__init__.__globals__}'.format(raise_exception) }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update({'role': 'x'}) }}",
+    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+    "{{ namespace(**{'__init__': 1}).__init__.__globals__ }}",
+    "{{ 2 ** 1000000000 }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ 'x' * 10000000000 }}",
+    "{{ [0] * 10000000000 }}",
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+    "{% for i in range(100000) %}{% for j in range(100000) %}{{ messages[0].content }}{% endfor %}{% endfor %}",
+    "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{{ 1 / 0 }}",
+    "{{ messages[0].content + 1 }}",
+    "{{ missing.attribute }}",
+]
+
+
+@pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_or_broken_template_is_a_refusal_within_its_limits(
+    tokenizer: Tokenizer, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    began = time.monotonic()
+    try:
+        shown = Renderer(tokenizer, template, time_limit_s=0.1).render(HELLO)
+    except InvalidRequest as error:
+        shown = str(error)
+    assert "subclass" not in shown
+    assert "0x" not in shown
+    assert time.monotonic() - began < 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_template_that_does_not_compile_is_found_at_start(renderer: Callable[[str], Renderer]):
+    with pytest.raises(TemplateProblem, match="chat template, line 2: "):
+        renderer("{{ x }}\n{% if %}")
+
+
+def test_a_template_may_be_a_file(renderer: Callable[[str], Renderer], tmp_path: Path):
+    file = tmp_path / "chat.jinja"
+    file.write_text("from a file: {{ messages[0].content }}")
+    assert renderer(str(file)).render(HELLO).startswith("from a file: Hello")
+    with pytest.raises(TemplateProblem, match="No such file"):
+        renderer(str(tmp_path / "missing.jinja"))
+
+
+def test_named_templates_are_chosen_by_whether_there_are_tools(tmp_path: Path):
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    tokenizer = Tokenizer.load(write_tokenizer(tmp_path, template=None, chat_template=named))
+    assert Renderer(tokenizer).render(HELLO) == "plain"
+    assert Renderer(tokenizer).render(HELLO, tools=[{}]) == "tools"
+
+
+def test_a_template_file_beside_the_tokenizer_is_taken_first(tmp_path: Path):
+    folder = write_tokenizer(tmp_path)
+    (folder / "chat_template.jinja").write_text("the file")
+    assert Renderer(Tokenizer.load(folder)).render(HELLO) == "the file"
+
+
+def test_a_request_can_set_what_the_template_reads_and_nothing_else(renderer: Callable[[str], Renderer]):
+    found = renderer("{{ enable_thinking }}{{ eos_token }}{{ range(3) }}{% set mine = 1 %}{{ mine }}{{ messages }}")
+    assert found.template_variables() == {"enable_thinking"}
+    assert {"messages", "eos_token", "chat_template"} <= found.reserved
+
+
+def test_long_messages_are_rendered_off_the_event_loop(renderer: Callable[[str], Renderer], tokenizer: Tokenizer):
+    messages = [{"role": "user", "content": "Hello " * 5000}]
+    chat = renderer(TEMPLATE)
+    token_ids = asyncio.run(chat.tokens(messages))
+    assert token_ids == tokenizer.encode(chat.render(messages), add_special_tokens=False)
+
+
+def test_todays_date_is_there_for_templates_that_print_it(renderer: Callable[[str], Renderer]):
+    assert renderer("{{ strftime_now('%Y') | int > 2020 }}").render(HELLO) == "True"
