@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
+from .console import tell
 from .remote import Remote, RemoteError
 from .talk import talk
 
@@ -22,7 +22,7 @@ def run(
         remote = Remote(url, api_key)
         model = model_name or remote.first_model()
     except RemoteError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 1
     messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
+from .console import tell
 from .remote import Remote, RemoteError
 from .talk import talk
 
@@ -20,7 +20,7 @@ def run(
         remote = Remote(url, api_key)
         model = model_name or remote.first_model()
     except RemoteError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 1
 
     def answer(text: str) -> Iterator[str]:

@@ -11,6 +11,8 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
+from .console import tell
+
 
 @dataclass
 class Phase:
@@ -27,21 +29,21 @@ class StartupView:
     Use as a context manager, so that an error is printed below it.
     """
 
-    def __init__(self, title: str, console: Console, clock: Callable[[], float] = time.perf_counter) -> None:
-        """console: where it is shown, live if that is a terminal with colours."""
+    def __init__(self, title: str, *, is_live: bool, clock: Callable[[], float] = time.perf_counter) -> None:
+        """is_live: standard error is a terminal that can be drawn on."""
         self._title = title
-        self._console = console
         self._clock = clock
         self._began = clock()
         self._phases: list[Phase] = []
-        is_live = console.is_terminal and not console.no_color
-        self._live = Live(get_renderable=self._tree, console=console, refresh_per_second=8) if is_live else None
+        self._live: Live | None = None
+        if is_live:
+            self._live = Live(get_renderable=self._tree, console=Console(stderr=True), refresh_per_second=8)
 
     def __enter__(self) -> StartupView:
         if self._live is not None:
             self._live.start()
         else:
-            self._print(self._title)
+            tell(self._title)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,10 +80,7 @@ class StartupView:
         self._end(last.parts, indent + "  ")
         last.seconds = self._clock() - last.began
         if self._live is None:
-            self._print(indent + _line(last, last.seconds))
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            tell(indent + _line(last, last.seconds))
 
     def _tree(self) -> Tree:
         tree = Tree(Text(self._title, style="bold"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
+from .console import tell
 from .remote import RemoteError
 
 
@@ -18,7 +19,7 @@ def talk(answer: Callable[[str], Iterator[str]], quick: str | None, greeting: st
         return _show(answer(quick))
     is_typed = sys.stdin.isatty()
     if is_typed:
-        print(greeting, file=sys.stderr)
+        tell(greeting)
     code = 0
     while True:
         try:
@@ -26,7 +27,7 @@ def talk(answer: Callable[[str], Iterator[str]], quick: str | None, greeting: st
         except EOFError:
             return code
         except KeyboardInterrupt:
-            print(file=sys.stderr)
+            tell("")
             return code
         if not text.strip():
             if is_typed:
@@ -47,7 +48,7 @@ def _show(pieces: Iterator[str]) -> int:
         print(flush=True)
         return 130
     except RemoteError as error:
-        print(f"\nerror: {error}" if sys.stdout.isatty() else f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 1
     finally:
         close = getattr(pieces, "close", None)

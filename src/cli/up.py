@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from .. import __version__
 from ..config import (
     DeploymentError,
@@ -34,6 +32,7 @@ from ..server.run import load_text, run_server
 from ..server.serve import CannotListen, bind
 from ..server.text.renderer import Renderer, TemplateProblem
 from ..server.text.tokenizer import Tokenizer, TokenizerError
+from .console import is_coloured, say, tell
 from .startup_view import StartupView
 from .summary import summary
 
@@ -53,10 +52,9 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
     files: manifests, weakest first; may be empty where the overrides name a model.
     overrides: words of the command line.
     """
-    console = Console(stderr=True)
     sockets: list[socket.socket] = []
     try:
-        with StartupView(f"stoker {__version__}", console) as view:
+        with StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)) as view:
             resolved, text, sockets = _prepare(files, overrides, view)
             set_up_logging(resolved.server.log_level, resolved.server.log_format)
             return asyncio.run(_serve(resolved, text, sockets, view))
@@ -85,7 +83,7 @@ def _prepare(
     view.note(", ".join(str(file) for file in files))
     deployment = load_deployment(files, overrides)
     for warning in deployment.warnings:
-        print(warning.as_text(), file=sys.stderr)
+        tell(warning.as_text())
     view.begin("address")
     server = deployment.server
     sockets = bind(server.host, server.port)
@@ -114,7 +112,7 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
         view.close()
         port = _port(sockets)
         ready = summary(resolved, client.info, text[1], port, _resident_bytes(client), view.seconds)
-        return await run_server(resolved, client, text, sockets, on_listening=lambda: print(ready, flush=True))
+        return await run_server(resolved, client, text, sockets, on_listening=lambda: say(ready))
     finally:
         await client.close()
 
@@ -175,5 +173,5 @@ def _cause(error: EngineStartFailed) -> str:
 
 def _fail(message: str, code: int) -> int:
     """The last thing on standard error. Diagnostics of a configuration carry their own `error[...]`."""
-    print(message if message.startswith("error") else f"error: {message}", file=sys.stderr)
+    tell(message if message.startswith("error[") else f"error: {message}")
     return code

@@ -1,0 +1,260 @@
+"""Real processes: a deployment is started, used, killed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+import pytest
+from tests.e2e.deployment import (
+    DRAIN_S,
+    Answer,
+    Server,
+    ask,
+    command,
+    environment,
+    events,
+    http_client,
+    metric,
+    seeded,
+    serving,
+    write_manifest,
+)
+from tests.tiny_checkpoint import write_checkpoint
+
+from stoker import LLM, SamplingParams
+
+PROMPTS = [[7 + index] * (1 + 9 * index) for index in range(10)]
+NUM_TOKENS = 40
+GREEDY = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
+LONG = {**GREEDY, "max_tokens": 3000}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"), context=4096)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    return write_manifest(tmp_path_factory.mktemp("manifest") / "deploy.yaml", checkpoint)
+
+
+@pytest.fixture(scope="module")
+def running(manifest: Path) -> Iterator[tuple[Server, str]]:
+    with serving(manifest) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def alone(checkpoint: Path) -> list[list[int]]:
+    """Greedy answers to PROMPTS, one prompt at a time."""
+    with LLM(str(checkpoint), dtype="float32", num_gpu_blocks_override=64, num_threads=1) as llm:
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=NUM_TOKENS)
+        return [llm.generate({"prompt_token_ids": prompt}, params)[0].outputs[0].token_ids for prompt in PROMPTS]
+
+
+async def live_streams(client: httpx.AsyncClient, count: int) -> list[tuple[Answer, asyncio.Task[Answer]]]:
+    """So many long streams, each of which has brought tokens."""
+    pairs: list[tuple[Answer, asyncio.Task[Answer]]] = []
+
+    async def follow(answer: Answer, body: dict[str, Any]) -> Answer:
+        async for _ in events(client, body, answer):
+            pass
+        return answer
+
+    for index in range(count):
+        answer = Answer()
+        body = {**LONG, "prompt": PROMPTS[index % len(PROMPTS)]}
+        pairs.append((answer, asyncio.ensure_future(follow(answer, body))))
+    deadline = time.monotonic() + 30
+    while not all(answer.token_ids for answer, _ in pairs):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    return pairs
+
+
+async def until_health(client: httpx.AsyncClient, status: int, limit_s: float) -> float:
+    """Seconds until /health answers so."""
+    started = time.monotonic()
+    while (await client.get("/health")).status_code != status:
+        assert time.monotonic() - started < limit_s
+        await asyncio.sleep(0.02)
+    return time.monotonic() - started
+
+
+def test_the_start_names_its_phases_and_what_was_started(running: tuple[Server, str]):
+    server, url = running
+    err, out = "".join(server.err), "".join(server.out)
+    for phase in ("configuration", "address", "model files", "tokenizer", "libraries", "weights", "warm-up", "engine"):
+        assert phase in err
+    assert f"{url}/v1" in out
+    assert "4096 tokens" in out
+    assert "16 sequences at full context" in out
+    assert "curl" in out
+    assert "\x1b" not in err + out  # no terminal, no escape codes
+
+
+def test_the_api_process_does_not_load_torch(running: tuple[Server, str]):
+    server, _ = running
+    assert any("torch" in place.path for place in server.engine.memory_maps())
+    assert not any("torch" in place.path for place in server.process.memory_maps())
+
+
+def test_the_openai_client_streams_a_chat(running: tuple[Server, str]):
+    _, url = running
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "Hello"}], stream=True, max_tokens=8, temperature=0
+        )
+        with stream:
+            chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices[0].finish_reason in ("length", "stop")
+
+
+def test_chat_and_complete_talk_to_it(running: tuple[Server, str]):
+    _, url = running
+    for verb in ("chat", "complete"):
+        words = command(verb, "--url", f"{url}/v1", "-q", "Hello")
+        done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.strip()
+
+
+def test_200_streams_with_disconnects_equal_their_unbatched_answers(
+    running: tuple[Server, str], alone: list[list[int]]
+):
+    server, url = running
+    random = seeded(3)
+
+    async def scenario() -> None:
+        async with http_client(url) as client:
+
+            async def one(number: int) -> None:
+                which, length = number % len(PROMPTS), random.randint(1, NUM_TOKENS)
+                leave_after = random.randint(1, length) if random.random() < 0.2 else None
+                await asyncio.sleep(random.random())
+                body = {**GREEDY, "prompt": PROMPTS[which], "max_tokens": length}
+                answer = await ask(client, body, leave_after)
+                assert answer.error is None
+                assert answer.token_ids == alone[which][: len(answer.token_ids)]
+                if leave_after is None:
+                    assert (len(answer.token_ids), answer.finish_reason, answer.is_done) == (length, "length", True)
+
+            await asyncio.gather(*(one(number) for number in range(200)))
+            deadline = time.monotonic() + 5
+            while True:
+                text = (await client.get("/metrics")).text
+                if metric(text, "stoker_kv_cache_usage_ratio") == 0:
+                    break
+                assert time.monotonic() < deadline, "KV blocks did not come back"
+                await asyncio.sleep(0.05)
+            assert metric(text, "stoker_num_requests_running") == 0
+
+    asyncio.run(scenario())
+    assert " error " not in "".join(server.err)
+
+
+def test_a_killed_engine_ends_each_stream_with_an_error_and_is_started_again(running: tuple[Server, str]):
+    server, url = running
+
+    async def scenario() -> None:
+        async with http_client(url) as client:
+            streams = await live_streams(client, 20)
+            server.engine.kill()
+            assert await until_health(client, 503, 1) < 1
+            refused = await client.post("/v1/completions", json={"model": "tiny", "prompt": "Hello"})
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "engine_restarting"
+            assert "retry-after" in refused.headers
+            for answer in await asyncio.gather(*(task for _, task in streams)):
+                assert answer.error is not None
+                assert answer.error["code"] == "engine_restarting"
+                assert not answer.is_done
+            await until_health(client, 200, 60)
+            again = await ask(client, {**GREEDY, "prompt": PROMPTS[0], "max_tokens": 3})
+            assert again.is_done
+
+    asyncio.run(scenario())
+    assert any("SIGKILL" in line for line in server.err)
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded(running: tuple[Server, str], manifest: Path):
+    _, url = running
+    port = url.rpartition(":")[2]
+    started = time.monotonic()
+    done = subprocess.run(
+        command("up", str(manifest), "--port", port), env=environment(), capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1] == f"error: cannot listen on 127.0.0.1:{port}: address already in use"
+    assert "model files" not in done.stderr
+    assert time.monotonic() - started < 5  # 2 s on a machine that is not shared by other tests
+
+
+def test_sigterm_with_20_live_streams_ends_with_0_in_time(running: tuple[Server, str]):
+    server, url = running
+
+    async def scenario() -> None:
+        async with http_client(url) as client:
+            streams = await live_streams(client, 20)
+            pids = [server.process.pid, server.engine.pid]
+            started = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            for answer in await asyncio.gather(*(task for _, task in streams)):
+                assert answer.error is not None
+                assert answer.error["code"] == "server_shutting_down"
+            code = await asyncio.to_thread(server.wait, 10)
+            assert code == 0
+            assert time.monotonic() - started < DRAIN_S + 2
+            assert not any(psutil.pid_exists(pid) for pid in pids)
+
+    asyncio.run(scenario())
+    assert not any("Traceback" in line for line in server.err)
+
+
+def test_a_killed_front_end_takes_its_engine_with_it(manifest: Path):
+    with serving(manifest) as (server, _):
+        engine = server.engine
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.wait(5)
+        _, alive = psutil.wait_procs([engine], timeout=2)
+        assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_sigterm_during_the_start_ends_it_with_its_engine(manifest: Path):
+    server = Server(manifest)
+    try:
+        deadline = time.monotonic() + 60
+        while not server.process.children() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        engine = server.engine
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 1
+        assert server.err[-1] == "error: stopped before it was ready\n"
+        assert not engine.is_running()
+    finally:
+        server.close()
+
+
+def test_a_start_that_fails_ends_with_its_cause(tmp_path: Path):
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    manifest = write_manifest(tmp_path / "deploy.yaml", checkpoint)
+    done = subprocess.run(command("up", str(manifest)), env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "model.safetensors" in last
+    assert "Traceback" not in done.stderr
