@@ -278,8 +278,16 @@ class Simulation:
                 for writers in self._writers:
                     assert writers.get(block_id, request) is request, f"block {block_id} is still being written"
         self._writers.append(writes)
+        if plan.admissions:
+            admitted = {admission.slot for admission in plan.admissions}
+            last = max(self._rank(request) for request in rows if request.slot in admitted)
+            waiting = [request for request in scheduler._requests.values() if request.slot < 0]
+            assert all(last < self._rank(request) for request in waiting), "a request was overtaken"
         if settings.scheduling_policy == "fcfs":
             self._check_skips(rows)
+
+    def _rank(self, request: Request) -> tuple[int, int]:
+        return (request.priority if self.settings.scheduling_policy == "priority" else 0), request.arrival
 
     def _check_skips(self, rows: dict[Request, int]) -> None:
         scheduler = self.scheduler

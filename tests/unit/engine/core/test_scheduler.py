@@ -514,6 +514,27 @@ def test_a_sequence_preempted_while_its_token_is_drawn_keeps_the_token():
     assert (len(outputs["a"]), len(outputs["b"])) == (9 - 3, 9 - 2)
 
 
+def test_a_preempted_sequence_does_not_come_back_while_a_step_still_draws_its_token():
+    """Even when there is memory for it at once: an admission names all tokens, and one is not known yet."""
+    bench = Bench(num_blocks=18, max_num_seqs=3, max_num_batched_tokens=4, scheduling_policy="priority")
+    bench.add("a", prompt(2), priority=1)
+    bench.add("b", prompt(2, first=500), priority=2)
+    bench.step()
+    bench.add("long", prompt(48, first=900), priority=0)
+    plans = [bench.schedule()]
+    while not bench.scheduler.stats().num_preemptions:
+        plans.append(bench.schedule())
+        if not bench.scheduler.stats().num_preemptions:
+            bench.finish(plans.pop(0))
+    bench.scheduler.abort("long")  # what was reserved for it is free now
+    plans.append(bench.schedule())
+    assert (plans[-1].num_rows, plans[-1].admissions) == (1, [])
+    assert bench.finish(plans.pop(0), token=7)["b"].token_ids == [7]
+    resumed = bench.schedule().admissions[0]
+    assert resumed.token_ids[:2] == [500, 501]
+    assert resumed.token_ids[-1] == 7
+
+
 def test_steps_are_finished_in_order_and_with_their_own_results():
     bench = Bench()
     bench.add("a", prompt(7))
