@@ -39,7 +39,7 @@ class Origin(BaseModel):
             return f"{self.name}:{self.line}:{self.column}" if self.line is not None else self.name
         if self.layer in (Layer.MODEL, Layer.RULE):
             return f"auto, {self.name}: {self.reason}"
-        return f"{self.layer.value} {self.name}"
+        return f"{self.layer.value} {self.name}" + (f": {self.reason}" if self.reason else "")
 
 
 DEFAULT = Origin(layer=Layer.DEFAULT)

@@ -303,7 +303,7 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
         needs_model=True,
         is_broken=lambda v: 0 < v.num_kv_blocks < v.max_num_seqs and v.is_written("scheduler.max_num_seqs"),
-        message="`scheduler.max_num_seqs` is {max_num_seqs}, and the KV cache has {num_kv_blocks} blocks: fewer can run",
+        message="`scheduler.max_num_seqs` is {max_num_seqs}, and the KV cache has {num_kv_blocks} blocks",
         why="A running sequence holds at least one block.",
         fixes=("lower `scheduler.max_num_seqs`, or give the KV cache more memory",),
     ),

@@ -24,7 +24,7 @@ class CacheConfig(Section):
         "auto",
         description=(
             "Tokens held by one KV cache block. Larger blocks make shorter block tables and coarser prefix reuse: "
-            "only whole blocks are shared. `auto` is 16 on a CPU and 64 on CUDA."
+            "only whole blocks are shared. `auto` is 16 on a CPU."
         ),
         examples=[16],
         json_schema_extra=about(reload="model", unit="tokens"),

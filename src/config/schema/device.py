@@ -35,5 +35,5 @@ class DeviceConfig(Section):
             "wait for each other. `auto` is one per core that this process may use."
         ),
         examples=[8],
-        json_schema_extra=about(reload="process", unit="threads", devices=("cpu",)),
+        json_schema_extra=about(reload="process", unit="threads"),
     )

@@ -17,7 +17,7 @@ class SchedulerConfig(Section):
         "auto",
         description=(
             "Most sequences that run in one step; the rest wait. More gives more tokens per second over all and fewer "
-            "to each; a number that the KV cache cannot hold leads to preemption. `auto` is 64 on a CPU, 256 on CUDA."
+            "to each; a number that the KV cache cannot hold leads to preemption. `auto` is 64 on a CPU."
         ),
         examples=[64],
         json_schema_extra=about(reload="model", unit="sequences"),
@@ -27,7 +27,7 @@ class SchedulerConfig(Section):
         description=(
             "Most tokens computed in one step, prompts and answers together. Larger steps finish prompts sooner; "
             "smaller ones keep the gaps between the tokens of running answers short. `auto` is 2048 on a CPU, "
-            "8192 on CUDA, never less than max_num_seqs."
+            "never less than max_num_seqs."
         ),
         examples=["2k", 8192],
         json_schema_extra=about(reload="model", unit="tokens per step"),

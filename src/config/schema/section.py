@@ -20,7 +20,7 @@ def about(
     reload: Reload,
     unit: str | None = None,
     kind: str | None = None,
-    devices: tuple[str, ...] = ("cpu", "cuda"),
+    devices: tuple[str, ...] = ("cpu",),
     since: str = "0.1",
     refused: dict[str, str] | None = None,
 ) -> dict[str, Any]:

@@ -71,14 +71,20 @@ def parse_human_int(value: Any) -> int:
         raise ValueError("not a number such as 4096, 32k (= 32000) or 32K (= 32768)")
     digits, fraction, unit = match[1], match[2] or "", match[3] or ""
     if not fraction:
-        return int(digits) * _UNITS[unit]
+        whole: int = int(digits) * _UNITS[unit]
+        return whole
     if unit in _BINARY:
         raise ValueError(
             f"{unit} counts in powers of 1024 and takes whole numbers; write {digits}{fraction}{unit.lower()}"
             f" for powers of 1000"
         )
-    scaled = int(digits + fraction[1:]) * _DECIMAL[unit]
-    places = 10 ** (len(fraction) - 1)
+    return _scaled(digits, fraction, _DECIMAL[unit])
+
+
+def _scaled(digits: str, fraction: str, scale: int) -> int:
+    """`digits.fraction` times `scale`, exactly. ValueError if that is no whole number."""
+    places: int = 10 ** max(0, len(fraction) - 1)
+    scaled = int(digits + fraction[1:]) * scale
     if scaled % places:
         raise ValueError("not a whole number")
     return scaled // places
@@ -87,7 +93,7 @@ def parse_human_int(value: Any) -> int:
 def parse_size(value: Any) -> int:
     """Bytes: a number, a human integer (4G = 4 * 1024^3) or a size with B, kB, MB, GB, TB, KiB, MiB, GiB, TiB."""
     if isinstance(value, str) and len(value) <= 40 and (match := _SIZE.fullmatch(value.strip())):
-        return int(float(match[1] + (match[2] or "")) * _SIZE_UNITS[match[3]])
+        return _scaled(match[1], match[2] or "", _SIZE_UNITS[match[3]])
     try:
         return parse_human_int(value)
     except ValueError as error:

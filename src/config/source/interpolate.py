@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMES_ONLY = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:\?[^}]*)?\}")
 _MAX_DEPTH = 8
 _MAX_LENGTH = 1 << 20  # characters of a filled-in text
 
@@ -30,9 +31,9 @@ def interpolate(text: str, env: Mapping[str, str]) -> str:
     return _fill(text, env, 0, 0) if "$" in text else text
 
 
-def is_one_form(text: str) -> bool:
-    """Whether the text is nothing but one `${...}`: then it shows no secret."""
-    return text.startswith("${") and _closing(text, 0) == len(text) - 1
+def names_only(text: str) -> bool:
+    """Whether the text is one `${VAR}` or `${VAR:?message}`: then it shows no secret."""
+    return bool(_NAMES_ONLY.fullmatch(text))
 
 
 def _fill(text: str, env: Mapping[str, str], offset: int, depth: int) -> str:

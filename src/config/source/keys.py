@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..diagnostics import Diagnostic, Label
 from ..schema.options import FREE_PREFIX, Option, options, sections
 from ..suggest import did_you_mean, paths_like
-from .interpolate import is_one_form
+from .interpolate import names_only
 from .node import Node, Tree
 
 
@@ -57,7 +57,7 @@ def hide_secret(node: Node) -> None:
         for name, child in node.value.items():
             if name not in ("env", "file"):
                 _hide(child)
-    elif node.text and not is_one_form(node.text):
+    elif node.text and not names_only(node.text):
         _hide(node)
 
 

@@ -74,7 +74,7 @@ class SourceText:
             if position > len(line):
                 break
             if hidden and hidden[0][0] <= position:
-                start, end = hidden.pop(0)
+                _, end = hidden.pop(0)
                 if position < end:
                     shown.append(REDACTED)
                     if position < column < end:
@@ -95,28 +95,19 @@ class SourceText:
         return text.rstrip(), first, max(1, last - first)
 
     def _named(self, number: int) -> list[tuple[int, int]]:
-        """Secrets found by their key's name: for text that could not be read as YAML."""
+        """Secrets found by their key's name, for text that could not be read as YAML."""
         if not self.secret_names:
             return []
         names = "|".join(sorted(map(re.escape, self.secret_names)))
         line = self._line(number)
-        found = [
-            (match.start(1) + 1, match.end(1) + 1)
-            for match in re.finditer(rf"""["']?\b(?:{names})["']?\s*:\s*([^\s].*)$""", line)
-            if not match[1].startswith(("${", "{"))
-        ]
-        above = number - 1
-        if not found and (item := re.match(r"\s*-\s*(\S.*)$", line)) and not item[1].startswith(("${", "{")):
+        value = re.search(rf"""\b(?:{names})["']?\s*:\s*(\S.*)$""", line)
+        if value is None and re.match(r"\s*-", line):
+            above = number - 1
             while above > 0 and re.match(r"\s*(-|#|$)", self._line(above)):
                 above -= 1
-            if re.match(rf"""\s*["']?(?:{names})["']?\s*:""", self._line(above)):
-                found.append((item.start(1) + 1, item.end(1) + 1))
-        return [] if self._covered(number, found) else found
-
-    def _covered(self, number: int, found: list[tuple[int, int]]) -> bool:
-        """Whether the parts found by name are known by place already; those places are exact."""
-        known = [(start, end) for at, start, end in self.secrets if at == number]
-        return bool(found) and all(any(first <= at < end for first, end in known) for at, _ in found)
+            if re.search(rf"""\b(?:{names})["']?\s*:\s*$""", self._line(above)):
+                value = re.match(r"\s*-\s*(\S.*)$", line)
+        return [(value.start(1) + 1, value.end(1) + 1)] if value else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ class _Reader:
         self._add(Node(value, span), closed.size, closed.anchor, event)
 
     def _alias(self, event: AliasEvent) -> None:
-        known = self._anchors.get(event.anchor)
+        known = self._anchors.get(str(event.anchor))
         if known is None:
             raise self._error("C102", f"`*{event.anchor}` has no anchor `&{event.anchor}` before it", event)
         node, size = known

@@ -1,0 +1,238 @@
+"""The `engine` command: its verbs, their arguments, and where their work is done.
+
+Nothing of Stoker is imported up here, so that `engine --help` answers at once; each verb imports what it needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+EXIT_WRONG_COMMAND_LINE = 2
+_TAKES_OVERRIDES = {"up", "serve", "validate", "config"}
+# Typer carries its own copy of Click in newer releases, so its base error is found from a public class.
+_ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+OVERRIDES_HELP = """
+Every option can be given as a flag: --max-num-seqs 64, --scheduler.max-num-seqs 64, --no-enable-prefix-caching,
+--hf-overrides.rope_theta 1e6. `engine explain` lists them. Stronger layers win: default < preset < files in order
+< environment ENGINE__SECTION__OPTION < command line.
+"""
+
+app = typer.Typer(
+    name="engine",
+    help="Declare an LLM deployment in one YAML file; check it, and serve it behind an OpenAI-compatible API.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[str | None, typer.Argument(metavar="FILE", help="The deployment; - reads standard input.")]
+Overlays = Annotated[
+    list[str] | None,
+    typer.Option("--file", "-f", metavar="FILE", help="A file on top of FILE; may be repeated, later ones win."),
+]
+Url = Annotated[str, typer.Option("--url", help="Base URL of the server.")]
+ModelName = Annotated[str | None, typer.Option("--model-name", help="Model to ask; else the first the server lists.")]
+Key = Annotated[str | None, typer.Option("--api-key", help="Key for the server; else OPENAI_API_KEY.")]
+
+
+@app.command(epilog=OVERRIDES_HELP)
+def up(context: typer.Context, file: File = None, overlays: Overlays = None) -> None:
+    """Check a deployment, load its model and serve it."""
+    from .up import run
+
+    _exit(run(_files(file, overlays), context.obj or []))
+
+
+@app.command(epilog=OVERRIDES_HELP)
+def serve(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Argument(help="Hub id, directory or builtin:tiny.")] = None,
+    overlays: Overlays = None,
+) -> None:
+    """Serve a model without a file: `engine serve MODEL [flags]`."""
+    from .up import run
+
+    named = ["--model", model] if model is not None else []
+    _exit(run(_files(None, overlays), [*named, *(context.obj or [])]))
+
+
+@app.command(epilog=OVERRIDES_HELP)
+def validate(
+    context: typer.Context,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE...", help="Deployments, each on its own.")] = None,
+    overlays: Overlays = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="text, json or github.")] = "text",
+    deny_warnings: Annotated[bool, typer.Option("--deny-warnings", help="Warnings count as errors.")] = False,
+) -> None:
+    """Find every mistake in deployments, without a model, a network or a GPU."""
+    from .validate import run
+
+    _exit(run(files or [], overlays or [], context.obj or [], output=output, deny_warnings=deny_warnings))
+
+
+@app.command(epilog=OVERRIDES_HELP)
+def config(
+    context: typer.Context,
+    file: File = None,
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="One section or option.")] = None,
+    overlays: Overlays = None,
+    show_origin: Annotated[bool, typer.Option("--show-origin", help="Say where each value comes from.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
+    minimal: Annotated[bool, typer.Option("--minimal", help="Only what somebody wrote.")] = False,
+    hash_only: Annotated[bool, typer.Option("--hash", help="Only a hash of the written configuration.")] = False,
+) -> None:
+    """Show the effective configuration of a deployment."""
+    from .config import run
+
+    _exit(
+        run(
+            _files(file, overlays),
+            context.obj or [],
+            path=path,
+            show_origin=show_origin,
+            output=output,
+            minimal=minimal,
+            hash_only=hash_only,
+        )
+    )
+
+
+@app.command()
+def explain(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT", help="A flag, option, section, variable, rule, error code, preset or any word."),
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="text, json or md.")] = "text",
+    recursive: Annotated[bool, typer.Option("--recursive", help="Every option of a section in full.")] = False,
+) -> None:
+    """Say what an option, rule or error code means."""
+    from .explain import run
+
+    _exit(run(" ".join(what or []), output=output, recursive=recursive))
+
+
+@app.command()
+def schema(
+    check: Annotated[bool, typer.Option("--check", help="Fail if the files in schemas/ are stale.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the files in schemas/.")] = False,
+    draft_07: Annotated[bool, typer.Option("--draft-07", help="Print the twin for editors of draft-07.")] = False,
+) -> None:
+    """Print the JSON Schema of deployment files."""
+    from .schema import run
+
+    _exit(run(check=check, write=write, draft_07=draft_07))
+
+
+@app.command()
+def chat(
+    url: Url = "http://localhost:8000/v1",
+    model_name: ModelName = None,
+    api_key: Key = None,
+    system_prompt: Annotated[str | None, typer.Option("--system-prompt", help="System message to start with.")] = None,
+    quick: Annotated[str | None, typer.Option("--quick", "-q", help="Send this one message, print, and end.")] = None,
+) -> None:
+    """Talk to a running server."""
+    from .chat import run
+
+    _exit(run(url, model_name=model_name, api_key=api_key, system_prompt=system_prompt, quick=quick))
+
+
+@app.command()
+def complete(
+    url: Url = "http://localhost:8000/v1",
+    model_name: ModelName = None,
+    api_key: Key = None,
+    quick: Annotated[str | None, typer.Option("--quick", "-q", help="Send this one prompt, print, and end.")] = None,
+) -> None:
+    """Complete prompts with a running server."""
+    from .complete import run
+
+    _exit(run(url, model_name=model_name, api_key=api_key, quick=quick))
+
+
+def _version(value: bool) -> None:
+    if value:
+        from .. import __version__
+
+        print(f"stoker {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _files(file: str | None, overlays: Sequence[str] | None) -> list[str]:
+    return [*([file] if file is not None else []), *(overlays or [])]
+
+
+def _exit(code: int) -> None:
+    raise typer.Exit(code)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    command = typer.main.get_command(app)
+    verbs: dict[str, Any] = command.commands  # type: ignore[attr-defined]
+    verb = words[0] if words else ""
+    if verb and not verb.startswith("-") and verb not in verbs:
+        return _fail(f"no such command `{verb}`", difflib.get_close_matches(verb, verbs, 3, 0.5))
+    overrides: list[str] = []
+    if verb in _TAKES_OVERRIDES or verb == "explain":
+        from .overrides import behind_dashes, own_flags, take_overrides
+
+        own = own_flags(verbs[verb])
+        if verb == "explain":
+            words = [verb, *behind_dashes(words[1:], own)]
+        else:
+            from ..config.errors import ConfigError
+
+            try:
+                mine, overrides = take_overrides(words[1:], own)
+            except ConfigError as error:
+                from .console import tell
+
+                tell(str(error))
+                return error.exit_code
+            words = [verb, *mine]
+    try:
+        code = command.main(args=words, prog_name="engine", standalone_mode=False, obj=overrides)
+    except _ClickException as error:
+        return _fail(error.format_message(), [], verb)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, suggestions: Sequence[str], verb: str = "") -> int:
+    """Our own words for a wrong command line: Typer's keep their boxes when nobody sees them."""
+    hint = f"; did you mean {' or '.join(f'`{name}`' for name in suggestions)}?" if suggestions else ""
+    print(f"error: {message.rstrip('.')}{hint}", file=sys.stderr)
+    print(f"  = more: {' '.join(['engine', *([verb] if verb else []), '--help'])}", file=sys.stderr)
+    return EXIT_WRONG_COMMAND_LINE

@@ -1,0 +1,35 @@
+"""`engine schema`: the JSON Schema of deployment files, printed, written to schemas/, or compared with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config.export import DRAFT_07, DRAFT_2020_12, FILES, schema_text
+from .console import say, tell
+
+FOLDER = Path("schemas")
+EXIT_STALE = 1
+EXIT_WRONG_COMMAND_LINE = 2
+
+
+def run(*, check: bool = False, write: bool = False, draft_07: bool = False) -> int:
+    """Returns 0; 1 if `check` finds a stale file; 2 for flags that contradict each other."""
+    if check and write:
+        tell("error: --check and --write contradict each other")
+        return EXIT_WRONG_COMMAND_LINE
+    if not check and not write:
+        say(schema_text(DRAFT_07 if draft_07 else DRAFT_2020_12).rstrip("\n"))
+        return 0
+    stale = 0
+    for name, draft in FILES.items():
+        file, content = FOLDER / name, schema_text(draft)
+        if file.is_file() and file.read_text("utf-8") == content:
+            continue
+        if check:
+            tell(f"error: {file} is stale\n  = fix: engine schema --write")
+            stale = EXIT_STALE
+        else:
+            FOLDER.mkdir(exist_ok=True)
+            file.write_text(content, "utf-8")
+            tell(f"wrote {file}")
+    return stale

@@ -1,0 +1,84 @@
+"""`engine validate`: every mistake in each deployment, in one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from ..config.diagnostics import FORMAT_VERSION, show
+from ..config.examine import Report, report_on
+from ..config.resolve.machine import read_machine_facts
+from .console import say, tell
+
+EXIT_WRONG_COMMAND_LINE = 2
+EXIT_INVALID = 78
+
+
+def run(
+    files: Sequence[str],
+    overlays: Sequence[str],
+    overrides: Sequence[str],
+    *,
+    output: str = "text",
+    deny_warnings: bool = False,
+) -> int:
+    """Check each file, with the overlays and overrides on top of it. Returns the exit code: the worst one.
+
+    The deployment may be meant for another machine, so what only this machine lacks is a warning.
+    """
+    if output not in ("text", "json", "github"):
+        tell(f"error: no such output `{output}`; there are text, json and github")
+        return EXIT_WRONG_COMMAND_LINE
+    if not files and not overlays and not overrides:
+        tell("error: nothing to validate: name a file\n  = more: engine validate --help")
+        return EXIT_WRONG_COMMAND_LINE
+    machine = read_machine_facts()
+    layers = [[file, *overlays] for file in files] or [list(overlays)]
+    reports = [(names, report_on(names, overrides, machine, is_elsewhere=True)) for names in layers]
+    if output == "json":
+        say(_json(reports))
+    elif output == "github":
+        for _, report in reports:
+            if report.findings:
+                say(show(report.findings, "github"))
+    else:
+        for names, report in reports:
+            say(_text(names, report))
+    codes = [report.exit_code or (EXIT_INVALID if deny_warnings and report.findings else 0) for _, report in reports]
+    return codes[0] if len(set(codes)) == 1 else EXIT_INVALID
+
+
+def _name(names: Sequence[str]) -> str:
+    return " + ".join(names) or "command line"
+
+
+def _text(names: Sequence[str], report: Report) -> str:
+    errors, warnings = len(report.errors), len(report.findings) - len(report.errors)
+    parts = [show(report.findings), ""] if report.findings else []
+    counts = [
+        f"{count} {word}{'s' * (count > 1)}" for count, word in ((errors, "error"), (warnings, "warning")) if count
+    ]
+    verdict = "invalid" if errors else "valid"
+    parts.append(f"{_name(names)}: {verdict}{', ' * bool(counts)}{', '.join(counts)}")
+    if report.model_missing:
+        parts.append(f"  {report.model_missing} is not on this machine: rules that need its files were not checked")
+    return "\n".join(parts)
+
+
+def _json(reports: Sequence[tuple[Sequence[str], Report]]) -> str:
+    return json.dumps(
+        {
+            "format_version": FORMAT_VERSION,
+            "valid": not any(report.errors for _, report in reports),
+            "deployments": [
+                {
+                    "files": list(names),
+                    "valid": not report.errors,
+                    "model_missing": report.model_missing,
+                    "diagnostics": [finding.as_dict() for finding in report.findings],
+                }
+                for names, report in reports
+            ],
+        },
+        indent=2,
+    )

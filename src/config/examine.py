@@ -1,0 +1,77 @@
+"""One look at a deployment from outside: everything that can be said about it on this machine, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .diagnostics import Diagnostic, Label, in_order
+from .errors import ConfigError, ModelFilesError, ModelNotLocal
+from .load import Deployment, load_deployment
+from .resolve.decide import Decisions
+from .resolve.resolve import examine, read_model_facts
+from .resolve.resolved import MachineFacts, ModelFacts
+from .resolve.rules import RULES
+
+_ABOUT_MACHINE = frozenset(rule.id for rule in RULES if rule.about_machine)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        deployment: None if it could not be loaded.
+        decisions: what `auto` became as far as it can be known; None without a deployment.
+        model_missing: the hub id whose files are not on this machine, so that what they decide is not known.
+    """
+
+    findings: tuple[Diagnostic, ...]
+    deployment: Deployment | None = None
+    decisions: Decisions | None = None
+    model_missing: str | None = None
+
+    @property
+    def errors(self) -> list[Diagnostic]:
+        return [finding for finding in self.findings if finding.is_error]
+
+    @property
+    def exit_code(self) -> int:
+        return ConfigError(self.errors).exit_code if self.errors else 0
+
+
+def report_on(
+    files: Sequence[Path | str],
+    overrides: Sequence[str],
+    machine: MachineFacts,
+    env: Mapping[str, str] | None = None,
+    is_elsewhere: bool = False,
+) -> Report:
+    """Load, decide and check; whatever goes wrong is a finding.
+
+    Args:
+        is_elsewhere: the deployment is meant for another machine, so what only this one lacks is a warning.
+    """
+    try:
+        deployment = load_deployment(files, overrides, env)
+    except ConfigError as error:
+        return Report(error.diagnostics)
+    facts: ModelFacts | None = None
+    missing: str | None = None
+    faults: list[Diagnostic] = []
+    try:
+        facts = read_model_facts(deployment)
+    except ModelNotLocal as error:
+        missing = error.repository
+    except ModelFilesError as error:
+        span = deployment.spans.get("model.model")
+        labels = (Label(span),) if span is not None else ()
+        faults.append(Diagnostic(code=error.code, message=str(error), path="model.model", labels=labels))
+    examined = examine(deployment, facts, machine)
+    findings = [*faults, *examined.findings]
+    if is_elsewhere:
+        findings = [
+            replace(finding, severity="warning") if finding.code in _ABOUT_MACHINE else finding for finding in findings
+        ]
+    return Report(tuple(in_order(findings)), deployment, examined.decisions, missing)

@@ -1,0 +1,347 @@
+"""Pages about options, sections, rules, error codes and presets, drawn from their declarations.
+
+find("--max-num-seqs")  find("cache.block_size")  find("cache")  find("ENGINE__SERVER__PORT")
+find("R104")  find("C103")  find("presets")  find("latency")  find("prefix")      a word: whatever mentions it
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from .codes import CODES, Code
+from .effective import as_yaml_value
+from .origin import DEFAULT
+from .resolve.machine import read_machine_facts
+from .resolve.rules import RULES, STATED, Rule, StatedRule
+from .schema.options import Option, options, options_of, sections
+from .source.presets import PresetSource, preset_names
+from .suggest import close, normal
+
+RELOAD = {
+    "hot": "takes effect without loading the model again",
+    "model": "the model is loaded again",
+    "process": "the server is restarted",
+}
+
+
+_WRAP: Any = {"break_on_hyphens": False, "break_long_words": False, "drop_whitespace": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a page: a name and what belongs to it, several lines of it perhaps."""
+
+    name: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One thing explained. `facts` are its table, `see` the names of related pages."""
+
+    kind: str  # option, section, rule, code, preset, list
+    name: str
+    title: str
+    text: str
+    facts: tuple[Fact, ...] = ()
+    see: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "title": self.title,
+            "text": self.text,
+            "facts": {fact.name: list(fact.lines) for fact in self.facts},
+            "see": list(self.see),
+        }
+
+
+def rules_of(path: str) -> list[Rule | StatedRule]:
+    return [rule for rule in all_rules().values() if path in rule.fields]
+
+
+@cache
+def all_rules() -> dict[str, Rule | StatedRule]:
+    rules: list[Rule | StatedRule] = [*RULES, *STATED]
+    return {rule.id: rule for rule in sorted(rules, key=lambda rule: rule.id)}
+
+
+def find(what: str, recursive: bool = False) -> list[Page]:
+    """Pages for a name; for any other word, those that mention it; empty if nothing does.
+
+    recursive: a section comes with a page for each of its options.
+    """
+    what = what.strip()
+    if not what:
+        return [_overview()]
+    if what.upper() in CODES:
+        return [code_page(CODES[what.upper()])]
+    if what.upper() in all_rules():
+        return [rule_page(all_rules()[what.upper()])]
+    name = _option_name(what)
+    if name in sections() and not what.startswith("--"):
+        pages = [section_page(name)]
+        own = name in {option.name for option in options_of(name)}  # `model` is a section and an option in it
+        return pages + [
+            option_page(option) for option in options_of(name) if recursive or (own and option.name == name)
+        ]
+    if option := _option(name):
+        return [option_page(option)]
+    lists = {"rules": _rules_list, "codes": _codes_list, "presets": _presets_list, "options": _overview}
+    if name in lists:
+        return [lists[name]()]
+    if what in preset_names():
+        return [preset_page(what)]
+    return _search(what)
+
+
+def _option_name(what: str) -> str:
+    """A flag, variable or path in any spelling as a path or an option's bare name."""
+    from .source.overrides import read_flag
+
+    if what.startswith("--") and (flag := read_flag(what)):
+        return flag.option.path
+    by_variable = {option.variable: option.path for option in options().values() if option.variable}
+    return by_variable.get(what.upper(), normal(what).replace("__", "."))
+
+
+def _option(name: str) -> Option | None:
+    if name in options():
+        return options()[name]
+    return next((option for option in options().values() if option.name.lower() == name), None)
+
+
+def option_page(option: Option, here: bool = True) -> Page:
+    """`here`: say what `auto` becomes on this machine; False for pages that are read elsewhere."""
+    rules = rules_of(option.path)
+    facts = [
+        Fact("takes", (option.allowed,)),
+        Fact("default", (_default(option) if here else _shown_default(option),)),
+        Fact("unit", (option.unit,) if option.unit else ()),
+        Fact("file", tuple(_file_example(option))),
+        Fact("flags", tuple(f"{flag}{_flag_value(option, flag)}" for flag in option.flags)),
+        Fact("variable", (f"{option.variable}={_variable_value(option)}",) if option.variable else ()),
+        Fact("not here", tuple(f"{value}: {why}" for value, why in option.refused.items())),
+        Fact("change", (RELOAD[option.reload],)),
+        Fact("devices", (", ".join(option.devices),)),
+        Fact("since", (option.since,)),
+        Fact("rules", tuple(f"{rule.id} {rule.title}" for rule in rules)),
+    ]
+    return Page(
+        "option",
+        option.path,
+        option.path,
+        option.description,
+        tuple(fact for fact in facts if fact.lines),
+        tuple(rule.id for rule in rules),
+    )
+
+
+def section_page(name: str) -> Page:
+    section = sections()[name]
+    defaults = {option.name: _shown_default(option) for option in options_of(name)}
+    width = max(map(len, defaults.values()), default=0)
+    facts = tuple(
+        Fact(option.name, (f"{defaults[option.name]:<{width}}  {first_sentence(option.description)}",))
+        for option in options_of(name)
+    )
+    return Page("section", name, f"section {name}", (section.__doc__ or "").strip(), facts)
+
+
+def rule_page(rule: Rule | StatedRule) -> Page:
+    facts = [Fact("options", rule.fields)]
+    if isinstance(rule, Rule):
+        kind = f"{rule.severity}, when broken"
+        facts += [Fact("checked", (kind,)), Fact("says", (rule.message,)), Fact("fix", rule.fixes)]
+        if rule.about_machine:
+            facts.append(Fact("note", ("compares with the machine it runs on; `engine validate` only warns",)))
+    else:
+        facts.append(Fact("checked", ("holds by construction",)))
+    return Page("rule", rule.id, f"{rule.id}: {rule.title}", rule.why, tuple(facts), rule.fields)
+
+
+def code_page(code: Code) -> Page:
+    facts = (Fact("fix", (code.fix,)), Fact("exit code", (str(code.exit_code),)))
+    return Page("code", code.code, f"{code.code}: {code.title}", code.meaning, facts)
+
+
+def preset_page(name: str) -> Page:
+    source = PresetSource(name)
+    facts = []
+    for section, home in source.tree.items():
+        assert isinstance(home.value, dict)
+        for key, node in home.value.items():
+            facts.append(Fact(f"{section}.{key}", (f"{node.text}: {node.reason}",)))
+    return Page("preset", name, f"preset {name}", source.title, tuple(facts))
+
+
+def _overview() -> Page:
+    facts = tuple(
+        Fact(name, ((section.__doc__ or "").strip().partition("\n")[0],)) for name, section in sections().items()
+    )
+    text = (
+        "Sections of a deployment. `engine explain SECTION` lists its options; rules, codes and presets are lists too."
+    )
+    return Page("list", "options", "options", text, facts)
+
+
+def _rules_list() -> Page:
+    facts = tuple(Fact(rule.id, (rule.title,)) for rule in all_rules().values())
+    return Page("list", "rules", "rules", "What options demand of each other.", facts)
+
+
+def _codes_list() -> Page:
+    facts = tuple(Fact(code.code, (code.title,)) for code in CODES.values())
+    return Page("list", "codes", "error codes", "What can be wrong with a deployment or a model's files.", facts)
+
+
+def _presets_list() -> Page:
+    facts = tuple(Fact(name, (PresetSource(name).title,)) for name in preset_names())
+    return Page("list", "presets", "presets", "Named values below everything written: `preset: NAME`.", facts)
+
+
+def _search(what: str) -> list[Page]:
+    """One list of what resembles or mentions the words."""
+    words = [normal(word) for word in what.split()]
+    names = {option.name: option for option in options().values()}
+    near = [names[match] for match in close(what, names, 0.6)]
+    near += [option for option in options().values() if option.path in close(what, options(), 0.6)]
+    told = [
+        option
+        for option in options().values()
+        if all(word in f"{option.path} {option.description}".lower().replace("-", "_") for word in words)
+    ]
+    found = list(dict.fromkeys(option.path for option in (*near, *told)))
+    facts = [Fact(path, (first_sentence(options()[path].description),)) for path in found]
+    pages = [*map(rule_page, all_rules().values()), *map(code_page, CODES.values())]
+    facts += [
+        Fact(page.name, (page.title.partition(": ")[2],))
+        for page in pages
+        if all(word in f"{page.title} {page.text}".lower() for word in words)
+    ]
+    if not facts:
+        return []
+    return [Page("list", what, f"mentions of `{what}`", "", tuple(facts[:20]))]
+
+
+def first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".").replace("\n", " ")
+
+
+def _shown_default(option: Option) -> str:
+    return "required" if option.is_required else as_yaml_value(option.show(option.default))
+
+
+def _default(option: Option) -> str:
+    shown = _shown_default(option)
+    if option.default != "auto":
+        return shown
+    here = _decided_here().get(option.path)
+    return f"{shown}; here {here}" if here else f"{shown}; depends on the model"
+
+
+@cache
+def _decided_here() -> dict[str, str]:
+    """What `auto` is on this machine, for options that do not depend on the model."""
+    from .load import load_deployment
+    from .resolve.decide import decide
+
+    deployment = load_deployment([], ["--model", "builtin:tiny"], env={})
+    decisions = decide(deployment, None, read_machine_facts())
+    return {
+        path: f"{options()[path].show(decisions.get(path))} ({decisions.origins[path].reason})"
+        for path in options()
+        if path in decisions.origins
+        and path not in deployment.origins
+        and decisions.origins.get(path, DEFAULT) != DEFAULT
+    }
+
+
+def _example(option: Option) -> Any:
+    return option.examples[0] if option.examples else option.default
+
+
+def _file_example(option: Option) -> list[str]:
+    line = f"{option.name}: {as_yaml_value(_example(option))}"
+    return [f"{option.section}:", f"  {line}"] if option.section else [line]
+
+
+def _flag_value(option: Option, flag: str) -> str:
+    if option.kind == "flag":
+        return ""
+    example = _example(option)
+    if option.kind == "mapping":
+        return f" '{json.dumps(example)}'"
+    if option.is_secret:
+        return " KEY"
+    if isinstance(example, list):
+        return f" {' '.join(map(str, example))}"
+    return f" {example}"
+
+
+def _variable_value(option: Option) -> str:
+    example = _example(option)
+    if option.is_secret:
+        return "KEY"
+    if option.kind == "mapping":
+        return f"'{json.dumps(example)}'"
+    if option.kind == "flag":
+        return "true" if example else "false"
+    return ",".join(map(str, example)) if isinstance(example, list) else str(example)
+
+
+def as_text(pages: Sequence[Page]) -> str:
+    return "\n\n\n".join(_page_text(page) for page in pages)
+
+
+def _page_text(page: Page) -> str:
+    lines = [page.title]
+    if page.text:
+        lines += textwrap.wrap(page.text, 96, initial_indent="  ", subsequent_indent="  ", **_WRAP)
+    if page.facts:
+        lines.append("")
+    width = min(36, max((len(fact.name) for fact in page.facts), default=0))
+    for fact in page.facts:
+        for index, line in enumerate(fact.lines):
+            name = fact.name if index == 0 else ""
+            start, hanging = f"  {name:<{width}}  ", " " * (width + 6)
+            indent = line[: len(line) - len(line.lstrip())]
+            wrapped = textwrap.wrap(line, 116, initial_indent=start + indent, subsequent_indent=hanging, **_WRAP)
+            lines += wrapped or [start.rstrip()]
+    return "\n".join(lines)
+
+
+def as_markdown(pages: Sequence[Page]) -> str:
+    return "\n\n".join(_page_markdown(page) for page in pages)
+
+
+def _page_markdown(page: Page) -> str:
+    return "\n".join(markdown_lines(page))
+
+
+def markdown_lines(page: Page, level: int = 2) -> list[str]:
+    """The page below a heading of this level."""
+    lines = [f"{'#' * level} {page.title}", ""]
+    if page.text:
+        lines += [page.text, ""]
+    if page.facts:
+        lines += ["| | |", "|---|---|"]
+        for fact in page.facts:
+            code = page.kind == "option" and fact.name in ("file", "flags", "variable")
+            said = "<br>".join(_cell(line, code) for line in fact.lines)
+            lines.append(f"| {fact.name} | {said} |")
+    return lines
+
+
+def _cell(text: str, is_code: bool) -> str:
+    text = text.replace("|", "\\|")
+    if not is_code:
+        return text.replace("<", "&lt;")
+    indent = len(text) - len(text.lstrip())
+    return "&nbsp;" * indent + f"`{text.strip()}`"
