@@ -20,7 +20,7 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 90.0
+START_LIMIT_S = 120.0  # a machine that many tests share
 DRAIN_S = 1.5
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tests.e2e.deployment import (
     DRAIN_S,
+    START_LIMIT_S,
     Answer,
     Server,
     ask,
@@ -181,7 +182,7 @@ def test_a_killed_engine_ends_each_stream_with_an_error_and_is_started_again(run
                 assert answer.error is not None
                 assert answer.error["code"] == "engine_restarting"
                 assert not answer.is_done
-            await until_health(client, 200, 60)
+            await until_health(client, 200, START_LIMIT_S)
             again = await ask(client, {**GREEDY, "prompt": PROMPTS[0], "max_tokens": 3})
             assert again.is_done
 

@@ -208,6 +208,21 @@ def test_a_hung_step_is_a_stall_and_the_stream_goes_on_after_it():
     asyncio.run(scenario())
 
 
+def test_a_stopped_process_is_a_stall_and_goes_on_where_it_was():
+    async def scenario() -> None:
+        async with engine(stall_limit_s=1.0, step_s=0.005) as client:
+            asked = asyncio.ensure_future(tokens_of(client, request("r", [1, 2], 60)))
+            await until(lambda: client.stats.num_running == 1)
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGSTOP)
+            await until(lambda: client.state is EngineState.STALLED)
+            os.kill(client.pid, signal.SIGCONT)
+            assert await asked == continuation([1, 2], 60)
+            await until(lambda: client.state is EngineState.READY)
+
+    asyncio.run(scenario())
+
+
 def test_the_engine_process_dies_with_its_parent(tmp_path: Path):
     """kill -9 of the front end: no orphan keeps the memory."""
     script = tmp_path / "parent.py"

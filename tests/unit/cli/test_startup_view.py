@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.cli.startup_view import StartupView
+
+
+def ticking() -> Iterator[float]:
+    now = 0.0
+    while True:
+        yield now
+        now += 1.0
+
+
+def test_off_a_terminal_each_phase_is_a_line_when_it_ends(capsys: pytest.CaptureFixture[str]):
+    clock = ticking()
+    with StartupView("stoker 1", is_live=False, clock=lambda: next(clock)) as view:
+        view.begin("address")
+        view.note("127.0.0.1:8000")
+        view.begin("engine")
+        view.part("weights")
+        view.part("warm-up")
+        view.close()
+    assert capsys.readouterr() == (
+        "",
+        "stoker 1\n"
+        "  address          1.00 s  127.0.0.1:8000\n"
+        "    weights          1.00 s\n"
+        "    warm-up          1.00 s\n"
+        "  engine           5.00 s\n",
+    )
+
+
+def test_a_failure_ends_the_phase_it_came_from(capsys: pytest.CaptureFixture[str]):
+    clock = ticking()
+
+    def start() -> None:
+        with StartupView("stoker 1", is_live=False, clock=lambda: next(clock)) as view:
+            view.begin("model files")
+            raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        start()
+    assert capsys.readouterr().err == "stoker 1\n  model files      1.00 s\n"
