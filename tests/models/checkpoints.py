@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 VOCAB = 97
 COMMON: dict[str, Any] = {
     "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
+    "hidden_size": 64,
+    "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -23,7 +23,7 @@ COMMON: dict[str, Any] = {
 }
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
-    "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 16},
+    "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 32},
     "mistral": {"model_type": "mistral", "sliding_window": 6},
     "qwen2": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True},

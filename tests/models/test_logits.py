@@ -25,12 +25,11 @@ BLOCK_SIZE = 8
 TOKENS = torch.randint(3, VOCAB, (37,), generator=torch.Generator().manual_seed(0)).tolist()
 
 
-def our_logits(
-    folder: Path, place: Path, kernels: KernelSet, dtype: torch.dtype = torch.float32, max_model_len: int = 64
-) -> torch.Tensor:
+def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """[37, vocab] of TOKENS in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
     facts = resolved(folder, place).facts
-    model = model_class(facts)(facts, kernels, max_model_len, dtype, CPU)
+    kernels = select_kernels(CPU, dtype, facts.head_dim, features)
+    model = model_class(facts)(facts, kernels, 64, dtype, CPU)
     files = Checkpoint(folder, facts.weight_files)
     files.check(model.wanted(), facts.tie_word_embeddings)
     with torch.inference_mode():
@@ -58,11 +57,10 @@ def our_logits(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["reference", "selected"])
-def test_logits_equal_transformers(family: str, kind: str, saved: Callable[[str], Saved], tmp_path: Path):
+@pytest.mark.parametrize("features", ["torch", "auto"])
+def test_logits_equal_transformers(family: str, features: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
-    kernels = KernelSet() if kind == "reference" else select_kernels(CPU, torch.float32, 16)
-    difference = our_logits(folder, tmp_path, kernels) - reference_logits(model, TOKENS)
+    difference = our_logits(folder, tmp_path, features) - reference_logits(model, TOKENS)
     assert difference.abs().max() < 1e-4
 
 
@@ -84,7 +82,7 @@ def test_logits_equal_transformers(family: str, kind: str, saved: Callable[[str]
 )
 def test_every_rope_kind_equals_transformers(rope: dict[str, Any], tmp_path: Path):
     model = build("llama", rope_parameters={"rope_theta": 1e4, **rope})
-    ours = our_logits(save(model, tmp_path), tmp_path, KernelSet())
+    ours = our_logits(save(model, tmp_path), tmp_path)
     assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-4
 
 
@@ -93,7 +91,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers_is(family: str, saved: 
     model, folder = saved(family)
     exact = reference_logits(model, TOKENS)
     theirs = reference_logits(build(family).bfloat16(), TOKENS) - exact
-    ours = our_logits(folder, tmp_path, select_kernels(CPU, torch.bfloat16, 16), torch.bfloat16) - exact
+    ours = our_logits(folder, tmp_path, dtype=torch.bfloat16) - exact
     assert ours.pow(2).mean().sqrt() < 1.25 * theirs.pow(2).mean().sqrt()
 
 
