@@ -84,7 +84,7 @@ class Gate:
             self._admit(scope)
             await self._app(scope, receive, answer.send)
         except ClientGone:
-            answer.status = _CLIENT_GONE
+            pass  # nobody is left to answer; if nothing was sent the status stays _CLIENT_GONE
         except HTTPException as error:
             await answer.refuse(_http_error(error))
         except Exception as error:

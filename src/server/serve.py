@@ -41,6 +41,7 @@ from hypercorn.utils import parse_socket_addr
 KEEP_ALIVE_S = 30.0  # also the time a client has for its request's headers
 FLUSH_S = 1.0  # after the cut, for last error events to leave
 EXIT_S = 1.9  # after the drain deadline the process is gone, whatever hangs
+LINGER_S = 2.0  # for a client to read why it was refused while it was still sending
 READ_BYTES = 1 << 16
 PENDING_BYTES = 1 << 20  # bytes read ahead of what the request being answered can take
 logger = logging.getLogger(__name__)
@@ -146,6 +147,9 @@ class _Server:
         self._config.keep_alive_timeout = KEEP_ALIVE_S
         self._config.h11_max_incomplete_size = max_header_bytes
         self._config.include_server_header = False
+        # Without bound, because at its bound hypercorn waits for an app that has already answered to read on, and the
+        # connection of an early refusal never closes. An app reads, or answers and closes: nothing piles up.
+        self._config.max_app_queue_size = 0
         self._config.errorlog = logger
         self._context = WorkerContext(None)
         self._send_stall_timeout = send_stall_timeout
@@ -199,6 +203,8 @@ class _Connection(TCPServer):
     """
 
     send_stall_timeout: float
+    _is_closing = False
+    _abort: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         sock = self.writer.get_extra_info("socket")
@@ -228,20 +234,24 @@ class _Connection(TCPServer):
         arrived, taken = asyncio.Event(), asyncio.Event()
 
         async def feed() -> None:
-            while True:
-                while pending:
+            # Not only until it is cancelled: hypercorn swallows a cancellation that meets it while it closes.
+            while not self._is_closing:
+                while pending and not self._is_closing:
                     await self.protocol.handle(RawData(pending[0]))
                     pending.popleft()
                     taken.set()
                 arrived.clear()
-                await arrived.wait()
+                if not self._is_closing:
+                    await arrived.wait()
 
         feeder = asyncio.ensure_future(feed())
         try:
-            while not feeder.done():
+            while True:
                 data = await self.reader.read(READ_BYTES)
                 if not data:
                     break
+                if self._is_closing:
+                    continue  # lingering: thrown away
                 pending.append(data)
                 arrived.set()
                 while sum(map(len, pending)) > PENDING_BYTES and not feeder.done():
@@ -259,6 +269,9 @@ class _Connection(TCPServer):
             await self.protocol.handle(Closed())
 
     async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, Closed):
+            await self._end()
+            return
         try:
             async with asyncio.timeout(self.send_stall_timeout):
                 await super().protocol_send(event)
@@ -266,16 +279,44 @@ class _Connection(TCPServer):
             self.writer.transport.abort()
             await self.protocol.handle(Closed())
 
+    async def _end(self) -> None:
+        """Close our side. A client that is still sending is read for a while: closed at once, the kernel would answer
+        its bytes with a reset, and the refusal it was sent would be lost with it."""
+        self._is_closing = True
+        await self.idle_task.stop()
+        if self.protocol.is_receiving and not self.reader.at_eof():  # type: ignore[attr-defined]
+            with contextlib.suppress(OSError, RuntimeError):
+                self.writer.write_eof()
+            patience_s = LINGER_S
+        else:
+            self.writer.close()  # done when the client has taken what it was sent
+            patience_s = self.send_stall_timeout
+        if self._abort is None:
+            self._abort = self.loop.call_later(patience_s, self.writer.transport.abort)
+
     async def _close(self) -> None:
+        self._is_closing = True
+        await self.idle_task.stop()
+        self.writer.close()
         try:
             async with asyncio.timeout(self.send_stall_timeout):
-                await super()._close()
+                await self.writer.wait_closed()
         except TimeoutError:
             self.writer.transport.abort()
+        except OSError:
+            pass
+        finally:
+            if self._abort is not None:
+                self._abort.cancel()
 
 
 class _Protocol(H11Protocol):
     """HTTP/1.1 and nothing else: no upgrade to HTTP/2 or to a web socket."""
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the client has more of its request to send."""
+        return self.connection.their_state is h11.SEND_BODY
 
     async def _check_protocol(self, event: h11.Request) -> None:
         return

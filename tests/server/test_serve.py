@@ -184,6 +184,32 @@ def test_a_close_behind_pipelined_bytes_is_seen():
     assert app.started == 1
 
 
+@pytest.mark.parametrize(
+    "request_bytes", [b"garbage\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"]
+)
+def test_a_closed_connection_leaves_nothing_behind(request_bytes: bytes):
+    """hypercorn swallows a cancellation while it closes: the reader of each broken request stayed for ever."""
+
+    async def hello(scope: Any, receive: Any, send: Any) -> None:
+        await send(OK)
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    async def nothing() -> None: ...
+
+    async def run() -> int:
+        async with serving(hello, nothing) as (port, _):
+            before = len(asyncio.all_tasks())
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(request_bytes)
+                await reader.read()
+                writer.close()
+            await until(lambda: len(asyncio.all_tasks()) == before)
+        return before
+
+    asyncio.run(run())
+
+
 def test_pipelined_requests_are_answered_in_order():
     async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send(OK)
