@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from .cpu.library import FLOAT, INT64, POINTER, CpuLibrary, pointer
+
 AddRmsNorm = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -29,3 +31,33 @@ def add_rms_norm_reference(
     wide = total.float()
     normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return (normed * weight.float()).to(x.dtype), total
+
+
+def add_rms_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> AddRmsNorm:
+    call = library.op("add_rms_norm", dtype, [POINTER] * 5 + [INT64, INT64, FLOAT])
+
+    def add_rms_norm(
+        x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, width = x.shape
+        x = x.contiguous()
+        normed = torch.empty_like(x)
+        if residual is None:
+            call(pointer(x, dtype), None, pointer(weight, dtype), normed.data_ptr(), None, rows, width, eps)
+            return normed, x
+        if residual.shape != x.shape or weight.shape[0] != width:
+            raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}, weight {tuple(weight.shape)}")
+        residual, total = residual.contiguous(), torch.empty_like(x)
+        call(
+            pointer(x, dtype),
+            pointer(residual, dtype),
+            pointer(weight, dtype),
+            normed.data_ptr(),
+            total.data_ptr(),
+            rows,
+            width,
+            eps,
+        )
+        return normed, total
+
+    return add_rms_norm

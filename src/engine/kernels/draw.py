@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from .cpu.library import INT64, POINTER, CpuLibrary, pointer
 from .noise import exponential_noise
 
 Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -39,3 +40,26 @@ def softmax_weights(logits: torch.Tensor, temperature: torch.Tensor, min_p: torc
     weights = weights.masked_fill(weights < min_p[:, None], 0.0)
     first = torch.nn.functional.one_hot(values.argmax(-1), values.shape[1])
     return torch.where(temperature[:, None] == 0, first.float(), weights)
+
+
+def draw_cpu(library: CpuLibrary) -> Draw:
+    calls = {dtype: library.op("draw", dtype, [POINTER] * 5 + [INT64] * 2) for dtype in (torch.float32, torch.bfloat16)}
+
+    def draw(logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        rows, vocab_size = logits.shape
+        if not len(temperature) == len(min_p) == len(keys) == rows:
+            raise ValueError(f"{rows} rows, {len(temperature)} temperatures, {len(min_p)} min_p, {len(keys)} keys")
+        logits = logits.contiguous()
+        token_ids = torch.empty(rows, dtype=torch.int64)
+        calls[logits.dtype](
+            pointer(logits, logits.dtype),
+            pointer(temperature, torch.float32),
+            pointer(min_p, torch.float32),
+            pointer(keys, torch.int32),
+            token_ids.data_ptr(),
+            rows,
+            vocab_size,
+        )
+        return token_ids
+
+    return draw

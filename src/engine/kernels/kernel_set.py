@@ -5,18 +5,32 @@ Models call the ops through the set they are given and never ask which implement
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
-from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
-from .draw import Draw, draw_reference
-from .linear import Embed, Linear, PackLinear, embed_reference, linear_reference, pack_linear_reference
-from .paged_attention import PagedAttention, paged_attention_reference
-from .rope_and_store import RopeAndStore, rope_and_store_reference
-from .silu_and_mul import SiluAndMul, silu_and_mul_reference
-from .softmax_mass import SoftmaxMass, softmax_mass_reference
-from .top_tokens import TopTokens, top_tokens_reference
+from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
+from .count_above import CountAbove, count_above_cpu, count_above_reference
+from .cpu.features import NoKernels, choose_level, this_cpu, wanted_level
+from .cpu.library import CpuLibrary, load_library, supports
+from .draw import Draw, draw_cpu, draw_reference
+from .linear import (
+    Embed,
+    Linear,
+    PackLinear,
+    embed_cpu,
+    embed_reference,
+    linear_cpu,
+    linear_reference,
+    pack_linear_cpu,
+    pack_linear_reference,
+)
+from .paged_attention import MAX_HEAD_DIM, PagedAttention, paged_attention_cpu, paged_attention_reference
+from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
+from .silu_and_mul import SiluAndMul, silu_and_mul_cpu, silu_and_mul_reference
+from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
+from .top_tokens import TopTokens, top_tokens_cpu, top_tokens_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +47,75 @@ class KernelSet:
     draw: Draw = draw_reference
     softmax_mass: SoftmaxMass = softmax_mass_reference
     top_tokens: TopTokens = top_tokens_reference
+    count_above: CountAbove = count_above_reference
+    set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
 
-STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul")
+STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling")
 
 
-def select_kernels(device: torch.device | str, dtype: torch.dtype, head_dim: int) -> KernelSet:
-    """Chooses an implementation for every op.
+def select_kernels(
+    device: torch.device | str, dtype: torch.dtype, head_dim: int, features: str | None = None
+) -> KernelSet:
+    """Chooses an implementation for every op. On a CPU this builds the C++ library if no cache holds it.
 
     Args:
         device: where the model runs.
         dtype: of weights, activations and KV cache.
         head_dim: numbers per attention head.
+        features: `auto`, a level of cpu/features.py, or `torch`; None for what STOKER_CPU_FEATURES says.
     Returns:
         The set; its table names the choice and the reason for every stage.
+
+    Raises ValueError for features that do not exist or that the CPU lacks.
     """
     device = torch.device(device)
-    return KernelSet(table=dict.fromkeys(STAGES, f"torch: the only kernels for {device.type}"))
+    if device.type != "cpu":
+        return KernelSet(table=dict.fromkeys(STAGES, f"torch: the only kernels for {device.type}"))
+    try:
+        level, reason = choose_level(features or wanted_level(), this_cpu())
+        if not supports(dtype):
+            raise NoKernels(f"no C++ kernels for {dtype}")
+        library = load_library(level)
+    except NoKernels as error:
+        return KernelSet(table=dict.fromkeys(STAGES, f"torch: {error}"))
+    if library.build_seconds is not None:
+        reason += f", built in {library.build_seconds:.1f} s"
+    return cpu_kernels(library, dtype, head_dim, f"c++ {level.name}: {reason}")
+
+
+def cpu_kernels(library: CpuLibrary, dtype: torch.dtype, head_dim: int, chosen: str) -> KernelSet:
+    """The library's ops, and torch's where it has none for these shapes. chosen: what the table says of the library."""
+    table = dict.fromkeys(STAGES, chosen)
+    rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
+    if head_dim % 16 or head_dim > MAX_HEAD_DIM:
+        rope, attention = rope_and_store_reference, paged_attention_reference
+        table["rope_and_store"] = table["paged_attention"] = (
+            f"torch: heads of {head_dim} numbers; the C++ kernels take multiples of 16 up to {MAX_HEAD_DIM}"
+        )
+    if dtype != torch.bfloat16:
+        table["linear"] = f"torch: its product of {dtype} matrices"
+    return KernelSet(
+        add_rms_norm=add_rms_norm_cpu(library, dtype),
+        pack_linear=pack_linear_cpu(library),
+        linear=linear_cpu(library),
+        embed=embed_cpu(library),
+        rope_and_store=rope,
+        paged_attention=attention,
+        silu_and_mul=silu_and_mul_cpu(library, dtype),
+        draw=draw_cpu(library),
+        softmax_mass=softmax_mass_cpu(library),
+        top_tokens=top_tokens_cpu(library),
+        count_above=count_above_cpu(library),
+        set_num_threads=_set_num_threads(library),
+        table=table,
+    )
+
+
+def _set_num_threads(library: CpuLibrary) -> Callable[[int], None]:
+    def set_num_threads(count: int) -> None:
+        torch.set_num_threads(count)
+        library.handle.set_num_threads(count)
+
+    return set_num_threads

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
+
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
@@ -41,3 +43,72 @@ def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tens
     token_ids: [T] int64. Returns [T, in_features].
     """
     return F.embedding(token_ids, packed.weight)
+
+
+PANEL_WIDTH, DEPTH_STEP = 16, 32  # cpu/panels.h: outputs of a panel; a tile's depth
+
+
+def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
+    """Packs bfloat16 weights into panels. Others, and those whose width is no multiple of 32, stay torch's."""
+    pack = library.op("pack", torch.bfloat16, [POINTER, POINTER, INT64, INT64])
+    advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
+
+    def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
+        out_features, in_features = weight.shape
+        if weight.dtype != torch.bfloat16 or in_features % DEPTH_STEP:
+            return pack_linear_reference(weight, bias)
+        weight = weight.contiguous()
+        panels = weight.new_empty(-(-out_features // PANEL_WIDTH) * PANEL_WIDTH, in_features)
+        advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first touch: pages are given then
+        pack(pointer(weight, torch.bfloat16), panels.data_ptr(), out_features, in_features)
+        if bias is not None:
+            bias = bias.to(torch.bfloat16).contiguous()
+        return PackedLinear(panels, bias, out_features, in_features, is_packed=True)
+
+    return pack_linear
+
+
+def linear_cpu(library: CpuLibrary) -> Linear:
+    call = library.op("linear", torch.bfloat16, [POINTER] * 4 + [INT64] * 3)
+
+    def linear(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+        if not packed.is_packed:
+            return linear_reference(x, packed)
+        rows, depth = x.shape
+        if depth != packed.in_features:
+            raise ValueError(f"x is {tuple(x.shape)}, the layer takes {packed.in_features} numbers a row")
+        out = x.new_empty(rows, packed.out_features)
+        call(
+            pointer(x.contiguous(), torch.bfloat16),
+            packed.weight.data_ptr(),
+            None if packed.bias is None else packed.bias.data_ptr(),
+            out.data_ptr(),
+            rows,
+            packed.out_features,
+            depth,
+        )
+        return out
+
+    return linear
+
+
+def embed_cpu(library: CpuLibrary) -> Embed:
+    call = library.function("unpack_rows_bfloat16", [POINTER] * 3 + [INT64] * 3, INT)
+
+    def embed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+        if not packed.is_packed:
+            return embed_reference(token_ids, packed)
+        out = packed.weight.new_empty(token_ids.shape[0], packed.in_features)
+        failed = call(
+            packed.weight.data_ptr(),
+            pointer(token_ids, torch.int64),
+            out.data_ptr(),
+            token_ids.shape[0],
+            packed.out_features,
+            packed.in_features,
+        )
+        if failed:
+            raise IndexError(f"a token id is not in [0, {packed.out_features})")
+        return out
+
+    return embed

@@ -8,6 +8,10 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+
+MAX_HEAD_DIM = 256  # cpu/attention.h
+
 
 class AttentionStep(Protocol):
     """What attention reads of a step (layers/step_input.py holds the whole of it): R rows, T query tokens."""
@@ -78,3 +82,42 @@ def paged_attention_reference(
         )
         out[start:end] = attended[0].transpose(0, 1).reshape(end - start, -1)
     return out
+
+
+def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttention:
+    """For heads whose width is a multiple of 16, at most MAX_HEAD_DIM."""
+    call = library.op("paged_attention", dtype, [POINTER] * 7 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
+    everything = 2**62
+
+    def paged_attention(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        num_tokens, num_heads, head_dim = q.shape
+        _, num_kv_heads, block_size, _ = k_cache.shape
+        block_tables = step.block_tables
+        out = q.new_empty(num_tokens, num_heads * head_dim)
+        call(
+            pointer(q, dtype),
+            pointer(k_cache, dtype),
+            pointer(v_cache, dtype),
+            pointer(step.query_start, torch.int32),
+            pointer(step.context_lens, torch.int32),
+            pointer(block_tables, torch.int32),
+            out.data_ptr(),
+            block_tables.shape[0],
+            block_tables.shape[1],
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size,
+            everything if window is None else window,
+            scale,
+        )
+        return out
+
+    return paged_attention

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+
 RopeAndStore = Callable[
     [
         torch.Tensor,  # qkv
@@ -73,3 +75,48 @@ def _norm_and_turn(
     half = cos.shape[-1]
     first, second, rest = torch.split(heads, [half, half, heads.shape[-1] - 2 * half], dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+
+
+def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
+    """For heads whose width is a multiple of 16, at most 512."""
+    call = library.op("rope_and_store", dtype, [POINTER] * 9 + [INT64] + [INT] * 5 + [FLOAT])
+
+    def rope_and_store(
+        qkv: torch.Tensor,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+        cos_sin: torch.Tensor,
+        positions: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+    ) -> torch.Tensor:
+        num_tokens = qkv.shape[0]
+        block_size, head_dim = k_cache.shape[2], k_cache.shape[3]
+        if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or k_cache.shape[1] != num_kv_heads:
+            raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
+        queries = qkv.new_empty(num_tokens, num_heads, head_dim)
+        call(
+            pointer(qkv, dtype),
+            None if q_norm is None else pointer(q_norm, dtype),
+            None if k_norm is None else pointer(k_norm, dtype),
+            pointer(cos_sin, torch.float32),
+            pointer(positions, torch.int64),
+            pointer(slot_mapping, torch.int64),
+            queries.data_ptr(),
+            pointer(k_cache, dtype),
+            pointer(v_cache, dtype),
+            num_tokens,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            cos_sin.shape[1],
+            block_size,
+            eps,
+        )
+        return queries
+
+    return rope_and_store

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from .cpu.library import INT64, POINTER, CpuLibrary, pointer
 from .draw import softmax_weights
 
 SoftmaxMass = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -25,3 +26,31 @@ def softmax_mass_reference(
     """
     mass = softmax_weights(logits, temperature, min_p).sum(-1, dtype=torch.float64)
     return logits.amax(-1).float(), mass
+
+
+def softmax_mass_cpu(library: CpuLibrary) -> SoftmaxMass:
+    calls = {
+        dtype: library.op("softmax_mass", dtype, [POINTER] * 5 + [INT64] * 2)
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+
+    def softmax_mass(
+        logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, vocab_size = logits.shape
+        if not len(temperature) == len(min_p) == rows:
+            raise ValueError(f"{rows} rows, {len(temperature)} temperatures, {len(min_p)} min_p")
+        logits = logits.contiguous()
+        largest, mass = torch.empty(rows), torch.empty(rows, dtype=torch.float64)
+        calls[logits.dtype](
+            pointer(logits, logits.dtype),
+            pointer(temperature, torch.float32),
+            pointer(min_p, torch.float32),
+            largest.data_ptr(),
+            mass.data_ptr(),
+            rows,
+            vocab_size,
+        )
+        return largest, mass
+
+    return softmax_mass

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from .cpu.library import INT64, POINTER, CpuLibrary, pointer
+
 TopTokens = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 _BLOCK = 64
 _LAST_ID = 0x7FFFFFFF
@@ -20,7 +22,11 @@ _LAST_ID = 0x7FFFFFFF
 def top_tokens_reference(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` best tokens of each row, best first.
 
-    logits: [R, V] in any float type, without nan; count: at most V. Returns values [R, count] float32 and ids [R, count] int64.
+    Args:
+        logits: [R, V] in any float type, without nan.
+        count: from 1 to V.
+    Returns:
+        values [R, count] float32 and ids [R, count] int64.
 
     The best `count` tokens lie in the `count` blocks with the best maxima: for a token of any other block, each of
     those blocks holds one that comes before it. So only the maxima and the chosen blocks are ordered.
@@ -55,3 +61,22 @@ def _best(values: torch.Tensor, ids: torch.Tensor, count: int) -> tuple[torch.Te
     ordered, chosen = best >> 32, _LAST_ID - (best & 0xFFFFFFFF)
     bits = torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered)
     return bits.to(torch.int32).view(torch.float32), chosen
+
+
+def top_tokens_cpu(library: CpuLibrary) -> TopTokens:
+    calls = {
+        dtype: library.op("top_tokens", dtype, [POINTER] * 3 + [INT64] * 3) for dtype in (torch.float32, torch.bfloat16)
+    }
+
+    def top_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, vocab_size = logits.shape
+        if not 1 <= count <= vocab_size:
+            raise ValueError(f"{count} of {vocab_size} tokens")
+        if count * 8 > vocab_size:  # that is sorting: numpy does it with vectors
+            return top_tokens_reference(logits, count)
+        logits = logits.contiguous()
+        values, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)
+        calls[logits.dtype](pointer(logits, logits.dtype), values.data_ptr(), ids.data_ptr(), rows, vocab_size, count)
+        return values, ids
+
+    return top_tokens

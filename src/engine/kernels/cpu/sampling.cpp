@@ -1,6 +1,6 @@
-// Passes over a vocabulary of logits: draw a token, sum the weights, find the best tokens.
-// What each computes is said by its reference in ../draw.py, ../softmax_mass.py and ../top_tokens.py; arithmetic is
-// float32 for every type.
+// Passes over a vocabulary of logits: draw a token, sum the weights, find the best tokens, count the better ones.
+// What each computes is said by its reference in ../draw.py, ../softmax_mass.py, ../top_tokens.py and
+// ../count_above.py; arithmetic is float32 for every type.
 
 #include <algorithm>
 #include <cmath>
@@ -171,6 +171,21 @@ void top_tokens(const T* logits, float* values, int64_t* ids, int64_t rows, int6
     });
 }
 
+template <class T>
+void count_above(const T* logits, const float* bounds, int64_t* counts, int64_t rows, int64_t vocab_size) {
+    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const T* values = logits + row * vocab_size;
+            Ints above{};
+            for_each_vector(vocab_size, [&](int64_t i, int64_t count) {
+                above -= load_logits(values + i, count) > bounds[row];  // true is -1
+            });
+            counts[row] = 0;
+            for (int i = 0; i < kWidth; i++) counts[row] += above[i];
+        }
+    });
+}
+
 }  // namespace
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
@@ -185,6 +200,10 @@ void top_tokens(const T* logits, float* values, int64_t* ids, int64_t rows, int6
     EXPORT void top_tokens_##suffix(const T* logits, float* values, int64_t* ids, int64_t rows, int64_t vocab_size,    \
                                     int64_t count) {                                                                   \
         top_tokens(logits, values, ids, rows, vocab_size, count);                                                      \
+    }                                                                                                                  \
+    EXPORT void count_above_##suffix(const T* logits, const float* bounds, int64_t* counts, int64_t rows,              \
+                                     int64_t vocab_size) {                                                             \
+        count_above(logits, bounds, counts, rows, vocab_size);                                                         \
     }
 
 EXPORT_FOR(float, float32)

@@ -1,0 +1,208 @@
+// Attention of many new tokens of a row: bound by the multipliers, so both products run over panels (panels.h, tiles.h).
+//
+// A task is a run of a row's queries and one kv head: its rows are the queries times the heads that share the kv head.
+// Keys and values are packed tile by tile, each tile meets all rows of the task, and a running softmax (FlashAttention,
+// arXiv:2205.14135) keeps the scores of one tile only.
+#pragma once
+
+#include "attention.h"
+#include "panels.h"
+#include "scratch.h"
+#include "tiles.h"
+
+constexpr int kMaxTaskRows = 256;  // rows of a task: what packing a tile of keys is spread over
+constexpr int kKeys = 128;         // keys of a tile
+
+// How rows of T are multiplied: the type they are held in, the rows of a block (buffers hold whole blocks, and what
+// stands in rows past the last is not read), and the multiple to which a head is padded.
+template <class T>
+struct Product {
+    typedef float A;
+    static constexpr int kRows = kMaxRows, kDepthStep = kPanelWidth;
+};
+template <>
+struct Product<BFloat16> {
+#if defined(TILES)
+    typedef BFloat16 A;
+    static constexpr int kRows = 2 * kTileRows, kDepthStep = kTileDepth;
+#else
+    typedef Operand A;
+    static constexpr int kRows = kMaxRows, kDepthStep = kPanelWidth;
+#endif
+};
+
+// c[Product::kRows, num_panels * 16] = or += a * B. With tiles, panels come in pairs.
+template <class A, class T>
+void multiply_block(const A* a, int64_t a_stride, const T* b, int64_t panel_size, int64_t depth, int64_t num_panels,
+                    bool accumulate, float* c, int64_t c_stride) {
+#if defined(TILES)
+    if constexpr (std::is_same_v<T, BFloat16>) {
+        for (int64_t panel = 0; panel < num_panels; panel += 2) {
+            multiply_tiles(a, a_stride, b + panel * panel_size, panel_size, depth, 0, true, accumulate,
+                           c + panel * kPanelWidth, c_stride);
+        }
+        return;
+    }
+#endif
+    if constexpr (Product<T>::kRows == kMaxRows) {
+        multiply_full_rows(a, a_stride, b, panel_size, depth, num_panels, accumulate, c, c_stride);
+    }
+}
+
+constexpr int64_t round_up(int64_t number, int64_t step) { return (number + step - 1) / step * step; }
+
+template <class T>
+class Prefill {
+    typedef typename Product<T>::A A;
+    static constexpr int kRows = Product<T>::kRows;
+
+  public:
+    // Queries [first_query, first_query + num_queries) of the row, counted from the row's first query.
+    Prefill(const Attention<T>& call, int row, int kv_head, int first_query, int num_queries)
+        : call_(call),
+          row_(row),
+          kv_head_(kv_head),
+          group_(call.group()),
+          rows_(num_queries * group_),
+          depth_(round_up(call.head_dim, Product<T>::kDepthStep)) {
+        const int64_t query_len = call.query_start[row + 1] - call.query_start[row];
+        first_token_ = call.query_start[row] + first_query;
+        first_position_ = call.context_lens[row] - query_len + first_query;
+        const int64_t padded_rows = round_up(rows_, kRows);
+        queries_ = buffers().queries.template numbers<A>(padded_rows * depth_);
+        keys_ = buffers().keys.template numbers<T>(kKeys * depth_);
+        values_ = buffers().values.template numbers<T>(kKeys * depth_);
+        scores_ = buffers().scores.template numbers<float>(kRows * kKeys);
+        weights_ = buffers().weights.template numbers<A>(kRows * kKeys);
+        sums_ = buffers().sums.template numbers<float>(padded_rows * depth_);
+        load_queries(padded_rows);
+        memset(sums_, 0, padded_rows * depth_ * sizeof(float));
+        for (int row = 0; row < rows_; row++) highest_[row] = -__builtin_inff(), total_[row] = 0;
+    }
+
+    void run() {
+#if defined(TILES)
+        TileRegisters tiles;
+        if (std::is_same_v<T, BFloat16>) tiles.configure(kTileRows, kTileRows);
+#endif
+        const int64_t end = position(rows_ - 1) + 1;
+        for (int64_t first = first_visible(0); first < end; first += kKeys) {
+            const int keys = int(std::min<int64_t>(kKeys, end - first));
+            pack(first, keys);
+            for (int row = 0; row < rows_; row += kRows) {
+                attend(row, std::min(kRows, rows_ - row), first, keys);
+            }
+        }
+        store_out();
+    }
+
+  private:
+    struct Buffers {
+        Scratch queries, keys, values, scores, weights, sums;
+    };
+    static Buffers& buffers() {
+        static thread_local Buffers buffers;
+        return buffers;
+    }
+
+    int64_t position(int row) const { return first_position_ + row / group_; }
+    int64_t first_visible(int row) const { return std::max<int64_t>(0, position(row) - call_.window + 1); }
+
+    int64_t at(int row) const {  // of the row's head in queries and out
+        const int64_t head = kv_head_ * group_ + row % group_;
+        return ((first_token_ + row / group_) * call_.num_heads + head) * call_.head_dim;
+    }
+
+    void load_queries(int64_t padded_rows) {
+        memset(queries_, 0, padded_rows * depth_ * sizeof(A));
+        for (int row = 0; row < rows_; row++) {
+            for (int d = 0; d < call_.head_dim; d += kWidth) {
+                store(queries_ + row * depth_ + d, load(call_.queries + at(row) + d));
+            }
+        }
+    }
+
+    // Keys become columns of panels of 16 keys, values rows of panels of 16 numbers of a head.
+    void pack(int64_t first, int keys) {
+        const T *key_rows[kKeys], *value_rows[kKeys];
+        for (int i = 0; i < keys;) {
+            const T* key = call_.at(call_.k_cache, row_, kv_head_, first + i);
+            const T* value = call_.at(call_.v_cache, row_, kv_head_, first + i);
+            for (int left = call_.run_length(first + i, keys - i); left > 0; left--, i++) {
+                key_rows[i] = key, value_rows[i] = value;
+                key += call_.head_dim, value += call_.head_dim;
+            }
+        }
+        const int padded_keys = int(round_up(keys, 2 * kPanelWidth));
+        for (int key = 0; key < padded_keys; key += kPanelWidth) {
+            pack_columns([&](int i) { return key_rows[key + i]; }, std::min(kPanelWidth, keys - key), call_.head_dim,
+                         depth_, keys_ + key * depth_);
+        }
+        for (int d = 0; d < depth_; d += kPanelWidth) {
+            const bool is_padding = d >= call_.head_dim;
+            pack_rows([&](int i) { return value_rows[i] + d; }, is_padding ? 0 : keys, padded_keys,
+                      values_ + d * kKeys);
+        }
+    }
+
+    // Rows [row, row + rows) by the tile of keys that begins at `first`.
+    void attend(int row, int rows, int64_t first, int keys) {
+        const int64_t visible = std::min<int64_t>(keys, position(row + rows - 1) + 1 - first);
+        if (visible <= 0 || first_visible(row) >= first + keys) return;  // all after, or all out of the window
+        const int64_t padded = round_up(visible, 2 * kPanelWidth);
+        multiply_block(queries_ + row * depth_, depth_, keys_, depth_ * kPanelWidth, depth_, padded / kPanelWidth, false,
+                       scores_, kKeys);
+        for (int i = 0; i < rows; i++) weigh(row + i, i, first, visible, padded);
+        multiply_block(weights_, kKeys, values_, kKeys * kPanelWidth, padded, depth_ / kPanelWidth, true,
+                       sums_ + row * depth_, depth_);
+    }
+
+    // Row `row`'s scores, the i-th of the block, become weights: zero where the key is not visible.
+    void weigh(int row, int i, int64_t first, int64_t visible, int64_t padded) {
+        const int64_t begin = std::max<int64_t>(0, first_visible(row) - first);
+        const int64_t end = std::min<int64_t>(visible, position(row) + 1 - first);
+        float* scores = scores_ + i * kKeys;
+        A* weights = weights_ + i * kKeys;
+        for (int64_t key = 0; key < std::min(begin, padded); key++) scores[key] = -__builtin_inff();
+        for (int64_t key = std::max<int64_t>(0, end); key < padded; key++) scores[key] = -__builtin_inff();
+        if (begin >= end) {
+            memset(weights, 0, padded * sizeof(A));
+            return;
+        }
+        Floats most = broadcast(highest_[row]);
+        for (int64_t key = 0; key < padded; key += kWidth) most = maximum(most, load(scores + key));
+        const float highest = largest(most);
+        Floats total{};
+        for (int64_t key = 0; key < padded; key += kWidth) {
+            const Floats weight = exponential((load(scores + key) - highest) * call_.scale);
+            store(weights + key, weight);
+            total += weight;
+        }
+        if (highest > highest_[row]) {
+            const float shrink = exponential(broadcast((highest_[row] - highest) * call_.scale))[0];
+            float* sums = sums_ + row * depth_;
+            for (int64_t d = 0; d < depth_; d += kWidth) store(sums + d, load(sums + d) * shrink);
+            total_[row] *= shrink;
+            highest_[row] = highest;
+        }
+        total_[row] += sum(total);
+    }
+
+    void store_out() {
+        for (int row = 0; row < rows_; row++) {
+            const float norm = 1.0f / total_[row];
+            for (int d = 0; d < call_.head_dim; d += kWidth) {
+                store(call_.out + at(row) + d, load(sums_ + row * depth_ + d) * norm);
+            }
+        }
+    }
+
+    const Attention<T>& call_;
+    const int row_, kv_head_, group_, rows_;
+    const int64_t depth_;  // head_dim, padded to what the products want
+    int64_t first_token_, first_position_;
+    A *queries_, *weights_;  // [rows, depth], [kRows, kKeys]
+    T *keys_, *values_;      // panels
+    float *scores_, *sums_;  // [kRows, kKeys], [rows, depth]
+    float highest_[kMaxTaskRows], total_[kMaxTaskRows];
+};

@@ -1,0 +1,168 @@
+// Linear layers over bfloat16 weights in panels: y = x W^T + bias. x and y are bfloat16, sums are float32.
+//
+// Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves both:
+// x is cut into chunks that stay in the second-level cache, each pair of panels is read from memory once per chunk and
+// from the cache for every block of rows after the first.
+
+#include <algorithm>
+
+#include "panels.h"
+#include "parallel.h"
+#include "scratch.h"
+#include "tiles.h"
+
+namespace {
+
+constexpr int64_t kChunkNumbers = 256 * 1024;  // of x: 512 KiB of bfloat16, a quarter of a server core's second level
+constexpr int64_t kAhead = 2048;               // numbers of a panel fetched ahead: 4 KiB
+
+struct Layer {
+    const BFloat16* panels;
+    const BFloat16* bias;  // [width] or null
+    int64_t width, depth;
+
+    int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
+    int64_t panel_size() const { return depth * kPanelWidth; }
+};
+
+// Rounds one panel's sums of one row into y, which may have fewer columns left than a panel.
+ALWAYS_INLINE void finish(const Floats* sums, const Layer& layer, int64_t column, BFloat16* y) {
+    for (int v = 0; v < kVectors; v++, column += kWidth) {
+        const int64_t count = std::min<int64_t>(kWidth, layer.width - column);
+        if (count <= 0) return;
+        const Floats bias = layer.bias ? load_up_to(layer.bias + column, count) : Floats{};
+        store_up_to(y + column, sums[v] + bias, count);
+    }
+}
+
+template <int Rows, int Panels, class A>
+void multiply_block(const Layer& layer, const A* x, int64_t panel, int64_t ahead, BFloat16* y) {
+    Sums<Rows, Panels> sums{};
+    multiply<Rows, Panels>(x, layer.depth, layer.panels + panel * layer.panel_size(), layer.panel_size(), layer.depth,
+                           ahead, sums);
+    for (int row = 0; row < Rows; row++) {
+        for (int p = 0; p < Panels; p++) {
+            finish(&sums.at[row][p * kVectors], layer, (panel + p) * kPanelWidth, y + row * layer.width);
+        }
+    }
+}
+
+template <int Panels, class A>
+void multiply_rows(const Layer& layer, const A* x, int64_t rows, int64_t panel, BFloat16* y) {
+    for_each_row_block(rows, [&](int64_t first, auto count) {
+        // Later blocks find the panels in the cache.
+        multiply_block<count(), Panels>(layer, x + first * layer.depth, panel, first ? 0 : kAhead,
+                                        y + first * layer.width);
+    });
+}
+
+template <class A>
+void multiply_panels(const Layer& layer, const A* x, int64_t rows, int64_t begin, int64_t end, BFloat16* y) {
+    int64_t panel = begin;
+    for (; panel + kMaxPanels <= end; panel += kMaxPanels) multiply_rows<kMaxPanels>(layer, x, rows, panel, y);
+    for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, panel, y);
+}
+
+void multiply_panels_by_vectors(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
+                                BFloat16* y) {
+#if defined(STOKER_PAIR_PRODUCTS)
+    multiply_panels(layer, x, rows, begin, end, y);
+#else
+    static thread_local Scratch scratch;
+    float* wide = scratch.numbers<float>(rows * layer.depth);
+    for_each_vector(rows * layer.depth, [&](int64_t i, int64_t count) {
+        store_up_to(wide + i, load_up_to(x + i, count), count);
+    });
+    multiply_panels(layer, wide, rows, begin, end, y);
+#endif
+}
+
+#if defined(TILES)
+// Up to this many rows the tiles would stand mostly empty, and vectors keep up with memory.
+constexpr int64_t kMaxVectorRows = 4;
+
+void multiply_panels_by_tiles(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
+                              BFloat16* y) {
+    TileRegisters tiles;
+    int64_t panel = begin;
+    for (; panel + 2 <= end; panel += 2) {
+        for (int64_t row = 0; row < rows; row += 2 * kTileRows) {
+            const int upper = int(std::min<int64_t>(kTileRows, rows - row));
+            const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
+            alignas(64) float sums[2 * kTileRows][2 * kPanelWidth];
+            tiles.configure(upper, lower);
+            multiply_tiles(x + row * layer.depth, layer.depth, layer.panels + panel * layer.panel_size(),
+                           layer.panel_size(), layer.depth, row ? 0 : kAhead, lower > 0, false, sums[0],
+                           2 * kPanelWidth);
+            for (int i = 0; i < upper + lower; i++) {
+                for (int p = 0; p < 2; p++) {
+                    Floats finished[kVectors];
+                    memcpy(finished, &sums[i][p * kPanelWidth], sizeof finished);
+                    finish(finished, layer, (panel + p) * kPanelWidth, y + (row + i) * layer.width);
+                }
+            }
+        }
+    }
+    if (panel < end) multiply_panels_by_vectors(layer, x, rows, panel, end, y);
+}
+#endif
+
+// One chunk of x by the panels [begin, end).
+void multiply_chunk(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end, BFloat16* y) {
+#if defined(TILES)
+    if (rows > kMaxVectorRows) return multiply_panels_by_tiles(layer, x, rows, begin, end, y);
+#endif
+    multiply_panels_by_vectors(layer, x, rows, begin, end, y);
+}
+
+}  // namespace
+
+// x: [rows, depth], y: [rows, width], bias: [width] or null; depth is a multiple of 32.
+EXPORT void linear_bfloat16(const BFloat16* x, const BFloat16* panels, const BFloat16* bias, BFloat16* y, int64_t rows,
+                            int64_t width, int64_t depth) {
+    const Layer layer{panels, bias, width, depth};
+    const int64_t chunks = (rows * depth + kChunkNumbers - 1) / kChunkNumbers;
+    const int64_t pairs = (layer.num_panels() + 1) / 2;
+    // Chunk by chunk, so that a thread's share is a run of neighbouring panels.
+    parallel_ranges(chunks * pairs, 1, [&](int64_t begin, int64_t end) {
+        while (begin < end) {
+            const int64_t chunk = begin / pairs, stop = std::min(end, (chunk + 1) * pairs);
+            const int64_t first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
+            multiply_chunk(layer, x + first * depth, last - first, (begin - chunk * pairs) * 2,
+                           std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * width);
+            begin = stop;
+        }
+    });
+}
+
+// weight: [width, depth]; panels: room for width rounded up to 16, times depth. Rows that fill the last panel are zero.
+EXPORT void pack_bfloat16(const BFloat16* weight, BFloat16* panels, int64_t width, int64_t depth) {
+    const Layer layer{panels, nullptr, width, depth};
+    parallel_ranges(layer.num_panels(), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t panel = begin; panel < end; panel++) {
+            const int64_t first = panel * kPanelWidth;
+            pack_columns([&](int i) { return weight + (first + i) * depth; },
+                         int(std::min<int64_t>(kPanelWidth, width - first)), depth, depth,
+                         panels + panel * layer.panel_size());
+        }
+    });
+}
+
+// Copies rows of the weight back out of the panels: the lookup of an embedding that is tied to the output layer.
+// out: [count, depth]. Returns 0, or 1 and nothing written if a row is not in [0, width).
+EXPORT int unpack_rows_bfloat16(const BFloat16* panels, const int64_t* rows, BFloat16* out, int64_t count,
+                                int64_t width, int64_t depth) {
+    for (int64_t i = 0; i < count; i++) {
+        if (rows[i] < 0 || rows[i] >= width) return 1;
+    }
+    parallel_ranges(count, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const BFloat16* from =
+                panels + rows[i] / kPanelWidth * kPanelWidth * depth + rows[i] % kPanelWidth * 2;
+            for (int64_t k = 0; k < depth; k += 2) {
+                memcpy(out + i * depth + k, from + k * kPanelWidth, 2 * sizeof(BFloat16));
+            }
+        }
+    });
+    return 0;
+}

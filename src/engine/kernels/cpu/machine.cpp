@@ -1,0 +1,52 @@
+// What the library knows of the machine: how many threads to use, AMX's permission, and how fast memory can be read.
+
+#include "parallel.h"
+#include "vector.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+EXPORT void set_num_threads(int threads) { num_threads.store(threads < 1 ? 1 : threads); }
+
+// Linux keeps AMX's 8 KiB of state out of a process until it asks for it, once. Returns 0 where it was given.
+EXPORT int request_tiles() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : 1;
+#else
+    return 1;
+#endif
+}
+
+// Asks for huge pages behind memory that will be read from end to end: fewer address translations.
+EXPORT void advise_huge_pages(void* memory, int64_t size) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t begin = (uintptr_t(memory) + kPage - 1) / kPage * kPage;
+    const uintptr_t end = (uintptr_t(memory) + uintptr_t(size)) / kPage * kPage;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)size;
+#endif
+}
+
+// Reads `count` numbers once with all threads, four streams each (one stream alone does not fill the memory's queue),
+// and returns their sum so that no compiler leaves the reading out. The floor against which kernels are measured.
+EXPORT float read_all(const float* numbers, int64_t count) {
+    std::atomic<int> total{0};
+    parallel_ranges(count / (4 * kWidth), 1, [&](int64_t begin, int64_t end) {
+        const int64_t quarter = count / 4;
+        Floats sums[4] = {};
+        for (int64_t i = begin * kWidth; i < end * kWidth; i += kWidth) {
+            for (int stream = 0; stream < 4; stream++) {
+                __builtin_prefetch(numbers + stream * quarter + i + 1024);
+                sums[stream] += load(numbers + stream * quarter + i);
+            }
+        }
+        total += int(sum(sums[0] + sums[1] + sums[2] + sums[3]) != 0);
+    });
+    return float(total);
+}

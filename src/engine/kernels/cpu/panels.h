@@ -1,0 +1,235 @@
+// Panels: the order in which a matrix product reads its right-hand side, and the product over them.
+//
+// A panel holds 16 columns of B in [K, N] (16 outputs of a linear layer, 16 keys of attention), K deep, contiguous:
+//   bfloat16: [K / 2][16][2], two neighbours in k side by side, as vdpbf16ps and the AMX tiles want them;
+//   float32:  [K][16].
+// One layout serves every instruction set, so weights are stored once. Three products read it:
+//   float32 x bfloat16, panels widened in registers;
+//   bfloat16 x bfloat16 where vdpbf16ps is the faster way (STOKER_PAIR_PRODUCTS: AMD. On an Intel Xeon of the fifth
+//   generation it does 87 GFLOP/s per core where widening and float32 multiply-adds do 153);
+//   float32 x float32, for attention in float32.
+#pragma once
+
+#include <type_traits>
+
+#include "vector.h"
+
+constexpr int kPanelWidth = 16;
+constexpr int kVectors = kPanelWidth / kWidth;  // registers across a panel
+
+// Rows of A and panels of B whose sums stay in registers: 12 x 2 of 32 registers, 4 x 2 or 2 x 4 of 16.
+#if defined(__AVX512F__)
+constexpr int kMaxRows = 12, kMaxPanels = 2;
+#elif defined(__AVX2__)
+constexpr int kMaxRows = 4, kMaxPanels = 1;
+#else
+constexpr int kMaxRows = 2, kMaxPanels = 1;
+#endif
+
+// What the rows of A are held in while they are multiplied.
+#if defined(STOKER_PAIR_PRODUCTS)
+typedef BFloat16 Operand;
+#else
+typedef float Operand;
+#endif
+
+template <int Rows, int Panels>
+struct Sums {
+    Floats at[Rows][Panels * kVectors];
+};
+
+// sums += A[Rows, depth] * B. `a` has rows of stride `a_stride`; panel p of B begins at b + p * panel_size.
+// `ahead` numbers in front of the reader B is fetched into the cache; 0 where it is there already.
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, int64_t panel_size, int64_t depth,
+                            int64_t ahead, Sums<Rows, Panels>& sums) {
+    for (int64_t k = 0; k < depth; k++) {
+        Floats columns[Panels * kVectors];
+        for (int p = 0; p < Panels; p++) {
+            const float* from = b + p * panel_size + k * kPanelWidth;
+            __builtin_prefetch(from + ahead);
+            for (int v = 0; v < kVectors; v++) columns[p * kVectors + v] = load(from + v * kWidth);
+        }
+        for (int row = 0; row < Rows; row++) {
+            const Floats value = broadcast(a[row * a_stride + k]);
+            for (int v = 0; v < Panels * kVectors; v++) sums.at[row][v] += value * columns[v];
+        }
+    }
+}
+
+// float32 x bfloat16: a shift widens the first number of each pair, a mask the second.
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
+                            int64_t ahead, Sums<Rows, Panels>& sums) {
+    constexpr int vectors = Panels * kVectors;
+    for (int64_t k = 0; k < depth; k += 2) {
+        Bits pairs[vectors];
+        for (int p = 0; p < Panels; p++) {
+            const BFloat16* from = b + p * panel_size + k * kPanelWidth;
+            __builtin_prefetch(from + ahead);
+            for (int v = 0; v < kVectors; v++) memcpy(&pairs[p * kVectors + v], from + v * 2 * kWidth, sizeof(Bits));
+        }
+        for (int row = 0; row < Rows; row++) {
+            const Floats value = broadcast(a[row * a_stride + k]);
+            for (int v = 0; v < vectors; v++) sums.at[row][v] += value * (Floats)(pairs[v] << 16);
+        }
+        for (int row = 0; row < Rows; row++) {
+            const Floats value = broadcast(a[row * a_stride + k + 1]);
+            for (int v = 0; v < vectors; v++) sums.at[row][v] += value * (Floats)(pairs[v] & 0xffff0000u);
+        }
+    }
+}
+
+#if defined(STOKER_PAIR_PRODUCTS)
+ALWAYS_INLINE Floats add_pair_products(Floats sums, __m512i a, __m512i b) {
+    return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
+}
+
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
+                            int64_t ahead, Sums<Rows, Panels>& sums) {
+    for (int64_t k = 0; k < depth; k += 2) {
+        __m512i pairs[Panels];
+        for (int p = 0; p < Panels; p++) {
+            const BFloat16* from = b + p * panel_size + k * kPanelWidth;
+            __builtin_prefetch(from + ahead);
+            pairs[p] = _mm512_loadu_si512(from);
+        }
+        for (int row = 0; row < Rows; row++) {
+            int32_t pair;
+            memcpy(&pair, a + row * a_stride + k, sizeof pair);
+            const __m512i value = _mm512_set1_epi32(pair);
+            for (int p = 0; p < Panels; p++) sums.at[row][p] = add_pair_products(sums.at[row][p], value, pairs[p]);
+        }
+    }
+}
+#endif
+
+#if defined(__AVX512F__)
+// Transposes a square of 16 x 16 words of 32 bits.
+ALWAYS_INLINE void transpose(__m512i (&words)[16]) {
+    __m512i t[16];
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_epi32(words[2 * i], words[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(words[2 * i], words[2 * i + 1]);
+    }
+    __m512i u[16];
+    for (int i = 0; i < 4; i++) {
+        for (int half = 0; half < 2; half++) {
+            u[4 * i + 2 * half] = _mm512_unpacklo_epi64(t[4 * i + half], t[4 * i + half + 2]);
+            u[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(t[4 * i + half], t[4 * i + half + 2]);
+        }
+    }
+    // u[4 i + j] now holds column 4 l + j of rows 4 i .. 4 i + 3 in its 128-bit lane l: gather the lanes.
+    for (int j = 0; j < 4; j++) {
+        const __m512i a = _mm512_shuffle_i32x4(u[j], u[4 + j], 0x44), b = _mm512_shuffle_i32x4(u[8 + j], u[12 + j], 0x44);
+        const __m512i c = _mm512_shuffle_i32x4(u[j], u[4 + j], 0xee), d = _mm512_shuffle_i32x4(u[8 + j], u[12 + j], 0xee);
+        words[j] = _mm512_shuffle_i32x4(a, b, 0x88);
+        words[4 + j] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        words[8 + j] = _mm512_shuffle_i32x4(c, d, 0x88);
+        words[12 + j] = _mm512_shuffle_i32x4(c, d, 0xdd);
+    }
+}
+#endif
+
+// Calls body(std::integral_constant<int, rows>) for a number of rows known only at run time.
+template <int Rows = 1, class Body>
+ALWAYS_INLINE void with_rows(int rows, const Body& body) {
+    if constexpr (Rows == kMaxRows) {
+        body(std::integral_constant<int, Rows>{});
+    } else {
+        rows == Rows ? body(std::integral_constant<int, Rows>{}) : with_rows<Rows + 1>(rows, body);
+    }
+}
+
+// Cuts `rows` into the fewest blocks of at most kMaxRows, as even as can be (13 is 7 + 6, not 12 + 1: a lone row leaves
+// most registers idle), and calls body(first row, integral constant: rows in the block).
+template <class Body>
+ALWAYS_INLINE void for_each_row_block(int64_t rows, const Body& body) {
+    const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t first = rows * block / blocks;
+        with_rows(int(rows * (block + 1) / blocks - first), [&](auto count) { body(first, count); });
+    }
+}
+
+// c[kMaxRows, num_panels * 16] = a[kMaxRows, depth] * B, or += with `accumulate`; c has rows of stride `c_stride`.
+template <int Panels, class A, class T>
+ALWAYS_INLINE void multiply_full_rows(const A* a, int64_t a_stride, const T* b, int64_t panel_size, int64_t depth,
+                                      bool accumulate, float* c, int64_t c_stride) {
+    Sums<kMaxRows, Panels> sums{};
+    multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, 0, sums);
+    for (int row = 0; row < kMaxRows; row++) {
+        for (int v = 0; v < Panels * kVectors; v++) {
+            float* at = c + row * c_stride + v * kWidth;
+            store(at, accumulate ? load(at) + sums.at[row][v] : sums.at[row][v]);
+        }
+    }
+}
+
+template <class A, class T>
+void multiply_full_rows(const A* a, int64_t a_stride, const T* b, int64_t panel_size, int64_t depth,
+                        int64_t num_panels, bool accumulate, float* c, int64_t c_stride) {
+    int64_t panel = 0;
+    for (; panel + kMaxPanels <= num_panels; panel += kMaxPanels) {
+        multiply_full_rows<kMaxPanels>(a, a_stride, b + panel * panel_size, panel_size, depth, accumulate,
+                                       c + panel * kPanelWidth, c_stride);
+    }
+    for (; panel < num_panels; panel++) {
+        multiply_full_rows<1>(a, a_stride, b + panel * panel_size, panel_size, depth, accumulate,
+                              c + panel * kPanelWidth, c_stride);
+    }
+}
+
+// Packs 16 rows of `depth` numbers, `rows` of them there and the others zero, as the columns of one panel of
+// `padded_depth`. Used for keys (a panel is 16 keys) and weights (a panel is 16 outputs). row(i) is the i-th row.
+template <class Row>
+ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t padded_depth, float* panel) {
+    for (int column = 0; column < kPanelWidth; column++) {
+        const float* from = column < rows ? row(column) : nullptr;
+        for (int64_t k = 0; k < padded_depth; k++) panel[k * kPanelWidth + column] = from && k < depth ? from[k] : 0;
+    }
+}
+
+template <class Row>
+ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t padded_depth, BFloat16* panel) {
+    uint32_t* pairs = reinterpret_cast<uint32_t*>(panel);
+    int64_t k = 0;
+#if defined(__AVX512F__)
+    // 16 pairs of 16 rows are a square of 32-bit words: transposed in registers.
+    for (; k + 32 <= depth; k += 32) {
+        __m512i words[16];
+        for (int i = 0; i < 16; i++) words[i] = i < rows ? _mm512_loadu_si512(row(i) + k) : __m512i{};
+        transpose(words);
+        for (int i = 0; i < 16; i++) _mm512_storeu_si512(pairs + (k / 2 + i) * kPanelWidth, words[i]);
+    }
+#endif
+    for (int column = 0; column < kPanelWidth; column++) {
+        for (int64_t rest = k; rest < padded_depth; rest += 2) {
+            uint32_t pair = 0;
+            if (column < rows && rest < depth) memcpy(&pair, row(column) + rest, sizeof pair);
+            pairs[rest / 2 * kPanelWidth + column] = pair;
+        }
+    }
+}
+
+// Packs `rows` rows of B, 16 columns of each, as the first rows of one panel: `from` is row 0 of those columns, a row(i)
+// like above. Rows up to `padded_rows` are zero. Used for values (depth is the keys).
+template <class Row>
+ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, float* panel) {
+    for (int i = 0; i < padded_rows; i++) {
+        for (int v = 0; v < kPanelWidth; v += kWidth) {
+            store(panel + i * kPanelWidth + v, i < rows ? load(row(i) + v) : Floats{});
+        }
+    }
+}
+
+template <class Row>
+ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, BFloat16* panel) {
+    static constexpr BFloat16 zeros[kPanelWidth] = {};
+    for (int i = 0; i < padded_rows; i += 2) {
+        const BFloat16 *even = i < rows ? row(i) : zeros, *odd = i + 1 < rows ? row(i + 1) : zeros;
+        BFloat16* to = panel + i * kPanelWidth;
+        for (int column = 0; column < kPanelWidth; column++) to[2 * column] = even[column], to[2 * column + 1] = odd[column];
+    }
+}

@@ -1,0 +1,51 @@
+// Threads: the OpenMP runtime that torch has already loaded, called by its C entry points.
+//
+// No -fopenmp: it would link a second runtime beside torch's (two pools that spin against each other), and clang would
+// ask for another one than gcc. GOMP_parallel is offered by libgomp and, for its sake, by the LLVM and Intel runtimes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+extern "C" {
+void GOMP_parallel(void (*body)(void*), void* argument, unsigned num_threads, unsigned flags);
+int omp_get_thread_num();
+int omp_get_num_threads();
+}
+
+inline std::atomic<int> num_threads{1};  // of all regions of this library; set from Python
+
+// Calls body(thread, num_threads) once on every thread.
+template <class Body>
+void on_every_thread(const Body& body) {
+    const int wanted = num_threads.load(std::memory_order_relaxed);
+    if (wanted == 1) {
+        body(0, 1);
+        return;
+    }
+    GOMP_parallel([](void* argument) { (*static_cast<const Body*>(argument))(omp_get_thread_num(), omp_get_num_threads()); },
+                  const_cast<Body*>(&body), unsigned(wanted), 0);
+}
+
+// Cuts [0, count) into one contiguous range per thread and calls body(begin, end). Below `least` a thread's share is
+// not worth waking it, so the caller does all.
+template <class Body>
+void parallel_ranges(int64_t count, int64_t least, const Body& body) {
+    if (count < 2 * least) {
+        if (count) body(int64_t(0), count);
+        return;
+    }
+    on_every_thread([&](int thread, int threads) {
+        const int64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
+        if (begin < end) body(begin, end);
+    });
+}
+
+// Calls body(task) for every task; threads take the next one when they are free, for tasks of unequal length.
+template <class Body>
+void parallel_tasks(int64_t count, const Body& body) {
+    std::atomic<int64_t> next{0};
+    on_every_thread([&](int, int) {
+        for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(task);
+    });
+}

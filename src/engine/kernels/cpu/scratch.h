@@ -1,0 +1,27 @@
+// Scratch memory of one thread: grows to what was asked for most, and is used again by the next call.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+
+class Scratch {
+  public:
+    ~Scratch() { free(memory_); }
+
+    // At least `count` numbers, cache line aligned, with whatever the last use left in them.
+    template <class T>
+    T* numbers(int64_t count) {
+        const size_t needed = (count * sizeof(T) + 63) / 64 * 64;
+        if (needed > size_) {
+            free(memory_);
+            memory_ = aligned_alloc(64, needed);
+            if (!memory_) abort();
+            size_ = needed;
+        }
+        return static_cast<T*>(memory_);
+    }
+
+  private:
+    void* memory_ = nullptr;
+    size_t size_ = 0;
+};

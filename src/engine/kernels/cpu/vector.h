@@ -1,0 +1,208 @@
+// Floats: one SIMD register of float32, as wide as the instruction set that this library is compiled for, and what the
+// kernels do with it. Arithmetic comes from the compiler's vector extensions (gcc and clang); only what they express
+// badly is written with intrinsics: reductions, and conversions to bfloat16.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(kWidth * 4)));
+typedef int32_t Ints __attribute__((vector_size(kWidth * 4)));
+typedef uint32_t Bits __attribute__((vector_size(kWidth * 4)));
+typedef uint16_t HalfBits __attribute__((vector_size(kWidth * 2)));
+
+struct BFloat16 {
+    uint16_t bits;  // the upper half of a float32
+};
+
+ALWAYS_INLINE Floats broadcast(float value) { return value - Floats{}; }
+
+ALWAYS_INLINE Floats maximum(Floats a, Floats b) { return a > b ? a : b; }
+
+ALWAYS_INLINE Floats load(const float* from) {
+    Floats value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+ALWAYS_INLINE Floats load(const BFloat16* from) {
+    HalfBits halves;
+    memcpy(&halves, from, sizeof halves);
+    return (Floats)(__builtin_convertvector(halves, Bits) << 16);
+}
+
+// Round to nearest, ties to even, in the upper half of each lane. A NaN would round up into an infinity or wrap around,
+// so it is set apart.
+ALWAYS_INLINE Bits round_to_bfloat16(Floats value) {
+    const Bits bits = (Bits)value;
+    return value == value ? bits + 0x7fff + ((bits >> 16) & 1) : Bits{} + 0x7fc00000;
+}
+
+ALWAYS_INLINE void store(float* to, Floats value) { memcpy(to, &value, sizeof value); }
+
+ALWAYS_INLINE void store(BFloat16* to, Floats value) {
+#if defined(__AVX512BF16__)
+    const auto halves = _mm512_cvtneps_pbh((__m512)value);
+#else
+    const HalfBits halves = __builtin_convertvector(round_to_bfloat16(value) >> 16, HalfBits);
+#endif
+    memcpy(to, &halves, sizeof halves);
+}
+
+// Two registers of numbers in whatever order is cheapest to load: for bfloat16 the even and the odd ones, which need a
+// shift and a mask instead of a conversion. store_two puts them back in order.
+struct Two {
+    Floats first, second;
+};
+
+ALWAYS_INLINE Two load_two(const float* from) { return {load(from), load(from + kWidth)}; }
+
+ALWAYS_INLINE Two load_two(const BFloat16* from) {
+    Bits pairs;
+    memcpy(&pairs, from, sizeof pairs);
+    return {(Floats)(pairs << 16), (Floats)(pairs & 0xffff0000u)};
+}
+
+ALWAYS_INLINE void store_two(float* to, Two value) {
+    memcpy(to, &value.first, sizeof value.first);
+    memcpy(to + kWidth, &value.second, sizeof value.second);
+}
+
+ALWAYS_INLINE void store_two(BFloat16* to, Two value) {
+    const Bits pairs = (round_to_bfloat16(value.first) >> 16) | (round_to_bfloat16(value.second) & 0xffff0000u);
+    memcpy(to, &pairs, sizeof pairs);
+}
+
+// The first `count` numbers, fewer than kWidth; zeros behind them.
+template <class T>
+ALWAYS_INLINE Floats load_first(const T* from, int64_t count) {
+    T padded[kWidth] = {};
+    memcpy(padded, from, count * sizeof(T));
+    return load(padded);
+}
+
+template <class T>
+ALWAYS_INLINE void store_first(T* to, Floats value, int64_t count) {
+    T padded[kWidth];
+    store(padded, value);
+    memcpy(to, padded, count * sizeof(T));
+}
+
+template <class T>
+ALWAYS_INLINE Two load_two_first(const T* from, int64_t count) {  // fewer than 2 * kWidth
+    T padded[2 * kWidth] = {};
+    memcpy(padded, from, count * sizeof(T));
+    return load_two(padded);
+}
+
+template <class T>
+ALWAYS_INLINE void store_two_first(T* to, Two value, int64_t count) {
+    T padded[2 * kWidth];
+    store_two(padded, value);
+    memcpy(to, padded, count * sizeof(T));
+}
+
+// Calls body(offset, count) over [0, size) in steps of one vector; only the last count can be less than kWidth.
+template <class Body>
+ALWAYS_INLINE void for_each_vector(int64_t size, const Body& body) {
+    int64_t i = 0;
+    for (; i + kWidth <= size; i += kWidth) body(i, int64_t(kWidth));
+    if (i < size) body(i, size - i);
+}
+
+template <class T>
+ALWAYS_INLINE Floats load_up_to(const T* from, int64_t count) {
+    return count == kWidth ? load(from) : load_first(from, count);
+}
+
+template <class T>
+ALWAYS_INLINE void store_up_to(T* to, Floats value, int64_t count) {
+    count == kWidth ? store(to, value) : store_first(to, value, count);
+}
+
+ALWAYS_INLINE float sum(Floats value) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)value);
+#else
+    float total = 0;
+    for (int i = 0; i < kWidth; i++) total += value[i];
+    return total;
+#endif
+}
+
+ALWAYS_INLINE float largest(Floats value) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)value);
+#else
+    float most = value[0];
+    for (int i = 1; i < kWidth; i++) most = value[i] > most ? value[i] : most;
+    return most;
+#endif
+}
+
+// Lane i of the result is the sum of values[i], for kWidth vectors: one tree instead of kWidth reductions.
+ALWAYS_INLINE Floats sum_each(const Floats (&values)[kWidth]) {
+#if defined(__AVX512F__)
+    __m512 pairs[8], quads[4];
+    for (int i = 0; i < 8; i++) {
+        const __m512 a = (__m512)values[2 * i], b = (__m512)values[2 * i + 1];
+        pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+    for (int i = 0; i < 4; i++) {
+        const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+        quads[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) + _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+    // Every 128-bit lane of quads[i] now holds partial sums of values[4i .. 4i + 3]: add the four lanes.
+    const __m512 low = _mm512_add_ps(_mm512_shuffle_f32x4(quads[0], quads[1], 0x88),
+                                     _mm512_shuffle_f32x4(quads[0], quads[1], 0xdd));
+    const __m512 high = _mm512_add_ps(_mm512_shuffle_f32x4(quads[2], quads[3], 0x88),
+                                      _mm512_shuffle_f32x4(quads[2], quads[3], 0xdd));
+    return (Floats)_mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
+#elif defined(__AVX2__)
+    __m256 quads[2];
+    for (int i = 0; i < 2; i++) {
+        quads[i] = _mm256_hadd_ps(_mm256_hadd_ps((__m256)values[4 * i], (__m256)values[4 * i + 1]),
+                                  _mm256_hadd_ps((__m256)values[4 * i + 2], (__m256)values[4 * i + 3]));
+    }
+    return (Floats)_mm256_add_ps(_mm256_permute2f128_ps(quads[0], quads[1], 0x20),
+                                 _mm256_permute2f128_ps(quads[0], quads[1], 0x31));
+#else
+    Floats totals;
+    for (int i = 0; i < kWidth; i++) totals[i] = sum(values[i]);
+    return totals;
+#endif
+}
+
+// e ** x within 2 units in the last place for |x| < 87; 0 below, and e ** 88 above.
+// Cephes' expf: x = n * ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, n added to the exponent bits.
+ALWAYS_INLINE Floats exponential(Floats x) {
+    const Floats clamped = maximum(x < 88.0f ? x : broadcast(88.0f), broadcast(-87.0f));
+    // Adding 1.5 * 2**23 leaves the nearest integer in the low mantissa bits. Needs strict float arithmetic:
+    // -ffast-math would cancel the two additions.
+    const float round_to_integer = 12582912.0f;
+    const Floats n = (clamped * 1.44269504088896341f + round_to_integer) - round_to_integer;
+    const Floats r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+    Floats polynomial = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    polynomial = polynomial * r + 8.3334519073e-3f;
+    polynomial = polynomial * r + 4.1665795894e-2f;
+    polynomial = polynomial * r + 1.6666665459e-1f;
+    polynomial = polynomial * r + 5.0000001201e-1f;
+    polynomial = polynomial * (r * r) + r + 1.0f;
+    const Floats scaled = (Floats)((Ints)polynomial + (__builtin_convertvector(n, Ints) << 23));
+    return x < -87.0f ? Floats{} : scaled;
+}

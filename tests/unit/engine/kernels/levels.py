@@ -1,0 +1,35 @@
+"""Every kernel set that this machine can run, for tests that hold all of them to one promise."""
+
+import torch
+
+from stoker.engine.kernels.cpu.features import LEVELS, Level, NoKernels, this_cpu
+from stoker.engine.kernels.cpu.library import load_library
+from stoker.engine.kernels.kernel_set import KernelSet, cpu_kernels
+
+# The AMX kernels with tiles made of plain C++: their code is tested on CPUs that have no AMX.
+EMULATED_AMX = Level("emulated_amx", ("avx2", "fma"), ("-mavx2", "-mfma", "-DSTOKER_EMULATED_TILES"))
+
+
+def runnable_levels() -> list[Level]:
+    cpu = this_cpu()
+    try:
+        load_library(LEVELS["portable"])
+    except NoKernels:
+        return []  # no compiler: the reference is all there is
+    return [level for level in (*LEVELS.values(), EMULATED_AMX) if cpu.has(level)]
+
+
+LEVEL_NAMES = ["torch", *(level.name for level in runnable_levels())]
+_BY_NAME = {level.name: level for level in runnable_levels()}
+
+
+def kernels_of(name: str, dtype: torch.dtype, head_dim: int = 64, threads: int = 1) -> KernelSet:
+    kernels = KernelSet() if name == "torch" else cpu_kernels(load_library(_BY_NAME[name]), dtype, head_dim, name)
+    kernels.set_num_threads(threads)
+    return kernels
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, absolute: float = 0.0) -> None:
+    """expected: float64. Allows what rounding to the type of `actual` costs, and `absolute` on top."""
+    relative = {torch.float32: 2e-6, torch.bfloat16: 2**-8 * 1.01}[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected, rtol=relative, atol=absolute + relative * 1e-2)

@@ -1,0 +1,83 @@
+"""The C++ passes over a vocabulary give what their references give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from stoker.engine.kernels import KernelSet, select_kernels
+from stoker.engine.kernels.noise import row_keys
+
+REFERENCE = KernelSet()
+
+
+@pytest.fixture(scope="module", params=["auto", "portable"])
+def kernels(request: pytest.FixtureRequest) -> KernelSet:
+    return select_kernels("cpu", torch.float32, 64, features=request.param)
+
+
+def make_logits(rows: int, vocab_size: int, dtype: torch.dtype) -> torch.Tensor:
+    return (torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(vocab_size)) * 3).to(dtype)
+
+
+def keys(rows: int) -> torch.Tensor:
+    return row_keys(np.arange(rows, dtype=np.uint64), np.full(rows, 9))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 5, 97, 4096, 5001])
+def test_draws_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int):
+    rows = 64
+    logits = make_logits(rows, vocab_size, dtype)
+    temperature = torch.linspace(0.0, 2.0, rows)  # the first row is greedy
+    min_p = torch.tensor([0.0, 0.02]).repeat(rows // 2)
+    arguments = logits, temperature, min_p, keys(rows)
+    assert torch.equal(kernels.draw(*arguments), REFERENCE.draw(*arguments))
+
+
+def test_greedy_rows_take_the_first_of_the_largest(kernels: KernelSet):
+    logits = torch.zeros(3, 100)
+    logits[1, [40, 99]] = 1.0
+    logits[2] = -torch.inf
+    zeros = torch.zeros(3)
+    assert kernels.draw(logits, zeros, zeros, keys(3)).tolist() == [0, 40, 0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_of_nan_gives_some_token_of_the_vocabulary(kernels: KernelSet, temperature: float):
+    logits = torch.full((2, 50), torch.nan)
+    found = kernels.draw(logits, torch.full((2,), temperature), torch.zeros(2), keys(2))
+    assert all(0 <= token_id < 50 for token_id in found.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 97, 5001])
+def test_mass_equals_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int):
+    logits = make_logits(6, vocab_size, dtype)
+    temperature, min_p = torch.linspace(0.3, 2.0, 6), torch.tensor([0.0, 0.01] * 3)
+    for found, expected in zip(
+        kernels.softmax_mass(logits, temperature, min_p),
+        REFERENCE.softmax_mass(logits, temperature, min_p),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 97, 5001])
+def test_counts_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int):
+    logits = make_logits(6, vocab_size, dtype)
+    bounds = logits[:, 0].float().contiguous()
+    assert torch.equal(kernels.count_above(logits, bounds), REFERENCE.count_above(logits, bounds))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("vocab_size", "count"), [(97, 1), (97, 12), (5001, 20), (5001, 600), (64, 64)])
+def test_top_tokens_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int, count: int):
+    logits = make_logits(5, vocab_size, dtype)
+    logits[1] = logits[1].round()  # ties
+    logits[2, 3:] = -torch.inf  # fewer than asked for
+    logits[3] = 1.0
+    for found, expected in zip(kernels.top_tokens(logits, count), REFERENCE.top_tokens(logits, count), strict=True):
+        assert torch.equal(found, expected)

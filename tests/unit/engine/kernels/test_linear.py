@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from .levels import LEVEL_NAMES, assert_close, kernels_of
+
+LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
+
+
+@LEVELS
+@pytest.mark.parametrize("tokens", [1, 2, 5, 7, 13, 33, 100])
+@pytest.mark.parametrize(("width", "depth"), [(16, 32), (7, 64), (100, 96), (272, 64)])
+def test_bfloat16_weights_give_the_product(level, tokens, width, depth):
+    x, weight, bias = (torch.randn(*shape).bfloat16() for shape in ((tokens, depth), (width, depth), (width,)))
+    kernels = kernels_of(level, torch.bfloat16)
+    out = kernels.linear(x, kernels.pack_linear(weight, None))
+    assert_close(out, x.double() @ weight.double().T, absolute=1e-3)
+    out = kernels.linear(x, kernels.pack_linear(weight, bias))
+    assert_close(out, x.double() @ weight.double().T + bias.double(), absolute=1e-3)
+
+
+@LEVELS
+def test_more_rows_than_a_chunk(level):
+    """x is cut so that a part of it stays in the cache: parts must meet without a gap."""
+    x, weight = torch.randn(300, 2048).bfloat16(), torch.randn(40, 2048).bfloat16()
+    kernels = kernels_of(level, torch.bfloat16)
+    assert_close(kernels.linear(x, kernels.pack_linear(weight, None)), x.double() @ weight.double().T, absolute=1e-2)
+
+
+@LEVELS
+@pytest.mark.parametrize("depth", [10, 33, 64])
+def test_float32_weights_and_odd_depths_stay_with_torch(level, depth):
+    kernels = kernels_of(level, torch.float32)
+    x, weight = torch.randn(3, depth), torch.randn(5, depth)
+    packed = kernels.pack_linear(weight, None)
+    assert not packed.is_packed
+    assert torch.equal(kernels.linear(x, packed), torch.nn.functional.linear(x, weight))
+    packed = kernels.pack_linear(weight[:, :10].bfloat16(), None)
+    assert not packed.is_packed
+
+
+@LEVELS
+@pytest.mark.parametrize("width", [1, 16, 50])
+def test_rows_of_a_tied_embedding_come_back_unchanged(level, width):
+    weight = torch.randn(width, 96).bfloat16()
+    kernels = kernels_of(level, torch.bfloat16)
+    packed = kernels.pack_linear(weight, None)
+    ids = torch.tensor([0, width - 1, width // 2, 0])
+    assert torch.equal(kernels.embed(ids, packed), weight[ids])
+
+
+@LEVELS
+@pytest.mark.parametrize("token_id", [-1, 50])
+def test_a_token_that_is_not_in_the_vocabulary_is_refused(level, token_id):
+    kernels = kernels_of(level, torch.bfloat16)
+    packed = kernels.pack_linear(torch.randn(50, 32).bfloat16(), None)
+    with pytest.raises(IndexError):
+        kernels.embed(torch.tensor([0, token_id]), packed)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+def test_the_source_of_a_packed_weight_is_let_go(level):
+    weight = torch.randn(32, 64).bfloat16()
+    packed = kernels_of(level, torch.bfloat16).pack_linear(weight, None)
+    assert packed.is_packed
+    assert packed.weight.data_ptr() != weight.data_ptr()
+    assert packed.weight.nbytes == weight.nbytes
+    with pytest.raises(ValueError, match=r"the layer takes 64 numbers a row"):
+        kernels_of(level, torch.bfloat16).linear(torch.zeros(1, 32).bfloat16(), packed)

@@ -1,0 +1,146 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from .levels import LEVEL_NAMES, assert_close, kernels_of
+
+
+@dataclass
+class Step:
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    max_query_len: int
+    max_context_len: int
+
+
+@dataclass
+class Case:
+    """A step over a cache in which every slot that no row uses is nan."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    step: Step
+    keys: list[torch.Tensor]  # per row [context, kv heads, head_dim]
+    values: list[torch.Tensor]
+
+
+def make_case(rows, heads, kv_heads, head_dim, block_size, dtype):
+    """rows: (query_len, context_len) each."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    counts = [-(-context // block_size) for _, context in rows]
+    num_blocks = sum(counts) + 3
+    ids = torch.randperm(num_blocks, generator=generator).tolist()
+    tables = torch.full((len(rows), max(counts) + 1), 2**30, dtype=torch.int32)  # past a row's blocks: never followed
+    k_cache, v_cache = (torch.full((num_blocks, kv_heads, block_size, head_dim), torch.nan, dtype=dtype) for _ in "kv")
+    keys, values = [], []
+    for row, (_, context) in enumerate(rows):
+        mine = [ids.pop() for _ in range(counts[row])]
+        tables[row, : len(mine)] = torch.tensor(mine)
+        keys.append(normal(context, kv_heads, head_dim))
+        values.append(normal(context, kv_heads, head_dim))
+        for token in range(context):
+            block, offset = mine[token // block_size], token % block_size
+            k_cache[block, :, offset], v_cache[block, :, offset] = keys[-1][token], values[-1][token]
+    lengths = [query for query, _ in rows]
+    starts = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    contexts = torch.tensor([context for _, context in rows], dtype=torch.int32)
+    step = Step(starts, contexts, tables, max(lengths), int(contexts.max()))
+    return Case(normal(sum(lengths), heads, head_dim), k_cache, v_cache, step, keys, values)
+
+
+def attended(case, scale, window):
+    """float64, one softmax per query and head over the keys it may see."""
+    group = case.q.shape[1] // case.k_cache.shape[1]
+    out = torch.empty(case.q.shape[0], case.q.shape[1] * case.q.shape[2], dtype=torch.float64)
+    for row, (start, end) in enumerate(zip(case.step.query_start, case.step.query_start[1:], strict=False)):
+        keys, values = (each[row].double().repeat_interleave(group, 1) for each in (case.keys, case.values))
+        for token in range(int(start), int(end)):
+            last = int(case.step.context_lens[row]) - int(end) + token
+            first = 0 if window is None else max(0, last - window + 1)
+            seen = slice(first, last + 1)
+            weights = torch.einsum("hd,thd->ht", case.q[token].double(), keys[seen]).mul(scale).softmax(-1)
+            out[token] = torch.einsum("ht,thd->hd", weights, values[seen]).flatten()
+    return out
+
+
+def check(level, dtype, rows, heads, kv_heads, head_dim, block_size, window=None):
+    case = make_case(rows, heads, kv_heads, head_dim, block_size, dtype)
+    scale = head_dim**-0.5
+    out = kernels_of(level, dtype, head_dim).paged_attention(
+        case.q, case.k_cache, case.v_cache, case.step, scale, window
+    )
+    # bfloat16 weights are rounded before they meet the values where the CPU multiplies bfloat16 only.
+    assert_close(out, attended(case, scale, window), absolute=1e-5 if dtype == torch.float32 else 0.02)
+
+
+LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"),
+    [(1, 1, 16, 8), (4, 2, 128, 16), (8, 2, 64, 32), (7, 1, 80, 16), (6, 2, 96, 8), (20, 1, 48, 128), (2, 2, 256, 64)],
+)
+def test_decode_rows_of_any_length_and_group(level, dtype, heads, kv_heads, head_dim, block_size):
+    rows = [(1, context) for context in (1, 2, 7, 8, 16, 17, 31, 32, 33, 64, 65, 100)]
+    check(level, dtype, rows, heads, kv_heads, head_dim, block_size)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"),
+    [(1, 1, 16, 8), (4, 2, 128, 16), (8, 2, 64, 32), (7, 1, 80, 16), (3, 1, 96, 64)],
+)
+def test_prefill_chunks_see_what_came_before_and_not_what_comes_after(
+    level, dtype, heads, kv_heads, head_dim, block_size
+):
+    rows = [(2, 2), (7, 7), (33, 40), (100, 133), (2, 130), (50, 178)]
+    check(level, dtype, rows, heads, kv_heads, head_dim, block_size)
+
+
+@LEVELS
+@DTYPES
+def test_decode_and_prefill_rows_share_a_step(level, dtype):
+    rows = [(1, 40), (33, 33), (1, 1), (5, 200), (1, 129), (3, 3)]
+    check(level, dtype, rows, 4, 2, 64, 16)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("window", [1, 5, 16, 64, 1000])
+def test_a_window_hides_the_older_tokens(level, dtype, window):
+    rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140)]
+    check(level, dtype, rows, 4, 2, 32, 16, window)
+
+
+@LEVELS
+def test_a_row_without_queries_is_passed_over(level):
+    rows = [(1, 5), (0, 9), (3, 12)]
+    check(level, torch.float32, rows, 2, 1, 16, 8)
+
+
+@LEVELS
+@DTYPES
+def test_scores_far_apart_do_not_overflow(level, dtype):
+    """Scores of hundreds: the softmax must be taken relative to the greatest, across tiles too."""
+    rows = [(1, 300), (40, 300)]
+    case = make_case(rows, 2, 1, 32, 16, dtype)
+    ramp = torch.linspace(-40, 40, 300)[:, None, None]
+    for row, keys in enumerate(case.keys):
+        keys.copy_(ramp.expand_as(keys) if row else ramp.flip(0).expand_as(keys))
+        for token in range(300):
+            block = int(case.step.block_tables[row, token // 16])
+            case.k_cache[block, :, token % 16] = keys[token]
+    out = kernels_of(level, dtype, 32).paged_attention(case.q, case.k_cache, case.v_cache, case.step, 1.0, None)
+    tolerance = 2e-3 if dtype == torch.float32 else 0.03  # scores of 1000 are exact to 1e-4 in float32
+    assert_close(out, attended(case, 1.0, None), absolute=tolerance)
