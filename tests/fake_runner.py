@@ -51,12 +51,14 @@ class FakeSettings:
     max_num_seqs: int = 64
     max_queued_requests: int = 1024
     max_model_len: int = 512
+    max_num_batched_tokens: int = 128
 
 
 class FakeRunner:
     def __init__(self, settings: FakeSettings) -> None:
         self._settings = settings
         self._slots: dict[int, list[int]] = {}
+        self._wants_logprobs: dict[int, bool] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         settings = self._settings
@@ -64,19 +66,20 @@ class FakeRunner:
             self._slots.pop(slot, None)
         for admission in plan.admissions:
             self._slots[admission.slot] = list(admission.token_ids)
+            self._wants_logprobs[admission.slot] = admission.sampling.logprobs is not None
         time.sleep(settings.hang_s if plan.step == settings.hang_step else settings.step_s)
         if settings.fail_all or plan.step in settings.fail_steps:
             raise MemoryError("secret address 0xdeadbeef")
         tokens = np.full(plan.num_rows, -1, np.int32)
         logprobs = {}
         for row in np.flatnonzero(plan.is_sampled).tolist():
-            known = self._slots[int(plan.slots[row])]
+            slot = int(plan.slots[row])
+            known = self._slots[slot]
             assert len(known) == plan.num_computed[row] + plan.num_tokens[row]
             tokens[row] = next_token(known)
             known.append(int(tokens[row]))
-        logprobs = {
-            row: TokenLogprobs([int(tokens[row])], [-0.5], 1) for row in np.flatnonzero(plan.is_sampled).tolist()
-        }
+            if self._wants_logprobs[slot]:
+                logprobs[row] = TokenLogprobs([known[-1]], [-0.5], 1)
         return StepResult(tokens, logprobs)
 
 
@@ -90,7 +93,7 @@ def build_core(config: str, phase: Callable[[str], None]) -> EngineCore:
         num_blocks=settings.num_blocks,
         block_size=settings.block_size,
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=128,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,
         max_queued_requests=settings.max_queued_requests,
         eos_token_ids=(EOS,),
@@ -102,7 +105,7 @@ def build_core(config: str, phase: Callable[[str], None]) -> EngineCore:
         num_blocks=settings.num_blocks,
         block_size=settings.block_size,
         max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=128,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
         eos_token_ids=(EOS,),
         weights_bytes=0,
         kv_cache_bytes=0,

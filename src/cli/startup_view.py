@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from .console import tell
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -35,6 +38,7 @@ class StartupView:
         self._clock = clock
         self._began = clock()
         self._phases: list[Phase] = []
+        self._is_closed = False
         self._live: Live | None = None
         if is_live:
             self._live = Live(get_renderable=self._tree, console=Console(stderr=True), refresh_per_second=8)
@@ -50,7 +54,8 @@ class StartupView:
         self.close()
 
     def close(self) -> None:
-        """End the last phase and leave the terminal to others. May be called again."""
+        """End the last phase and leave the terminal to others. May be called again; later parts go to the log."""
+        self._is_closed = True
         self._end(self._phases)
         if self._live is not None:
             self._live.stop()
@@ -65,6 +70,9 @@ class StartupView:
         self._phases.append(Phase(name, self._clock()))
 
     def part(self, name: str) -> None:
+        if self._is_closed:  # the engine is started again, while serving
+            logger.info("engine start: %s", name)
+            return
         parts = self._phases[-1].parts
         self._end(parts, "    ")
         parts.append(Phase(name, self._clock()))

@@ -19,6 +19,7 @@ from .wire import BEATS_SOCKET, ENGINE_SOCKET, Hello, LastWords, Message, WireEr
 
 RECONNECT_MS = 10
 LAST_MESSAGES_MS = 100  # after the process has ended: what it sent is on its way through the socket
+MESSAGES_PER_TURN = 8  # read before everybody else on the event loop has a turn
 MAX_SOCKET_DIR_CHARS = 80  # a unix socket's path holds 107
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class EngineChild:
         self._receive = receive
         self._context = zmq.asyncio.Context()
         self._readers: list[asyncio.Task[None]] = []
+        self._process: Process | None = None
         self._last_words: LastWords | None = None
         self._ended: asyncio.Task[LastWords] | None = None
 
@@ -52,22 +54,22 @@ class EngineChild:
         beats.setsockopt(zmq.SUBSCRIBE, b"")
         try:
             # stdin stays open as long as we live: its end tells the engine that we do not
-            self._process = await asyncio.create_subprocess_exec(
+            process = self._process = await asyncio.create_subprocess_exec(
                 *self._command, "--socket-dir", str(self._folder), stdin=PIPE
             )
         except OSError:
             self._close()
             raise
         self._readers = [asyncio.create_task(self._read(each)) for each in (self._socket, beats)]
-        self._ended = asyncio.create_task(self._watch(self._process))
-        assert self._process.stdin is not None
+        self._ended = asyncio.create_task(self._watch(process))
+        assert process.stdin is not None
         with contextlib.suppress(ConnectionError):  # it died already, which _watch tells
-            self._process.stdin.write(self._config.encode() + b"\n")
-            await self._process.stdin.drain()
+            process.stdin.write(self._config.encode() + b"\n")
+            await process.stdin.drain()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
 
     def send(self, message: Message) -> None:
         """Never waits; what is sent to a process that has ended is lost. Raises OverflowError as `encode` does."""
@@ -80,9 +82,9 @@ class EngineChild:
         assert self._ended is not None, "start comes first"
         return await asyncio.shield(self._ended)
 
-    async def stop(self, grace_s: float = 5.0) -> None:
-        """Ask it to end, and make it end after `grace_s`."""
-        if self._ended is None:
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Ask it to end, and make it end after `grace_s`: a long step hears nothing, and there is nothing to save."""
+        if self._process is None or self._ended is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -100,8 +102,15 @@ class EngineChild:
         return connected
 
     async def _read(self, connected: zmq.asyncio.Socket) -> None:
+        num_taken = 0
         while True:
-            self._take(await connected.recv())
+            arriving = asyncio.ensure_future(connected.recv())
+            num_taken = num_taken + 1 if arriving.done() else 0
+            if num_taken == MESSAGES_PER_TURN:
+                # awaiting what is done already does not yield: an engine faster than its consumers would starve them
+                await asyncio.sleep(0)
+                num_taken = 0
+            self._take(await arriving)
 
     def _take(self, data: bytes) -> None:
         try:

@@ -86,7 +86,6 @@ class StreamingClient(ABC):
         self._streams = Streams()
         self._stall_limit_s = stall_limit_s
         self._watchdog = Watchdog(0.0, limit_s=stall_limit_s)
-        self._dead = asyncio.Event()
 
     @property
     def state(self) -> EngineState:
@@ -105,11 +104,6 @@ class StreamingClient(ABC):
     @property
     def stats(self) -> EngineStats:
         return self._stats
-
-    async def wait_dead(self) -> str:
-        """Returns the reason, once the state is DEAD."""
-        await self._dead.wait()
-        return self._reason
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         if self._state is not EngineState.READY:
@@ -146,8 +140,6 @@ class StreamingClient(ABC):
 
     def _set(self, state: EngineState, reason: str = "") -> None:
         self._state, self._reason = state, reason
-        if state is EngineState.DEAD:
-            self._dead.set()
 
     def _lose(self, state: EngineState, reason: str) -> None:
         """The engine is gone, and with it all that is open."""

@@ -269,17 +269,18 @@ def _write_outputs(message: Outputs) -> list[Any]:
 
 def _read_outputs(parts: list[Any]) -> Outputs:
     raw_rows, raw_tokens, extras = _take(parts, bytes, bytes, dict)
-    numbers, tokens = _ints(raw_rows, "rows"), _ints(raw_tokens, "tokens")
+    numbers, tokens = _column(raw_rows, _INT32, "rows"), _ints(raw_tokens, "tokens")
     if len(numbers) % _ROW_COLUMNS:
         raise WireError("rows are not complete")
-    handles: list[int] = []
+    rows = numbers.reshape(-1, _ROW_COLUMNS)
+    counts, finishes = rows[:, 1], rows[:, 2]
+    if (rows[:, [1, 2, 4]] < 0).any() or (finishes >= len(_FINISH)).any():
+        raise WireError("a count or a finish code is out of range")
+    if counts.sum(dtype=np.int64) != len(tokens):
+        raise WireError(f"{len(tokens)} tokens, the rows name {counts.sum(dtype=np.int64)}")
     outputs: list[EngineOutput] = []
     start = 0
-    for at in range(0, len(numbers), _ROW_COLUMNS):
-        handle, count, finish, stop, cached = numbers[at : at + _ROW_COLUMNS]
-        if count < 0 or start + count > len(tokens) or not 0 <= finish < len(_FINISH) or cached < 0:
-            raise WireError(f"row {at // _ROW_COLUMNS} is out of range")
-        handles.append(handle)
+    for _, count, finish, stop, cached in rows.tolist():
         outputs.append(
             EngineOutput(
                 request_id="",
@@ -290,8 +291,6 @@ def _read_outputs(parts: list[Any]) -> Outputs:
             )
         )
         start += count
-    if start != len(tokens):
-        raise WireError(f"{len(tokens)} tokens, the rows name {start}")
     for row, extra in extras.items():
         if type(row) is not int or not 0 <= row < len(outputs) or not isinstance(extra, list):
             raise WireError("an extra belongs to no row")
@@ -305,7 +304,7 @@ def _read_outputs(parts: list[Any]) -> Outputs:
                 raise WireError(f"row {row}: {len(entries)} log-probabilities for {len(output.token_ids)} tokens")
         if prompt_logprobs is not None:
             output.prompt_logprobs = _read_logprobs(prompt_logprobs)
-    return Outputs(handles, outputs)
+    return Outputs(rows[:, 0].tolist(), outputs)
 
 
 def _read_ready(parts: list[Any]) -> Ready:

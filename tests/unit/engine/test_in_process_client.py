@@ -80,7 +80,7 @@ def test_an_engine_that_cannot_go_on_is_dead_and_says_why():
             with pytest.raises(EngineDead, match="3 steps in a row failed"):
                 await tokens_of(client, request("2", [1]))
             assert client.state is EngineState.DEAD
-            assert "3 steps" in await client.wait_dead()
+            assert "3 steps" in client.reason
 
     asyncio.run(scenario())
 

@@ -158,8 +158,22 @@ def test_a_killed_engine_ends_every_stream_and_comes_back_until_its_budget_is_sp
             assert await tokens_of(client, request("again", [3])) == continuation([3], 8)
 
             os.kill(client.pid, signal.SIGKILL)
-            assert "SIGKILL" in await asyncio.wait_for(client.wait_dead(), 1)
+            await until(lambda: client.state is EngineState.DEAD, 1)
+            assert "SIGKILL" in client.reason
+
+    asyncio.run(scenario())
+
+
+def test_closing_while_the_engine_is_started_again_leaves_nothing_behind():
+    async def scenario() -> None:
+        async with engine(max_restarts=3) as client:
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGKILL)
+            await until(lambda: client.state is EngineState.RESTARTING and client.pid is not None)
+            pid = client.pid
+            await client.close()
             assert client.state is EngineState.DEAD
+            assert not psutil.pid_exists(pid)
 
     asyncio.run(scenario())
 
@@ -172,7 +186,7 @@ def test_an_engine_whose_steps_keep_failing_says_why_and_exits():
                 assert outputs[-1].finish_reason is FinishReason.ERROR
             with pytest.raises(EngineDead, match="3 steps in a row failed, the last with: out of memory"):
                 await tokens_of(client, request("third", [1]))
-            await asyncio.wait_for(client.wait_dead(), 1)
+            await until(lambda: client.state is EngineState.DEAD, 1)
 
     asyncio.run(scenario())
 

@@ -154,8 +154,8 @@ def column(*numbers: int) -> bytes:
         (["beat", True, True, 1.0], "beat: part 0 is bool, expected int"),
         (["abort", b"abc"], "abort: handles is not a column of 4-byte numbers"),
         (["outputs", column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
-        (["outputs", column(1, 2, 0, -1, 0), column(5), {}], "outputs: row 0 is out of range"),
-        (["outputs", column(1, 1, 9, -1, 0), column(5), {}], "outputs: row 0 is out of range"),
+        (["outputs", column(1, -1, 0, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
+        (["outputs", column(1, 1, 9, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
         (["outputs", column(1, 1, 0, -1, 0), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
         (["outputs", column(1, 1, 0, -1, 0), column(5), {4: [None, None, None]}], "an extra belongs to no row"),
         (
