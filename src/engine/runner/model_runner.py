@@ -41,9 +41,9 @@ class ModelRunner:
         facts, scheduler = resolved.facts, resolved.scheduler
         self._device = torch.device(resolved.device.device)
         self._dtype = getattr(torch, resolved.model.dtype)
-        torch.set_num_threads(resolved.device.num_threads)
         self._phases.start("kernels")
         self._kernels = select_kernels(self._device, self._dtype, facts.head_dim)
+        self._kernels.set_num_threads(resolved.device.num_threads)
         self._phases.start("weights")
         model_len = resolved.model.max_model_len
         self._model = model_class(facts)(facts, self._kernels, model_len, self._dtype, self._device)

@@ -22,10 +22,10 @@ def token_logprobs(
     ones, zeros = logits.new_ones(rows, dtype=torch.float32), logits.new_zeros(rows, dtype=torch.float32)
     largest, mass = kernels.softmax_mass(logits, ones, zeros)
     normaliser = (largest + mass.log())[:, None]
-    own = logits.gather(1, token_ids[:, None])
-    ranks = ((logits > own).sum(-1) + 1).tolist()
+    own = logits.gather(1, token_ids[:, None]).float()
+    ranks = (kernels.count_above(logits, own[:, 0].contiguous()) + 1).tolist()
     own_ids, own_logprobs = token_ids.tolist(), (own - normaliser).squeeze(1).tolist()
-    top_values, top_ids = kernels.top_tokens(logits, min(max(counts), logits.shape[1]))
+    top_values, top_ids = kernels.top_tokens(logits, min(max(1, *counts), logits.shape[1]))
     ids, logprobs = top_ids.tolist(), (top_values - normaliser).tolist()
     return [
         TokenLogprobs([own_ids[row], *ids[row][:count]], [own_logprobs[row], *logprobs[row][:count]], ranks[row])
