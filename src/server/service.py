@@ -6,9 +6,8 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from ..config import Resolved
 from ..engine.client import EngineClient, EngineState
@@ -17,13 +16,11 @@ from .auth import Keys
 from .limits import Limits
 from .live import LiveRequests, shutting_down
 from .metrics import Metrics
-from .protocol.errors import ApiError, bad_request, from_validation, unavailable, unsupported
-from .protocol.fields import Wire
+from .protocol.errors import ApiError, bad_request, unavailable, unsupported
 from .sampling import ModelLimits
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
 
-Body = TypeVar("Body", bound=Wire)
 logger = logging.getLogger(__name__)
 
 _NOT_READY = {
@@ -64,6 +61,7 @@ class Service:
         self.max_model_len = resolved.model.max_model_len
         self.started_at = int(time.time())
         self.live = LiveRequests()
+        self.parser = ThreadPoolExecutor(1, thread_name_prefix="json")
         self.keys = Keys([key.get_secret_value() for key in server.api_key])
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,
@@ -106,17 +104,6 @@ class Service:
         error = self.not_ready()
         if error is not None and not self.is_draining():  # what came in before the drain is still served
             raise error
-
-    def parse(self, model: type[Body], values: dict[str, Any], route: str) -> Body:
-        """The body as its protocol model. Raises ApiError for a bad field, and for an unknown one under strictness."""
-        try:
-            body = model.model_validate(values)
-        except ValidationError as error:
-            raise from_validation(error) from None
-        body.refuse_unsupported()
-        if unknown := body.unknown_fields:
-            self.note_unknown(unknown, route)
-        return body
 
     def note_unknown(self, names: list[str], route: str) -> None:
         """Fields that nobody here knows: refused, or counted and warned about once per name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -284,7 +285,8 @@ asyncio.run(main())
 
 
 def test_the_process_is_gone_two_seconds_after_the_drain_deadline_whatever_hangs():
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     port = int(process.stdout.readline())
     with socket.create_connection(("127.0.0.1", port)) as sock:

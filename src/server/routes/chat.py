@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 async def chat_completions(call: Call) -> None:
     service = call.service
-    body = service.parse(ChatRequest, await call.json(), call.route)
+    body = await call.body(ChatRequest)
     service.check_model(body.model)
     service.check_ready()
     if body.stream:

@@ -24,7 +24,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
 
 async def completions(call: Call) -> None:
     service = call.service
-    body = service.parse(CompletionRequest, await call.json(), call.route)
+    body = await call.body(CompletionRequest)
     service.check_model(body.model)
     service.check_ready()
     if body.stream:

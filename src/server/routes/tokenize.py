@@ -11,7 +11,7 @@ from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
 async def tokenize(call: Call) -> None:
     service = call.service
-    body = service.parse(TokenizeRequest, await call.json(), call.route)
+    body = await call.body(TokenizeRequest)
     service.check_model(body.model)
     tokenizer = service.need_tokenizer()
     limits = service.model_limits
@@ -40,7 +40,7 @@ async def tokenize(call: Call) -> None:
 
 async def detokenize(call: Call) -> None:
     service = call.service
-    body = service.parse(DetokenizeRequest, await call.json(), call.route)
+    body = await call.body(DetokenizeRequest)
     service.check_model(body.model)
     tokenizer = service.need_tokenizer()
     vocab_size = service.model_limits.vocab_size
