@@ -33,6 +33,8 @@ def paths_like(section: str, name: str) -> list[str]:
     elsewhere = [path for path in known if path.partition(".")[2] == normal(name)]
     if elsewhere:
         return elsewhere
+    if section and not any(path.startswith(f"{section}.") for path in known):
+        return []  # a section without options: nothing there can have been meant
     if section:
         here = [path.partition(".")[2] for path in known if path.startswith(f"{section}.")]
         if found := close(name, here):

@@ -27,7 +27,10 @@ class ServerConfig(Section):
         8000,
         ge=0,
         le=65535,
-        description="TCP port to listen on. 0 takes a free one and prints it.",
+        description=(
+            "TCP port to listen on. 0 takes a free one and prints it, which suits tests and not clients that have to "
+            "find the server again."
+        ),
         examples=[8080],
         json_schema_extra=about(reload="process"),
     )
@@ -62,7 +65,10 @@ class ServerConfig(Section):
     response_role: str = Field(
         "assistant",
         min_length=1,
-        description="Role name on generated messages.",
+        description=(
+            "Role name on generated messages. Clients expect `assistant`; another name suits a model that was trained "
+            "with it."
+        ),
         examples=["assistant"],
         json_schema_extra=about(reload="hot"),
     )
@@ -95,31 +101,46 @@ class ServerConfig(Section):
     )
     max_request_bytes: Size = Field(
         32 * 1024**2,
-        description="Largest request body; a larger one is answered 413 before it is read whole.",
+        description=(
+            "Largest request body; a larger one is answered 413 before it is read whole. Bounds the memory that one "
+            "client can take; very long prompts and inline files need more."
+        ),
         examples=["32MiB"],
         json_schema_extra=about(reload="hot", unit="bytes"),
     )
     max_header_bytes: Size = Field(
         32 * 1024,
-        description="Largest sum of request headers; more is answered 431.",
+        description=(
+            "Largest sum of request headers; more is answered 431. "
+            "Proxies that add long cookies or tokens may need more."
+        ),
         examples=["32KiB"],
         json_schema_extra=about(reload="hot", unit="bytes"),
     )
     body_idle_timeout: Duration = Field(
         30,
-        description="Longest gap between two pieces of a request body; then 408 and the connection is closed.",
+        description=(
+            "Longest gap between two pieces of a request body; then 408 and the connection is closed. Frees what a "
+            "stalled client holds; too short, slow mobile clients are cut."
+        ),
         examples=["30s"],
         json_schema_extra=about(reload="hot", unit="seconds"),
     )
     body_timeout: Duration = Field(
         120,
-        description="Longest time for a whole request body; then 408 and the connection is closed.",
+        description=(
+            "Longest time for a whole request body; then 408 and the connection is closed. Bounds clients that send a "
+            "byte now and then; large bodies over slow links need more."
+        ),
         examples=["2m"],
         json_schema_extra=about(reload="hot", unit="seconds"),
     )
     send_stall_timeout: Duration = Field(
         60,
-        description="How long a client may stop reading a response before its request is aborted.",
+        description=(
+            "How long a client may stop reading a response before its request is aborted. Until then its KV cache and "
+            "its place in the batch are held for nobody."
+        ),
         examples=["60s"],
         json_schema_extra=about(reload="hot", unit="seconds"),
     )
@@ -134,13 +155,19 @@ class ServerConfig(Section):
     )
     enable_prompt_tokens_details: Flag = Field(
         False,
-        description="Add `prompt_tokens_details.cached_tokens` to usage: prompt tokens found in the prefix cache.",
+        description=(
+            "Add `prompt_tokens_details.cached_tokens` to usage: prompt tokens found in the prefix cache. It tells "
+            "clients whether somebody has sent the same prefix before."
+        ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
     )
     enable_force_include_usage: Flag = Field(
         False,
-        description="Put usage into every stream, also where the client did not ask with `stream_options`.",
+        description=(
+            "Put usage into every stream, also where the client did not ask with `stream_options`. Accounting in a "
+            "proxy then works for all clients; strict clients may not expect the extra chunk."
+        ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
     )
@@ -155,7 +182,9 @@ class ServerConfig(Section):
     )
     disable_log_stats: Flag = Field(
         False,
-        description="Do not log the periodic line of engine statistics. The metrics endpoint is not affected.",
+        description=(
+            "Do not log the periodic line of engine statistics. The metrics endpoint is not affected and tells more."
+        ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
     )
@@ -170,7 +199,9 @@ class ServerConfig(Section):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
-        description="Least severity that is logged.",
+        description=(
+            "Least severity that is logged. `debug` tells what each request does and is meant for a person who looks."
+        ),
         examples=["debug"],
         json_schema_extra=about(reload="hot"),
     )
@@ -186,14 +217,20 @@ class ServerConfig(Section):
     max_engine_restarts: Whole = Field(
         3,
         ge=0,
-        description="Restarts of a dead engine within 10 minutes; one more death ends the server with code 1.",
+        description=(
+            "Restarts of a dead engine within 10 minutes; one more death ends the server with code 1. More hides a "
+            "fault that comes back; 0 is the same as `on_engine_death: exit`."
+        ),
         examples=[3],
         json_schema_extra=about(reload="hot", unit="restarts per 10 minutes"),
     )
     root_path: str = Field(
         "",
         pattern=r"^(/[^\s?#]*[^\s?#/])?$",
-        description="Path prefix that a reverse proxy strips before it passes a request on; used in generated URLs.",
+        description=(
+            "Path prefix that a reverse proxy strips before it passes a request on, such as /llm; generated URLs get "
+            "it back. Routes themselves do not change."
+        ),
         examples=["/llm"],
         json_schema_extra=about(reload="process"),
     )

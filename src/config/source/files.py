@@ -109,7 +109,7 @@ def _read(
     above: list[_Place],
 ) -> None:
     path = Path(os.path.normpath(folder / Path(name).expanduser())) if name != STDIN or named else Path(STDIN)
-    identity = os.path.realpath(path)
+    identity = os.path.abspath(path) if "\0" in name else os.path.realpath(path)
     for place in above:
         if place.identity == identity:
             labels = [Label(named, "leads back to a file that is being read")] if named else []

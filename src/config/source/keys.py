@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..diagnostics import Diagnostic, Label
 from ..schema.options import FREE_PREFIX, Option, options, sections
-from ..suggest import did_you_mean, paths_like
+from ..suggest import did_you_mean, normal, paths_like
 from .interpolate import names_only
 from .node import Node, Tree
 
@@ -92,7 +92,7 @@ def _said(section: str, name: str, suggestions: list[str]) -> str:
     if len(suggestions) == 1:
         (path,) = suggestions
         home, _, key = path.rpartition(".")
-        if key == name and home != section:
+        if key == normal(name) and home != section:
             return f"this key exists under `{home}.`: `{path}`"
     if suggestions:
         return did_you_mean(suggestions)

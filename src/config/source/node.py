@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
 from .text import Span
@@ -33,9 +33,9 @@ class Node:
         replaces: nothing of weaker layers shows through.
     """
 
-    value: Content
+    value: Content = field(repr=False)  # may be a secret
     span: Span
-    text: str | None = None
+    text: str | None = field(default=None, repr=False)
     key: Span | None = None
     anchor: Span | None = None
     problem: Diagnostic | None = None

@@ -23,7 +23,7 @@ class SourceText:
 
     layer: Layer
     name: str  # file as given, variable, flag or preset
-    lines: list[str]
+    lines: list[str] = field(repr=False)  # may hold secrets
     folder: Path = field(default_factory=Path)
     secret_names: frozenset[str] = frozenset()  # keys whose values are secrets wherever they stand in the text
     secrets: list[tuple[int, int, int]] = field(default_factory=list)  # line, first column, column after the last
@@ -49,7 +49,7 @@ class SourceText:
 
     def hide(self, span: Span) -> None:
         """Never show what stands in `span`."""
-        self.secrets.append((span.line, span.column, span.end_column))
+        self.secrets.append((span.line, span.column, span.line_end))
         for line in range(span.line + 1, span.end_line + 1):
             self.secrets.append((line, 1, len(self._line(line)) + 1))
 

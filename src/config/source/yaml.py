@@ -223,7 +223,8 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: SourceText) -> Diagnostic
         at = error.context_mark
         if at.line < len(source.lines):
             labels.append(Label(Span(source, at.line + 1, at.column + 1, at.line + 1, at.column + 2), error.context))
-    return Diagnostic(code="C102", message=f"no YAML: {problem}", labels=tuple(labels))
+    fixes = ("between braces or brackets write `${...}` in quotes",) if "${" in text else ()
+    return Diagnostic(code="C102", message=f"no YAML: {problem}", labels=tuple(labels), fixes=fixes)
 
 
 def _bad_character(error: yaml.YAMLError, text: str, source: SourceText) -> Diagnostic:

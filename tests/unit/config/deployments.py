@@ -1,0 +1,41 @@
+"""Deployments from texts, and a machine that does not change from day to day."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.config import ConfigError, Deployment, MachineFacts, load_deployment
+
+GIB = 1 << 30
+MACHINE = MachineFacts(
+    system="Linux",
+    architecture="x86_64",
+    num_cores=4,
+    total_memory_bytes=16 * GIB,
+    available_memory_bytes=8 * GIB,
+    cpu_flags=("avx2", "avx512_bf16"),
+)
+
+
+def load(folder: Path, text: str, *words: str, env: dict[str, str] | None = None, **more: Any) -> Deployment:
+    """The deployment that `text`, as a file in `folder`, and these words make."""
+    file = folder / "deploy.yaml"
+    file.write_text(text)
+    return load_deployment([file], words, env or {}, **more)
+
+
+def findings(folder: Path, text: str, *words: str, env: dict[str, str] | None = None) -> list[str]:
+    """Codes of everything that is wrong with it."""
+    with pytest.raises(ConfigError) as caught:
+        load(folder, text, *words, env=env)
+    return [finding.code for finding in caught.value.diagnostics]
+
+
+def message(folder: Path, text: str, *words: str, env: dict[str, str] | None = None) -> str:
+    """What is said about it, with the file's folder left out."""
+    with pytest.raises(ConfigError) as caught:
+        load(folder, text, *words, env=env)
+    return str(caught.value).replace(f"{folder}/", "")

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..deployments import findings, load, message
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("server: {port: http}", "C104", '`server.port` is "http"'),
+        ("server: {port: true}", "C104", "`server.port` is true"),
+        ("server: {port: 70000}", "C107", "allowed: at least 0, at most 65535"),
+        ("server: {port: [1]}", "C104", "`server.port` is a list"),
+        ("server: {port: {a: 1}}", "C104", "`server.port` is a mapping"),
+        ("cache: {gpu_memory_utilization: 1.4}", "C107", "allowed: greater than 0, at most 1"),
+        ("cache: {gpu_memory_utilization: .nan}", "C107", "allowed: a number, greater than 0, at most 1"),
+        ("cache: {block_size: 17}", "C107", "allowed: auto, 8, 16, 32, 64 or 128"),
+        ("cache: {enable_prefix_caching: yes}", "C104", "did you mean `true`?"),
+        ("cache: {enable_prefix_caching: 1}", "C104", "allowed: true or false"),
+        ("scheduler: {scheduling_policy: priorty}", "C107", "did you mean `priority`?"),
+        ("scheduler: {max_num_seqs: 0}", "C107", "allowed: auto or a whole number, at least 1"),
+        ("scheduler: {max_num_seqs: 99999999999}", "C107", "at most 2147483647"),
+        ("scheduler: {max_queued_tokens: 1.5K}", "C104", "write 1.5k for powers of 1000"),
+        ("device: {device: cuda}", "C118", "this build runs on CPUs only"),
+        ("server: {drain_timeout: .inf}", "C107", "`server.drain_timeout` is .inf"),
+        ("server: {root_path: llm/}", "C107", '`server.root_path` is "llm/"'),
+        ("server: {served: 1}", "C103", "no such key `server.served`"),
+        ("cache: 16", "C104", "`cache` is a section"),
+        ("lora: {max_loras: 1}", "C103", "`lora` has no options in this build"),
+        ("preset: fast", "C115", "there are: cpu-laptop, latency, throughput"),
+        ("apiVersion: stoker/v2", "C107", "allowed: stoker/v1"),
+        ("max-num-seqs: 3", "C103", "this key exists under `scheduler.`: `scheduler.max_num_seqs`"),
+        ("server: {api_key: {vault: x}}", "C113", "allowed: a text, {env: NAME} or {file: path}"),
+        ("server: {api_key: {env: NOWHERE}}", "C113", "the variable `NOWHERE` is not set"),
+        ("server: {api_key: {file: nowhere}}", "C113", "no such file or directory"),
+        ("server: {api_key: ['']}", "C113", "the secret is empty"),
+        ("load: {load_format: pt}", "C118", "pickle files can run code"),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_said(tmp_path: Path, line: str, code: str, said: str) -> None:
+    text = f"model: {{model: x}}\n{line}\n"
+    assert findings(tmp_path, text) == [code]
+    assert said in message(tmp_path, text)
+
+
+def test_texts_count_as_written(tmp_path: Path) -> None:
+    model = load(tmp_path, "model: {model: 4.10, revision: 0123, served_model_name: [1.0, true, x]}").model
+    assert (model.model, model.revision, model.served_model_name) == ("4.10", "0123", ("1.0", "true", "x"))
+
+
+def test_a_single_value_is_a_list_of_one(tmp_path: Path) -> None:
+    deployment = load(tmp_path, "model: {model: x, served_model_name: a}\nserver: {api_key: k}")
+    assert deployment.model.served_model_name == ("a",)
+    assert [key.get_secret_value() for key in deployment.server.api_key] == ["k"]
+
+
+def test_secrets_come_from_variables_and_files_beside_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "team").write_text("sk-file\n")
+    text = "model: {model: x, hf_token: {env: TOKEN}}\nserver: {api_key: [{file: keys/team}, {env: KEY}, plain]}"
+    deployment = load(tmp_path, text, env={"TOKEN": "hf", "KEY": "sk-env"})
+    assert deployment.model.hf_token is not None
+    assert deployment.model.hf_token.get_secret_value() == "hf"
+    assert [key.get_secret_value() for key in deployment.server.api_key] == ["sk-file", "sk-env", "plain"]
+
+
+def test_a_wrong_value_that_is_overridden_is_told_all_the_same(tmp_path: Path) -> None:
+    assert findings(tmp_path, "model: {model: x}\nserver: {port: http}", "--port", "1") == ["C104"]
+
+
+def test_all_mistakes_are_told_in_one_run(tmp_path: Path) -> None:
+    text = "model: {modle: x}\ncache: {block_sise: 16, gpu_memory_utilization: 2}\nserver: {port: http, auth: maybe}\n"
+    assert findings(tmp_path, text, "--nope", env={"ENGINE__X__Y": "1"}) == [
+        *("C103", "C103", "C107", "C104", "C107", "C120", "C116")
+    ]
+
+
+def test_a_model_is_required(tmp_path: Path) -> None:
+    assert findings(tmp_path, "server: {port: 1}") == ["C105"]
+    assert findings(tmp_path, "model: null\n") == ["C105"]
+    assert findings(tmp_path, "") == ["C105"]
+
+
+def test_minutes_and_mebibytes(tmp_path: Path) -> None:
+    text = "model: {model: x}\nserver: {drain_timeout: 2m, max_request_bytes: 1MiB}\ncache: {kv_cache_memory_bytes: 4G}"
+    deployment = load(tmp_path, text)
+    assert deployment.server.drain_timeout == 120
+    assert deployment.server.max_request_bytes == 1 << 20
+    assert deployment.cache.kv_cache_memory_bytes == 4 << 30

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.config.schema.options import options
+from stoker.config.source.node import Node
+from stoker.config.source.presets import PresetSource, preset_names
+
+from ..deployments import load
+
+
+def values(name: str) -> dict[str, Node]:
+    tree = PresetSource(name).tree
+    return {f"{section}.{key}": node for section, home in tree.items() for key, node in home.value.items()}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_value_of_a_preset_is_allowed_has_a_reason_and_differs_from_the_default(name: str) -> None:
+    assert PresetSource(name).title
+    for path, node in values(name).items():
+        assert options()[path].adapter.validate_python(node.value) != options()[path].default
+        assert len(node.reason) > 20
+
+
+def test_a_preset_is_weaker_than_everything_written(tmp_path: Path) -> None:
+    deployment = load(tmp_path, "preset: latency\nmodel: {model: x}\nscheduler: {max_num_seqs: 3}\n")
+    assert deployment.scheduler.max_num_seqs == 3
+    assert deployment.scheduler.max_num_batched_tokens == 512
+    assert str(deployment.origin("scheduler.max_num_batched_tokens")).startswith("preset latency: bounds how long")
+    assert [str(old.origin)[:14] for old in deployment.overridden["scheduler.max_num_seqs"]] == ["preset latency"]
+
+
+def test_the_strongest_layer_names_the_preset(tmp_path: Path) -> None:
+    deployment = load(tmp_path, "preset: latency\nmodel: {model: x}\n", "--preset", "throughput")
+    assert deployment.scheduler.max_num_seqs == 256
+    assert load(tmp_path, "preset: latency\nmodel: {model: x}\n", "--preset!").scheduler.max_num_seqs == "auto"
