@@ -35,9 +35,9 @@ def environment() -> dict[str, str]:
 class Server:
     """`engine up` in the background; its two streams are collected."""
 
-    def __init__(self, manifest: Path) -> None:
+    def __init__(self, manifest: Path, *flags: str) -> None:
         self.process = psutil.Popen(
-            command("up", str(manifest)),
+            command("up", str(manifest), *flags),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -99,8 +99,8 @@ def write_manifest(path: Path, checkpoint: Path, **server: Any) -> Path:
 
 
 @contextlib.contextmanager
-def serving(manifest: Path) -> Iterator[tuple[Server, str]]:
-    server = Server(manifest)
+def serving(manifest: Path, *flags: str) -> Iterator[tuple[Server, str]]:
+    server = Server(manifest, *flags)
     try:
         yield server, server.wait_ready()
     finally:

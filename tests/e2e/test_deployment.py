@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tests.e2e.deployment import (
     DRAIN_S,
+    ROOT,
     START_LIMIT_S,
     Answer,
     Server,
@@ -224,8 +225,13 @@ def test_sigterm_with_20_live_streams_ends_with_0_in_time(running: tuple[Server,
     assert not any("Traceback" in line for line in server.err)
 
 
-def test_a_killed_front_end_takes_its_engine_with_it(manifest: Path):
-    with serving(manifest) as (server, _):
+def test_the_shipped_deployment_answers_and_its_engine_dies_with_the_front_end():
+    with serving(ROOT / "deployments" / "tiny.yaml", "--port", "0") as (server, url):
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            answer = client.chat.completions.create(
+                model="builtin:tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=64
+            )
+        assert answer.choices[0].message.content
         engine = server.engine
         os.kill(server.process.pid, signal.SIGKILL)
         server.wait(5)
