@@ -39,7 +39,7 @@ def summary(
         ("KV cache", f"{size(info.kv_cache_bytes)}, planned {size(memory.kv_cache_bytes)}"),
     ]
     if resident_bytes is not None:
-        rows.append(("resident", f"{size(resident_bytes)} after warm-up; the KV cache grows into it as it is used"))
+        rows.append(("resident", f"{size(resident_bytes)} of engine process, after warm-up"))
     rows += [
         ("kernels" if not index else "", f"{stage}: {why}") for index, (stage, why) in enumerate(info.kernels.items())
     ]
