@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import signal
-import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import zmq
 import zmq.asyncio
 
+from .socket_folder import SocketFolder
 from .wire import BEATS_SOCKET, ENGINE_SOCKET, Hello, LastWords, Message, WireError, decode, encode
 
 RECONNECT_MS = 10
 LAST_MESSAGES_MS = 100  # after the process has ended: what it sent is on its way through the socket
 MESSAGES_PER_TURN = 8  # read before everybody else on the event loop has a turn
-MAX_SOCKET_DIR_CHARS = 80  # a unix socket's path holds 107
 logger = logging.getLogger(__name__)
 
 
@@ -44,10 +41,7 @@ class EngineChild:
 
     async def start(self) -> None:
         """Raises OSError if the process cannot be started."""
-        base = tempfile.gettempdir()
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="stoker-", dir=base if len(base) < MAX_SOCKET_DIR_CHARS else "/tmp")
-        )
+        self._folder = SocketFolder()
         self._socket = self._connect(zmq.DEALER, ENGINE_SOCKET)
         self.send(Hello())
         beats = self._connect(zmq.SUB, BEATS_SOCKET)
@@ -55,9 +49,9 @@ class EngineChild:
         try:
             # stdin stays open as long as we live: its end tells the engine that we do not
             process = self._process = await asyncio.create_subprocess_exec(
-                *self._command, "--socket-dir", str(self._folder), stdin=PIPE
+                *self._command, "--socket-dir", str(self._folder.path), stdin=PIPE
             )
-        except OSError:
+        except BaseException:  # a cancelled start too: asyncio has ended the process by then
             self._close()
             raise
         self._readers = [asyncio.create_task(self._read(each)) for each in (self._socket, beats)]
@@ -98,7 +92,7 @@ class EngineChild:
         connected.set_hwm(0)
         connected.linger = 0
         connected.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)  # until the process has bound it
-        connected.connect(f"ipc://{self._folder / name}")
+        connected.connect(f"ipc://{self._folder.path / name}")
         return connected
 
     async def _read(self, connected: zmq.asyncio.Socket) -> None:
@@ -137,7 +131,7 @@ class EngineChild:
 
     def _close(self) -> None:
         self._context.destroy(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
 
 def _words_for(code: int) -> LastWords:

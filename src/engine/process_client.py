@@ -42,7 +42,6 @@ class EngineProcessClient(StreamingClient):
         self._child: EngineChild | None = None
         self._ready: asyncio.Future[EngineInfo] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_closing = False
 
     @property
     def pid(self) -> int | None:
@@ -60,7 +59,6 @@ class EngineProcessClient(StreamingClient):
         return info
 
     async def close(self) -> None:
-        self._is_closing = True
         self._streams.abort_all()
         for task in self._tasks:
             task.cancel()
@@ -78,18 +76,16 @@ class EngineProcessClient(StreamingClient):
         child = self._child = EngineChild(self._command, self._config, self._receive)
         try:
             await child.start()
+            ended = asyncio.ensure_future(child.ended())
+            waits: list[asyncio.Future[Any]] = [self._ready, ended]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
         except OSError as error:
             self._child = None
             raise EngineStartFailed(LastWords(type(error).__name__, f"cannot start the engine: {error}", 4)) from None
-        ended = asyncio.ensure_future(child.ended())
-        try:
-            waits: list[asyncio.Future[Any]] = [self._ready, ended]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await child.stop(0.5)
+            await child.stop()
             raise
-        finally:
-            ended.cancel()
         if not self._ready.done():
             self._child = None
             raise EngineStartFailed(await child.ended())
