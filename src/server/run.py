@@ -25,12 +25,16 @@ logger = logging.getLogger(__name__)
 def load_text(resolved: Resolved) -> tuple[Tokenizer | None, Renderer | None]:
     """The tokenizer and the compiled chat template; (None, None) with skip_tokenizer_init.
 
-    Raises TokenizerError or TemplateProblem: before the weights load is the time for it.
+    A template that cannot render a greeting is warned about. Raises TokenizerError or TemplateProblem: before the
+    weights load is the time for it.
     """
     if resolved.model.skip_tokenizer_init:
         return None, None
     tokenizer = Tokenizer.load(resolved.model.tokenizer)
-    return tokenizer, Renderer(tokenizer, resolved.chat_template or resolved.server.chat_template)
+    renderer = Renderer(tokenizer, resolved.chat_template or resolved.server.chat_template)
+    if problem := renderer.problem():
+        logger.warning("no chat request will succeed: %s", problem)
+    return tokenizer, renderer
 
 
 async def run_server(

@@ -31,6 +31,7 @@ MODEL = "org/tiny"
 
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
              sampling_defaults: dict[str, Any] | None = None, chat_template: str | None = None,
+             server_template: str | None = None,
              **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
     return Resolved(
@@ -43,7 +44,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
             **{"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_queued_tokens": 4096, **(scheduler or {})}
         ),
         device=ResolvedDevice(device="cpu", num_threads=1),
-        server=ResolvedServer(**{"log_format": "human", **server}),
+        server=ResolvedServer(**{"log_format": "human", "chat_template": server_template, **server}),
         facts=ModelFacts.model_construct(tokenizer_path=str(folder)),  # the server asks for nothing else of these
         machine=MachineFacts.model_construct(),
         memory=MemoryPlan.model_construct(),

@@ -74,6 +74,16 @@ class Renderer:
     def has_template(self) -> bool:
         return bool(self._templates)
 
+    def problem(self) -> str | None:
+        """What the template says against the simplest conversation there is; None if it renders. For start-up."""
+        if not self._templates:
+            return None
+        try:
+            self.render([{"role": "user", "content": "Hello"}])
+        except InvalidRequest as error:
+            return str(error)
+        return None
+
     def template_variables(self, *, with_tools: bool = False) -> frozenset[str]:
         """What a request may set through chat_template_kwargs with effect: the names that the template reads."""
         return self._template(with_tools).variables - self.reserved if self._templates else frozenset()
