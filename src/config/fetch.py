@@ -43,7 +43,6 @@ def _located_or_fetched(
         pass
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError:
         raise ModelFilesError(
             f"{name}: not on this machine, and huggingface_hub is not installed; pip install 'stoker[engine]'",
@@ -51,7 +50,7 @@ def _located_or_fetched(
         ) from None
     try:
         snapshot_download(name, revision=revision, cache_dir=cache, allow_patterns=list(patterns), token=token)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # its own, the HTTP library's, the disk's: each release of the hub has others
         reason = str(error).strip().splitlines()
         raise ModelFilesError(
             f"{name}: cannot be downloaded: {reason[0] if reason else type(error).__name__}", code="M308"

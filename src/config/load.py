@@ -99,7 +99,7 @@ class Deployment:
         value: str = getattr(getattr(self.config, section), name)
         place = self.folders.get(path, Path()) / Path(value).expanduser()
         if options()[path].path_kind == "path" or value.startswith((".", "/", "~")) or place.exists():
-            return os.path.normpath(place)
+            return os.path.abspath(place)  # never mistaken for a hub id
         return value
 
 

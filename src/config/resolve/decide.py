@@ -21,6 +21,10 @@ QUEUED_PER_KV_TOKEN = 16
 MAX_NUM_SEQS = {"cpu": 64}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 2048}
 BLOCK_SIZE = {"cpu": 16}
+NEED_MODEL = (  # what only the model's files decide
+    *("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes"),
+    *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
+)
 
 
 @dataclass
@@ -63,13 +67,9 @@ def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFac
     _device(done)
     _scheduler(done)
     if facts is None:
-        done.undecided |= {
-            path
-            for path in ("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes")
-            if done.get(path) == "auto"
-        }
-        if done.get("scheduler.max_queued_tokens") == "auto":
-            done.undecided.add("scheduler.max_queued_tokens")
+        if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("model.max_model_len") != "auto":
+            _batched_tokens(done, done.get("model.max_model_len"))
+        done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
         return done
     _precision(done, facts)
     _memory(done, facts)

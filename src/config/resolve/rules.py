@@ -526,7 +526,12 @@ STATED: tuple[StatedRule, ...] = (
         ("scheduler.max_num_batched_tokens",),
         "2048 hold about twenty prompts of 100 tokens in one step.",
     ),
-    StatedRule("R102", "the device chooses max_num_seqs", ("scheduler.max_num_seqs",), "auto is 64 on a CPU."),
+    StatedRule(
+        "R102",
+        "the device chooses max_num_seqs",
+        ("scheduler.max_num_seqs",),
+        "auto is 64 on a CPU, where more sequences than that slow each other down.",
+    ),
     StatedRule(
         "R103",
         "the device chooses max_num_batched_tokens",

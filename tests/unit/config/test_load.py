@@ -51,7 +51,7 @@ def revealed(deployment: Deployment) -> Any:
     return deployment.config.model_dump(context={"reveal_secrets": True})
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_file_environment_flag_and_argument_say_the_same(tmp_path: Path, data: st.DataObject) -> None:
     option = data.draw(st.sampled_from(WRITABLE))

@@ -172,7 +172,7 @@ def test_an_unknown_flag_does_not_swallow_the_file() -> None:
     assert found[0].suggestions == ("--watch",)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.lists(
         st.sampled_from([*all_flags()[::5], "--hf-overrides", "--hf-overrides.a", "--x"]).flatmap(

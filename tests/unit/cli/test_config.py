@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.config import run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("deploy.yaml").write_text("model: {model: Qwen/none}\nserver: {port: 81}\n")
+
+
+def out(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().out
+
+
+def test_a_value_a_section_or_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deploy.yaml"], [], path="server.port") == 0
+    assert out(capsys) == "81\n"
+    assert run(["deploy.yaml"], ["--seed", "7"], path="device") == 0
+    assert out(capsys).startswith("device:\n  device: cpu\n  num_threads: ")
+    assert run(["deploy.yaml"], []) == 0
+    assert out(capsys).startswith("apiVersion: stoker/v1\n")
+
+
+def test_only_what_somebody_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["deploy.yaml"], ["--seed", "7"], minimal=True)
+    assert out(capsys) == "model:\n  model: Qwen/none\n  seed: 7\nserver:\n  port: 81\n"
+
+
+def test_json_with_and_without_origins(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["deploy.yaml"], [], output="json")
+    assert json.loads(out(capsys))["config"]["server"]["port"] == 81
+    run(["deploy.yaml"], [], output="json", show_origin=True, path="server.port")
+    (port,) = json.loads(out(capsys))["values"]
+    assert port["origin"]["text"] == "deploy.yaml:2:16"
+
+
+def test_a_hash_is_all_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deploy.yaml"], [], hash_only=True) == 0
+    assert len(out(capsys)) == len("sha256:\n") + 64
+
+
+def test_what_is_wrong_is_talk_and_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deploy.yaml"], ["--host", "0.0.0.0"], path="server.host") == 78
+    answer, talk = capsys.readouterr()
+    assert answer == "0.0.0.0\n"
+    assert "error[R201]" in talk
+    assert run(["deploy.yaml"], ["--port", "http"]) == 78
+    assert capsys.readouterr().out == ""

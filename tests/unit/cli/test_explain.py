@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stoker.cli.app import main
+from stoker.cli.explain import run
+
+
+def test_a_flag_can_be_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--max-num-seqs` is what is asked for here, and no option of the command."""
+    with pytest.raises(SystemExit) as caught:
+        main(["explain", "--max-num-seqs", "-o", "json"])
+    assert not caught.value.code
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["format_version"] == 1
+    assert answer["pages"][0]["name"] == "scheduler.max_num_seqs"
+
+
+def test_what_nobody_knows_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("xyzzyq") == 1
+    assert "nothing is called or mentions `xyzzyq`" in capsys.readouterr().err
+
+
+def test_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cache", output="md", recursive=True) == 0
+    assert "## cache.block_size\n" in capsys.readouterr().out

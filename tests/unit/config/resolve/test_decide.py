@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.config import MachineFacts, load_deployment, read_model_facts
+from stoker.config.resolve.decide import Decisions, decide
+
+from ..deployments import GIB, MACHINE
+from ..model_files import write_model
+
+KV = 128  # bytes of keys and values of one token of the small model in bfloat16: 2 * 2 layers * 2 heads * 8 * 2
+
+
+def decided(
+    folder: Path, *words: str, machine: MachineFacts = MACHINE, dtype: str = "BF16", **changes: Any
+) -> Decisions:
+    write_model(folder, dtype, **changes)
+    deployment = load_deployment([], ["--model", str(folder), *words], {})
+    return decide(deployment, read_model_facts(deployment), machine)
+
+
+def reason(done: Decisions, path: str) -> str:
+    return f"{done.origins[path].name}: {done.origins[path].reason}"
+
+
+def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
+    done = decided(tmp_path)
+    autos = {path: done.get(path) for path, origin in done.origins.items() if origin.layer in ("rule", "model")}
+    assert autos == {
+        "device.device": "cpu",
+        "device.num_threads": 4,
+        "cache.block_size": 16,
+        "load.load_format": "safetensors",
+        "server.log_format": "json",
+        "scheduler.max_num_seqs": 64,
+        "scheduler.max_num_batched_tokens": 2048,
+        "model.tokenizer": str(tmp_path),
+        "model.dtype": "bfloat16",
+        "cache.kv_cache_memory_bytes": 64 * 512 * KV,
+        "scheduler.max_queued_tokens": 16 * 64 * 512,
+        "model.max_model_len": 512,
+    }
+    assert all(done.origins[path].reason for path in autos)
+    assert not done.undecided
+
+
+def test_a_terminal_gets_human_logs(tmp_path: Path) -> None:
+    machine = MACHINE.model_copy(update={"has_terminal": True})
+    assert decided(tmp_path, machine=machine).get("server.log_format") == "human"
+
+
+def test_a_written_value_is_never_changed(tmp_path: Path) -> None:
+    words = ["--max-num-seqs", "7", "--block-size", "8", "--dtype", "float32", "--max-model-len", "100"]
+    done = decided(
+        tmp_path, *words, "--kv-cache-memory-bytes", "1MiB", "--max-queued-tokens", "1", "--num-threads", "99"
+    )
+    assert [done.get(f"{path}") for path in ("scheduler.max_num_seqs", "cache.block_size", "model.dtype")] == [
+        *(7, 8, "float32")
+    ]
+    assert done.get("model.max_model_len") == 100
+    assert done.get("cache.kv_cache_memory_bytes") == 1 << 20
+    assert done.num_kv_blocks == (1 << 20) // (8 * 2 * KV)
+    assert done.get("scheduler.max_queued_tokens") == 1
+    assert done.get("device.num_threads") == 99
+
+
+@pytest.mark.parametrize(
+    ("stored", "flags", "name", "said"),
+    [
+        ("BF16", ("avx512_bf16",), "bfloat16", "own format"),
+        ("BF16", (), "bfloat16", "no bfloat16 instructions"),
+        ("F32", (), "float32", "own format"),
+        ("F16", ("amx_bf16",), "float32", "a float16 checkpoint"),
+    ],
+)
+def test_the_number_format_is_the_checkpoints(
+    tmp_path: Path, stored: str, flags: tuple[str, ...], name: str, said: str
+) -> None:
+    done = decided(tmp_path, machine=MACHINE.model_copy(update={"cpu_flags": flags}), dtype=stored)
+    assert done.get("model.dtype") == name
+    assert said in reason(done, "model.dtype")
+
+
+def test_the_kv_cache_is_what_can_be_filled(tmp_path: Path) -> None:
+    done = decided(tmp_path, "--max-num-seqs", "3")
+    assert done.num_kv_blocks == 3 * 512 // 16
+    assert reason(done, "cache.kv_cache_memory_bytes") == "R221: 3 sequences of 512 tokens each"
+
+
+def test_the_kv_cache_takes_at_most_4_gib_by_itself(tmp_path: Path) -> None:
+    done = decided(tmp_path, max_position_embeddings=1 << 22)
+    assert done.num_kv_blocks * 16 * KV == 4 * GIB
+    assert done.get("model.max_model_len") == 1 << 22
+    longer = decided(tmp_path, max_position_embeddings=1 << 26)
+    assert longer.get("model.max_model_len") == 4 * GIB // KV
+    assert reason(longer, "model.max_model_len") == "R003: what the KV cache holds; the model itself goes to 67108864"
+
+
+def test_a_written_context_may_take_more_than_4_gib(tmp_path: Path) -> None:
+    wanted = 5 * GIB // KV
+    done = decided(tmp_path, "--max-model-len", str(wanted), max_position_embeddings=1 << 26)
+    assert done.num_kv_blocks * 16 == wanted
+
+
+def test_the_kv_cache_takes_what_the_weights_leave(tmp_path: Path) -> None:
+    machine = MACHINE.model_copy(update={"available_memory_bytes": 2000 + 100 * 16 * KV})
+    done = decided(tmp_path, "--gpu-memory-utilization", "1.0", machine=machine)
+    assert done.num_kv_blocks == 100
+    assert done.get("cache.kv_cache_memory_bytes") == 100 * 16 * KV
+    assert "leaves beside the weights" in reason(done, "cache.kv_cache_memory_bytes")
+    assert done.get("model.max_model_len") == 512
+
+
+def test_without_room_there_are_no_blocks(tmp_path: Path) -> None:
+    machine = MACHINE.model_copy(update={"available_memory_bytes": 1000})
+    assert decided(tmp_path, machine=machine).num_kv_blocks == 0
+
+
+def test_an_override_of_blocks_decides_the_size(tmp_path: Path) -> None:
+    done = decided(tmp_path, "--num-gpu-blocks-override", "7")
+    assert done.num_kv_blocks == 7
+    assert done.get("cache.kv_cache_memory_bytes") == 7 * 16 * KV
+    assert done.get("model.max_model_len") == 7 * 16
+
+
+def test_auto_satisfies_the_rules_about_it(tmp_path: Path) -> None:
+    assert decided(tmp_path, "--max-num-seqs", "3000").get("scheduler.max_num_batched_tokens") == 3000
+    done = decided(tmp_path, "--no-enable-chunked-prefill", "--max-model-len", "4000", max_position_embeddings=8192)
+    assert done.get("scheduler.max_num_batched_tokens") == 4000
+    assert "longest prompt" in reason(done, "scheduler.max_num_batched_tokens")
+
+
+def test_without_the_model_only_its_part_waits() -> None:
+    deployment = load_deployment([], ["--model", "Qwen/none", "--no-enable-chunked-prefill"], {})
+    done = decide(deployment, None, MACHINE)
+    assert done.undecided == {
+        *("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes"),
+        *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
+    }
+    assert done.get("cache.block_size") == 16

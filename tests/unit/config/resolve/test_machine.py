@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker.config.resolve import machine
+from stoker.config.resolve.machine import read_machine_facts
+
+CPUINFO = "processor\t: 0\nmodel name\t: A Fast CPU\nflags\t\t: fpu avx2 avx512_bf16\n\nprocessor\t: 1\n"
+MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\n"
+KB = 1024
+
+
+def linux(root: Path, cgroup: str = "", **files: str) -> Path:
+    """A /proc and /sys with these files; double underscores in names are slashes."""
+    written = {"proc/cpuinfo": CPUINFO, "proc/meminfo": MEMINFO, "proc/self/cgroup": cgroup}
+    written |= {f"sys/fs/cgroup/{name.replace('__', '/').replace('_dot_', '.')}": text for name, text in files.items()}
+    for name, text in written.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_a_bare_machine(tmp_path: Path) -> None:
+    facts = read_machine_facts(linux(tmp_path), "Linux")
+    assert (facts.total_memory_bytes, facts.available_memory_bytes) == (16_000_000 * KB, 8_000_000 * KB)
+    assert facts.cpu_name == "A Fast CPU"
+    assert facts.has_bfloat16
+    assert facts.num_cores == len(os.sched_getaffinity(0))
+
+
+def test_limits_of_a_container_count(tmp_path: Path) -> None:
+    """The container's own limit, less what it uses, plus the page cache that it can give up."""
+    root = linux(
+        tmp_path,
+        "0::/pod/box\n",
+        pod__box__memory_dot_max=str(4000 * KB),
+        pod__box__memory_dot_current=str(3000 * KB),
+        pod__box__memory_dot_stat=f"anon 1\ninactive_file {500 * KB}\n",
+        pod__cpu_dot_max="100000 100000\n",
+        pod__memory_dot_max="max\n",
+    )
+    facts = read_machine_facts(root, "Linux")
+    assert (facts.total_memory_bytes, facts.available_memory_bytes, facts.num_cores) == (4000 * KB, 1500 * KB, 1)
+
+
+def test_old_cgroups_count_too(tmp_path: Path) -> None:
+    root = linux(
+        tmp_path,
+        "5:memory:/box\n4:cpu,cpuacct:/box\n",
+        memory__box__memory_dot_limit_in_bytes=str(5000 * KB),
+        memory__box__memory_dot_usage_in_bytes=str(1000 * KB),
+        memory__memory_dot_limit_in_bytes="9223372036854771712",
+        cpu__box__cpu_dot_cfs_quota_us="-1",
+        cpu__box__cpu_dot_cfs_period_us="100000",
+    )
+    facts = read_machine_facts(root, "Linux")
+    assert (facts.total_memory_bytes, facts.available_memory_bytes) == (5000 * KB, 4000 * KB)
+
+
+def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
+    facts = read_machine_facts(tmp_path, "Linux")
+    assert (facts.available_memory_bytes, facts.cpu_flags, facts.has_bfloat16) == (0, (), False)
+
+
+def test_macos_asks_its_own_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "hw.memsize": "17179869184",
+        "machdep.cpu.brand_string": "Apple M3",
+        "hw.optional.arm.FEAT_BF16": "1",
+        "vm_stat": (
+            "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
+            "Pages free:                               1000.\nPages inactive:                           2000.\n"
+            "Pages speculative:                         500.\nPages purgeable:                            24.\n"
+        ),
+    }
+    monkeypatch.setattr(machine, "_command", lambda *words: answers.get(words[-1], ""))
+    facts = read_machine_facts(system="Darwin")
+    assert (facts.total_memory_bytes, facts.available_memory_bytes) == (16 << 30, 3524 * 16384)
+    assert facts.cpu_name == "Apple M3"
+    assert facts.has_bfloat16
+
+
+def test_this_machine_has_cores_and_memory() -> None:
+    facts = read_machine_facts()
+    assert facts.num_cores >= 1
+    assert 0 < facts.available_memory_bytes <= facts.total_memory_bytes

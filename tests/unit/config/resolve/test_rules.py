@@ -1,0 +1,194 @@
+"""Every rule, broken and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.config import ConfigError, Resolved, load_deployment, read_model_facts, resolve
+from stoker.config.resolve.resolve import examine
+from stoker.config.resolve.rules import RULES, STATED, is_loopback
+from stoker.config.schema.options import options
+
+from ..deployments import GIB, MACHINE
+from ..model_files import write_model
+
+SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": ()})
+# rule -> command lines that break it, command lines that keep it; MODEL and FILE stand for paths
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R024": (["--chat-template nowhere.jinja"], ["--chat-template FILE", "--chat-template {{messages}}"]),
+    "R055": (["--skip-tokenizer-init --chat-template {{x}}"], ["--skip-tokenizer-init", "--chat-template {{x}}"]),
+    "R057": (["--max-logprobs -1"], ["--max-logprobs 0"]),
+    "R084": (
+        ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.9"],
+        ["--kv-cache-memory-bytes 1MiB", "--gpu-memory-utilization 0.9"],
+    ),
+    "R085": (
+        [
+            "--num-gpu-blocks-override 64 --kv-cache-memory-bytes 1MiB",
+            "--num-gpu-blocks-override 64 --gpu-memory-utilization 0.9",
+        ],
+        ["--num-gpu-blocks-override 64"],
+    ),
+    "R104": (
+        ["--no-enable-chunked-prefill --max-num-batched-tokens 511"],
+        ["--no-enable-chunked-prefill --max-num-batched-tokens 512", "--max-num-batched-tokens 100"],
+    ),
+    "R105": (
+        ["--max-num-batched-tokens 63", "--max-num-seqs 9 --max-num-batched-tokens 8"],
+        ["--max-num-seqs 9 --max-num-batched-tokens 9", "--max-num-seqs 3000"],
+    ),
+    "R110": (
+        ["--hf-overrides.max_position_embeddings 40000 --no-enable-chunked-prefill"],
+        ["--hf-overrides.max_position_embeddings 32768 --no-enable-chunked-prefill"],
+    ),
+    "R201": (
+        ["--host 0.0.0.0", "--host ::", "--host example.org", "--host 192.168.0.1"],
+        ["--host 127.0.0.9", "--host ::1", "--host localhost", "--host 0.0.0.0 --auth none", "--host :: --api-key k"],
+    ),
+    "R202": (
+        ["--num-gpu-blocks-override 31 --max-model-len 512", "--kv-cache-memory-bytes 1000 --max-model-len 64"],
+        ["--num-gpu-blocks-override 32 --max-model-len 512", "--num-gpu-blocks-override 31"],
+    ),
+    "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
+    "R205": (["--max-model-len 513"], ["--max-model-len 512", "--max-model-len -1"]),
+    "R207": (["--max-model-len 1"], ["--max-model-len 2"]),
+    "R208": (["--auth none --api-key k"], ["--auth none", "--api-key k"]),
+    "R210": (["--num-threads 5"], ["--num-threads 4"]),
+    "R211": (
+        ["--num-gpu-blocks-override 7 --max-num-seqs 8"],
+        ["--num-gpu-blocks-override 8 --max-num-seqs 8", "--num-gpu-blocks-override 7"],
+    ),
+    "R212": (
+        [
+            "--override-generation-config.temprature 1",
+            "--override-generation-config.top_p 0",
+            "--override-generation-config.top_k 1.5",
+            "--override-generation-config.temperature hot",
+            "--override-generation-config.max_tokens 0",
+        ],
+        ["--override-generation-config.top_p 0.5 --override-generation-config.max_new_tokens 9"],
+    ),
+    "R213": (["--body-idle-timeout 121s"], ["--body-idle-timeout 120s"]),
+    "R214": (["--on-engine-death exit --max-engine-restarts 3"], ["--on-engine-death exit", "--max-engine-restarts 3"]),
+    "R215": (
+        ["--disable-frontend-multiprocessing --on-engine-death restart"],
+        ["--disable-frontend-multiprocessing", "--disable-frontend-multiprocessing --on-engine-death exit"],
+    ),
+    "R216": (
+        ["--revision main", "--hf-token x", "--download-dir /nowhere"],
+        ["", "--model Qwen/none --revision main", "--tokenizer Qwen/none --hf-token x"],
+    ),
+    "R217": (["--skip-tokenizer-init --tokenizer MODEL"], ["--tokenizer MODEL", "--skip-tokenizer-init"]),
+    "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
+}
+# rules about a machine that has too little of something
+SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R204": (["--gpu-memory-utilization 0.01"], ["", "--num-gpu-blocks-override 32"]),
+    "R206": (
+        ["--max-model-len 512 --gpu-memory-utilization 0.5"],
+        ["--max-model-len 512", "--gpu-memory-utilization 0.5"],
+    ),
+    "R209": (["--dtype bfloat16"], ["", "--dtype float32"]),
+}
+SMALL_ALL = {f"{name} small": cases for name, cases in SMALL_CASES.items()}
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
+    model = write_model(tmp_path / "model")
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}")
+
+    def of(name: str, line: str) -> set[str]:
+        words = line.replace("MODEL", str(model)).replace("FILE", str(template)).split()
+        named = [] if "--model" in words else ["--model", str(model)]
+        deployment = load_deployment([], [*named, *words], {})
+        facts = None if "Qwen/none" in words else read_model_facts(deployment)
+        machine = SMALL if name.endswith("small") else MACHINE
+        return {finding.code for finding in examine(deployment, facts, machine).findings}
+
+    return of
+
+
+@pytest.mark.parametrize("name", [*CASES, *SMALL_ALL])
+def test_a_rule_is_broken_and_kept(name: str, broken: Callable[[str, str], set[str]]) -> None:
+    bad, good = {**CASES, **SMALL_ALL}[name]
+    rule = name.split()[0]
+    for line in bad:
+        assert rule in broken(name, line), line
+    for line in good:
+        assert rule not in broken(name, line), line
+
+
+def test_every_rule_has_cases_a_number_and_known_options() -> None:
+    assert {rule.id for rule in RULES} == {*CASES, *SMALL_CASES}
+    numbers = [rule.id for rule in (*RULES, *STATED)]
+    assert len(set(numbers)) == len(numbers)
+    for rule in (*RULES, *STATED):
+        assert set(rule.fields) <= set(options()), rule.id
+        assert rule.why.endswith("."), rule.id
+
+
+def test_a_plain_deployment_breaks_nothing(broken: Callable[[str, str], set[str]]) -> None:
+    assert broken("", "") == set()
+
+
+def resolved(folder: Path, *words: str) -> Resolved:
+    deployment = load_deployment([], ["--model", str(write_model(folder)), *words], {})
+    return resolve(deployment, read_model_facts(deployment), MACHINE)
+
+
+def test_what_does_not_fit_is_an_error_with_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(tmp_path, "--max-model-len", "512", "--kv-cache-memory-bytes", "40KiB", "--max-num-seqs", "1")
+    said = str(caught.value)
+    assert "one sequence of 512 tokens needs 64.00 KiB of KV cache; there are 40.00 KiB = 320 tokens" in said
+    assert "set `model.max_model_len` to at most 320" in said
+    assert caught.value.exit_code == 78
+
+
+def test_too_little_memory_is_the_machines_fault(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(tmp_path, "--kv-cache-memory-bytes", "9GiB")
+    assert caught.value.exit_code == 4
+    assert "this machine has 8.00 GiB available" in str(caught.value)
+
+
+def test_warnings_travel_with_the_result(tmp_path: Path) -> None:
+    record = resolved(tmp_path, "--max-logprobs", "-1")
+    assert [text.splitlines()[0][:14] for text in record.warnings] == ["warning[R057]:"]
+
+
+def test_resolved_goes_through_json_without_its_secrets(tmp_path: Path) -> None:
+    record = resolved(tmp_path, "--api-key", "sk-123", "--override-generation-config.max_new_tokens", "9")
+    text = record.model_dump_json()
+    assert "sk-123" not in text
+    again = Resolved.model_validate_json(text)
+    assert again.model_copy(update={"server": record.server}) == record
+    revealed = Resolved.model_validate_json(record.model_dump_json(context={"reveal_secrets": True}))
+    assert revealed == record
+    assert record.sampling_defaults == {"max_tokens": 9}
+    assert record.num_kv_tokens * 128 == record.memory.kv_cache_bytes < 4 * GIB
+    assert str(record.origin("cache.block_size")).startswith("auto, R086")
+    assert str(record.origin("model.seed")) == "default"
+
+
+def test_the_template_is_read_from_beside_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text("{{ messages }}!")
+    (tmp_path / "deploy.yaml").write_text("server: {chat_template: chat.jinja}")
+    words = ["--model", str(write_model(tmp_path / "model"))]
+    deployment = load_deployment([tmp_path / "deploy.yaml"], words, {})
+    assert resolve(deployment, read_model_facts(deployment), MACHINE).chat_template == "{{ messages }}!"
+
+
+def test_names_of_the_api(tmp_path: Path) -> None:
+    assert resolved(tmp_path).served_model_names == (str(tmp_path),)
+    assert resolved(tmp_path, "--served-model-name", "a", "b").served_model_names == ("a", "b")
+
+
+def test_loopback_is_told_from_the_rest() -> None:
+    assert all(map(is_loopback, ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "LOCALHOST", "a.localhost"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org", ""]))

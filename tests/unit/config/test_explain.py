@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stoker.config.codes import CODES
+from stoker.config.explain import all_rules, as_markdown, as_text, find
+from stoker.config.schema.options import options, sections
+from stoker.config.source.presets import preset_names
+
+
+def names(what: str, recursive: bool = False) -> list[str]:
+    return [page.name for page in find(what, recursive)]
+
+
+@pytest.mark.parametrize("path", options())
+def test_every_option_is_found_by_every_spelling(path: str) -> None:
+    option = options()[path]
+    for spelling in filter(None, (path, *option.flags, option.variable)):
+        assert path in names(spelling), spelling
+    text = as_text(find(option.flag if option.has_flag else path))
+    for spelling in (*option.flags, option.variable):
+        assert spelling in text
+
+
+@pytest.mark.parametrize("name", [*CODES, *all_rules(), *preset_names()])
+def test_every_code_rule_and_preset_has_a_page(name: str) -> None:
+    (page,) = find(name)
+    assert page.name == name
+    assert len(page.text) > 20
+    assert names(name.lower()) == [name]
+
+
+def test_a_section_is_a_list_and_recursive_shows_all_of_it() -> None:
+    assert names("cache") == ["cache"]
+    assert names("cache", recursive=True) == ["cache", *(path for path in options() if path.startswith("cache."))]
+    for name in sections():
+        assert find(name)[0].name == name
+
+
+def test_a_name_that_is_a_section_and_an_option_shows_both() -> None:
+    assert names("model") == ["model", "model.model"]
+    assert names("--model") == ["model.model"]
+
+
+def test_any_word_finds_what_mentions_it() -> None:
+    (page,) = find("prefix cache")
+    assert "cache.enable_prefix_caching" in {fact.name for fact in page.facts}
+    assert find("--max-num-sqes")[0].facts[0].name == "scheduler.max_num_seqs"
+    assert find("xyzzyq") == []
+
+
+def test_nothing_lists_the_sections() -> None:
+    assert {fact.name for fact in find("")[0].facts} == set(sections())
+    for what in ("rules", "codes", "presets"):
+        assert find(what)[0].kind == "list"
+
+
+def test_auto_says_what_it_is_here() -> None:
+    assert "auto; here 16 (the block size for cpu)" in as_text(find("cache.block_size"))
+    assert "auto; depends on the model" in as_text(find("model.dtype"))
+
+
+def test_pages_have_three_forms() -> None:
+    pages = find("scheduler", recursive=True)
+    assert json.loads(json.dumps([page.as_dict() for page in pages]))[0]["kind"] == "section"
+    markdown = as_markdown(pages)
+    assert "## scheduler.max_num_seqs" in markdown
+    assert "`--max-num-seqs 64`" in markdown
+    assert all(len(line) < 125 for line in as_text(pages).splitlines())
+
+
+def test_pages_show_no_secret() -> None:
+    assert "KEY" in as_text(find("server.api_key"))
