@@ -7,11 +7,17 @@ import pytest
 import torch
 
 from stoker.engine.api import SamplingParams
-from stoker.engine.kernels import KernelSet
+from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.sampling.sampler import WINDOW, Drawn, Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
 
 EOS = 2
+TORCH = KernelSet()
+
+
+@pytest.fixture(scope="module", params=["torch", "auto"])
+def kernels(request: pytest.FixtureRequest) -> KernelSet:
+    return select_kernels("cpu", torch.float32, 64, features=request.param)
 
 
 def sample(
@@ -21,6 +27,7 @@ def sample(
     seeds: list[int] | None = None,
     tokens: list[list[int]] | None = None,
     num_prompt_tokens: int = 1,
+    kernels: KernelSet = TORCH,
 ) -> Drawn:
     """One step of rows in slots of their own. Row r has the tokens tokens[r], a single 0 by default."""
     count, vocab_size = logits.shape
@@ -31,7 +38,7 @@ def sample(
         token_table[slot, : len(ids)] = ids
         table.admit(slot, sampling, seeds[slot] if seeds else slot, ids, num_prompt_tokens)
     lengths = np.array([len(ids) for ids in tokens], np.int64)
-    return Sampler(table, KernelSet()).sample(logits, np.arange(count, dtype=np.int32), lengths, token_table)
+    return Sampler(table, kernels).sample(logits, np.arange(count, dtype=np.int32), lengths, token_table)
 
 
 def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -61,7 +68,7 @@ def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     ],
     ids=lambda params: f"t{params.temperature} k{params.top_k} p{params.top_p} m{params.min_p}",
 )
-def test_draws_follow_the_distribution(params: SamplingParams):
+def test_draws_follow_the_distribution(params: SamplingParams, kernels: KernelSet):
     draws, vocab_size = 20_000, 40
     logits = torch.randn(vocab_size, generator=torch.Generator().manual_seed(1)) * 2
     found = np.bincount(sample(logits.expand(draws, -1).contiguous(), [params] * draws).token_ids, minlength=vocab_size)
@@ -74,7 +81,7 @@ def test_draws_follow_the_distribution(params: SamplingParams):
 
 
 @pytest.mark.parametrize("vocab_size", [1000, 151_936])
-def test_what_is_drawn_from_a_large_vocabulary_is_never_cut_off(vocab_size: int):
+def test_what_is_drawn_from_a_large_vocabulary_is_never_cut_off(vocab_size: int, kernels: KernelSet):
     """More candidates than the first window holds, and tokens that tie, as bfloat16 logits do."""
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(6, vocab_size, generator=generator).bfloat16()
@@ -87,12 +94,12 @@ def test_what_is_drawn_from_a_large_vocabulary_is_never_cut_off(vocab_size: int)
         SamplingParams(top_k=5 * WINDOW, top_p=0.99),
     ]
     for seed in range(4):
-        token_ids = sample(logits, params, seeds=[seed] * 6).token_ids
+        token_ids = sample(logits, params, seeds=[seed] * 6, kernels=kernels).token_ids
         for row, (token_id, sampling) in enumerate(zip(token_ids, params, strict=True)):
             assert kept(logits[row], sampling)[token_id] > 0, f"row {row}"
 
 
-def test_a_draw_does_not_depend_on_the_batch():
+def test_a_draw_does_not_depend_on_the_batch(kernels: KernelSet):
     generator = torch.Generator().manual_seed(3)
     kinds = [
         SamplingParams(),
@@ -107,14 +114,22 @@ def test_a_draw_does_not_depend_on_the_batch():
     logits = (torch.randn(len(kinds), 2048, generator=generator) * 3).bfloat16()
     tokens = [[1] * (2 + row) for row in range(len(kinds))]
     seeds = [7 * row + 1 for row in range(len(kinds))]
-    together = sample(logits, kinds, seeds=seeds, tokens=tokens).token_ids.tolist()
+    together = sample(logits, kinds, seeds=seeds, tokens=tokens, kernels=kernels).token_ids.tolist()
     alone = [
-        int(sample(logits[row : row + 1], [kinds[row]], seeds=[seeds[row]], tokens=[tokens[row]]).token_ids[0])
+        int(
+            sample(
+                logits[row : row + 1], [kinds[row]], seeds=[seeds[row]], tokens=[tokens[row]], kernels=kernels
+            ).token_ids[0]
+        )
         for row in range(len(kinds))
     ]
     order = [5, 2, 7, 0, 4, 1, 6, 3]
     shuffled = sample(
-        logits[order], [kinds[i] for i in order], seeds=[seeds[i] for i in order], tokens=[tokens[i] for i in order]
+        logits[order],
+        [kinds[i] for i in order],
+        seeds=[seeds[i] for i in order],
+        tokens=[tokens[i] for i in order],
+        kernels=kernels,
     ).token_ids.tolist()
     assert together == alone
     assert shuffled == [together[i] for i in order]
@@ -192,7 +207,7 @@ def test_penalties_equal_a_naive_loop(seed: int):
 def test_penalty_counts_follow_the_drawn_tokens():
     table = SamplingTable(1, 4, ())
     table.admit(0, SamplingParams(temperature=0, frequency_penalty=1.0), 0, [3], 1)
-    sampler, token_table = Sampler(table, KernelSet()), np.zeros((1, 8), np.int32)
+    sampler, token_table = Sampler(table, TORCH), np.zeros((1, 8), np.int32)
     token_table[0, 0] = 3
     logits, drawn = torch.tensor([[0.0, 2.5, 2.0, 0.0]]), []
     for length in range(1, 6):
