@@ -260,6 +260,26 @@ def test_a_port_in_use_is_named_with_its_address():
     first[0].close()
 
 
+def test_of_two_servers_that_start_at_once_the_later_one_says_why_it_cannot_serve():
+    """The system lets both take the address, and only one listen on it."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    async def nothing() -> None: ...
+
+    async def run() -> None:
+        first = bind("127.0.0.1", 0)
+        port = first[0].getsockname()[1]
+        second = bind("127.0.0.1", port)
+        first[0].listen()
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
+            await serve(app, second, Shutdown(), end_streams=nothing, handle_signals=False, exit_hard=False)
+        for sock in (*first, *second):
+            sock.close()
+
+    asyncio.run(run())
+
+
 PROGRAM = """
 import asyncio, sys
 from stoker.server.serve import Shutdown, bind, serve
