@@ -150,7 +150,7 @@ def as_yaml_value(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str) and value and set(value) <= _PLAIN and value[0].isalnum() and _stays_text(value):
+    if isinstance(value, str) and value and set(value) <= _PLAIN and value[0] not in "-:+" and _stays_text(value):
         return value
     return json.dumps(value, ensure_ascii=False)  # JSON is YAML
 

@@ -12,20 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelFilesError
+from . import sampling
 from .model_files import WeightFiles, locate, read_json, read_weight_files
 from .resolved import ModelFacts, RopeFacts
 
 if TYPE_CHECKING:
     from ..load import Deployment
 
-SAMPLING_DEFAULTS = {  # name in generation_config.json -> ours
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
-}
 _READ_KEYS = {  # of config.json, under any spelling
     *("architectures", "attention_bias", "bos_token_id", "dtype", "eos_token_id", "head_dim", "hidden_act"),
     *("hidden_size", "intermediate_size", "layer_types", "max_position_embeddings", "max_window_layers", "mlp_bias"),
@@ -117,7 +110,6 @@ def read_facts(deployment: Deployment) -> ModelFacts:
     else:
         weights = read_weight_files(folder, tied=shape["tie_word_embeddings"])
         num_parameters = weights.num_parameters
-    generation = _generation_config(folder, deployment)
     rope = _rope(reader, merged)
     return ModelFacts(
         model_path=str(folder),
@@ -130,11 +122,7 @@ def read_facts(deployment: Deployment) -> ModelFacts:
         eos_token_ids=_eos_ids(reader, folder, shape["vocab_size"]),
         bos_token_id=reader.optional_int("bos_token_id"),
         pad_token_id=reader.optional_int("pad_token_id"),
-        sampling_defaults={
-            ours: generation[theirs] for theirs, ours in SAMPLING_DEFAULTS.items() if generation.get(theirs) is not None
-        }
-        if generation.get("do_sample", True) is not False
-        else {"temperature": 0.0},
+        sampling_defaults=_sampling_defaults(folder, deployment),
         tokenizer_path=_tokenizer_path(deployment, folder),
         weight_files=weights.names if weights else (),
         hf_config=merged,
@@ -330,17 +318,20 @@ def _count_parameters(shape: Mapping[str, Any]) -> int:
     return int(embeddings + shape["num_layers"] * (attention + mlp + 2 * hidden) + hidden)
 
 
-def _generation_config(folder: Path, deployment: Deployment) -> dict[str, Any]:
-    """The file that `model.generation_config` names; empty for `none`, or if the model brings none."""
-    match deployment.model.generation_config:
-        case "none":
-            return {}
-        case "auto":
-            path = folder / "generation_config.json"
-            return read_json(path) if path.is_file() else {}
-        case _:
-            path = Path(deployment.located("model.generation_config"))
-            return read_json(path / "generation_config.json" if path.is_dir() else path)
+def _sampling_defaults(folder: Path, deployment: Deployment) -> dict[str, Any]:
+    """From the file that `model.generation_config` names; nothing for `none`, or if the model brings none."""
+    source = deployment.model.generation_config
+    if source == "none":
+        return {}
+    path = folder if source == "auto" else Path(deployment.located("model.generation_config"))
+    if path.is_dir():
+        path = path / "generation_config.json"
+    if source == "auto" and not path.is_file():
+        return {}
+    values = sampling.from_generation_config(read_json(path))
+    if problem := sampling.problem(values):
+        raise ModelFilesError(f"{path}: {problem}", code="M306")
+    return values
 
 
 def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:

@@ -38,7 +38,7 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, wan
     """
     if name.startswith(BUILTIN):
         folder = Path(str(files(__name__.partition(".")[0]) / "builtin" / name.removeprefix(BUILTIN)))
-        if not (folder / wanted).is_file():
+        if ".." in folder.parts or not (folder / wanted).is_file():
             raise ModelFilesError(f"{name}: no such built-in model; there is builtin:tiny", code="M301")
         return folder
     path = Path(name).expanduser()

@@ -481,9 +481,9 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R068",
-        "max_new_tokens of the file limits every answer",
+        "max_new_tokens of the file is the default of max_tokens",
         ("model.generation_config",),
-        "It becomes the ceiling of max_tokens for all requests of the server.",
+        "A request that names no max_tokens gets as many; one that does is not bound by it.",
     ),
     StatedRule("R078", "one seed for all", ("model.seed",), "Every part of the engine draws from the same seed."),
     StatedRule(

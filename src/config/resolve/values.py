@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..schema.options import options
 from ..schema.types import format_about, format_size
-from ..suggest import close, did_you_mean
+from . import sampling
 from .decide import Decisions
-from .facts import SAMPLING_DEFAULTS
 from .resolved import DTYPE_BYTES, MachineFacts
 
 if TYPE_CHECKING:
@@ -18,17 +17,6 @@ if TYPE_CHECKING:
     from ..schema.deployment import DeploymentConfig
 
 MAX_TEMPLATE_BYTES = 1 << 20
-_SAMPLING = {  # name -> least, most; the least itself excluded where a flag says so
-    "temperature": (0.0, 1e6, False),
-    "top_p": (0.0, 1.0, True),
-    "top_k": (-1.0, 2**31, False),
-    "min_p": (0.0, 1.0, False),
-    "repetition_penalty": (0.0, 1e6, True),
-    "presence_penalty": (-2.0, 2.0, False),
-    "frequency_penalty": (-2.0, 2.0, False),
-    "max_tokens": (1.0, 2**31, False),
-}
-_WHOLE = {"top_k", "max_tokens"}
 
 
 class Values:
@@ -103,24 +91,12 @@ class Values:
     @cached_property
     def sampling_overrides(self) -> dict[str, Any]:
         """override_generation_config under this project's names."""
-        return {SAMPLING_DEFAULTS.get(key, key): value for key, value in self.override_generation_config.items()}
+        return sampling.our_names(self.override_generation_config)
 
     @cached_property
     def sampling_problem(self) -> str:
         """What is wrong with override_generation_config; empty if nothing is."""
-        for name, value in self.sampling_overrides.items():
-            if name not in _SAMPLING:
-                hint = did_you_mean(close(name, _SAMPLING)) or f"known are {', '.join(_SAMPLING)}"
-                return f"no sampling parameter `{name}`; {hint}"
-            least, most, is_open = _SAMPLING[name]
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return f"`{name}` is {value!r}, which is no number"
-            if not (least < value <= most if is_open else least <= value <= most):
-                bound = "more than" if is_open else "at least"
-                return f"`{name}` is {value}; allowed: {bound} {least:g}, at most {most:g}"
-            if name in _WHOLE and value != int(value):
-                return f"`{name}` is {value}, which is no whole number"
-        return ""
+        return sampling.problem(self.sampling_overrides)
 
     def numbers(self) -> dict[str, Any]:
         """Everything that a message may name."""

@@ -222,3 +222,11 @@ def test_a_model_that_cannot_run_is_told_with_its_key(tmp_path: Path, changes: d
 def test_facts_go_through_json(tmp_path: Path) -> None:
     model = facts(tmp_path)
     assert ModelFacts.model_validate_json(model.model_dump_json()) == model
+
+
+def test_a_generation_config_that_makes_no_sense_is_told(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"top_p": 7}')
+    with pytest.raises(ModelFilesError, match=r"generation_config\.json: `top_p` is 7; allowed: more than 0") as caught:
+        facts(tmp_path)
+    assert caught.value.code == "M306"
