@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 EXIT_WRONG_COMMAND_LINE = 2
+EXIT_ENVIRONMENT = 4
 _TAKES_OVERRIDES = {"up", "serve", "validate", "config"}
 # Typer carries its own copy of Click in newer releases, so its base error is found from a public class.
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -227,6 +228,12 @@ def _run(words: list[str]) -> int:
         code = command.main(args=words, prog_name="engine", standalone_mode=False, obj=overrides)
     except _ClickException as error:
         return _fail(error.format_message(), [], verb)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == __name__.partition(".")[0]:
+            raise
+        print(f"error: `engine {verb}` needs {error.name}, which is not installed", file=sys.stderr)
+        print("  = fix: pip install 'stoker[engine]'", file=sys.stderr)
+        return EXIT_ENVIRONMENT
     return code if isinstance(code, int) else 0
 
 

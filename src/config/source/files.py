@@ -44,8 +44,9 @@ class FileSource(LayerSource):
             self.found.append(Diagnostic(code="C119", message="the file is no mapping", labels=(label,)))
             return
         self.tree = known_part(root, self.found)
+        seen: set[int] = set()
         for node in self.tree.values():
-            fill_in(node, env)
+            fill_in(node, env, seen)
 
     @property
     def extends(self) -> list[Node]:
@@ -56,11 +57,15 @@ class FileSource(LayerSource):
         return node.value if isinstance(node.value, list) else [node]
 
 
-def fill_in(node: Node, env: Mapping[str, str]) -> None:
-    """Interpolate every text in place. A form that cannot be filled in becomes the node's problem."""
+def fill_in(node: Node, env: Mapping[str, str], seen: set[int]) -> None:
+    """Interpolate every text in place. A form that cannot be filled in becomes the node's problem.
+
+    seen: ids of nodes that are done, since aliases share them: `$$` filled in twice would be a form.
+    """
     for scalar in node.scalars():
-        if not isinstance(scalar.value, str) or "$" not in scalar.value:
+        if id(scalar) in seen or not isinstance(scalar.value, str) or "$" not in scalar.value:
             continue
+        seen.add(id(scalar))
         try:
             scalar.text = interpolate(scalar.value, env)
         except InterpolationError as error:

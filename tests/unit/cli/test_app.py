@@ -119,3 +119,14 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     result = engine("-c", f"import os; os.system('{sys.executable} -m stoker schema | head -1')")
     assert result.stdout == "{\n"
     assert not result.stderr
+
+
+def test_a_verb_that_needs_more_than_the_base_install_says_what() -> None:
+    code = (
+        "import sys\nsys.modules['torch'] = None\nsys.modules['zmq'] = None\n"
+        "from stoker.cli.app import main\nmain(['up', '--model', 'builtin:tiny'])"
+    )
+    result = engine("-c", code)
+    assert result.returncode == 4
+    assert "not installed\n  = fix: pip install 'stoker[engine]'" in result.stderr
+    assert "Traceback" not in result.stderr

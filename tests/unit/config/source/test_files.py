@@ -131,3 +131,9 @@ def test_free_keys_hold_anchors(tmp_path: Path) -> None:
 
 def test_a_form_between_braces_needs_quotes_and_the_message_says_so(tmp_path: Path) -> None:
     assert "in quotes" in message(tmp_path, "model: {model: ${MODEL}}\n")
+
+
+def test_a_shared_value_is_filled_in_once(tmp_path: Path) -> None:
+    """An alias shares its nodes, and `$$` filled in twice would be taken for a form."""
+    text = "x-a: &a\n  k: $${HOME}\nmodel:\n  model: x\n  hf_overrides: {one: *a, two: *a}\n"
+    assert load(tmp_path, text).model.hf_overrides == {"one": {"k": "${HOME}"}, "two": {"k": "${HOME}"}}
