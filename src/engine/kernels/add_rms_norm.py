@@ -40,14 +40,13 @@ def add_rms_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> AddRmsNorm:
         x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, width = x.shape
-        x = x.contiguous()
         normed = torch.empty_like(x)
         if residual is None:
             call(pointer(x, dtype), None, pointer(weight, dtype), normed.data_ptr(), None, rows, width, eps)
             return normed, x
         if residual.shape != x.shape or weight.shape[0] != width:
             raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}, weight {tuple(weight.shape)}")
-        residual, total = residual.contiguous(), torch.empty_like(x)
+        total = torch.empty_like(x)
         call(
             pointer(x, dtype),
             pointer(residual, dtype),

@@ -79,7 +79,7 @@ def linear_cpu(library: CpuLibrary) -> Linear:
             raise ValueError(f"x is {tuple(x.shape)}, the layer takes {packed.in_features} numbers a row")
         out = x.new_empty(rows, packed.out_features)
         call(
-            pointer(x.contiguous(), torch.bfloat16),
+            pointer(x, torch.bfloat16),
             packed.weight.data_ptr(),
             None if packed.bias is None else packed.bias.data_ptr(),
             out.data_ptr(),

@@ -24,7 +24,7 @@ def silu_and_mul_cpu(library: CpuLibrary, dtype: torch.dtype) -> SiluAndMul:
     def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
-        call(pointer(gate_up.contiguous(), dtype), out.data_ptr(), rows, width)
+        call(pointer(gate_up, dtype), out.data_ptr(), rows, width)
         return out
 
     return silu_and_mul

@@ -48,50 +48,74 @@ struct Tile {
     }
 };
 
-// The last step of a head may be less than kStep numbers: the cache's next numbers belong to another token.
+// The last step of a head may be less than kStep numbers: what follows in the cache belongs to another token.
+template <bool IsWhole, class T>
+ALWAYS_INLINE Two load_step(const T* from, int count) {
+    if constexpr (IsWhole) {
+        return load_two(from);
+    } else {
+        return load_two_first(from, count);
+    }
+}
+
 template <class T>
 ALWAYS_INLINE Two load_step(const T* from, int count) {
     return count >= kStep ? load_two(from) : load_two_first(from, count);
 }
 
-template <int Heads, int Tokens, class T>
-ALWAYS_INLINE void score_tokens(const DecodeState& state, int head, const T* const* keys, const T* const* next,
-                                int head_dim, Floats (*partial)[kWidth]) {
-    Floats products[Heads][Tokens] = {};
-    for (int d = 0; d < head_dim; d += kStep) {
-        Two query[Heads];
-        for (int h = 0; h < Heads; h++) query[h] = load_two(state.queries[head + h] + d);
-        for (int t = 0; t < Tokens; t++) {
-            __builtin_prefetch(next[t] + d);
-            const Two key = load_step(keys[t] + d, head_dim - d);
-            for (int h = 0; h < Heads; h++) {
-                products[h][t] += query[h].first * key.first;
-                products[h][t] += query[h].second * key.second;
-            }
+template <int Heads, int Tokens>
+struct Products {
+    Floats at[Heads][Tokens];
+
+    ALWAYS_INLINE Products() {  // as Sums in panels.h
+        for (int h = 0; h < Heads; h++) {
+            for (int t = 0; t < Tokens; t++) at[h][t] = Floats{};
         }
     }
+};
+
+template <bool IsWhole, int Heads, int Tokens, class T>
+ALWAYS_INLINE void add_products(const DecodeState& state, int head, const T* const* keys, const T* const* next, int d,
+                                int count, Products<Heads, Tokens>& products) {
+    Two query[Heads];
+    for (int h = 0; h < Heads; h++) query[h] = load_two(state.queries[head + h] + d);
+    for (int t = 0; t < Tokens; t++) {
+        __builtin_prefetch(next[t] + d);
+        const Two key = load_step<IsWhole>(keys[t] + d, count);
+        for (int h = 0; h < Heads; h++) {
+            products.at[h][t] += query[h].first * key.first;
+            products.at[h][t] += query[h].second * key.second;
+        }
+    }
+}
+
+// Lane by lane products of `Tokens` keys with `Heads` queries; `partial` has a row of kWidth for each head.
+template <int Heads, int Tokens, class T>
+ALWAYS_INLINE void score_tokens(const DecodeState& state, int head, const T* const* keys, const T* const* next,
+                                int head_dim, Floats* partial) {
+    Products<Heads, Tokens> products;
+    int d = 0;
+    for (; d + kStep <= head_dim; d += kStep) add_products<true>(state, head, keys, next, d, kStep, products);
+    if (d < head_dim) add_products<false>(state, head, keys, next, d, head_dim - d, products);
     for (int h = 0; h < Heads; h++) {
-        for (int t = 0; t < Tokens; t++) partial[h][t] = products[h][t];
+        for (int t = 0; t < Tokens; t++) partial[h * kWidth + t] = products.at[h][t];
     }
 }
 
 template <int Heads, class T>
 void score_tile(DecodeState& state, int head, const Tile<T>& tile, const Tile<T>& next, int head_dim) {
+    Floats partial[Heads][kWidth];
     for (int first = 0; first < tile.tokens; first += kWidth) {
         const int end = std::min(first + kWidth, tile.tokens);
-        Floats partial[Heads][kWidth] = {};
         int t = first;
         for (; t + kTokens <= end; t += kTokens) {
-            Floats some[Heads][kWidth];
-            score_tokens<Heads, kTokens>(state, head, tile.keys + t, next.keys + t, head_dim, some);
-            for (int h = 0; h < Heads; h++) {
-                for (int i = 0; i < kTokens; i++) partial[h][t - first + i] = some[h][i];
-            }
+            score_tokens<Heads, kTokens>(state, head, tile.keys + t, next.keys + t, head_dim, &partial[0][t - first]);
         }
         for (; t < end; t++) {
-            Floats one[Heads][kWidth];
-            score_tokens<Heads, 1>(state, head, tile.keys + t, next.keys + t, head_dim, one);
-            for (int h = 0; h < Heads; h++) partial[h][t - first] = one[h][0];
+            score_tokens<Heads, 1>(state, head, tile.keys + t, next.keys + t, head_dim, &partial[0][t - first]);
+        }
+        for (; t < first + kWidth; t++) {
+            for (int h = 0; h < Heads; h++) partial[h][t - first] = Floats{};
         }
         for (int h = 0; h < Heads; h++) store(state.scores[head + h] + first, sum_each(partial[h]));
     }
@@ -123,7 +147,7 @@ inline void weigh_tile(DecodeState& state, int head, int tokens, int head_dim) {
 }
 
 // sums += weights * values, for the steps from `d` on that registers hold.
-template <int Heads, int Steps, class T>
+template <bool IsWhole, int Heads, int Steps, class T>
 ALWAYS_INLINE void add_values(DecodeState& state, int head, const Tile<T>& tile, const Tile<T>& next, int d,
                               int head_dim) {
     Two sums[Heads][Steps];
@@ -136,7 +160,7 @@ ALWAYS_INLINE void add_values(DecodeState& state, int head, const Tile<T>& tile,
         for (int s = 0; s < Steps; s++) {
             const int at = d + s * kStep;
             __builtin_prefetch(next.values[t] + at);
-            const Two value = load_step(tile.values[t] + at, head_dim - at);
+            const Two value = load_step<IsWhole>(tile.values[t] + at, head_dim - at);
             for (int h = 0; h < Heads; h++) {
                 sums[h][s].first += weights[h] * value.first;
                 sums[h][s].second += weights[h] * value.second;
@@ -155,9 +179,10 @@ void attend_tile(DecodeState& state, int head, const Tile<T>& tile, const Tile<T
     constexpr int steps = kSums / Heads / 2;
     int d = 0;
     for (; d + steps * kStep <= head_dim; d += steps * kStep) {
-        add_values<Heads, steps>(state, head, tile, next, d, head_dim);
+        add_values<true, Heads, steps>(state, head, tile, next, d, head_dim);
     }
-    for (; d < head_dim; d += kStep) add_values<Heads, 1>(state, head, tile, next, d, head_dim);
+    for (; d + kStep <= head_dim; d += kStep) add_values<true, Heads, 1>(state, head, tile, next, d, head_dim);
+    if (d < head_dim) add_values<false, Heads, 1>(state, head, tile, next, d, head_dim);
 }
 
 // The query heads [first_head, first_head + heads) of one kv head, heads <= kMaxGroup.

@@ -59,7 +59,7 @@ def supports(dtype: torch.dtype) -> bool:
 
 def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     """The address of a tensor's numbers, once it is sure that they are what the kernel takes them for."""
-    if tensor.dtype != dtype or not tensor.is_contiguous():
+    if tensor.dtype is not dtype or not tensor.is_contiguous():
         layout = "contiguous" if tensor.is_contiguous() else "strided"
         raise ValueError(f"expected contiguous numbers of {dtype}, got {layout} ones of {tensor.dtype}")
     return tensor.data_ptr()

@@ -37,7 +37,7 @@ ALWAYS_INLINE void finish(const Floats* sums, const Layer& layer, int64_t column
 
 template <int Rows, int Panels, class A>
 void multiply_block(const Layer& layer, const A* x, int64_t panel, int64_t ahead, BFloat16* y) {
-    Sums<Rows, Panels> sums{};
+    Sums<Rows, Panels> sums;
     multiply<Rows, Panels>(x, layer.depth, layer.panels + panel * layer.panel_size(), layer.panel_size(), layer.depth,
                            ahead, sums);
     for (int row = 0; row < Rows; row++) {

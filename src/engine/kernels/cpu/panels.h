@@ -36,6 +36,12 @@ typedef float Operand;
 template <int Rows, int Panels>
 struct Sums {
     Floats at[Rows][Panels * kVectors];
+
+    ALWAYS_INLINE Sums() {  // one by one: gcc clears a whole array in memory, and keeps it there
+        for (int row = 0; row < Rows; row++) {
+            for (int v = 0; v < Panels * kVectors; v++) at[row][v] = Floats{};
+        }
+    }
 };
 
 // sums += A[Rows, depth] * B. `a` has rows of stride `a_stride`; panel p of B begins at b + p * panel_size.
@@ -157,7 +163,7 @@ ALWAYS_INLINE void for_each_row_block(int64_t rows, const Body& body) {
 template <int Panels, class A, class T>
 ALWAYS_INLINE void multiply_full_rows(const A* a, int64_t a_stride, const T* b, int64_t panel_size, int64_t depth,
                                       bool accumulate, float* c, int64_t c_stride) {
-    Sums<kMaxRows, Panels> sums{};
+    Sums<kMaxRows, Panels> sums;
     multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, 0, sums);
     for (int row = 0; row < kMaxRows; row++) {
         for (int v = 0; v < Panels * kVectors; v++) {

@@ -1,0 +1,204 @@
+"""Times the CPU kernels against torch's ways and against the floor, side by side in one run.
+
+    PYTHONPATH=.dev python benchmarks/cpu_kernels.py [--threads 1] [--features avx512] [--only linear]
+
+Shapes are those of Qwen3-0.6B in bfloat16. The floor of an op is its bytes over the read bandwidth measured in the same
+run; where the multipliers are the limit, GFLOP/s are what to look at. Times are the best of several rounds, in which
+the contestants take turns. With one thread they are times of that thread alone, so other processes hardly disturb them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from stoker.engine.kernels import KernelSet
+from stoker.engine.kernels.cpu.features import choose_level, this_cpu, wanted_level
+from stoker.engine.kernels.cpu.library import load_library
+from stoker.engine.kernels.kernel_set import select_kernels
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB, BLOCK = 1024, 16, 8, 128, 3072, 151_936, 16
+QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+LAYER = ((QKV, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Step:
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    max_query_len: int
+    max_context_len: int
+
+
+class Bench:
+    def __init__(self, threads: int, features: str, rounds: int) -> None:
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        self.rounds = rounds
+        self.clock = time.thread_time if threads == 1 else time.perf_counter
+        self.torch, self.ours = KernelSet(), select_kernels("cpu", torch.bfloat16, HEAD_DIM, features)
+        for stage, choice in self.ours.table.items():
+            print(f"# {stage}: {choice}")
+        library = load_library(choose_level(features, this_cpu())[0])
+        read_all = library.function("read_all", [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float)
+        memory = torch.ones(2**27)  # 512 MiB: far more than the caches
+        seconds = self._best({"read": lambda: read_all(memory.data_ptr(), memory.numel())})["read"]
+        self.bytes_per_second = memory.nbytes / seconds
+        print(f"# {threads} threads, memory read at {self.bytes_per_second / 1e9:.1f} GB/s")
+        print(f"{'op':34} {'ours ms':>9} {'floor ms':>9} {'x floor':>8} {'GFLOP/s':>8}  x others' time")
+
+    def _best(self, runs: dict[str, Run]) -> dict[str, float]:
+        best = dict.fromkeys(runs, float("inf"))
+        for turn in range(self.rounds + 1):
+            for name, run in runs.items():
+                began = self.clock()
+                run()
+                if turn:  # the first warms up
+                    best[name] = min(best[name], self.clock() - began)
+        return best
+
+    def compare(self, op: str, num_bytes: float, flops: float, ours: Run, **others: Run) -> None:
+        best = self._best({"ours": ours, **others})
+        mine, floor = best.pop("ours"), num_bytes / self.bytes_per_second
+        ratios = ", ".join(f"{name} {mine / seconds:.2f}" for name, seconds in best.items())
+        line = f"{op:34} {mine * 1e3:9.3f} {floor * 1e3:9.3f} {mine / floor:8.2f}"
+        print(f"{line} {flops / mine / 1e9:8.0f}  {ratios}", flush=True)
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape).bfloat16()
+
+
+def bench_linear(bench: Bench, layers: int = 4) -> None:
+    """The four linears of a layer, over enough layers that weights come from memory; then the output layer."""
+    weights = [randn(*shape) for _ in range(layers) for shape in LAYER]
+    head = randn(VOCAB, HIDDEN)
+    for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024):
+        compare_linears(bench, f"linears of {layers} layers, {tokens} tokens", weights, tokens)
+    for tokens in (1, 32):
+        compare_linears(bench, f"output layer, {tokens} tokens", [head], tokens)
+    ids, packed = torch.randint(VOCAB, (1024,)), bench.ours.pack_linear(head, None)
+    bench.compare(
+        "embedding out of panels, 1024",
+        2 * 2 * ids.numel() * HIDDEN,
+        0,
+        lambda: bench.ours.embed(ids, packed),
+        F_embedding=lambda: F.embedding(ids, head),
+    )
+
+
+def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens: int) -> None:
+    packed = [bench.ours.pack_linear(weight, None) for weight in weights]
+    inputs = {depth: randn(tokens, depth) for depth in {weight.shape[1] for weight in weights}}
+    numbers = sum(weight.numel() for weight in weights)
+    bench.compare(
+        name,
+        2 * numbers,
+        2 * numbers * tokens,
+        lambda: [bench.ours.linear(inputs[each.in_features], each) for each in packed],
+        F_linear=lambda: [F.linear(inputs[each.shape[1]], each) for each in weights],
+    )
+
+
+def paged_step(rows: list[tuple[int, int]]) -> tuple[Step, int]:
+    """rows: (query_len, context_len). Returns the step, with blocks in random order, and how many there are."""
+    counts = [-(-context // BLOCK) for _, context in rows]
+    ids = torch.randperm(sum(counts), dtype=torch.int32)
+    tables = torch.zeros(len(rows), max(counts), dtype=torch.int32)
+    for row, part in enumerate(ids.split(counts)):
+        tables[row, : len(part)] = part
+    starts = torch.tensor([0, *(query for query, _ in rows)]).cumsum(0).int()
+    contexts = torch.tensor([context for _, context in rows], dtype=torch.int32)
+    return Step(starts, contexts, tables, max(query for query, _ in rows), int(contexts.max())), sum(counts)
+
+
+def bench_attention(bench: Bench) -> None:
+    cases = {
+        "decode, 1 x 2048": ([(1, 2048)], 8),
+        "decode, 32 x 160": ([(1, 160)] * 32, 4),
+        "decode, 32 x 512": ([(1, 512)] * 32, 2),
+        "prefill, 1024": ([(1024, 1024)], 1),
+        "prefill, 256 after 1024": ([(256, 1280)], 1),
+        "prefill 512 and 16 x decode 512": ([(512, 512)] + [(1, 512)] * 16, 1),
+    }
+    for name, (rows, layers) in cases.items():
+        step, num_blocks = paged_step(rows)
+        caches = torch.empty(layers, 2, num_blocks, KV_HEADS, BLOCK, HEAD_DIM, dtype=torch.bfloat16)
+        caches.normal_()
+        q = randn(int(step.query_start[-1]), HEADS, HEAD_DIM)
+        num_bytes = layers * sum(context for _, context in rows) * KV_HEADS * HEAD_DIM * 2 * 2
+        pairs = sum(query * (context - query) + query * (query + 1) / 2 for query, context in rows)
+
+        def run(kernels: KernelSet, q: torch.Tensor = q, caches: torch.Tensor = caches, step: Step = step) -> None:
+            for cache in caches:
+                kernels.paged_attention(q, cache[0], cache[1], step, HEAD_DIM**-0.5, None)
+
+        others: dict[str, Run] = {"gather_and_SDPA": lambda: run(bench.torch)}
+        if len(rows) == 1 and rows[0][0] == rows[0][1]:
+            # What a model without paging would do: keys and values of the row behind each other.
+            q1, k1, v1 = (randn(1, heads, rows[0][0], HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
+            others["contiguous_SDPA"] = partial(
+                F.scaled_dot_product_attention, q1, k1, v1, is_causal=True, enable_gqa=True
+            )
+        bench.compare(name, num_bytes, 4 * HEADS * HEAD_DIM * pairs * layers, lambda: run(bench.ours), **others)
+
+
+def bench_elementwise(bench: Bench) -> None:
+    for tokens in (1, 32, 1024):
+        compare_elementwise(bench, tokens)
+
+
+def compare_elementwise(bench: Bench, tokens: int) -> None:
+    angles = torch.outer(torch.arange(4096.0), 1e6 ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM))
+    cos_sin = torch.cat([angles.cos(), angles.sin()], -1)
+    norm, head_norm, positions = randn(HIDDEN), randn(HEAD_DIM), torch.arange(tokens)
+    x, residual, gate_up, qkv = (randn(tokens, width) for width in (HIDDEN, HIDDEN, 2 * INTERMEDIATE, QKV))
+    k_cache, v_cache = torch.zeros(2, -(-tokens // BLOCK), KV_HEADS, BLOCK, HEAD_DIM, dtype=torch.bfloat16)
+
+    def norm_with(kernels: KernelSet) -> object:
+        return kernels.add_rms_norm(x, residual, norm, 1e-6)
+
+    def rope_with(kernels: KernelSet) -> object:
+        return kernels.rope_and_store(
+            qkv, head_norm, head_norm, 1e-6, cos_sin, positions, positions, k_cache, v_cache, HEADS, KV_HEADS
+        )
+
+    def gate_with(kernels: KernelSet) -> object:
+        return kernels.silu_and_mul(gate_up)
+
+    for op, num_bytes, run in (
+        ("add_rms_norm", 8 * HIDDEN, norm_with),
+        ("rope_and_store", 4 * QKV, rope_with),
+        ("silu_and_mul", 6 * INTERMEDIATE, gate_with),
+    ):
+        bench.compare(
+            f"{op}, {tokens} tokens", num_bytes * tokens, 0, partial(run, bench.ours), torch=partial(run, bench.torch)
+        )
+
+
+def main() -> None:
+    parts = {"linear": bench_linear, "attention": bench_attention, "elementwise": bench_elementwise}
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments.add_argument("--features", default=wanted_level(), help="auto or a level; default: STOKER_CPU_FEATURES")
+    arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--only", choices=parts)
+    chosen = arguments.parse_args()
+    with torch.inference_mode():
+        bench = Bench(chosen.threads, chosen.features, chosen.rounds)
+        for name, part in parts.items():
+            if chosen.only in (None, name):
+                part(bench)
+
+
+if __name__ == "__main__":
+    main()
