@@ -1,23 +1,30 @@
 """JSON Schema of deployment files: 2020-12, and a draft-07 twin for editors that know no newer one.
 
-Drawn from the declarations. Beyond what pydantic writes, every option takes null (unset) and `${VAR}` texts, a list
-takes a single value, a secret takes {env: NAME} and {file: path}, and keys that start with `x-` are free.
+Drawn from the declarations, not from pydantic's own schema: every option takes null (unset) and `${VAR}` texts, numbers
+take units, a list takes a single value, a secret takes {env: NAME} and {file: path}, keys that start with `x-` are
+free, and the files do not change with pydantic's release.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
+from annotated_types import Ge, Gt, Le
+
 from .schema.deployment import DeploymentConfig
-from .schema.options import Option, options, sections
+from .schema.options import Kind, Option, options, options_of, sections
 from .source.presets import preset_names
 
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 FILES = {"deployment.schema.json": DRAFT_2020_12, "deployment.draft-07.schema.json": DRAFT_07}
 
+_UNITS: dict[Kind, str] = {
+    "human int": r"^[0-9]+(\.[0-9]+)?[kmgtKMGT]?$",
+    "size": r"^[0-9]+(\.[0-9]+)?(\s*(B|[kKMGT]i?B)|[kmgtKMGT])?$",
+    "duration": r"^([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$",
+}
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{", "description": "Filled in from the environment."}
 _SECRET = {
     "anyOf": [
@@ -41,94 +48,99 @@ _SECRET = {
 def json_schema(draft: str = DRAFT_2020_12) -> dict[str, Any]:
     """The schema of one deployment file. `draft` is one of the two above."""
     is_new = draft == DRAFT_2020_12
-    written = DeploymentConfig.model_json_schema(mode="validation")
-    definitions = written["$defs"]
     home = "$defs" if is_new else "definitions"
     properties: dict[str, Any] = {}
     kept: dict[str, Any] = {"Interpolation": _INTERPOLATION, "Secret": _SECRET}
-    for name, schema in written["properties"].items():
+    for name in DeploymentConfig.model_fields:
         if name in sections():
-            section = sections()[name].__name__
-            kept[section] = _section(name, definitions[section])
+            title = sections()[name].__name__
+            kept[title] = _section(name, home)
             properties[name] = {
-                "anyOf": [{"$ref": f"#/{home}/{section}"}, {"type": "null"}],
-                "description": kept[section]["description"],
+                "description": kept[title]["description"],
+                "anyOf": [{"$ref": f"#/{home}/{title}"}, {"type": "null"}],
             }
         else:
-            properties[name] = _option(options()[name], schema, home)
+            properties[name] = _option(options()[name], home)
     return {
         "$schema": draft,
         "title": "Stoker deployment",
-        "description": written["description"],
+        "description": _docstring(DeploymentConfig),
         "type": "object",
         "properties": properties,
         # model.model is not required: an overlay, or a file that extends another, need not repeat it
         "additionalProperties": False,
         "patternProperties": {"^x-": True},
-        home: _at_home(kept, home),
+        home: kept,
     }
 
 
-def _section(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        key: _option(options()[f"{name}.{key}"], value, "$defs") for key, value in schema.get("properties", {}).items()
-    }
+def _section(name: str, home: str) -> dict[str, Any]:
     return {
-        "title": schema["title"],
-        "description": schema.get("description", ""),
+        "title": f"Section {name}",
+        "description": _docstring(sections()[name]),
         "type": "object",
-        "properties": found,
+        "properties": {option.name: _option(option, home) for option in options_of(name)},
         "additionalProperties": False,
     }
 
 
-def _option(option: Option, schema: dict[str, Any], home: str) -> dict[str, Any]:
+def _docstring(section: type[object]) -> str:
+    return (section.__doc__ or "").strip()
+
+
+def _option(option: Option, home: str) -> dict[str, Any]:
     """One property: what editors show on the outside, what the value may be in `anyOf`."""
-    schema = copy.deepcopy(schema)
-    kept: dict[str, Any] = {
-        key: schema.pop(key)
-        for key in ("title", "default", "examples", "unit", "reload", "devices", "since", "kind", "refused")
-        if key in schema
-    }
-    schema.pop("description", None)
-    kept.pop("title", None)
-    for key in ("unit", "reload", "devices", "since"):
-        if key in kept:
-            kept[f"x-{key}"] = kept.pop(key)
-    kept.pop("kind", None)
-    kept.pop("refused", None)
-    if not option.is_required:
-        kept["default"] = option.show(option.default)
+    shown: dict[str, Any] = {"description": option.description}
+    if not option.is_required and not option.is_secret:
+        shown["default"] = option.show(option.default)
+    shown["examples"] = option.examples
+    shown |= {"x-reload": option.reload, "x-devices": list(option.devices), "x-since": option.since}
+    if option.unit:
+        shown["x-unit"] = option.unit
+    return {**shown, "anyOf": [*_values(option, home), {"type": "null"}]}
+
+
+def _values(option: Option, home: str) -> list[dict[str, Any]]:
+    """What the option takes besides null."""
+    interpolation = {"$ref": f"#/{home}/Interpolation"}
     if option.is_secret:
-        one: dict[str, Any] = {"$ref": f"#/{home}/Secret"}
-        choices: list[Any] = [one, {"type": "array", "items": one}] if option.kind == "texts" else [one]
-        kept.pop("default", None)
-    elif option.kind == "texts":
-        text = {"type": ["string", "number", "boolean"]}
-        choices = [text, {"type": "array", "items": text}]
-    elif option.kind == "text":
-        choices = [{**_text_bounds(schema), "type": ["string", "number", "boolean"]}]
-    else:
-        choices = list(schema.pop("anyOf", [schema]))
-        if option.name == "preset":
-            choices = [{"enum": list(preset_names())}]
-        choices.append({"$ref": f"#/{home}/Interpolation"})
+        secret: dict[str, Any] = {"$ref": f"#/{home}/Secret"}
+        return [secret, {"type": "array", "items": secret}] if option.kind == "texts" else [secret]
     if option.name == "preset":
-        choices = [{"enum": list(preset_names())}, {"$ref": f"#/{home}/Interpolation"}]
-    choices = [choice for choice in choices if choice != {"type": "null"}]
-    return {"description": option.description, **kept, "anyOf": [*choices, {"type": "null"}]}
+        return [{"enum": list(preset_names())}, interpolation]
+    text = {"type": ["string", "number", "boolean"]}  # plain scalars count as written: `revision: 0123`
+    match option.kind:
+        case "text":
+            return [text]
+        case "texts":
+            return [text, {"type": "array", "items": text}]
+        case "mapping":
+            return [{"type": "object"}, interpolation]
+        case "choice":
+            return [{"enum": list(option.choices)}, interpolation]
+        case "flag":
+            return [{"type": "boolean"}, interpolation]
+    number: dict[str, Any] = {"type": "number" if option.kind in ("number", "duration") else "integer"}
+    for bound in option.bounds:
+        number |= _bound(bound)
+    values: list[dict[str, Any]] = [number]
+    if option.kind in _UNITS:
+        values.append({"type": "string", "pattern": _UNITS[option.kind]})
+    if option.choices:
+        values.insert(0, {"enum": list(option.choices)})
+    return [*values, interpolation]
 
 
-def _text_bounds(schema: dict[str, Any]) -> dict[str, Any]:
-    """minLength; a pattern is left to the loader, since a `${VAR}` need not match it before it is filled in."""
-    branches = schema.get("anyOf", [schema])
-    return next(({"minLength": branch["minLength"]} for branch in branches if "minLength" in branch), {})
-
-
-def _at_home(definitions: dict[str, Any], home: str) -> dict[str, Any]:
-    """References point to where this draft keeps its definitions."""
-    moved: dict[str, Any] = json.loads(json.dumps(definitions).replace("#/$defs/", f"#/{home}/"))
-    return moved
+def _bound(bound: Any) -> dict[str, Any]:
+    match bound:
+        case Ge(ge=least):
+            return {"minimum": least}
+        case Gt(gt=least):
+            return {"exclusiveMinimum": least}
+        case Le(le=most):
+            return {"maximum": most}
+        case _:
+            return {"exclusiveMaximum": bound.lt}
 
 
 def schema_text(draft: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr, SerializationInfo, Strict, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr, SerializationInfo, Strict
 
 REDACTED = "**********"
 
@@ -153,41 +153,10 @@ Flag = Annotated[bool, Strict()]  # true or false, never 1 or "yes": what the fi
 Whole = Annotated[int, BeforeValidator(parse_whole)]
 Share = Annotated[float, BeforeValidator(parse_number), Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1, le=2**31 - 1)]
-HumanInt = Annotated[
-    int,
-    BeforeValidator(parse_human_int),
-    Field(ge=1, le=2**48),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[kmgtKMGT]?$"}]}
-    ),
-]
+HumanInt = Annotated[int, BeforeValidator(parse_human_int), Field(ge=1, le=2**48)]
 ContextLen = Annotated[HumanInt | Auto, BeforeValidator(lambda value: "auto" if value in (-1, "-1") else value)]
-Size = Annotated[
-    int,
-    BeforeValidator(parse_size),
-    Field(ge=1, le=2**60),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(\s*(B|[kKMGT]i?B)|[kmgtKMGT])?$"},
-            ]
-        }
-    ),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_duration),
-    Field(gt=0, le=31_536_000, allow_inf_nan=False),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": r"^([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"},
-            ]
-        }
-    ),
-]
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=2**60)]
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(parse_one_or_more)]
 Secret = Annotated[SecretStr, PlainSerializer(_serialize_secret, return_type=str)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(parse_one_or_more)]

@@ -45,7 +45,7 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["vlidate"], "no such command `vlidate`; did you mean `validate`?"),
         (["validate", "--otput", "json", "x.yaml"], "no such option `--otput`"),
-        (["schema", "--chekc"], "No such option: --chekc"),
+        (["schema", "--chekc"], "--chekc"),
         (["schema", "x"], "unexpected extra argument"),
         (["up", "--max-num-seq", "3"], "did you mean `--max-num-seqs`?"),
         (["config", "deploy.yaml", "cache.blok_size"], "did you mean `cache.block_size`?"),
