@@ -150,3 +150,31 @@ def test_secrets_pass_only_when_asked(tmp_path: Path) -> None:
 def test_no_model_at_all_names_the_flag() -> None:
     with pytest.raises(ConfigError, match="give --model"):
         load_deployment([], env={})
+
+
+KEYS = st.sampled_from(
+    [
+        *(option.name for option in WRITABLE),
+        *(option.section for option in WRITABLE),
+        "x-a",
+        "<<",
+        "extends",
+        "preset",
+        "",
+    ]
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("a${}:-? \n\0é", max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(KEYS, st.dictionaries(KEYS, ANYTHING, max_size=4) | ANYTHING, max_size=4))
+def test_no_manifest_makes_the_loader_stumble(tmp_path: Path, content: dict[str, Any]) -> None:
+    try:
+        load(tmp_path, json.dumps({"model": {"model": "x"}} | content))
+    except ConfigError as error:
+        said = [(finding.as_text(), finding.as_github(), finding.as_dict()) for finding in error.diagnostics]
+        assert said

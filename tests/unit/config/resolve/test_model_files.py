@@ -145,7 +145,9 @@ def test_a_hub_id_is_looked_up_in_the_hubs_cache(tmp_path: Path, monkeypatch: py
         locate("Qwen/Qwen3-0.6B", "v2")
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "~/nowhere", "a/b/c", "a b", "builtin:nothing", "builtin:../tiny"])
+@pytest.mark.parametrize(
+    "name", ["./nowhere", "/nowhere", "~/nowhere", "a/b/c", "a b", "builtin:nothing", "builtin:../tiny"]
+)
 def test_what_is_neither_folder_nor_hub_id_is_told(name: str) -> None:
     with pytest.raises(ModelFilesError) as caught:
         locate(name)
