@@ -6,6 +6,7 @@ instructions; it runs on any CPU that has them, whatever machine it was built on
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
@@ -65,6 +66,7 @@ class Cpu:
 
 
 def this_cpu() -> Cpu:
+    """The processor, less what Linux does not let this process use."""
     vendor, flags = "", frozenset[str]()
     if sys.platform == "linux":
         for line in _CPUINFO.read_text().splitlines():
@@ -74,7 +76,15 @@ def this_cpu() -> Cpu:
             elif key.strip() == "flags":
                 flags = frozenset(value.split())
                 break  # the processors of a machine are alike
+    if any(flag.startswith("amx") for flag in flags) and not _may_use_tiles():
+        flags = frozenset(flag for flag in flags if not flag.startswith("amx"))
     return Cpu(platform.machine(), vendor, flags)
+
+
+def _may_use_tiles() -> bool:
+    """Linux keeps AMX's 8 KiB of state out of a process until it asks for it, once."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18  # x86_64
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0)
 
 
 def choose_level(wanted: str, cpu: Cpu) -> tuple[Level, str]:

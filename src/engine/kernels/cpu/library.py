@@ -79,14 +79,18 @@ def _load(level: Level, cache_dir: Path | None) -> CpuLibrary:
     if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
         raise NoKernels("torch has loaded no OpenMP runtime that offers GOMP_parallel")
     compiler = find_compiler()
-    path, build_seconds = _built(level, compiler, _usable(cache_dir))
+    folder = _usable(cache_dir)
+    path, build_seconds = _built(level, compiler, folder)
     try:
         handle = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise NoKernels(f"{path} cannot be loaded: {error}") from error
+    except OSError:  # a full disk or a crash of the machine can leave a file that is no library
+        path.unlink()
+        path, build_seconds = _built(level, compiler, folder)
+        try:
+            handle = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NoKernels(f"{path} cannot be loaded: {error}") from error
     handle.set_num_threads(torch.get_num_threads())
-    if level.name == "amx" and handle.request_tiles() != 0:
-        raise NoKernels("the kernel does not let this process use AMX")
     return CpuLibrary(level, path, handle, build_seconds)
 
 

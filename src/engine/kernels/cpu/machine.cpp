@@ -1,25 +1,13 @@
-// What the library knows of the machine: how many threads to use, AMX's permission, and how fast memory can be read.
+// What the library knows of the machine: how many threads to use, huge pages, and how fast memory can be read.
 
 #include "parallel.h"
 #include "vector.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 EXPORT void set_num_threads(int threads) { num_threads.store(threads < 1 ? 1 : threads); }
-
-// Linux keeps AMX's 8 KiB of state out of a process until it asks for it, once. Returns 0 where it was given.
-EXPORT int request_tiles() {
-#if defined(__linux__) && defined(SYS_arch_prctl)
-    constexpr int kRequestPermission = 0x1023, kTileData = 18;
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : 1;
-#else
-    return 1;
-#endif
-}
 
 // Asks for huge pages behind memory that will be read from end to end: fewer address translations.
 EXPORT void advise_huge_pages(void* memory, int64_t size) {

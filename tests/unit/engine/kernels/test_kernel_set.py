@@ -1,0 +1,82 @@
+import pytest
+import torch
+
+from stoker.engine.kernels import KernelSet, select_kernels
+from stoker.engine.kernels.kernel_set import STAGES
+
+from .levels import LEVEL_NAMES, kernels_of
+
+CPP = pytest.mark.skipif(len(LEVEL_NAMES) == 1, reason="no C++ kernels on this machine")
+
+
+def test_torch_can_be_asked_for():
+    kernels = select_kernels("cpu", torch.bfloat16, 64, features="torch")
+    assert kernels == KernelSet(table=dict.fromkeys(STAGES, "torch: STOKER_CPU_FEATURES=torch"))
+
+
+def test_the_environment_chooses_where_nobody_else_does(monkeypatch):
+    monkeypatch.setenv("STOKER_CPU_FEATURES", "torch")
+    assert select_kernels("cpu", torch.bfloat16, 64).table["linear"] == "torch: STOKER_CPU_FEATURES=torch"
+    monkeypatch.setenv("STOKER_CPU_FEATURES", "fast")
+    with pytest.raises(ValueError, match="STOKER_CPU_FEATURES is 'fast'; allowed: auto, "):
+        select_kernels("cpu", torch.bfloat16, 64)
+
+
+def test_without_a_compiler_torch_takes_over_and_the_table_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    from stoker.engine.kernels.cpu import library
+
+    library._load.cache_clear()
+    kernels = select_kernels("cpu", torch.float32, 64)
+    library._load.cache_clear()
+    assert set(kernels.table) == set(STAGES)
+    assert all(choice.startswith("torch: no") for choice in kernels.table.values())
+    normed, _ = kernels.add_rms_norm(torch.ones(1, 4), None, torch.ones(4), 0.0)
+    assert torch.equal(normed, torch.ones(1, 4))
+
+
+@CPP
+def test_the_table_names_level_and_reason():
+    table = select_kernels("cpu", torch.bfloat16, 64, features="portable").table
+    assert set(table) == set(STAGES)
+    assert all(choice.startswith("c++ portable: STOKER_CPU_FEATURES=portable") for choice in table.values())
+
+
+@CPP
+def test_float32_products_and_odd_heads_stay_with_torch_and_the_table_says_so():
+    table = select_kernels("cpu", torch.float32, 20, features="portable").table
+    assert table["linear"] == "torch: its product of torch.float32 matrices"
+    for stage in ("rope_and_store", "paged_attention"):
+        assert table[stage] == "torch: heads of 20 numbers; the C++ kernels take multiples of 16 up to 256"
+    assert table["add_rms_norm"].startswith("c++ portable")
+
+
+@CPP
+def test_numbers_that_have_no_kernels_stay_with_torch():
+    table = select_kernels("cpu", torch.float16, 64, features="portable").table
+    assert set(table.values()) == {"torch: no C++ kernels for torch.float16"}
+
+
+def test_other_devices_have_their_own_line():
+    assert select_kernels("meta", torch.bfloat16, 64).table["linear"] == "torch: the only kernels for meta"
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES)
+def test_more_threads_change_nothing_but_the_time(level):
+    """Rows and panels are shared out, never summed across threads."""
+    x, gate_up = torch.randn(70, 512).bfloat16(), torch.randn(70, 1024).bfloat16()
+    weight, norm = torch.randn(200, 512).bfloat16(), torch.randn(512).bfloat16()
+    results = []
+    for threads in (1, 3):
+        kernels = kernels_of(level, torch.bfloat16, threads=threads)
+        packed = kernels.pack_linear(weight, None)
+        ids = torch.arange(199, -1, -1)
+        results.append(
+            (*kernels.add_rms_norm(x, x, norm, 1e-6), kernels.silu_and_mul(gate_up), kernels.linear(x, packed),
+             kernels.linear(x[:1], packed), kernels.embed(ids, packed))
+        )  # fmt: skip
+    kernels_of(level, torch.bfloat16, threads=1)
+    if level == "torch":  # its own product may split sums otherwise
+        return
+    for one, three in zip(*results, strict=True):
+        assert torch.equal(one, three)
