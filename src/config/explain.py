@@ -15,10 +15,13 @@ from typing import Any
 
 from .codes import CODES, Code
 from .effective import as_yaml_value
+from .load import load_deployment
 from .origin import DEFAULT
+from .resolve.decide import decide
 from .resolve.machine import read_machine_facts
 from .resolve.rules import RULES, STATED, Rule, StatedRule
 from .schema.options import Option, options, options_of, sections
+from .source.overrides import read_flag
 from .source.presets import PresetSource, preset_names
 from .suggest import close, normal
 
@@ -103,8 +106,6 @@ def find(what: str, recursive: bool = False) -> list[Page]:
 
 def _option_name(what: str) -> str:
     """A flag, variable or path in any spelling as a path or an option's bare name."""
-    from .source.overrides import read_flag
-
     if what.startswith("--") and (flag := read_flag(what)):
         return flag.option.path
     by_variable = {option.variable: option.path for option in options().values() if option.variable}
@@ -249,9 +250,6 @@ def _default(option: Option) -> str:
 @cache
 def _decided_here() -> dict[str, str]:
     """What `auto` is on this machine, for options that do not depend on the model."""
-    from .load import load_deployment
-    from .resolve.decide import decide
-
     deployment = load_deployment([], ["--model", "builtin:tiny"], env={})
     decisions = decide(deployment, None, read_machine_facts())
     return {

@@ -70,7 +70,7 @@ def read_flag(word: str) -> Flag | None:
     name, equals, value = word.removeprefix("--").partition("=")
     appends, unsets = name.endswith("+"), name.endswith("!")
     first, *keys = name.rstrip("+!").split(".") if appends or unsets else name.split(".")
-    flags = {"spelling": word[: len(word) - len(value) - len(equals)], "attached": value if equals else None}
+    spelling, attached = word[: len(word) - len(value) - len(equals)], value if equals else None
     first = first.replace("-", "_")
     if first in sections() and keys:
         option = options().get(f"{first}.{keys[0].replace('-', '_')}")
@@ -81,10 +81,10 @@ def read_flag(word: str) -> Flag | None:
             option = flat_options().get(first.removeprefix("no_"))
             if option is None or option.kind != "flag" or appends or unsets:
                 return None
-            return Flag(option, (), is_negated=True, **flags)  # type: ignore[arg-type]
+            return Flag(option, (), spelling, attached, is_negated=True)
     if option is None or (keys and option.kind != "mapping") or not all(keys):
         return None
-    return Flag(option, tuple(keys), appends=appends, unsets=unsets, **flags)  # type: ignore[arg-type]
+    return Flag(option, tuple(keys), spelling, attached, appends, unsets)
 
 
 def split_words(
@@ -120,23 +120,22 @@ def split_words(
                 index += not words[index].endswith(_FILE_ENDINGS)  # its value, most likely
             continue
         values = _values(flag, words, index + 1, found)
-        index_after = index + 1 + (len(values) if flag.attached is None else 0)
-        if values is not _MISSING:
-            theirs += words[index:index_after]
-            overrides.append(Override(flag, tuple(values), tuple(words[index:index_after])))
-        index = index_after
+        if values is None:
+            index += 1
+            continue
+        end = index + 1 + (len(values) if flag.attached is None else 0)
+        theirs += words[index:end]
+        overrides.append(Override(flag, tuple(values), tuple(words[index:end])))
+        index = end
     return mine, theirs, overrides
 
 
-_MISSING: list[str] = []  # this very list: the flag lacks its value, which has been told
-
-
-def _values(flag: Flag, words: Sequence[str], index: int, found: list[Diagnostic]) -> list[str]:
-    """The flag's values. Those not attached are the words from `index` on."""
+def _values(flag: Flag, words: Sequence[str], index: int, found: list[Diagnostic]) -> list[str] | None:
+    """The flag's values; those not attached are the words from `index` on. None after telling what is missing."""
     if flag.unsets or flag.is_negated:
         if flag.attached is not None:
             found.append(_misused(flag, "takes no value", "leave out the value"))
-            return _MISSING
+            return None
         return []
     if flag.attached is not None:
         return [flag.attached]
@@ -153,7 +152,7 @@ def _values(flag: Flag, words: Sequence[str], index: int, found: list[Diagnostic
         values = [following] if following is not None and not following.startswith("--") else []
     if not values:
         found.append(_misused(flag, "needs a value", f"allowed: {flag.option.allowed}"))
-        return _MISSING
+        return None
     return values
 
 
