@@ -82,8 +82,6 @@ def _prepare(
     view.begin("configuration")
     view.note(", ".join(str(file) for file in files))
     deployment = load_deployment(files, overrides)
-    for warning in deployment.warnings:
-        tell(warning.as_text())
     view.begin("address")
     server = deployment.server
     sockets = bind(server.host, server.port)
@@ -94,6 +92,8 @@ def _prepare(
         facts = read_model_facts(deployment)
         machine = read_machine_facts()
         resolved = resolve(deployment, facts, machine)
+        for warning in resolved.warnings:  # of the files and of the rules
+            tell(warning)
         view.begin("tokenizer")
         text = load_text(resolved)
     except BaseException:

@@ -42,15 +42,18 @@ class EngineChild:
     async def start(self) -> None:
         """Raises OSError if the process cannot be started."""
         self._folder = SocketFolder()
-        self._socket = self._connect(zmq.DEALER, ENGINE_SOCKET)
-        self.send(Hello())
-        beats = self._connect(zmq.SUB, BEATS_SOCKET)
-        beats.setsockopt(zmq.SUBSCRIBE, b"")
         try:
+            self._socket = self._connect(zmq.DEALER, ENGINE_SOCKET)
+            self.send(Hello())
+            beats = self._connect(zmq.SUB, BEATS_SOCKET)
+            beats.setsockopt(zmq.SUBSCRIBE, b"")
             # stdin stays open as long as we live: its end tells the engine that we do not
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command, "--socket-dir", str(self._folder.path), stdin=PIPE
             )
+        except zmq.ZMQError as error:  # no OSError, though what it tells is one: no descriptors left, say
+            self._close()
+            raise OSError(error.errno, str(error)) from None
         except BaseException:  # a cancelled start too: asyncio has ended the process by then
             self._close()
             raise

@@ -51,6 +51,7 @@ class EngineCore:
         """Queue one sequence. Raises InvalidRequest or QueueFull; then nothing is kept of it."""
         self._check_ids(request.prompt_token_ids, "prompt")
         self._check_ids(request.sampling.logit_bias, "logit_bias")
+        self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
         self._scheduler.add(request)
 
     def _check_ids(self, token_ids: Collection[int], param: str) -> None:
@@ -79,6 +80,9 @@ class EngineCore:
             result = self._runner.execute(plan)
         except Exception as error:
             return self._fail(plan, error)
+        except BaseException:  # an interrupt: what the step has written is unknown, and its plan must not stay open
+            self._scheduler.fail_step(plan, "the step was interrupted")
+            raise
         finally:
             self.num_steps += 1
             self.is_stepping = False

@@ -95,6 +95,13 @@ class EngineProcessClient(StreamingClient):
         return self._info
 
     async def _supervise(self) -> None:
+        try:
+            await self._keep_alive()
+        except Exception as error:
+            logger.critical("nobody watches the engine any more", exc_info=error)
+            self._lose(EngineState.DEAD, f"the engine cannot be watched: {type(error).__name__}")
+
+    async def _keep_alive(self) -> None:
         """See the process end, and start another as long as the budget lasts."""
         now = asyncio.get_running_loop().time
         while self._child is not None:

@@ -58,6 +58,7 @@ class Connections:
         self._context = WorkerContext(None)
         self._send_stall_timeout = send_stall_timeout
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._is_cut = False
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -66,11 +67,10 @@ class Connections:
         connection = _Connection(self._app, asyncio.get_running_loop(), self._config, self._context, {}, reader, writer)
         connection.send_stall_timeout = self._send_stall_timeout
         try:
-            await connection.run()
-        except* (OSError, asyncio.IncompleteReadError):
-            pass  # the client is gone
-        except* Exception as group:
-            logger.error("a connection failed", exc_info=group)
+            await _run(connection)
+        except asyncio.CancelledError:
+            if not self._is_cut:  # asyncio would log a connection that we cancelled as an error
+                raise
         finally:
             del self._connections[task]
 
@@ -87,6 +87,7 @@ class Connections:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await asyncio.gather(end_streams(), self._all_closed())
+        self._is_cut = True
         for writer in self._connections.values():
             writer.transport.abort()
         for task in self._connections:
@@ -98,6 +99,15 @@ class Connections:
     async def _all_closed(self) -> None:
         while self._connections:
             await asyncio.wait(list(self._connections))
+
+
+async def _run(connection: _Connection) -> None:
+    try:
+        await connection.run()
+    except* (OSError, asyncio.IncompleteReadError):
+        pass  # the client is gone
+    except* Exception as group:
+        logger.error("a connection failed", exc_info=group)
 
 
 class _Connection(TCPServer):

@@ -244,6 +244,8 @@ class Generation:
 def engine_gone(state: EngineState) -> ApiError:
     if state is EngineState.DEAD:
         return unavailable("the engine has stopped and will not come back", code="engine_dead")
+    if state is EngineState.STALLED:
+        return unavailable("the engine makes no progress", code="engine_stalled")
     message = "the engine stopped while this request was under way, and is being started again"
     return unavailable(message, code="engine_restarting")
 

@@ -54,6 +54,10 @@ async def run_server(
     """
     shutdown = shutdown or Shutdown()
     settings = resolved.server
+
+    def exit_code() -> int:
+        return 1 if client.state is EngineState.DEAD else 0
+
     service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set)
     tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
     if not settings.disable_log_stats:
@@ -70,13 +74,14 @@ async def run_server(
             on_listening=on_listening,
             handle_signals=handle_signals,
             exit_hard=exit_hard,
+            exit_code=exit_code,
         )
     finally:
         for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-    return 1 if client.state is EngineState.DEAD else 0
+    return exit_code()
 
 
 async def _stop_when_dead(client: EngineClient, shutdown: Shutdown) -> None:

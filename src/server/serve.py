@@ -32,9 +32,7 @@ class CannotListen(Exception):
 
 def bind(host: str, port: int) -> list[socket.socket]:
     """Take the address without accepting connections yet: before the weights load, so that a port in use is known at
-    once. Port 0 takes a free one. Raises CannotListen; `serve` does so too, if another server that was starting at the
-    same time got there first.
-    """
+    once and stays ours. Port 0 takes a free one. Raises CannotListen."""
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -45,6 +43,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:  # a name that has both kinds of address gets a socket for each
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
+            # Two sockets that both reuse may bind one address as long as none listens: until then nobody else may.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             sock.setblocking(False)
     except OSError as error:
         for sock in sockets:
@@ -82,6 +82,7 @@ async def serve(
     on_listening: Callable[[], None] = lambda: None,
     handle_signals: bool = True,
     exit_hard: bool = True,
+    exit_code: Callable[[], int] = lambda: 0,
 ) -> None:
     """Serve until `shutdown` is requested and every connection has ended or been cut.
 
@@ -92,7 +93,7 @@ async def serve(
         send_stall_timeout: seconds a client may leave its bytes unread before it is cut.
         on_listening: called once connections are accepted.
         handle_signals: SIGTERM and SIGINT request the shutdown.
-        exit_hard: end the process with code 0 if this function is still not done `EXIT_S` after the deadline.
+        exit_hard: end the process, with `exit_code`, if it is still there `EXIT_S` after the deadline.
     """
     server = Connections(app, send_stall_timeout, max_header_bytes)
     loop = asyncio.get_running_loop()
@@ -102,6 +103,8 @@ async def serve(
     listeners: list[asyncio.Server] = []
     try:
         for sock in sockets:
+            # again, for what it accepts: the next start must not wait until closed connections are forgotten
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listeners.append(await asyncio.start_server(server.accept, sock=sock, backlog=1024))
             except OSError as error:
@@ -112,7 +115,7 @@ async def serve(
         for listener in listeners:
             listener.close()
         if exit_hard:
-            _exit_after(drain_timeout + EXIT_S, shutdown, loop)
+            _exit_after(drain_timeout + EXIT_S, shutdown, loop, exit_code)
         await server.drain(drain_timeout, shutdown.cut)
     finally:
         for listener in listeners:
@@ -122,7 +125,9 @@ async def serve(
             loop.remove_signal_handler(number)
 
 
-def _exit_after(seconds: float, shutdown: Shutdown, loop: asyncio.AbstractEventLoop) -> None:
+def _exit_after(
+    seconds: float, shutdown: Shutdown, loop: asyncio.AbstractEventLoop, exit_code: Callable[[], int]
+) -> None:
     """A thread that ends the process if the loop, or the interpreter's own end, does not come in time."""
 
     def watch() -> None:
@@ -130,6 +135,6 @@ def _exit_after(seconds: float, shutdown: Shutdown, loop: asyncio.AbstractEventL
         with contextlib.suppress(Exception):
             cut.result(seconds - EXIT_S)
         threading.Event().wait(EXIT_S)
-        os._exit(0)
+        os._exit(exit_code())
 
     threading.Thread(target=watch, name="exit-deadline", daemon=True).start()

@@ -260,26 +260,6 @@ def test_a_port_in_use_is_named_with_its_address():
     first[0].close()
 
 
-def test_of_two_servers_that_start_at_once_the_later_one_says_why_it_cannot_serve():
-    """The system lets both take the address, and only one listen on it."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None: ...
-
-    async def nothing() -> None: ...
-
-    async def run() -> None:
-        first = bind("127.0.0.1", 0)
-        port = first[0].getsockname()[1]
-        second = bind("127.0.0.1", port)
-        first[0].listen()
-        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
-            await serve(app, second, Shutdown(), end_streams=nothing, handle_signals=False, exit_hard=False)
-        for sock in (*first, *second):
-            sock.close()
-
-    asyncio.run(run())
-
-
 PROGRAM = """
 import asyncio, sys
 from stoker.server.serve import Shutdown, bind, serve
@@ -298,7 +278,9 @@ async def nothing(): pass
 async def main():
     sockets = bind("127.0.0.1", 0)
     told = lambda: print(sockets[0].getsockname()[1], flush=True)
-    await serve(app, sockets, Shutdown(), end_streams=nothing, drain_timeout=0.5, on_listening=told)
+    await serve(
+        app, sockets, Shutdown(), end_streams=nothing, drain_timeout=0.5, on_listening=told, exit_code=lambda: 7
+    )
 
 asyncio.run(main())
 """
@@ -314,6 +296,14 @@ def test_the_process_is_gone_two_seconds_after_the_drain_deadline_whatever_hangs
         assert sock.recv(100).startswith(b"HTTP/1.1 200")
         began = time.monotonic()
         process.terminate()
-        assert process.wait(timeout=5) == 0
+        assert process.wait(timeout=5) == 7
     assert time.monotonic() - began < 0.5 + 2
     process.stdout.close()
+
+
+def test_an_address_that_is_bound_is_ours_before_it_listens():
+    """Two servers that were starting at the same time once both got it, and the second failed after its load."""
+    first = bind("127.0.0.1", 0)
+    with pytest.raises(CannotListen, match="address already in use"):
+        bind("127.0.0.1", first[0].getsockname()[1])
+    first[0].close()

@@ -34,7 +34,7 @@ async def tokenize(call: Call) -> None:
         )
     answer: dict[str, Any] = {"count": len(token_ids), "max_model_len": service.max_model_len, "tokens": token_ids}
     if body.return_token_strs:
-        answer["token_strs"] = [tokenizer.token_text(token_id) for token_id in token_ids]
+        answer["token_strs"] = await tokenizer.run(lambda: [tokenizer.token_text(each) for each in token_ids])
     await call.answer(answer)
 
 

@@ -137,7 +137,7 @@ class Renderer:
                 self.tokenizer.check_length(text, max_tokens, param="messages")
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-        if _num_chars(messages) + _num_chars(render_arguments.get("tools") or ()) <= INLINE_CHARS:
+        if _chars_left([messages, *render_arguments.values()], INLINE_CHARS) >= 0:
             return work()
         return await self.tokenizer.run(work)
 
@@ -174,12 +174,15 @@ def _mark_end(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": (content or "") + _MARK}
 
 
-def _num_chars(value: Any) -> int:
-    """Size of a JSON value's strings, to decide where to work on it."""
+def _chars_left(value: Any, room: int) -> int:
+    """`room` less the size of a JSON value's strings and items; negative as soon as it is known not to fit."""
     if isinstance(value, str):
-        return len(value)
+        return room - len(value)
     if isinstance(value, Mapping):
-        return sum(len(key) + _num_chars(item) for key, item in value.items())
+        value = [*value, *value.values()]
     if isinstance(value, (list, tuple)):
-        return sum(map(_num_chars, value))
-    return 1
+        for item in value:
+            room = _chars_left(item, room)
+            if room < 0:
+                return room
+    return room - 1

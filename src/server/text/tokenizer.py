@@ -259,7 +259,9 @@ def _convert_with_transformers(folder: Path) -> tokenizers.Tokenizer:
     try:
         # Not a static import: only such folders need transformers, and it takes seconds to import.
         transformers = importlib.import_module("transformers")
-        converted = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        converted = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # any of dozens of kinds, all of them meaning: no tokenizer here
         cause = str(error).strip().splitlines()
         raise TokenizerError(
