@@ -80,18 +80,25 @@ def _load(level: Level, cache_dir: Path | None) -> CpuLibrary:
         raise NoKernels("torch has loaded no OpenMP runtime that offers GOMP_parallel")
     compiler = find_compiler()
     folder = _usable(cache_dir)
-    path, build_seconds = _built(level, compiler, folder)
     try:
-        handle = ctypes.CDLL(str(path))
-    except OSError:  # a full disk or a crash of the machine can leave a file that is no library
-        path.unlink()
-        path, build_seconds = _built(level, compiler, folder)
-        try:
-            handle = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise NoKernels(f"{path} cannot be loaded: {error}") from error
+        path, build_seconds, handle = _open(level, compiler, folder)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoKernels(f"the kernels cannot be built in {folder}: {error}") from error
+    finally:
+        if folder != cache_dir:
+            shutil.rmtree(folder, ignore_errors=True)  # what is loaded stays loaded
     handle.set_num_threads(torch.get_num_threads())
     return CpuLibrary(level, path, handle, build_seconds)
+
+
+def _open(level: Level, compiler: str, folder: Path) -> tuple[Path, float | None, ctypes.CDLL]:
+    path, build_seconds = _built(level, compiler, folder)
+    try:
+        return path, build_seconds, ctypes.CDLL(str(path))
+    except OSError:  # a full disk or a crash of the machine can leave a file that is no library
+        path.unlink()
+    path, build_seconds = _built(level, compiler, folder)
+    return path, build_seconds, ctypes.CDLL(str(path))
 
 
 def find_compiler() -> str:
