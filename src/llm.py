@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .config import Resolved, fetch_model, load_deployment, read_machine_facts, read_model_facts, resolve
-from .engine.api import EngineRequest, InvalidRequest, QueueFull, SamplingParams, fan_out
+from .engine.api import EngineInfo, EngineRequest, InvalidRequest, QueueFull, SamplingParams, fan_out
 from .engine.engine_core import EngineCore
 from .engine.startup import build_core
 from .outputs import RequestOutput, SequenceCollector
@@ -83,6 +83,17 @@ class LLM:
     def close(self) -> None:
         """Give the memory of weights and KV cache back; nothing can be generated after it."""
         self._core = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was measured at start. Raises RuntimeError after `close`."""
+        return self._running.info
+
+    @property
+    def _running(self) -> EngineCore:
+        if self._core is None:
+            raise RuntimeError("this LLM is closed")
+        return self._core
 
     def get_tokenizer(self) -> Tokenizer:
         """Raises RuntimeError with skip_tokenizer_init."""
@@ -161,8 +172,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
-        if self._core is None:
-            raise RuntimeError("this LLM is closed")
+        core = self._running
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         sampling = _one_each(sampling_params, len(prompts))
@@ -178,7 +188,7 @@ class LLM:
                 requests.append(request)
             results.append(result)
         with _progress(len(requests), show=use_tqdm) as advance:
-            _run(self._core, requests, collectors, advance)
+            _run(core, requests, collectors, advance)
         return results
 
     def _check(self, params: SamplingParams, token_ids: list[int]) -> None:
