@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .engine.api import SamplingParams
+from .version import __version__
 
 if TYPE_CHECKING:
     from .llm import LLM
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
