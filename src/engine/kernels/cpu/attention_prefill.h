@@ -1,4 +1,5 @@
-// Attention of many new tokens of a row: bound by the multipliers, so both products run over panels (panels.h, tiles.h).
+// Attention of many new tokens of a row: bound by the multipliers, so both products run over panels (panels.h,
+// tiles.h).
 //
 // A task is a run of a row's queries and one kv head: its rows are the queries times the heads that share the kv head.
 // Keys and values are packed tile by tile, each tile meets all rows of the task, and a running softmax (FlashAttention,
@@ -6,6 +7,7 @@
 #pragma once
 
 #include "attention.h"
+#include "packing.h"
 #include "panels.h"
 #include "scratch.h"
 #include "tiles.h"
@@ -150,8 +152,8 @@ class Prefill {
         const int64_t visible = std::min<int64_t>(keys, position(row + rows - 1) + 1 - first);
         if (visible <= 0 || first_visible(row) >= first + keys) return;  // all after, or all out of the window
         const int64_t padded = round_up(visible, 2 * kPanelWidth);
-        multiply_block(queries_ + row * depth_, depth_, keys_, depth_ * kPanelWidth, depth_, padded / kPanelWidth, false,
-                       scores_, kKeys);
+        multiply_block(queries_ + row * depth_, depth_, keys_, depth_ * kPanelWidth, depth_, padded / kPanelWidth,
+                       false, scores_, kKeys);
         for (int i = 0; i < rows; i++) weigh(row + i, i, first, visible, padded);
         multiply_block(weights_, kKeys, values_, kKeys * kPanelWidth, padded, depth_ / kPanelWidth, true,
                        sums_ + row * depth_, depth_);

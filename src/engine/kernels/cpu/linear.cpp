@@ -1,11 +1,12 @@
 // Linear layers over bfloat16 weights in panels: y = x W^T + bias. x and y are bfloat16, sums are float32.
 //
-// Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves both:
-// x is cut into chunks that stay in the second-level cache, each pair of panels is read from memory once per chunk and
-// from the cache for every block of rows after the first.
+// Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves
+// both: x is cut into chunks that stay in the second-level cache, each pair of panels is read from memory once per
+// chunk, and from the cache for every block of rows after the first.
 
 #include <algorithm>
 
+#include "packing.h"
 #include "panels.h"
 #include "parallel.h"
 #include "scratch.h"

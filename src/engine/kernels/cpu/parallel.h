@@ -23,8 +23,10 @@ void on_every_thread(const Body& body) {
         body(0, 1);
         return;
     }
-    GOMP_parallel([](void* argument) { (*static_cast<const Body*>(argument))(omp_get_thread_num(), omp_get_num_threads()); },
-                  const_cast<Body*>(&body), unsigned(wanted), 0);
+    const auto call = [](void* argument) {
+        (*static_cast<const Body*>(argument))(omp_get_thread_num(), omp_get_num_threads());
+    };
+    GOMP_parallel(call, const_cast<Body*>(&body), unsigned(wanted), 0);
 }
 
 // Cuts [0, count) into one contiguous range per thread and calls body(begin, end). Below `least` a thread's share is

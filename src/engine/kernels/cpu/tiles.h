@@ -111,8 +111,8 @@ class TileRegisters {
     int upper_ = 0, lower_ = 0;
 };
 
-// c[rows as configured, 32] = a[rows, depth] * two panels, or += with `accumulate`; depth is a multiple of 32. The lower
-// rows are left out where `has_lower` is false. `ahead` as in panels.h.
+// c[rows as configured, 32] = a[rows, depth] * two panels, or += with `accumulate`; depth is a multiple of 32. The
+// lower rows are left out where `has_lower` is false. `ahead` as in panels.h.
 ALWAYS_INLINE void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size,
                                   int64_t depth, int64_t ahead, bool has_lower, bool accumulate, float* c,
                                   int64_t c_stride) {
