@@ -20,7 +20,6 @@ def cpu(vendor, flags, machine="x86_64"):
     [
         ("GenuineIntel", AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}, "amx"),
         ("AuthenticAMD", AVX512 | {"avx512_bf16"}, "avx512_bf16"),
-        ("GenuineIntel", AVX512 | {"avx512_bf16"}, "avx512"),  # where pair products are the slower way
         ("GenuineIntel", AVX512, "avx512"),
         ("AuthenticAMD", AVX2, "avx2"),
         ("GenuineIntel", {"avx2"}, "portable"),
@@ -29,6 +28,11 @@ def cpu(vendor, flags, machine="x86_64"):
 )
 def test_auto_takes_the_best_level_the_cpu_has(vendor, flags, level):
     assert choose_level("auto", cpu(vendor, flags)) == (LEVELS[level], "the best that this CPU runs")
+
+
+def test_intels_pair_products_are_passed_over():
+    level, reason = choose_level("auto", cpu("GenuineIntel", AVX512 | {"avx512_bf16"}))
+    assert (level.name, reason) == ("avx512", "the best that this CPU runs; its avx512_bf16 is slower")
 
 
 def test_a_level_can_be_asked_for():
