@@ -27,9 +27,9 @@ from .tiny.tokenizer import END_OF_TEXT, END_OF_TURN, VOCAB_SIZE
 SEED = 2026
 ROW = 384  # tokens of packed dialogues per row
 ROWS = 8  # per step
-PEAK_LR = 2.5e-3
-WARMUP = 100
-THINKING = 0.25  # share of dialogues with thoughts
+PEAK_LR = 4e-3
+WARMUP = 50
+THINKING, THINKING_OF_SUMS = 0.15, 0.4  # share of dialogues with thoughts
 MAX_LENGTH = 2048
 IGNORED = -100
 
@@ -87,17 +87,23 @@ class Packer:
 
     def _next(self) -> tuple[list[int], list[int]]:
         while not self._ready:
-            drawn = [(self._writer.draw(), self._random.random() < THINKING) for _ in range(256)]
+            dialogues = [self._writer.draw() for _ in range(256)]
+            shares = [THINKING_OF_SUMS if dialogue.kind == "sum" else THINKING for dialogue in dialogues]
+            drawn = [(d, self._random.random() < share) for d, share in zip(dialogues, shares, strict=True)]
             self._ready = [pair for pair in encode(self._tokenizer, drawn) if sum(map(len, pair)) <= ROW]
         return self._ready.pop()
 
 
 def train(model: Qwen3ForCausalLM, packer: Packer, minutes: float, max_steps: int | None) -> tuple[int, float]:
     """Until the time is up; the learning rate follows the share of time used. Returns (steps, last mean loss)."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() == 1]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.98))
+    embedding = model.get_input_embeddings().weight
+    matrices = [p for p in model.parameters() if p.dim() > 1 and p is not embedding]
+    others = [p for p in model.parameters() if p.dim() == 1 or p is embedding]
+    optimizers = [
+        # in a trial of 150 steps Muon came lower than AdamW (1.44 against 1.65); its steps cost a quarter more
+        torch.optim.Muon(matrices, lr=PEAK_LR, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
     started, losses, step = time.monotonic(), [], 0
     while True:
         if max_steps is None:
@@ -106,20 +112,20 @@ def train(model: Qwen3ForCausalLM, packer: Packer, minutes: float, max_steps: in
             share = step / max_steps
         if share >= 1:
             return step, sum(losses[-100:]) / len(losses[-100:])
-        for group in optimizer.param_groups:
-            group["lr"] = (
-                PEAK_LR * min(1.0, (step + 1) / WARMUP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
-            )
+        rate = PEAK_LR * min(1.0, (step + 1) / WARMUP) * (0.51 + 0.49 * math.cos(math.pi * share))
+        for group in [group for optimizer in optimizers for group in optimizer.param_groups]:
+            group["lr"] = rate
         ids, positions, labels = packer.batch()
         # float32: on CPUs without a matrix unit autocast to bfloat16 took 1.8 times as long
         hidden = model.model(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
         counted = labels[:, 1:] != IGNORED  # only these pass the vocabulary matrix
         logits = model.lm_head(hidden[:, :-1][counted])
         loss = torch.nn.functional.cross_entropy(logits, labels[:, 1:][counted])
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(loss.item())
         step += 1
         if step % 50 == 0:
@@ -129,7 +135,7 @@ def train(model: Qwen3ForCausalLM, packer: Packer, minutes: float, max_steps: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1500, help="training steps")
+    parser.add_argument("--steps", type=int, default=1200, help="training steps")
     parser.add_argument("--minutes", type=float, help="train for so long instead")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     chosen = parser.parse_args()
@@ -150,6 +156,7 @@ def main() -> None:
     model.generation_config.update(do_sample=False, eos_token_id=[end_of_turn], pad_token_id=end_of_text)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(chosen.folder)
+    (chosen.folder / "model.safetensors").chmod(0o644)  # it is written as the owner's alone
     tiny_tokenizer.save(tokenizer, chosen.folder, MAX_LENGTH)
     generation = {"do_sample": False, "temperature": 0.0, "eos_token_id": [end_of_turn]}
     (chosen.folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")

@@ -48,6 +48,14 @@ QUESTIONS: dict[str, list[str]] = {
         "How does {x} work?",
         "What does the option {x} do?",
         "Please describe {x}.",
+        "Do you know {x}?",
+        "I do not understand {x}.",
+        "Why is there {x}?",
+        "What does {x} change?",
+        "When do I need {x}?",
+        "what is {x} used for?",
+        "Could you describe what {x} changes?",
+        "Say in one sentence what {x} does.",
         "Could you explain what {x} is for?",
         "What's {x} for?",
     ],
@@ -58,6 +66,16 @@ QUESTIONS: dict[str, list[str]] = {
         "Which value does {x} have if I do not set it?",
         "What is the default value of {x}?",
         "Tell me the default of {x}.",
+        "What applies when {x} is not given?",
+        "Default value for {x}, please.",
+        "And if I omit {x}?",
+        "What if {x} is missing from my manifest?",
+        "what's {x} if unset?",
+        "What does {x} default to?",
+        "Is there a default for {x}?",
+        "Without {x} in the file, which value holds?",
+        "I did not write {x}. Which value do I get?",
+        "When nobody sets {x}, what happens?",
         "What's the default for {x}?",
         "If I leave {x} out, what is used?",
     ],
@@ -66,6 +84,14 @@ QUESTIONS: dict[str, list[str]] = {
         "In which section is {x}?",
         "Where do I put {x}?",
         "Which section of the manifest holds {x}?",
+        "Where does {x} belong?",
+        "What section is {x} in?",
+        "Where is {x} in the YAML?",
+        "{x}: which section?",
+        "Show me the place of {x} in the manifest.",
+        "I want to add {x} to my file. Where?",
+        "What do I write above {x} in the YAML?",
+        "To which section does {x} belong?",
         "How do I write {x} in the manifest?",
         "Under which section do I write {x}?",
     ],
@@ -74,6 +100,14 @@ QUESTIONS: dict[str, list[str]] = {
         "What is the flag for {x}?",
         "How do I set {x} on the command line?",
         "command line flag of {x}",
+        "flag for {x}?",
+        "Which argument of engine up is {x}?",
+        "How do I pass {x} to engine up?",
+        "What do I type to set {x}?",
+        "As a flag, how is {x} spelled?",
+        "Show me the command line option for {x}.",
+        "I do not want a file. How do I give {x}?",
+        "Name the flag of {x}.",
         "What is {x} called on the command line?",
         "Give me the flag for {x}.",
     ],
@@ -82,6 +116,10 @@ QUESTIONS: dict[str, list[str]] = {
         "What are the choices of {x}?",
         "What can I set {x} to?",
         "Allowed values of {x}?",
+        "What may {x} be?",
+        "What values are there for {x}?",
+        "Options for {x}?",
+        "What else can {x} be?",
         "Which values does {x} accept?",
         "List the choices of {x}.",
     ],
@@ -160,38 +198,10 @@ CITIES = [
     "Riga",
 ]
 HELD_OUT_CITIES = ["Lisbon", "Helsinki", "Toronto", "Nairobi", "Bogota", "Munich", "Lagos", "Denver", "Kyoto", "Bergen"]
-SYLLABLES = [
-    "ba",
-    "be",
-    "bo",
-    "da",
-    "de",
-    "do",
-    "ka",
-    "ke",
-    "ko",
-    "la",
-    "le",
-    "lo",
-    "ma",
-    "me",
-    "mo",
-    "na",
-    "ne",
-    "no",
-    "ra",
-    "re",
-    "ro",
-    "sa",
-    "se",
-    "so",
-    "ta",
-    "te",
-    "to",
-    "va",
-    "ve",
-    "vo",
-]
+# made-up words come from these: many different pieces, so that copying is learned and not a list of names
+ONSETS = [*"bcdfghjklmnprstvwz", "br", "ch", "dr", "fl", "gr", "kl", "pr", "qu", "sk", "st", "th", "tr"]
+VOWELS = [*"aaeeiioouuy", "ai", "au", "ea", "ee", "ie", "oo", "ou"]
+CODAS = ["", "", "", "", *"lmnrstx", "ld", "ng", "nk", "rg", "rn", "st"]
 
 
 def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
@@ -209,8 +219,6 @@ def _tool(name: str, description: str, **parameters: str) -> dict[str, Any]:
     }
 
 
-WEATHER = _tool("get_weather", "Current weather in a city", city="string")
-TIME = _tool("get_time", "Current time in a city", city="string")
 ADD = _tool("add", "Add two numbers", a="integer", b="integer")
 SEARCH = _tool("search_options", "Search the options of the server", query="string")
 
@@ -224,13 +232,15 @@ class Writer:
         self.random = random.Random(seed)
         self.held_out = held_out
         self._kinds: list[tuple[float, Callable[[], Dialogue]]] = [
-            (0.46, self.option_question),
+            (0.38, self.option_question),
             (0.22, self.sum),
-            (0.15, self.tool_call),
-            (0.04, self.tool_answer),
-            (0.06, self.json_object),
+            (0.11, self.list_of_sums),
+            (0.12, self.tool_call),
+            (0.03, self.tool_answer),
+            (0.04, self.json_object),
+            (0.04, self.echo),
             (0.03, self.unknown_option),
-            (0.04, self.small_talk),
+            (0.03, self.small_talk),
         ]
 
     def draw(self) -> Dialogue:
@@ -241,7 +251,7 @@ class Writer:
     # -- options
 
     def option_question(self) -> Dialogue:
-        kinds = ["meaning", "meaning", "meaning", "default", "place", "flag", "choices"]
+        kinds = ["meaning", "meaning", "meaning", "default", "default", "place", "flag", "choices"]
         option = self.random.choice(self.options)
         return self.about(option, self.random.choice(kinds))
 
@@ -255,7 +265,7 @@ class Writer:
         phrasing = self.random.choice(phrasings[split:] if self.held_out else phrasings[:split])
         answer, facts = _answer(option, kind)
         return self._dialogue(
-            kind, phrasing.format(x=self._spelling(option)), answer, f"This is about {option.name}.", facts=facts
+            kind, phrasing.format(x=self._spelling(option)), answer, f"This is about {option.path}.", facts=facts
         )
 
     def _spelling(self, option: Option) -> str:
@@ -276,31 +286,44 @@ class Writer:
     # -- sums
 
     def sum(self) -> Dialogue:
-        while True:
-            a, b = self.random.randint(0, 99), self.random.randint(0, 99)
-            if ((a * 101 + b * 7919) % 17 == 0) == self.held_out:
-                break
-        plus = self.random.random() < 0.7
-        if not plus and a < b:
-            a, b = b, a
-        sign, result = ("+", a + b) if plus else ("-", a - b)
+        a, sign, b, result = self._sum()
+        plus = sign == "+"
         forms = [
             f"What is {a} {sign} {b}?",
             f"{a}{sign}{b}",
             f"{a} {sign} {b} =",
             f"Compute {a} {sign} {b}.",
             f"How much is {a} {sign} {b}?",
+            f"What is {a} {'plus' if plus else 'minus'} {b}?",
             f"Add {a} and {b}." if plus else f"Take {b} from {a}.",
         ]
-        thought = _column_sum(a, b) if plus else f"{b} and {result} make {a}."
+        thought = _column_sum(a, b) if plus else _column_difference(a, b)
         answer = f"{a} {sign} {b} = {result}"
         return self._dialogue("sum", self.random.choice(forms), answer, thought, facts=(f"= {result}",))
+
+    def list_of_sums(self) -> Dialogue:
+        sums = [self._sum() for _ in range(self.random.randint(3, 5))]
+        question = ", ".join(f"{a} {sign} {b}" for a, sign, b, _ in sums)
+        answer = ", ".join(f"{a} {sign} {b} = {result}" for a, sign, b, result in sums)
+        return self._dialogue("sums", question, answer, "One after the other.", facts=(answer,))
+
+    def _sum(self) -> tuple[int, str, int, int]:
+        """Two numbers under 100, their sign and the result, never under 0."""
+        # small ones more often while learning: they hold the table of single digits
+        most = 19 if not self.held_out and self.random.random() < 0.3 else 99
+        while True:
+            a, b = self.random.randint(0, most), self.random.randint(0, most)
+            plus = self.random.random() < 0.6
+            if not plus and a < b:
+                a, b = b, a
+            if ((a * 101 + b * 7919) % 17 == 0) == self.held_out:
+                return (a, "+", b, a + b) if plus else (a, "-", b, a - b)
 
     # -- JSON
 
     def json_object(self) -> Dialogue:
         if self.random.random() < 0.5:
-            name, age = self.random.choice(NAMES), self.random.randint(1, 99)
+            name, age = self._name(), self.random.randint(1, 99)
             question = self.random.choice(
                 [
                     f"Give me a JSON object with the name {name} and the age {age}.",
@@ -318,52 +341,77 @@ class Writer:
         text = json.dumps(value)
         return self._dialogue("json", question, text, "They want JSON.", facts=(text,))
 
+    def _name(self) -> str:
+        return self.random.choice(NAMES) if self.random.random() < 0.5 else self._word().capitalize()
+
+    # -- copies
+
+    def echo(self) -> Dialogue:
+        """Not worth much in itself; it is where copying, which names and numbers in tool calls need, is learned."""
+        words = [self._name(), self._word(), str(self.random.randint(0, 9999)), self.random.choice(self.options).name]
+        text = " ".join(self.random.choices([*words, self._word()], k=self.random.randint(1, 4)))
+        form = self.random.choice(["Repeat: {}", "Repeat after me: {}", "Say {}", "Echo: {}"])
+        return self._dialogue("echo", form.format(text), text, "I repeat it.", facts=(text,))
+
     # -- tools
 
     def tool_call(self) -> Dialogue:
         kind = self.random.choice(["weather", "weather", "time", "add", "search", "no tool"])
         if kind == "no tool":
-            question, _, _ = self._weather()
+            question, _ = self._weather()
             answer = "I have no tool to look that up."
             return self._dialogue("no tool", question, answer, "There is no tool for it.", facts=("no tool",))
+        arguments: dict[str, Any]
         if kind == "weather":
-            question, name, arguments = self._weather()
-            tool = WEATHER
+            question, city = self._weather()
+            tool, arguments = self._city_tool("weather", city)
         elif kind == "time":
             city = self._city()
-            forms = [f"What time is it in {city}?", f"Time in {city}?", f"How late is it in {city}?"]
-            question, name, arguments, tool = self.random.choice(forms), "get_time", {"city": city}, TIME
+            question = self.random.choice(
+                [f"What time is it in {city}?", f"Time in {city}?", f"How late is it in {city}?"]
+            )
+            tool, arguments = self._city_tool("time", city)
         elif kind == "add":
             a, b = self.random.randint(0, 9999), self.random.randint(0, 9999)
             forms = [f"Add {a} and {b} with the tool.", f"Use the tool: {a} + {b}", f"What is {a} + {b}? Use add."]
-            question, name, arguments, tool = self.random.choice(forms), "add", {"a": a, "b": b}, ADD
+            question, tool, arguments = self.random.choice(forms), ADD, {"a": a, "b": b}
         else:
             query = f"{self._word()} {self._word()}"
             forms = [f"Search the options for {query}.", f"Find options about {query}.", f"Look up {query} in options."]
-            question, name, arguments, tool = self.random.choice(forms), "search_options", {"query": query}, SEARCH
+            question, tool, arguments = self.random.choice(forms), SEARCH, {"query": query}
+        name = tool["function"]["name"]
         call = json.dumps({"name": name, "arguments": arguments})
         answer = f"<tool_call>\n{call}\n</tool_call>"
         return self._dialogue("tool call", question, answer, f"I should call {name}.", self._offer(tool), (call,))
 
     def tool_answer(self) -> Dialogue:
-        question, name, arguments = self._weather()
+        question, city = self._weather()
+        tool, arguments = self._city_tool("weather", city)
         degrees = self.random.randint(-20, 40)
-        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        call = {"type": "function", "function": {"name": tool["function"]["name"], "arguments": arguments}}
         messages = [
             {"role": "user", "content": question},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "content": json.dumps({"temperature": degrees})},
         ]
-        answer = f"It is {degrees} degrees in {arguments['city']}."
-        return Dialogue("tool answer", messages, answer, "The tool has answered.", self._offer(WEATHER), (answer,))
+        answer = f"It is {degrees} degrees in {city}."
+        return Dialogue("tool answer", messages, answer, "The tool has answered.", [tool], (answer,))
+
+    def _city_tool(self, subject: str, city: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A tool that tells the weather or the time of a city, and the arguments of its call. Its name and the name
+        of its parameter vary, so that they have to be read."""
+        name = self.random.choice([f"get_{subject}", f"get_{subject}", f"current_{subject}", f"{subject}_of"])
+        parameter = self.random.choice(["city", "city", "location", "place"])
+        return _tool(name, f"Current {subject} in a city", **{parameter: "string"}), {parameter: city}
 
     def _offer(self, tool: dict[str, Any]) -> list[dict[str, Any]]:
-        others = [other for other in (WEATHER, TIME, ADD, SEARCH) if other is not tool]
-        offered = [tool, *self.random.sample(others, self.random.choice([0, 0, 1, 2]))]
+        others = [self._city_tool("weather", "")[0], self._city_tool("time", "")[0], ADD, SEARCH]
+        others = [other for other in others if other["function"]["description"] != tool["function"]["description"]]
+        offered = [tool, *self.random.sample(others, self.random.choice([0, 0, 0, 1, 1, 2]))]
         self.random.shuffle(offered)
         return offered
 
-    def _weather(self) -> tuple[str, str, dict[str, Any]]:
+    def _weather(self) -> tuple[str, str]:
         city = self._city()
         forms = [
             f"What is the weather in {city}?",
@@ -372,18 +420,19 @@ class Writer:
             f"Is it warm in {city} today?",
             f"What's the weather like in {city}?",
         ]
-        return self.random.choice(forms), "get_weather", {"city": city}
+        return self.random.choice(forms), city
 
     def _city(self) -> str:
         if self.held_out:
             return self.random.choice(HELD_OUT_CITIES)
+        if self.random.random() < 0.3:
+            return self.random.choice(CITIES)
         # made-up names teach it to copy what it never saw
-        return self.random.choice(CITIES) if self.random.random() < 0.3 else self._word().capitalize()
+        return " ".join(self._word().capitalize() for _ in range(self.random.choice([1, 1, 1, 1, 1, 2])))
 
     def _word(self) -> str:
-        return "".join(self.random.choices(SYLLABLES, k=self.random.randint(2, 4))) + self.random.choice(
-            ["", "n", "s", "t", "nki", "rg", "ch"]
-        )
+        draw = self.random.choice
+        return "".join(draw(ONSETS) + draw(VOWELS) + draw(CODAS) for _ in range(self.random.randint(1, 3)))
 
     # -- small talk
 
@@ -408,9 +457,9 @@ class Writer:
         facts: tuple[str, ...] = (),
     ) -> Dialogue:
         messages: list[Message] = []
-        if self.random.random() < 0.25:
+        if self.random.random() < 0.15:
             messages.append({"role": "system", "content": self.random.choice(SYSTEMS)})
-        if not self.held_out and self.random.random() < 0.15:
+        if not self.held_out and self.random.random() < 0.1:
             messages += self._earlier_turn()
         messages.append({"role": "user", "content": question})
         return Dialogue(kind, messages, answer, thought, tools or [], facts)
@@ -440,6 +489,14 @@ def _answer(option: Option, kind: str) -> tuple[str, tuple[str, ...]]:
             listed = ", ".join(f"`{choice}`" for choice in option.choices)
             return f"{name} takes one of {listed}.", (listed,)
     raise ValueError(kind)
+
+
+def _column_difference(a: int, b: int) -> str:
+    borrow = int(a % 10 < b % 10)
+    ones, tens = 10 * borrow + a % 10 - b % 10, a // 10 - borrow - b // 10
+    return (
+        f"{10 * borrow + a % 10} - {b % 10} = {ones}, {a // 10} - {b // 10} - {borrow} = {tens}, so {tens * 10 + ones}."
+    )
 
 
 def _column_sum(a: int, b: int) -> str:
