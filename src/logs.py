@@ -16,13 +16,13 @@ ROOT = __package__  # the parent of all our loggers
 
 
 def set_up_logging(level: str = "info", form: str = "human", stream: TextIO | None = None) -> None:
-    """Send this package's records, and warnings of libraries, to `stream` (default: standard error).
+    """Send this package's records, and warnings of libraries - at `debug` all they say - to `stream` (standard error).
 
     level: debug, info, warning or error. form: human or json.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else HumanFormatter())
-    for name, least in ((ROOT, level.upper()), ("", "WARNING")):
+    for name, least in ((ROOT, level.upper()), ("", "DEBUG" if level == "debug" else "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(least)

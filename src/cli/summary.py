@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..config import Resolved
+from ..config import Measured, Resolved
 from ..engine.api import EngineInfo
 from ..server.text.renderer import Renderer
 
@@ -15,14 +15,14 @@ _INDENT = 12
 def summary(
     resolved: Resolved,
     info: EngineInfo,
+    measured: Measured,
     renderer: Renderer | None,
     port: int,
-    resident_bytes: int | None,
     seconds: float,
 ) -> str:
     """Lines for standard output, the last ones a command to paste.
 
-    renderer: None without a tokenizer. resident_bytes: of the engine's process after warm-up, if it is known.
+    renderer: None without a tokenizer.
     seconds: from the start of the command to now.
     """
     url = base_url(resolved.server.host, port)
@@ -35,11 +35,11 @@ def summary(
         ("context", f"{info.max_model_len} tokens"),
         ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),
         ("batch", f"{info.max_num_seqs} sequences at once, {info.max_num_batched_tokens} tokens per step"),
-        ("weights", f"{size(info.weights_bytes)}, planned {size(memory.weights_bytes)}"),
-        ("KV cache", f"{size(info.kv_cache_bytes)}, planned {size(memory.kv_cache_bytes)}"),
+        ("weights", f"{size(measured.weights_bytes)}, planned {size(memory.weights_bytes)}"),
+        ("KV cache", f"{size(measured.kv_cache_bytes)}, planned {size(memory.kv_cache_bytes)}"),
     ]
-    if resident_bytes is not None:
-        rows.append(("resident", f"{size(resident_bytes)} of engine process, after warm-up"))
+    if measured.resident_bytes is not None:
+        rows.append(("resident", f"{size(measured.resident_bytes)} of engine process, after warm-up"))
     rows += [
         ("kernels" if not index else "", f"{stage}: {why}") for index, (stage, why) in enumerate(info.kernels.items())
     ]

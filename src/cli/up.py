@@ -15,6 +15,7 @@ from typing import Any
 from .. import __version__
 from ..config import (
     DeploymentError,
+    Measured,
     Resolved,
     fetch_model,
     load_deployment,
@@ -111,7 +112,16 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
             raise _Stopped
         view.close()
         port = _port(sockets)
-        ready = summary(resolved, client.info, text[1], port, _resident_bytes(client), view.seconds)
+        info = client.info
+        measured = Measured(
+            weights_bytes=info.weights_bytes,
+            kv_cache_bytes=info.kv_cache_bytes,
+            num_kv_blocks=info.num_blocks,
+            resident_bytes=_resident_bytes(client),
+            phases=info.phases,
+            kernels=info.kernels,
+        )
+        ready = summary(resolved, info, measured, text[1], port, view.seconds)
         return await run_server(resolved, client, text, sockets, on_listening=lambda: say(ready))
     finally:
         await client.close()

@@ -7,7 +7,6 @@ All methods belong to one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 from .api import EngineOutput, FinishReason
 
@@ -76,9 +75,6 @@ class Streams:
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def __iter__(self) -> Iterator[Stream]:
-        return iter(self._open.values())
 
     def open(self, request_id: str) -> Stream:
         self._last_handle = self._last_handle % (2**31 - 1) + 1  # handles travel as int32

@@ -177,6 +177,6 @@ class Measured(Record):
     weights_bytes: int
     kv_cache_bytes: int
     num_kv_blocks: int
-    resident_bytes: int  # of the engine process, after warm-up
+    resident_bytes: int | None  # of the engine process, after warm-up; None where the system does not tell
     phases: dict[str, float]  # start-up phase -> seconds, in order
     kernels: dict[str, str]  # stage -> kernel and why

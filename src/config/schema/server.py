@@ -200,7 +200,8 @@ class ServerConfig(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
         description=(
-            "Least severity that is logged. `debug` tells what each request does and is meant for a person who looks."
+            "Least severity that is logged. `warning` leaves out the line of each finished request; `debug` adds what "
+            "the libraries underneath have to say."
         ),
         examples=["debug"],
         json_schema_extra=about(reload="hot"),
@@ -228,8 +229,8 @@ class ServerConfig(Section):
         "",
         pattern=r"^(/[^\s?#]*[^\s?#/])?$",
         description=(
-            "Path prefix that a reverse proxy strips before it passes a request on, such as /llm; generated URLs get "
-            "it back. Routes themselves do not change."
+            "Path prefix under which a reverse proxy publishes the server, such as /llm. A request that still carries "
+            "it is served as if it did not; for a proxy that strips the prefix nothing needs to be set."
         ),
         examples=["/llm"],
         json_schema_extra=about(reload="process"),

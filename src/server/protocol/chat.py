@@ -114,7 +114,3 @@ def completion(
         "choices": choices,
         "usage": usage,
     }
-
-
-def logprobs_entry(token: str, logprob: float, token_bytes: bytes) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token_bytes)}
