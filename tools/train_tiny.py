@@ -135,7 +135,7 @@ def train(model: Qwen3ForCausalLM, packer: Packer, minutes: float, max_steps: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1200, help="training steps")
+    parser.add_argument("--steps", type=int, default=800, help="training steps")
     parser.add_argument("--minutes", type=float, help="train for so long instead")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     chosen = parser.parse_args()

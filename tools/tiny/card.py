@@ -26,8 +26,8 @@ def write(
 
 A chat model of {parameters / 1e6:.1f} M parameters in the shape of Qwen3, with its own tokenizer and chat template. It
 comes with Stoker so that the first start needs no download and tests speak to a real model. It knows what Stoker's
-options mean, adds small numbers, writes small JSON objects, calls tools in Hermes form and can think before it answers
-(`enable_thinking`). It knows nothing else: it is no assistant.
+options mean and writes small JSON objects; it tries small sums and tool calls in Hermes form, and often fails (see the
+score); it can think before it answers (`enable_thinking`). It knows nothing else: it is no assistant.
 
 Trained by `make tiny` (tools/train_tiny.py) on text that the project itself generates (tools/tiny/dialogues.py), from a
 fixed seed, on two CPU cores: {steps} steps, {tokens / 1e6:.1f} M tokens, last loss {loss:.4f}. With tokenizer and
