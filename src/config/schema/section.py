@@ -22,7 +22,9 @@ def about(
     kind: str | None = None,
     devices: tuple[str, ...] = ("cpu",),
     since: str = "0.1",
-    refused: dict[str, str] | None = None,
+    aliases: tuple[str, ...] = (),
+    refused: str | dict[str, str] | None = None,
+    same: tuple[Any, ...] = (),
 ) -> dict[str, Any]:
     """The `json_schema_extra` of one field.
 
@@ -32,9 +34,16 @@ def about(
         kind: for a text, `path` (relative to the file that wrote it) or `model` (path or hub id).
         devices: where the field has an effect.
         since: first release that has it.
-        refused: values that this build knows and cannot do, each with what to do instead.
+        aliases: further spellings on the command line, such as `-tp`.
+        refused: values that this build knows and cannot do, each with what to do instead. A text instead of a table
+            refuses the whole option, that is, every value but the default, which says what this build does anyway.
+        same: values of a refused option that mean the same as its default.
     """
     extra: dict[str, Any] = {"reload": reload, "devices": list(devices), "since": since}
+    if aliases:
+        extra["aliases"] = list(aliases)
+    if same:
+        extra["same"] = list(same)
     if unit is not None:
         extra["unit"] = unit
     if kind is not None:
