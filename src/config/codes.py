@@ -1,6 +1,6 @@
 """Every error code of reading a deployment: what it means and what to do. `engine explain CODE` prints these pages.
 
-C1xx what was written, M3xx the model's files. Rules across options (Rxxx) are in resolve/rules.py.
+C1xx what was written, M3xx the model's files. Rules across options (Rxxx) are in resolve/rule_tables/.
 """
 
 from __future__ import annotations

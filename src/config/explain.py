@@ -19,7 +19,8 @@ from .load import load_deployment
 from .origin import DEFAULT
 from .resolve.decide import decide
 from .resolve.machine import read_machine_facts
-from .resolve.rules import RULES, STATED, Rule, StatedRule
+from .resolve.rule import Rule, StatedRule
+from .resolve.rules import RULES, STATED
 from .schema.options import Option, options, options_of, sections
 from .source.overrides import read_flag
 from .source.presets import PresetSource, preset_names

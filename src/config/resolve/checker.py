@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ..diagnostics import Diagnostic, Label
 from ..origin import DEFAULT
 from ..schema.options import options
-from .rules import RULES, Rule
+from .rule import Rule
+from .rules import RULES
 from .values import Values
 
 if TYPE_CHECKING:

@@ -9,90 +9,18 @@ import pytest
 
 from stoker.config import ConfigError, Resolved, load_deployment, read_model_facts, resolve
 from stoker.config.resolve.resolve import examine
-from stoker.config.resolve.rules import RULES, STATED, is_loopback
+from stoker.config.resolve.rule_tables.server import is_loopback
+from stoker.config.resolve.rules import RULES, STATED
 from stoker.config.schema.options import options
 
 from ..deployments import GIB, MACHINE
 from ..model_files import write_model
+from .rule_cases import cache, device, load, model, scheduler, server
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": ()})
-# rule -> command lines that break it, command lines that keep it; MODEL and FILE stand for paths
-CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R024": (["--chat-template nowhere.jinja"], ["--chat-template FILE", "--chat-template {{messages}}"]),
-    "R055": (["--skip-tokenizer-init --chat-template {{x}}"], ["--skip-tokenizer-init", "--chat-template {{x}}"]),
-    "R057": (["--max-logprobs -1"], ["--max-logprobs 0"]),
-    "R084": (
-        ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.9"],
-        ["--kv-cache-memory-bytes 1MiB", "--gpu-memory-utilization 0.9"],
-    ),
-    "R085": (
-        [
-            "--num-gpu-blocks-override 64 --kv-cache-memory-bytes 1MiB",
-            "--num-gpu-blocks-override 64 --gpu-memory-utilization 0.9",
-        ],
-        ["--num-gpu-blocks-override 64"],
-    ),
-    "R104": (
-        ["--no-enable-chunked-prefill --max-num-batched-tokens 511"],
-        ["--no-enable-chunked-prefill --max-num-batched-tokens 512", "--max-num-batched-tokens 100"],
-    ),
-    "R105": (
-        ["--max-num-batched-tokens 63", "--max-num-seqs 9 --max-num-batched-tokens 8"],
-        ["--max-num-seqs 9 --max-num-batched-tokens 9", "--max-num-seqs 3000"],
-    ),
-    "R110": (
-        ["--hf-overrides.max_position_embeddings 40000 --no-enable-chunked-prefill"],
-        ["--hf-overrides.max_position_embeddings 32768 --no-enable-chunked-prefill"],
-    ),
-    "R201": (
-        ["--host 0.0.0.0", "--host ::", "--host example.org", "--host 192.168.0.1"],
-        ["--host 127.0.0.9", "--host ::1", "--host localhost", "--host 0.0.0.0 --auth none", "--host :: --api-key k"],
-    ),
-    "R202": (
-        ["--num-gpu-blocks-override 31 --max-model-len 512", "--kv-cache-memory-bytes 1000 --max-model-len 64"],
-        ["--num-gpu-blocks-override 32 --max-model-len 512", "--num-gpu-blocks-override 31"],
-    ),
-    "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
-    "R205": (["--max-model-len 513"], ["--max-model-len 512", "--max-model-len -1"]),
-    "R207": (["--max-model-len 1"], ["--max-model-len 2"]),
-    "R208": (["--auth none --api-key k"], ["--auth none", "--api-key k"]),
-    "R210": (["--num-threads 5"], ["--num-threads 4"]),
-    "R211": (
-        ["--num-gpu-blocks-override 7 --max-num-seqs 8"],
-        ["--num-gpu-blocks-override 8 --max-num-seqs 8", "--num-gpu-blocks-override 7"],
-    ),
-    "R212": (
-        [
-            "--override-generation-config.temprature 1",
-            "--override-generation-config.top_p 0",
-            "--override-generation-config.top_k 1.5",
-            "--override-generation-config.temperature hot",
-            "--override-generation-config.max_tokens 0",
-        ],
-        ["--override-generation-config.top_p 0.5 --override-generation-config.max_new_tokens 9"],
-    ),
-    "R213": (["--body-idle-timeout 121s"], ["--body-idle-timeout 120s"]),
-    "R214": (["--on-engine-death exit --max-engine-restarts 3"], ["--on-engine-death exit", "--max-engine-restarts 3"]),
-    "R215": (
-        ["--disable-frontend-multiprocessing --on-engine-death restart"],
-        ["--disable-frontend-multiprocessing", "--disable-frontend-multiprocessing --on-engine-death exit"],
-    ),
-    "R216": (
-        ["--revision main", "--hf-token x", "--download-dir /nowhere"],
-        ["", "--model Qwen/none --revision main", "--tokenizer Qwen/none --hf-token x"],
-    ),
-    "R217": (["--skip-tokenizer-init --tokenizer MODEL"], ["--tokenizer MODEL", "--skip-tokenizer-init"]),
-    "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
-}
-# rules about a machine that has too little of something
-SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R204": (["--gpu-memory-utilization 0.01"], ["", "--num-gpu-blocks-override 32"]),
-    "R206": (
-        ["--max-model-len 512 --gpu-memory-utilization 0.5"],
-        ["--max-model-len 512", "--gpu-memory-utilization 0.5"],
-    ),
-    "R209": (["--dtype bfloat16"], ["", "--dtype float32"]),
-}
+_TABLES = (model, load, cache, scheduler, device, server)
+CASES = {name: cases for table in _TABLES for name, cases in table.CASES.items()}
+SMALL_CASES = {name: cases for table in _TABLES for name, cases in table.SMALL_CASES.items()}
 SMALL_ALL = {f"{name} small": cases for name, cases in SMALL_CASES.items()}
 
 

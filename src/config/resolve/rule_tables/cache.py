@@ -1,0 +1,79 @@
+"""Rules about the KV cache. How a rule is written: ../rule.py."""
+
+from __future__ import annotations
+
+from ...errors import EXIT_ENVIRONMENT
+from ..rule import Rule, StatedRule
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="R084",
+        title="kv_cache_memory_bytes beats gpu_memory_utilization",
+        fields=("cache.gpu_memory_utilization", "cache.kv_cache_memory_bytes"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.is_written("cache.kv_cache_memory_bytes")
+            and v.is_written("cache.gpu_memory_utilization")
+            and v.num_gpu_blocks_override is None
+        ),
+        message="`cache.gpu_memory_utilization` has no effect beside `cache.kv_cache_memory_bytes`",
+        why="A written size is reserved exactly; the share is only used to work one out.",
+        fixes=("remove one of the two",),
+    ),
+    Rule(
+        id="R085",
+        title="num_gpu_blocks_override beats sizes",
+        fields=("cache.num_gpu_blocks_override", "cache.kv_cache_memory_bytes", "cache.gpu_memory_utilization"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.num_gpu_blocks_override is not None
+            and (v.is_written("cache.kv_cache_memory_bytes") or v.is_written("cache.gpu_memory_utilization"))
+        ),
+        message="with `cache.num_gpu_blocks_override` no other size of the KV cache has an effect",
+        why="The override is meant for tests of preemption and replaces the number worked out from memory.",
+        fixes=("remove `cache.num_gpu_blocks_override`",),
+    ),
+    Rule(
+        id="R203",
+        title="weights and KV cache fit into memory",
+        fields=("cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),
+        needs_model=True,
+        about_machine=True,
+        exit_code=EXIT_ENVIRONMENT,
+        is_broken=lambda v: v.is_kv_written and v.total_bytes > v.machine.available_memory_bytes,
+        message=("weights ({weights}) and KV cache ({kv_cache}) need {total}; this machine has {available} available"),
+        why="The engine would be killed while it starts, or push other programs out of memory.",
+        fixes=("leave `cache.kv_cache_memory_bytes` to auto, or set it to at most {kv_room}", "{smaller_weights}"),
+    ),
+)
+
+STATED: tuple[StatedRule, ...] = (
+    StatedRule(
+        "R083",
+        "the memory share lies in (0, 1]",
+        ("cache.gpu_memory_utilization",),
+        "It binds this instance and takes no notice of other instances' plans, only of what they use already.",
+    ),
+    StatedRule(
+        "R086",
+        "the device chooses the block size",
+        ("cache.block_size",),
+        "auto is 16 on a CPU; any size of the list works on a CPU.",
+    ),
+    StatedRule(
+        "R087", "block sizes are powers of two", ("cache.block_size",), "8, 16, 32, 64 and 128; others are refused."
+    ),
+    StatedRule(
+        "R092",
+        "prefix caching is on unless switched off",
+        ("cache.enable_prefix_caching",),
+        "Kept blocks are given up when space is needed, so it costs no memory.",
+    ),
+    StatedRule(
+        "R221",
+        "auto KV cache is what can be filled",
+        ("cache.kv_cache_memory_bytes",),
+        "The least of: max_num_seqs sequences of max_model_len; 4 GiB, or one sequence of a written max_model_len if "
+        "that is more; what gpu_memory_utilization of the available memory leaves beside the weights.",
+    ),
+)

@@ -1,0 +1,41 @@
+"""Rules about `model`: the command lines that break each one, and those that keep it.
+
+MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a machine that has too little.
+"""
+
+from __future__ import annotations
+
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R055": (["--skip-tokenizer-init --chat-template {{x}}"], ["--skip-tokenizer-init", "--chat-template {{x}}"]),
+    "R057": (["--max-logprobs -1"], ["--max-logprobs 0"]),
+    "R202": (
+        ["--num-gpu-blocks-override 31 --max-model-len 512", "--kv-cache-memory-bytes 1000 --max-model-len 64"],
+        ["--num-gpu-blocks-override 32 --max-model-len 512", "--num-gpu-blocks-override 31"],
+    ),
+    "R205": (["--max-model-len 513"], ["--max-model-len 512", "--max-model-len -1"]),
+    "R207": (["--max-model-len 1"], ["--max-model-len 2"]),
+    "R212": (
+        [
+            "--override-generation-config.temprature 1",
+            "--override-generation-config.top_p 0",
+            "--override-generation-config.top_k 1.5",
+            "--override-generation-config.temperature hot",
+            "--override-generation-config.max_tokens 0",
+        ],
+        ["--override-generation-config.top_p 0.5 --override-generation-config.max_new_tokens 9"],
+    ),
+    "R216": (
+        ["--revision main", "--hf-token x", "--download-dir /nowhere"],
+        ["", "--model Qwen/none --revision main", "--tokenizer Qwen/none --hf-token x"],
+    ),
+    "R217": (["--skip-tokenizer-init --tokenizer MODEL"], ["--tokenizer MODEL", "--skip-tokenizer-init"]),
+    "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
+}
+SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R204": (["--gpu-memory-utilization 0.01"], ["", "--num-gpu-blocks-override 32"]),
+    "R206": (
+        ["--max-model-len 512 --gpu-memory-utilization 0.5"],
+        ["--max-model-len 512", "--gpu-memory-utilization 0.5"],
+    ),
+    "R209": (["--dtype bfloat16"], ["", "--dtype float32"]),
+}
