@@ -15,7 +15,7 @@ import typer
 
 EXIT_WRONG_COMMAND_LINE = 2
 EXIT_ENVIRONMENT = 4
-_TAKES_OVERRIDES = {"up", "serve", "validate", "config"}
+_TAKES_OVERRIDES = {"up", "serve", "validate", "config", "diff"}
 # Typer carries its own copy of Click in newer releases, so its base error is found from a public class.
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -115,10 +115,16 @@ def explain(
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="text, json or md.")] = "text",
     recursive: Annotated[bool, typer.Option("--recursive", help="Every option of a section in full.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every option, one record each.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="What is effective, deprecated and refused.")] = False,
 ) -> None:
     """Say what an option, rule or error code means."""
-    from .explain import run
+    from .explain import run, run_all, run_status
 
+    if every:
+        _exit(run_all(output))
+    if status:
+        _exit(run_status(output))
     _exit(run(" ".join(what or []), output=output, recursive=recursive))
 
 
@@ -132,6 +138,54 @@ def schema(
     from .schema import run
 
     _exit(run(check=check, write=write, draft_07=draft_07))
+
+
+@app.command(epilog=OVERRIDES_HELP)
+def diff(
+    context: typer.Context,
+    old: Annotated[str, typer.Argument(metavar="FILE", help="A deployment, or the URL of a running server.")],
+    new: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="What to compare it with; left out: FILE with the options given here."),
+    ] = None,
+    server_key: Annotated[
+        str | None, typer.Option("--server-key", help="Key for the server; else OPENAI_API_KEY.")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+) -> None:
+    """Show what differs between two deployments, or between a deployment and a running server.
+
+    A running server is always the old side, options given here lie on the new one. Ends with 0 if both say the same,
+    1 if they differ, 2 if one of them cannot be read.
+    """
+    from .diff import run
+
+    _exit(run(old, new, context.obj or [], api_key=server_key, output=output))
+
+
+@app.command()
+def init(
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to write; - prints it.")] = "deploy.yaml",
+    minimal: Annotated[bool, typer.Option("--minimal", help="A dozen lines; this is the default.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every option with what it does, at its default.")] = False,
+    model: Annotated[str, typer.Option("--model", help="Hub id, directory or builtin:tiny.")] = "builtin:tiny",
+    preset: Annotated[str | None, typer.Option("--preset", help="A preset to build on.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a first deployment file."""
+    from .init import run
+
+    _exit(run(file, model=model, preset=preset, is_full=full, is_minimal=minimal, force=force))
+
+
+@app.command()
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell to complete in.")],
+) -> None:
+    """Print a script that makes a shell complete `engine`: verbs, options, values, topics."""
+    from .completion import run
+
+    _exit(run(shell))
 
 
 @app.command()
@@ -178,6 +232,17 @@ def root(
     pass
 
 
+def verbs() -> dict[str, Any]:
+    """Every verb by name, as Typer reads it."""
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return commands
+
+
+def overriding_verbs() -> set[str]:
+    """Verbs that take every option as a flag."""
+    return _TAKES_OVERRIDES
+
+
 def _files(file: str | None, overlays: Sequence[str] | None) -> list[str]:
     return [*([file] if file is not None else []), *(overlays or [])]
 
@@ -201,16 +266,20 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["__complete"]:  # of completion.py; no Typer, which would take longer than a TAB may
+        from .completion import answer
+
+        return answer(words[1:])
     command = typer.main.get_command(app)
-    verbs: dict[str, Any] = command.commands  # type: ignore[attr-defined]
+    known: dict[str, Any] = command.commands  # type: ignore[attr-defined]
     verb = words[0] if words else ""
-    if verb and not verb.startswith("-") and verb not in verbs:
-        return _fail(f"no such command `{verb}`", difflib.get_close_matches(verb, verbs, 3, 0.5))
+    if verb and not verb.startswith("-") and verb not in known:
+        return _fail(f"no such command `{verb}`", difflib.get_close_matches(verb, known, 3, 0.5))
     overrides: list[str] = []
     if verb in _TAKES_OVERRIDES or verb == "explain":
         from .overrides import behind_dashes, own_flags, take_overrides
 
-        own = own_flags(verbs[verb])
+        own = own_flags(known[verb])
         if verb == "explain":
             words = [verb, *behind_dashes(words[1:], own)]
         else:

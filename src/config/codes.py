@@ -155,6 +155,19 @@ _CODES = (
         "Remove one of them.",
     ),
     Code(
+        "C123",
+        "deprecated",
+        "The option is one of an older release, of this program or of one that it takes launch scripts from. It still "
+        "works: what it means today is put in its place.",
+        "Write what the message names; `engine migrate FILE --write` does it for you.",
+    ),
+    Code(
+        "C124",
+        "an old name contradicts the new one",
+        "A deprecated option and the one that took its place are both set, to different values.",
+        "Remove the deprecated one.",
+    ),
+    Code(
         "M301",
         "no such model",
         "The name is no directory with a config.json and no model in the hub's cache on this machine.",

@@ -11,7 +11,7 @@ from typing import Any
 from .load import Deployment, Overridden
 from .origin import DEFAULT, Layer, Origin
 from .resolve.decide import Decisions
-from .schema.options import Option, options
+from .schema.options import Option, live_options
 from .source.scalars import resolve_plain
 
 _PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:+")
@@ -45,7 +45,7 @@ class Effective:
 def effective_values(deployment: Deployment, decisions: Decisions) -> list[Effective]:
     """Every option in the order of the manifest. What waits for the model's files is still `auto`."""
     found: list[Effective] = []
-    for path, option in options().items():
+    for path, option in live_options().items():
         if option.section in decisions.values:
             value = decisions.get(path)
         elif not option.section:

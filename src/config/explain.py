@@ -21,8 +21,8 @@ from .resolve.decide import decide
 from .resolve.machine import read_machine_facts
 from .resolve.rule import Rule, StatedRule
 from .resolve.rules import RULES, STATED
-from .schema.options import Option, options, options_of, sections
-from .source.overrides import read_flag
+from .schema.options import Option, Status, options, options_of, sections
+from .source.overrides import flat_options, read_flag
 from .source.presets import PresetSource, preset_names
 from .suggest import close, normal
 
@@ -89,7 +89,7 @@ def find(what: str, recursive: bool = False) -> list[Page]:
     if what.upper() in all_rules():
         return [rule_page(all_rules()[what.upper()])]
     name = _option_name(what)
-    if name in sections() and not what.startswith("--"):
+    if name in sections() and (not what.startswith("-") or name not in flat_options()):
         pages = [section_page(name)]
         own = name in {option.name for option in options_of(name)}  # `model` is a section and an option in it
         return pages + [
@@ -107,7 +107,7 @@ def find(what: str, recursive: bool = False) -> list[Page]:
 
 def _option_name(what: str) -> str:
     """A flag, variable or path in any spelling as a path or an option's bare name."""
-    if what.startswith("--") and (flag := read_flag(what)):
+    if what.startswith("-") and (flag := read_flag(what)):
         return flag.option.path
     by_variable = {option.variable: option.path for option in options().values() if option.variable}
     return by_variable.get(what.upper(), normal(what).replace("__", "."))
@@ -123,15 +123,17 @@ def option_page(option: Option, here: bool = True) -> Page:
     """`here`: say what `auto` becomes on this machine; False for pages that are read elsewhere."""
     rules = rules_of(option.path)
     facts = [
-        Fact("takes", (option.allowed,)),
+        Fact("status", (_status(option),) if option.status != "effective" else ()),
+        Fact("now", option.replaced_by),
+        Fact("takes", (_takes(option),)),
         Fact("default", (_default(option) if here else _shown_default(option),)),
         Fact("unit", (option.unit,) if option.unit else ()),
         Fact("file", tuple(_file_example(option))),
         Fact("flags", tuple(f"{flag}{_flag_value(option, flag)}" for flag in option.flags)),
         Fact("variable", (f"{option.variable}={_variable_value(option)}",) if option.variable else ()),
         Fact("not here", tuple(f"{value}: {why}" for value, why in option.refused.items())),
-        Fact("change", (RELOAD[option.reload],)),
-        Fact("devices", (", ".join(option.devices),)),
+        Fact("change", (RELOAD[option.reload],) if option.status == "effective" else ()),
+        Fact("devices", (", ".join(option.devices),) if option.devices else ()),
         Fact("since", (option.since,)),
         Fact("rules", tuple(f"{rule.id} {rule.title}" for rule in rules)),
     ]
@@ -145,15 +147,35 @@ def option_page(option: Option, here: bool = True) -> Page:
     )
 
 
+def _status(option: Option) -> str:
+    return f"{option.status}: {option.reason}"
+
+
+def _takes(option: Option) -> str:
+    if option.status != "refused":
+        return option.allowed
+    return " or ".join(as_yaml_value(option.show(value)) for value in option.accepted)
+
+
 def section_page(name: str) -> Page:
+    """Options that do something first, then those that only take their default, then old names."""
     section = sections()[name]
     defaults = {option.name: _shown_default(option) for option in options_of(name)}
-    width = max(map(len, defaults.values()), default=0)
+    width = min(24, max(map(len, defaults.values()), default=0))
     facts = tuple(
-        Fact(option.name, (f"{defaults[option.name]:<{width}}  {first_sentence(option.description)}",))
+        Fact(option.name, (f"{_mark(option)}{defaults[option.name]:<{width}}  {first_sentence(option.description)}",))
+        for status in STATUSES
         for option in options_of(name)
+        if option.status == status
     )
     return Page("section", name, f"section {name}", (section.__doc__ or "").strip(), facts)
+
+
+STATUSES: tuple[Status, ...] = ("effective", "refused", "deprecated")
+
+
+def _mark(option: Option) -> str:
+    return "" if option.status == "effective" else f"({option.status}) "
 
 
 def rule_page(rule: Rule | StatedRule) -> Page:

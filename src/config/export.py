@@ -93,8 +93,15 @@ def _option(option: Option, home: str) -> dict[str, Any]:
     shown: dict[str, Any] = {"description": option.description}
     if not option.is_required and not option.is_secret:
         shown["default"] = option.show(option.default)
-    shown["examples"] = option.examples
-    shown |= {"x-reload": option.reload, "x-devices": list(option.devices), "x-since": option.since}
+    if option.status == "effective":
+        shown["examples"] = option.examples
+    shown |= {"x-status": option.status, "x-reload": option.reload, "x-since": option.since}
+    if option.devices:
+        shown["x-devices"] = list(option.devices)
+    if option.status == "deprecated":
+        shown |= {"deprecated": True, "deprecationMessage": option.reason}
+    if option.status == "refused":
+        shown["description"] = f"{option.description} Not available in this build: {option.reason}."
     if option.unit:
         shown["x-unit"] = option.unit
     return {**shown, "anyOf": [*_values(option, home), {"type": "null"}]}
@@ -103,6 +110,9 @@ def _option(option: Option, home: str) -> dict[str, Any]:
 def _values(option: Option, home: str) -> list[dict[str, Any]]:
     """What the option takes besides null."""
     interpolation = {"$ref": f"#/{home}/Interpolation"}
+    if option.status == "refused":
+        accepted = [list(value) if isinstance(value, tuple) else value for value in option.accepted]
+        return [{"enum": [value for value in accepted if value is not None]}, interpolation]
     if option.is_secret:
         secret: dict[str, Any] = {"$ref": f"#/{home}/Secret"}
         return [secret, {"type": "array", "items": secret}] if option.kind == "texts" else [secret]

@@ -22,6 +22,7 @@ from .schema.server import ServerConfig
 from .schema.types import REDACTED
 from .source.arguments import ArgumentSource
 from .source.check import check, problems
+from .source.deprecated import modernise
 from .source.environment import EnvironmentSource
 from .source.files import FileSource, read_files
 from .source.layer import LayerSource
@@ -126,6 +127,8 @@ def load_deployment(
     for source in (EnvironmentSource(env), ArgumentSource(arguments or {}), command_line(overrides, found)):
         found += source.found
         sources.append(source)
+    for layer in sources:
+        modernise(layer.tree, env, found)
     if preset := _preset(merge(source.tree for source in sources), found):
         sources.insert(0, preset)
     written = merge(source.tree for source in sources)

@@ -57,7 +57,7 @@ class Decisions:
 def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFacts) -> Decisions:
     """Fill every `auto` that can be filled."""
     config = deployment.config
-    sections = ("model", "load", "cache", "scheduler", "device", "server")
+    sections = ("model", "load", "cache", "scheduler", "parallel", "device", "server")
     # getattr, not model_dump: secrets and tuples stay as they are
     values = {
         section: {name: getattr(getattr(config, section), name) for name in type(getattr(config, section)).model_fields}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..diagnostics import Diagnostic, in_order
 from ..errors import ConfigError
+from ..schema.parallel import ParallelConfig
 from .checker import broken_rules
 from .decide import Decisions, decide
 from .facts import read_facts
@@ -65,6 +66,7 @@ def resolve(deployment: Deployment, facts: ModelFacts, machine: MachineFacts) ->
         load=ResolvedLoad.model_validate(sections["load"]),
         cache=ResolvedCache.model_validate(sections["cache"]),
         scheduler=ResolvedScheduler.model_validate(sections["scheduler"]),
+        parallel=ParallelConfig.model_validate(sections["parallel"]),
         device=ResolvedDevice.model_validate(sections["device"]),
         server=ResolvedServer.model_validate(sections["server"]),
         facts=facts,

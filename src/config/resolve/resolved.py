@@ -14,6 +14,7 @@ from ..schema.cache import CacheConfig
 from ..schema.device import DeviceConfig
 from ..schema.load import LoadConfig
 from ..schema.model import ModelConfig
+from ..schema.parallel import ParallelConfig
 from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
 
@@ -145,6 +146,7 @@ class Resolved(Record):
     load: ResolvedLoad
     cache: ResolvedCache
     scheduler: ResolvedScheduler
+    parallel: ParallelConfig
     device: ResolvedDevice
     server: ResolvedServer
     facts: ModelFacts

@@ -7,20 +7,17 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from .section import Section, about
-from .types import Auto, Count, Flag, Share, Size, parse_whole
+from .types import Auto, Count, Flag, Gibibytes, Share, Size, number_or_text
 
 
-def _number_or_text(value: object) -> object:
-    try:
-        return parse_whole(value)
-    except ValueError:
-        return value
+_NO_FP8 = "this build's CPU kernels have no 8-bit formats; write bfloat16, which halves a float32 cache, or auto"
+_NO_STATE_SPACE = "this build runs no state-space (Mamba) layers, so there is no such cache"
 
 
 class CacheConfig(Section):
     """Memory for keys and values of running and remembered sequences."""
 
-    block_size: Annotated[Literal["auto", 8, 16, 32, 64, 128], BeforeValidator(_number_or_text)] = Field(
+    block_size: Annotated[Literal["auto", 8, 16, 32, 64, 128], BeforeValidator(number_or_text)] = Field(
         "auto",
         description=(
             "Tokens held by one KV cache block. Larger blocks make shorter block tables and coarser prefix reuse: "
@@ -66,4 +63,74 @@ class CacheConfig(Section):
         ),
         examples=[False],
         json_schema_extra=about(reload="model"),
+    )
+    prefix_caching_hash_algo: Literal["sha256", "sha256_cbor", "blake2b"] = Field(
+        "sha256",
+        description=(
+            "How blocks of tokens are named for finding shared prefixes. `sha256` is fast; `sha256_cbor` names them so "
+            "that any program with a CBOR library makes the same names, at some two microseconds more per block; "
+            "`blake2b` is about as fast as `sha256` and keeps 16 bytes per block instead of 32."
+        ),
+        examples=["sha256_cbor"],
+        json_schema_extra=about(
+            reload="model",
+            refused={
+                "builtin": "clients could make two prompts with one name; write sha256",
+                "xxhash": "clients could make two prompts with one name, and read each other's cache; write sha256",
+                "xxhash_cbor": "clients could make two prompts with one name; write sha256_cbor",
+            },
+        ),
+    )
+    kv_cache_dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto",
+        description=(
+            "Number format of keys and values. `auto` is the model's own. `bfloat16` beside float32 weights holds "
+            "twice the tokens in the same memory at the cost of some digits; a format other than the model's makes "
+            "attention slower, since plain PyTorch operations then take the place of the fused kernels."
+        ),
+        examples=["bfloat16"],
+        json_schema_extra=about(
+            reload="model",
+            refused={
+                **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), _NO_FP8),
+                "float16": "write bfloat16: same memory, wider range",
+            },
+        ),
+    )
+    calculate_kv_scales: Flag = Field(
+        False,
+        description="Work out the scales of an 8-bit KV cache from the first activations.",
+        examples=[False],
+        json_schema_extra=about(reload="model", devices=(), refused="scales belong to an 8-bit cache; this build has none"),
+    )
+    kv_sharing_fast_prefill: Flag = Field(
+        False,
+        description="For models whose layers share keys and values: let those layers skip the prompt.",
+        examples=[False],
+        json_schema_extra=about(
+            reload="model", devices=(), refused="no model that this build runs shares keys and values between layers"
+        ),
+    )
+    mamba_cache_dtype: Literal["auto", "float32"] = Field(
+        "auto",
+        description="Number format of the convolution and state-space caches of Mamba layers.",
+        examples=["auto"],
+        json_schema_extra=about(reload="model", devices=(), refused=_NO_STATE_SPACE),
+    )
+    mamba_ssm_cache_dtype: Literal["auto", "float32"] = Field(
+        "auto",
+        description="Number format of the state-space part alone.",
+        examples=["auto"],
+        json_schema_extra=about(reload="model", devices=(), refused=_NO_STATE_SPACE),
+    )
+    cpu_offload_gb: Gibibytes = Field(
+        0.0,
+        description="Weights that are kept in the memory of the host and copied to the device in every pass.",
+        examples=[0],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            unit="GiB",
+            refused="on a CPU all weights are in the memory of the host already, and nothing is copied",
+        ),
     )

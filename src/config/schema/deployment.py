@@ -8,23 +8,21 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .cache import CacheConfig
+from .compilation import CompilationConfig
 from .device import DeviceConfig
+from .kv_events import KVEventsConfig
+from .kv_transfer import KVTransferConfig
 from .load import LoadConfig
+from .lora import LoRAConfig
 from .model import ModelConfig
-from .planned import (
-    CompilationConfig,
-    KVEventsConfig,
-    KVTransferConfig,
-    LoRAConfig,
-    MultiModalConfig,
-    ObservabilityConfig,
-    ParallelConfig,
-    SpeculativeConfig,
-    StructuredOutputsConfig,
-)
+from .multimodal import MultiModalConfig
+from .observability import ObservabilityConfig
+from .parallel import ParallelConfig
 from .scheduler import SchedulerConfig
 from .section import about
 from .server import ServerConfig
+from .speculative import SpeculativeConfig
+from .structured_outputs import StructuredOutputsConfig
 from .types import Texts
 
 API_VERSION: Literal["stoker/v1"] = "stoker/v1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -36,4 +36,10 @@ class DeviceConfig(Section):
         ),
         examples=[8],
         json_schema_extra=about(reload="process", unit="threads"),
+    )
+    additional_config: dict[str, Any] = Field(
+        {},
+        description="Settings that are handed to the code of the device as they are.",
+        examples=[{"cast_logits_dtype": "bfloat16"}],
+        json_schema_extra=about(reload="process", devices=(), refused="a CPU has no settings beyond those of `device`"),
     )

@@ -14,12 +14,14 @@ from pydantic_core import PydanticUndefined
 
 from . import types as values
 from .deployment import DeploymentConfig
+from .deprecated import DEPRECATED, Becomes
 from .section import Reload, Section
 from .types import format_duration, format_size
 
 ENV_PREFIX = "ENGINE__"
 FREE_PREFIX = "x-"
 
+Status = Literal["effective", "deprecated", "refused"]
 Kind = Literal["text", "choice", "flag", "whole", "human int", "size", "duration", "number", "texts", "mapping"]
 _ALLOWED = {
     "text": "a text",
@@ -105,10 +107,39 @@ class Option:
         return kind
 
     @property
+    def status(self) -> Status:
+        """Whether it changes what the system does, stands for another option, or takes its default alone."""
+        if "becomes" in self._extra:
+            return "deprecated"
+        return "refused" if isinstance(self._extra.get("refused"), str) else "effective"
+
+    @property
+    def reason(self) -> str:
+        """Why it is refused or deprecated, and what there is instead."""
+        said = self._extra["why"] if self.status == "deprecated" else self._extra.get("refused")
+        return said if isinstance(said, str) else ""
+
+    @property
+    def accepted(self) -> tuple[Any, ...]:
+        """All that a refused option takes: values that say what this build does anyway."""
+        return (self.default, *self._extra.get("same", ()))
+
+    @property
+    def replaced_by(self) -> tuple[str, ...]:
+        """Paths of what a deprecated option is mapped onto, keys of mapping options included."""
+        return tuple(self._extra.get("replaced_by", ()))
+
+    @property
+    def becomes(self) -> Becomes:
+        """What a deprecated option's value means today: values by path. ValueError for one that nothing stands for."""
+        becomes: Becomes = self._extra["becomes"]
+        return becomes
+
+    @property
     def refused(self) -> dict[str, str]:
-        """Values that this build knows and cannot do, each with what to do instead."""
-        refused: dict[str, str] = self._extra.get("refused", {})
-        return refused
+        """Single values that this build knows and cannot do, each with what to do instead."""
+        refused = self._extra.get("refused", {})
+        return refused if isinstance(refused, dict) else {}
 
     @property
     def has_flag(self) -> bool:
@@ -116,25 +147,44 @@ class Option:
         return bool(self.section) or self.name == "preset"
 
     @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+    def aliases(self) -> tuple[str, ...]:
+        """Spellings that do not follow from the name."""
+        return tuple(self._extra.get("aliases", ()))
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether `--name` is enough; the keys of `--speculative-config` and the like need their section."""
+        return not (self.section and sections()[self.section].json_flags)
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Every spelling on the command line, the usual one first."""
         if not self.has_flag:
             return ()
-        spellings = [self.flag]
-        if self.kind == "flag":
-            spellings.append("--no-" + self.name.replace("_", "-"))
+        name = self.name.replace("_", "-")
+        spellings = [f"--{name}"] if self.is_flat else []
+        if self.kind == "flag" and self.is_flat:
+            spellings.append(f"--no-{name}")
+        spellings += self.aliases
         if self.section:
-            spellings.append(f"--{self.section}.{self.name.replace('_', '-')}")
+            spellings += [f"{flag}.{name}" for flag in sections()[self.section].json_flags]
+            spellings.append(f"--{self.section}.{name}")
         return tuple(spellings)
 
     @property
     def variable(self) -> str:
         """Its environment variable; empty if it has none."""
         return ENV_PREFIX + self.path.replace(".", "__").upper() if self.has_flag else ""
+
+    @property
+    def flag(self) -> str:
+        """Its usual spelling on the command line; empty if it has none."""
+        return self.flags[0] if self.flags else ""
+
+    @property
+    def type_name(self) -> str:
+        """For programs: text, choice, flag, whole, human int, size, duration, number, texts, mapping."""
+        return self.kind + "?" * self.is_nullable
 
     @property
     def takes_text(self) -> bool:
@@ -206,23 +256,47 @@ def _adapter(path: str) -> TypeAdapter[Any]:
 
 @cache
 def options() -> dict[str, Option]:
-    """Every option, sections in the order of the manifest."""
+    """Every option that may be written, sections in the order of the manifest, deprecated ones behind the others."""
     found: dict[str, Option] = {}
     for name, info in DeploymentConfig.model_fields.items():
         section = section_class(name)
         if section is None:
             found[name] = _option("", name, info)
         else:
-            for key, field in section.model_fields.items():
+            fields = dict(section.model_fields)
+            if name in DEPRECATED:
+                fields |= DEPRECATED[name].model_fields
+            for key, field in fields.items():
                 option = _option(name, key, field)
                 found[option.path] = option
     return found
 
 
 @cache
+def live_options() -> dict[str, Option]:
+    """Those that a deployment holds in the end: deprecated ones have been mapped onto them."""
+    return {path: option for path, option in options().items() if option.status != "deprecated"}
+
+
+@cache
 def sections() -> dict[str, type[Section]]:
     """Section name -> class, in the order of the manifest."""
     return {name: section for name in DeploymentConfig.model_fields if (section := section_class(name)) is not None}
+
+
+@cache
+def section_option(name: str) -> Option:
+    """A whole section as one mapping, for the flags of `section_flags`."""
+    annotation: Any = dict[str, Any]
+    about: Any = {"reload": "process", "devices": [], "since": "0.1"}
+    description = (sections()[name].__doc__ or "").strip()
+    return _option("", name, FieldInfo(annotation=annotation, description=description, json_schema_extra=about))
+
+
+@cache
+def section_flags() -> dict[str, str]:
+    """Flags that set a whole section as JSON -> its name: `--speculative-config`, `-O`."""
+    return {flag: name for name, section in sections().items() for flag in section.json_flags}
 
 
 def section_class(name: str) -> type[Section] | None:
@@ -232,6 +306,7 @@ def section_class(name: str) -> type[Section] | None:
 
 
 def options_of(section: str) -> list[Option]:
+    """Those of one section, deprecated ones last; the header keys for an empty name."""
     return [option for option in options().values() if option.section == section]
 
 

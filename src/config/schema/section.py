@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -10,7 +10,12 @@ Reload = Literal["hot", "model", "process"]
 
 
 class Section(BaseModel):
-    """One section of the manifest: frozen, unknown keys refused, defaults checked like written values."""
+    """One section of the manifest: frozen, unknown keys refused, defaults checked like written values.
+
+    json_flags: flags that set the whole section, as JSON or by dotted keys; its options then have no flags without it.
+    """
+
+    json_flags: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
 

@@ -144,13 +144,23 @@ def _serialize_secret(secret: SecretStr, info: SerializationInfo) -> str:
     return secret.get_secret_value() if (info.context or {}).get("reveal_secrets") else REDACTED
 
 
+def number_or_text(value: Any) -> Any:
+    """For options that take words and numbers: "16" is the number."""
+    try:
+        return parse_whole(value)
+    except ValueError:
+        return value
+
+
 def parse_one_or_more(value: Any) -> Any:
     """A list field takes a single value as a list of one."""
-    return (value,) if isinstance(value, str | SecretStr) else value
+    return (value,) if isinstance(value, str | int | float | SecretStr) else value
 
 
 Flag = Annotated[bool, Strict()]  # true or false, never 1 or "yes": what the file says is what is meant
 Whole = Annotated[int, BeforeValidator(parse_whole)]
+NumberFromZero = Annotated[float, BeforeValidator(parse_number), Field(ge=0, allow_inf_nan=False)]
+Gibibytes = NumberFromZero  # options that other systems count in GiB keep their unit
 Share = Annotated[float, BeforeValidator(parse_number), Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1, le=2**31 - 1)]
 HumanInt = Annotated[int, BeforeValidator(parse_human_int), Field(ge=1, le=2**48)]
@@ -158,5 +168,7 @@ ContextLen = Annotated[HumanInt | Auto, BeforeValidator(lambda value: "auto" if 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=2**60)]
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(parse_one_or_more)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(parse_one_or_more)]
+Numbers = Annotated[tuple[NumberFromZero, ...], BeforeValidator(parse_one_or_more)]
 Secret = Annotated[SecretStr, PlainSerializer(_serialize_secret, return_type=str)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(parse_one_or_more)]

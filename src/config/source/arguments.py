@@ -7,12 +7,12 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
-from ..schema.options import options
+from ..schema.options import options, section_flags, section_option
 from ..suggest import close, did_you_mean
 from .layer import LayerSource
 from .overrides import flat_options
 from .text import SourceText, Span
-from .values import json_node, place
+from .values import json_node, place, section_node
 
 
 class ArgumentSource(LayerSource):
@@ -21,7 +21,8 @@ class ArgumentSource(LayerSource):
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         super().__init__()
         for name, value in arguments.items():
-            option = options().get(name) or flat_options().get(name)
+            section = section_flags().get("--" + name.replace("_", "-"))
+            option = section_option(section) if section else options().get(name) or flat_options().get(name)
             text = SourceText(Layer.ARGUMENT, name, [f"{name}={value!r}".replace("\n", " ")])
             if option is None or not option.has_flag:
                 text.lines = [name]
@@ -35,4 +36,8 @@ class ArgumentSource(LayerSource):
             span = Span(text, 1, len(name) + 2, 1, len(text.lines[0]) + 1)
             if option.is_secret:
                 text.hide(span)
-            place(self.tree, option, json_node(value, span))
+            node = json_node(value, span)
+            if section is None or value is None:
+                place(self.tree, option, node)
+            elif known := section_node(section, node, name, self.found):
+                place(self.tree, option, known)

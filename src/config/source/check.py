@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def problems(node: Node) -> list[Diagnostic]:
 
 def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagnostic]) -> Any:
     """The typed value of a node that is not null. After a finding, which is added to `found`, None."""
+    if option.status == "refused":
+        return _check_refused(option, node, found)
     try:
         raw = _secret(option, node, env) if option.is_secret else _raw(option, node)
     except SecretError as error:
@@ -63,6 +66,32 @@ def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagno
     except ValidationError as error:
         found.append(_finding(option, node, error))
         return None
+
+
+def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
+    """Only what says what this build does anyway; anything else is refused, whether it could be read or not."""
+    with contextlib.suppress(ValidationError):
+        value = option.adapter.validate_python(_raw(option, node))
+        if value in option.accepted:
+            return value
+    shown = f"{option.path}: {node.text}" if node.text is not None else option.path
+    said = option.reason
+    if accepted := [as_word(value) for value in option.accepted if value not in (None, (), {})]:
+        said += f"; it takes {' or '.join(accepted)}"
+    found.append(
+        Diagnostic(
+            code="C118",
+            message=f"`{shown[:_MAX_SHOWN]}` is not available in this build",
+            path=option.path,
+            labels=(Label(node.span, said),),
+        )
+    )
+    return None
+
+
+def as_word(value: Any) -> str:
+    """As YAML writes it on a line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _raw(option: Option, node: Node) -> Any:

@@ -6,6 +6,7 @@
     --hf-overrides '{"a": 1}'  --hf-overrides.rope_theta 1e6  JSON, whole and by key; parts are merged in order
     --served-model-name a b    --served-model-name+ c         a list; + adds to it, += takes several with commas
     --max-num-seqs!                                           unset: what weaker layers say does not count
+    -tp 2  -O3  -O.level=3  --speculative-config '{...}'      short names; whole sections, like mappings
 
 Every word is accounted for: what is no option, no flag of the command and no file is an error with suggestions.
 """
@@ -20,14 +21,15 @@ from functools import cache
 
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
-from ..schema.options import Option, options, sections
+from ..schema.options import Option, options, section_flags, section_option, sections
 from ..suggest import close, did_you_mean, normal
 from .layer import LayerSource
 from .node import Node
 from .scalars import resolve_plain
 from .text import SourceText, Span
-from .values import json_or_text, place, read_text
+from .values import json_or_text, place, read_text, section_node
 
+_LEVEL = re.compile(r"-O([0-9]+)")
 _NUMBER = re.compile(r"-[0-9.]")
 _FILE_ENDINGS = (".yaml", ".yml")
 _BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
@@ -58,23 +60,42 @@ class Override:
 @cache
 def flat_options() -> dict[str, Option]:
     """Option by its name, for flags without a section."""
-    return {option.name: option for option in options().values() if option.has_flag}
+    return {option.name: option for option in options().values() if option.has_flag and option.is_flat}
 
 
-def all_flags() -> list[str]:
-    return [flag for option in options().values() for flag in option.flags]
+@cache
+def all_flags() -> dict[str, Option]:
+    """Every spelling."""
+    flags = {flag: section_option(name) for flag, name in section_flags().items()}
+    return flags | {flag: option for option in options().values() for flag in option.flags}
+
+
+@cache
+def _aliases() -> dict[str, Option]:
+    return {alias: option for option in options().values() for alias in option.aliases}
 
 
 def read_flag(word: str) -> Flag | None:
-    """What `--word` sets; None if no option is spelt so."""
-    name, equals, value = word.removeprefix("--").partition("=")
+    """What `--word` or `-word` sets; None if no option is spelt so."""
+    if level := _LEVEL.fullmatch(word):
+        return Flag(options()["compilation.level"], (), "-O", level[1])
+    name, equals, value = word.partition("=")
     appends, unsets = name.endswith("+"), name.endswith("!")
     first, *keys = name.rstrip("+!").split(".") if appends or unsets else name.split(".")
     spelling, attached = word[: len(word) - len(value) - len(equals)], value if equals else None
-    first = first.replace("-", "_")
-    if first in sections() and keys:
-        option = options().get(f"{first}.{keys[0].replace('-', '_')}")
+    alias = "-" * (2 if word.startswith("--") else 1) + first.lstrip("-").replace("_", "-")
+    first = first.removeprefix("--").replace("-", "_")
+    section = section_flags().get(alias) or (first if first in sections() else None)
+    option: Option | None
+    if section is not None and keys:
+        option = options().get(f"{section}.{keys[0].replace('-', '_')}")
         keys = keys[1:]
+    elif alias in section_flags():
+        option = section_option(section_flags()[alias])
+    elif alias in _aliases():
+        option = _aliases()[alias]
+    elif not word.startswith("--"):
+        return None
     else:
         option = flat_options().get(first)
         if option is None and first.startswith("no_") and not keys:
@@ -112,7 +133,7 @@ def split_words(
             mine += words[index : index + count]
             index += count
             continue
-        flag = read_flag(word) if word.startswith("--") else None
+        flag = read_flag(word)
         if flag is None:
             found.append(_unknown(words, index, own))
             index += 1
@@ -189,6 +210,8 @@ class OverrideSource(LayerSource):
             node = Node(resolve_plain(text), span, text=text, is_plain=True)
         elif flag.keys:
             node = json_or_text(override.values[0], span)
+        elif option.path in sections():
+            return section_node(option.path, json_or_text(override.values[0], span), flag.spelling, self.found)
         elif option.kind == "texts" and len(override.values) > 1:
             node = Node([_item(option, value, span) for value in override.values], span)
         else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from ..diagnostics import Diagnostic, Label
 from ..schema.options import Option
+from .keys import known_part
 from .merge import merge_nodes
 from .node import Node, Tree
 from .scalars import resolve_plain
@@ -43,6 +45,18 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
         parts = text.split(separator) if separator else [text]
         return Node([Node(part.strip(), span, text=part.strip()) for part in parts], span)
     return Node(resolve_plain(text), span, text=text, is_plain=True)
+
+
+def section_node(section: str, node: Node, spelling: str, found: list[Diagnostic]) -> Node | None:
+    """A whole section given as one value; a bare number is the level of `compilation`. None after a finding."""
+    if isinstance(node.value, int) and section == "compilation":
+        node = Node({"level": node}, node.span)
+    if not isinstance(node.value, dict):
+        label = Label(node.span, "allowed: a JSON object")
+        message = f"`{spelling}` takes the keys of `{section}`"
+        found.append(Diagnostic(code="C121", message=message, path=section, labels=(label,)))
+        return None
+    return known_part(Node({section: node}, node.span), found)[section]
 
 
 def load_json(text: str) -> object:

@@ -1,0 +1,81 @@
+"""Deprecated options of a layer: warned about, and replaced by what they mean today.
+
+This happens before layers are merged, so an old name is exactly as strong as the new one in its place would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..diagnostics import Diagnostic, Label
+from ..schema.options import Option, options
+from .check import check, problems
+from .node import Node, Tree
+from .values import json_node, place
+
+
+def modernise(tree: Tree, env: Mapping[str, str], found: list[Diagnostic]) -> None:
+    """Take deprecated options out of a layer's tree and put what they become into it."""
+    for section in [node for node in tree.values() if isinstance(node.value, dict)]:
+        assert isinstance(section.value, dict)
+        for name in list(section.value):
+            option = next((o for o in _deprecated(name) if tree.get(o.section) is section), None)
+            if option is not None:
+                _replace(tree, option, section.value.pop(name), env, found)
+
+
+def _deprecated(name: str) -> list[Option]:
+    return [option for option in options().values() if option.name == name and option.status == "deprecated"]
+
+
+def _replace(tree: Tree, option: Option, node: Node, env: Mapping[str, str], found: list[Diagnostic]) -> None:
+    found.append(_warning(option, node))
+    if node.is_null:
+        return
+    if unknown := problems(node):
+        found += unknown
+        return
+    before = len(found)
+    value = check(option, node, env, found)
+    if len(found) > before:
+        return
+    try:
+        values = option.becomes(value)
+    except ValueError as error:
+        message = f"`{option.path}: {node.text}` has nothing that stands for it"
+        found.append(Diagnostic(code="C118", message=message, path=option.path, labels=(Label(node.span, str(error)),)))
+        return
+    for path, new in values.items():
+        _put(tree, option, path, _as_written(node, value, new), found)
+
+
+def _as_written(node: Node, value: Any, new: Any) -> Node:
+    """The same node where the value stays the same, so that `0123` stays the text it is."""
+    return node if new is value else json_node(new, node.span)
+
+
+def _put(tree: Tree, old: Option, path: str, node: Node, found: list[Diagnostic]) -> None:
+    section, name, *keys = path.split(".")
+    option = options()[f"{section}.{name}"]
+    for key in reversed(keys):
+        node = Node({key: node}, node.span)
+    home = tree.get(section)
+    there = home.value.get(name) if home is not None and isinstance(home.value, dict) else None
+    if there is not None and not keys and there.plain() != node.plain():
+        labels = (Label(node.span, "the old name"), Label(there.span, "the new one"))
+        message = f"`{old.path}` and `{option.path}` mean the same and say different things"
+        found.append(Diagnostic(code="C124", message=message, path=old.path, labels=labels))
+        return
+    place(tree, option, node)
+
+
+def _warning(option: Option, node: Node) -> Diagnostic:
+    return Diagnostic(
+        code="C123",
+        severity="warning",
+        message=f"`{option.path}` is deprecated",
+        path=option.path,
+        labels=(Label(node.key or node.span, option.reason),),
+        suggestions=option.replaced_by,
+    )
