@@ -19,8 +19,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.engine.kernels import KernelSet
-from stoker.engine.kernels.cpu.features import choose_level, this_cpu, wanted_level
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.kernel_set import select_kernels
 

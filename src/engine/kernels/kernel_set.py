@@ -10,10 +10,18 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ...config.cpu_features import (
+    STAGES,
+    NoKernels,
+    choose_level,
+    stage_table,
+    takes_heads,
+    this_cpu,
+    wanted_level,
+)
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
 from .count_above import CountAbove, count_above_cpu, count_above_reference
-from .cpu.features import NoKernels, choose_level, this_cpu, wanted_level
-from .cpu.library import CpuLibrary, load_library, supports
+from .cpu.library import CpuLibrary, load_library
 from .draw import Draw, draw_cpu, draw_reference
 from .linear import (
     Embed,
@@ -26,7 +34,7 @@ from .linear import (
     pack_linear_cpu,
     pack_linear_reference,
 )
-from .paged_attention import MAX_HEAD_DIM, PagedAttention, paged_attention_cpu, paged_attention_reference
+from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .silu_and_mul import SiluAndMul, silu_and_mul_cpu, silu_and_mul_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
@@ -52,9 +60,6 @@ class KernelSet:
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
 
-STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling")
-
-
 def select_kernels(
     device: torch.device | str, dtype: torch.dtype, head_dim: int, features: str | None = None
 ) -> KernelSet:
@@ -64,7 +69,7 @@ def select_kernels(
         device: where the model runs.
         dtype: of weights, activations and KV cache.
         head_dim: numbers per attention head.
-        features: `auto`, a level of cpu/features.py, or `torch`; None for what STOKER_CPU_FEATURES says.
+        features: `auto`, a level of config/cpu_features.py, or `torch`; None for what STOKER_CPU_FEATURES says.
     Returns:
         The set; its table names the choice and the reason for every stage.
 
@@ -75,8 +80,7 @@ def select_kernels(
         return KernelSet(table=dict.fromkeys(STAGES, f"torch: the only kernels for {device.type}"))
     try:
         level, reason = choose_level(features or wanted_level(), this_cpu())
-        if not supports(dtype):
-            raise NoKernels(f"no C++ kernels for {dtype}")
+        stage_table("", _name(dtype), head_dim)  # before a compiler runs for nothing
         library = load_library(level)
     except NoKernels as error:
         return KernelSet(table=dict.fromkeys(STAGES, f"torch: {error}"))
@@ -87,15 +91,9 @@ def select_kernels(
 
 def cpu_kernels(library: CpuLibrary, dtype: torch.dtype, head_dim: int, chosen: str) -> KernelSet:
     """The library's ops, and torch's where it has none for these shapes. chosen: what the table says of the library."""
-    table = dict.fromkeys(STAGES, chosen)
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
-    if head_dim % 16 or head_dim > MAX_HEAD_DIM:
+    if not takes_heads(head_dim):
         rope, attention = rope_and_store_reference, paged_attention_reference
-        table["rope_and_store"] = table["paged_attention"] = (
-            f"torch: heads of {head_dim} numbers; the C++ kernels take multiples of 16 up to {MAX_HEAD_DIM}"
-        )
-    if dtype != torch.bfloat16:
-        table["linear"] = f"torch: its product of {dtype} matrices"
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
         pack_linear=pack_linear_cpu(library),
@@ -109,8 +107,12 @@ def cpu_kernels(library: CpuLibrary, dtype: torch.dtype, head_dim: int, chosen: 
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         set_num_threads=_set_num_threads(library),
-        table=table,
+        table=stage_table(chosen, _name(dtype), head_dim),
     )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _set_num_threads(library: CpuLibrary) -> Callable[[int], None]:

@@ -10,8 +10,6 @@ import torch.nn.functional as F
 
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
-MAX_HEAD_DIM = 256  # cpu/attention.h
-
 
 class AttentionStep(Protocol):
     """What attention reads of a step (layers/step_input.py holds the whole of it): R rows, T query tokens."""
@@ -85,7 +83,7 @@ def paged_attention_reference(
 
 
 def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttention:
-    """For heads whose width is a multiple of 16, at most MAX_HEAD_DIM."""
+    """For heads whose width is a multiple of 16, at most config.cpu_features.MAX_HEAD_DIM."""
     call = library.op("paged_attention", dtype, [POINTER] * 7 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
     everything = 2**62
 

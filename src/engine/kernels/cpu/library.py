@@ -1,7 +1,7 @@
 """The C++ kernels as a shared library: built by the system's compiler on first use, cached, loaded through ctypes.
 
-One library per level of features.py. It has a plain C interface and is not linked to torch, so one build serves every
-torch version; its threads are those of the OpenMP runtime that torch has loaded (parallel.h).
+One library per level of config/cpu_features.py. It has a plain C interface and is not linked to torch, so one build
+serves every torch version; its threads are those of the OpenMP runtime that torch has loaded (parallel.h).
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from typing import Any
 
 import torch
 
-from .features import Level, NoKernels
+from ....config.cpu_features import Level, NoKernels, find_compiler
 
 SOURCES = Path(__file__).parent
-COMPILERS = ("c++", "g++", "clang++")
 # -ffp-contract=fast: multiply-adds in one rounding, which gcc does unasked and clang does not.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast")
 BUILD_TIMEOUT_S = 300
@@ -51,10 +50,6 @@ class CpuLibrary:
     def op(self, name: str, dtype: torch.dtype, arguments: Sequence[Any]) -> Callable[..., Any]:
         """The op's function for one type of numbers."""
         return self.function(f"{name}_{_SUFFIXES[dtype]}", arguments)
-
-
-def supports(dtype: torch.dtype) -> bool:
-    return dtype in _SUFFIXES
 
 
 def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
@@ -99,16 +94,6 @@ def _open(level: Level, compiler: str, folder: Path) -> tuple[Path, float | None
         path.unlink()
     path, build_seconds = _built(level, compiler, folder)
     return path, build_seconds, ctypes.CDLL(str(path))
-
-
-def find_compiler() -> str:
-    """CXX if it is set, else the first of COMPILERS on the path. Raises NoKernels if there is none."""
-    names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
-    for name in names:
-        found = shutil.which(name)
-        if found:
-            return found
-    raise NoKernels(f"no C++ compiler found (looked for {', '.join(names)})")
 
 
 def default_cache_dir() -> Path | None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from stoker.engine.kernels.cpu.features import LEVELS, Level, NoKernels, this_cpu
+from stoker.config.cpu_features import LEVELS, Level, NoKernels, this_cpu
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.kernel_set import KernelSet, cpu_kernels
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from stoker.config.cpu_features import STAGES
 from stoker.engine.kernels import KernelSet, select_kernels
-from stoker.engine.kernels.kernel_set import STAGES
 
 from .levels import LEVEL_NAMES, kernels_of
 
@@ -45,7 +45,7 @@ def test_the_table_names_level_and_reason():
 @CPP
 def test_float32_products_and_odd_heads_stay_with_torch_and_the_table_says_so():
     table = select_kernels("cpu", torch.float32, 20, features="portable").table
-    assert table["linear"] == "torch: its product of torch.float32 matrices"
+    assert table["linear"] == "torch: its product of float32 matrices"
     for stage in ("rope_and_store", "paged_attention"):
         assert table[stage] == "torch: heads of 20 numbers; the C++ kernels take multiples of 16 up to 256"
     assert table["add_rms_norm"].startswith("c++ portable")
@@ -54,7 +54,7 @@ def test_float32_products_and_odd_heads_stay_with_torch_and_the_table_says_so():
 @CPP
 def test_numbers_that_have_no_kernels_stay_with_torch():
     table = select_kernels("cpu", torch.float16, 64, features="portable").table
-    assert set(table.values()) == {"torch: no C++ kernels for torch.float16"}
+    assert set(table.values()) == {"torch: no C++ kernels for float16"}
 
 
 def test_other_devices_have_their_own_line():

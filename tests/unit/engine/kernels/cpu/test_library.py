@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from stoker.config.cpu_features import Level, NoKernels, find_compiler
 from stoker.engine.kernels.cpu import library
-from stoker.engine.kernels.cpu.features import Level, NoKernels
-from stoker.engine.kernels.cpu.library import default_cache_dir, find_compiler, load_library
+from stoker.engine.kernels.cpu.library import default_cache_dir, load_library
 
 TINY = """
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,7 +1,7 @@
-"""Which level of instructions the kernels may use: read from the CPU, or set by STOKER_CPU_FEATURES.
+"""Which kernels a CPU gets: its level of instructions, or the one in STOKER_CPU_FEATURES, and what each op runs then.
 
 A level is a set of compiler flags. The library of a level holds every kernel in the form that is best with these
-instructions; it runs on any CPU that has them, whatever machine it was built on.
+instructions; it runs on any CPU that has them, whatever machine it was built on. No torch: a plan chooses here too.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "STOKER_CPU_FEATURES"
+COMPILERS = ("c++", "g++", "clang++")
+STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling")
+MAX_HEAD_DIM = 256  # engine/kernels/cpu/attention.h
+KERNEL_DTYPES = ("float32", "bfloat16")
 _CPUINFO = Path("/proc/cpuinfo")
 _AVX2 = ("avx2", "fma")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq")
@@ -117,3 +122,46 @@ def choose_level(wanted: str, cpu: Cpu) -> tuple[Level, str]:
 
 def wanted_level() -> str:
     return os.environ.get(VARIABLE, "auto") or "auto"
+
+
+def find_compiler() -> str:
+    """CXX if it is set, else the first of COMPILERS on the path. Raises NoKernels if there is none."""
+    names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS
+    for name in names:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise NoKernels(f"no C++ compiler found (looked for {', '.join(names)})")
+
+
+def takes_heads(head_dim: int) -> bool:
+    """Whether the C++ kernels attend with heads of so many numbers."""
+    return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
+
+
+def stage_table(chosen: str, dtype: str, head_dim: int) -> dict[str, str]:
+    """What each stage runs and why, once the C++ library is there.
+
+    chosen: what is said of a stage that the library takes.
+    Raises NoKernels for a dtype that the library does not have.
+    """
+    if dtype not in KERNEL_DTYPES:
+        raise NoKernels(f"no C++ kernels for {dtype}")
+    table = dict.fromkeys(STAGES, chosen)
+    if not takes_heads(head_dim):
+        table["rope_and_store"] = table["paged_attention"] = (
+            f"torch: heads of {head_dim} numbers; the C++ kernels take multiples of 16 up to {MAX_HEAD_DIM}"
+        )
+    if dtype != "bfloat16":
+        table["linear"] = f"torch: its product of {dtype} matrices"
+    return table
+
+
+def planned_kernels(dtype: str, head_dim: int) -> dict[str, str]:
+    """The table that a start on this machine will print, as far as it is known before the library is built."""
+    try:
+        level, reason = choose_level(wanted_level(), this_cpu())
+        find_compiler()
+        return stage_table(f"c++ {level.name}: {reason}", dtype, head_dim)
+    except (NoKernels, ValueError) as error:
+        return dict.fromkeys(STAGES, f"torch: {error}")

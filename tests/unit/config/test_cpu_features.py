@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from stoker.engine.kernels.cpu import features
-from stoker.engine.kernels.cpu.features import LEVELS, Cpu, NoKernels, choose_level, this_cpu
+from stoker.config import cpu_features as features
+from stoker.config.cpu_features import LEVELS, Cpu, NoKernels, choose_level, this_cpu
 
 AVX2 = {"avx2", "fma"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}

@@ -1,0 +1,78 @@
+"""What a deployment asks of a device: the written values, and what `auto` becomes on it.
+
+On this machine, for a model that this build runs, that is what resolve/decide.py decided. For other devices and other
+models the few values that memory depends on are filled here, by the same rules with the device's own defaults.
+"""
+
+from __future__ import annotations
+
+from ..resolve.decide import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions
+from ..resolve.resolved import Record
+from .devices import DeviceProfile
+from .model import PlannedModel
+
+GPU_NUM_SEQS = 256
+GPU_BATCHED_TOKENS = ((70 << 30, 8192), (0, 2048))  # R103: cards that compute faster take longer steps
+GPU_BLOCK_SIZE = 16
+
+
+class Ask(Record):
+    """None: for the plan to find out."""
+
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int | None
+    memory_share: float
+    kv_cache_bytes: int | None
+    num_kv_blocks: int | None = None
+    has_graphs: bool = True
+    tensor_parallel_size: int = 1
+    quantization: str | None = None  # one that the checkpoint does not have
+
+
+def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> Ask:
+    def written(path: str) -> object:
+        return decisions.get(path) if decisions.is_written(path) and decisions.get(path) != "auto" else None
+
+    def number(path: str) -> int | None:
+        value = written(path)
+        return value if isinstance(value, int) and value >= 0 else None
+
+    dtype = written("model.dtype")
+    dtype = dtype if isinstance(dtype, str) else auto_dtype(model, device)
+    length = number("model.max_model_len")
+    seqs = number("scheduler.max_num_seqs") or (GPU_NUM_SEQS if device.is_gpu else MAX_NUM_SEQS["cpu"])
+    tokens = number("scheduler.max_num_batched_tokens") or max(_batched_tokens(device), seqs)
+    if not decisions.get("scheduler.enable_chunked_prefill"):
+        tokens = max(tokens, length or model.limit)
+    return Ask(
+        dtype=dtype,
+        kv_dtype=dtype,
+        block_size=number("cache.block_size") or GPU_BLOCK_SIZE,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=length,
+        memory_share=decisions.get("cache.gpu_memory_utilization"),
+        kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
+        num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
+        has_graphs=device.is_gpu and not decisions.values["model"].get("enforce_eager", False),
+    )
+
+
+def auto_dtype(model: PlannedModel, device: DeviceProfile) -> str:
+    """The checkpoint's own; float16 becomes float32 on a CPU, and what a GPU lacks becomes float16 there."""
+    stored = model.checkpoint_dtype
+    if device.is_gpu:
+        if stored == "float32" or (stored == "bfloat16" and not device.has_bfloat16):
+            return "bfloat16" if device.has_bfloat16 else "float16"
+        return stored
+    return "float32" if stored == "float16" else stored
+
+
+def _batched_tokens(device: DeviceProfile) -> int:
+    if not device.is_gpu:
+        return MAX_NUM_BATCHED_TOKENS["cpu"]
+    return next(tokens for memory, tokens in GPU_BATCHED_TOKENS if device.memory >= memory)

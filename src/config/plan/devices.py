@@ -1,0 +1,114 @@
+"""Devices that a deployment can be planned for: this machine, those of device_profiles/*.yaml, or a user's file."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
+from ..resolve.resolved import MachineFacts, Record
+from ..schema.types import Size
+
+THIS_MACHINE = "this-machine"
+
+
+class DeviceProfile(Record):
+    """What planning must know of a device. In a file of your own: the same keys."""
+
+    name: str
+    title: str = ""
+    kind: Literal["cpu", "cuda", "rocm"] = "cuda"
+    memory: Size = Field(description="What a program can have, driver's share taken off; not the number on the box.")
+    bandwidth_gb_per_s: float = Field(gt=0, description="Memory bandwidth, 10**9 bytes per second.")
+    bf16_tflops: float = Field(gt=0, description="Dense bfloat16 (float16 if it has none), 10**12 operations a second.")
+    fp8_tflops: float | None = Field(None, gt=0, description="The same in FP8; unset: the device has none.")
+    has_bfloat16: bool = True
+    uncertainty: float = Field(1.0, ge=1, description="By what factor the two speeds may be wrong, either way.")
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind != "cpu"
+
+    @property
+    def shown(self) -> str:
+        return self.title or self.name
+
+
+class DeviceProblem(Exception):
+    """No such profile, or a file that is none."""
+
+
+@cache
+def profiles() -> dict[str, DeviceProfile]:
+    """The profiles of the package, smallest memory first."""
+    found: list[DeviceProfile] = []
+    for entry in sorted(files(f"{__package__}.device_profiles").iterdir(), key=lambda file: file.name):
+        if entry.name.endswith(".yaml"):
+            found += [DeviceProfile.model_validate(values) for values in yaml.safe_load(entry.read_text("utf-8"))]
+    return {profile.name: profile for profile in sorted(found, key=lambda profile: profile.memory)}
+
+
+def find_profile(name: str, machine: MachineFacts) -> DeviceProfile:
+    """By the name of a profile, `this-machine`, or a YAML file. Raises DeviceProblem with the next step."""
+    if name == THIS_MACHINE:
+        return this_machine(machine)
+    wanted = name.lower().replace("_", "-").replace(" ", "-")
+    if wanted in profiles():
+        return profiles()[wanted]
+    path = Path(name).expanduser()
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return _read_file(path)
+    close = difflib.get_close_matches(wanted, profiles(), 3, 0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join([THIS_MACHINE, *profiles()])}"
+    raise DeviceProblem(f"no device profile `{name}`; {hint} Or name a YAML file of your own")
+
+
+def _read_file(path: Path) -> DeviceProfile:
+    try:
+        values: Any = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise DeviceProblem(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise DeviceProblem(f"{path}{f':{mark.line + 1}' if mark else ''}: no YAML") from None
+    if not isinstance(values, dict):
+        raise DeviceProblem(f"{path}: a device profile is a mapping with {', '.join(_required())}")
+    try:
+        return DeviceProfile.model_validate({"name": path.stem, **values})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise DeviceProblem(f"{path}: `{key}`: {first['msg']}; a profile has {', '.join(_required())}") from None
+
+
+def _required() -> list[str]:
+    return [name for name, field in DeviceProfile.model_fields.items() if field.is_required() and name != "name"]
+
+
+# Of one core, what src/engine/kernels/cpu does with each level: from benchmarks/cpu_kernels.py on several servers.
+_GFLOPS = {"amx": 700.0, "avx512_bf16": 250.0, "avx512": 150.0, "avx2": 45.0, "portable": 8.0}
+_CORE_GB_PER_S, _MOST_GB_PER_S = 14.0, 250.0  # one core reads so much; a socket's channels end it
+
+
+def this_machine(machine: MachineFacts) -> DeviceProfile:
+    """This machine as a device. Its speeds are guessed from cores and instruction sets, hence the uncertainty."""
+    try:
+        level = choose_level(wanted_level(), this_cpu())[0].name
+    except (NoKernels, ValueError):
+        level = "avx2"
+    return DeviceProfile(
+        name=THIS_MACHINE,
+        title=f"{machine.cpu_name or machine.architecture}, {machine.num_cores} cores",
+        kind="cpu",
+        memory=machine.available_memory_bytes,
+        bandwidth_gb_per_s=min(_MOST_GB_PER_S, machine.num_cores * _CORE_GB_PER_S),
+        bf16_tflops=machine.num_cores * _GFLOPS[level] / 1000,
+        has_bfloat16=machine.has_bfloat16,
+        uncertainty=2.0,
+    )

@@ -1,0 +1,200 @@
+"""Where the memory of a device goes, and whether it is enough.
+
+Weights and KV cache are arithmetic. Process, activations and graphs are estimates, given as a range: what the formulas
+leave out can move them. Sources of the numbers stand beside them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..resolve.decide import MAX_AUTO_KV_BYTES
+from ..resolve.resolved import DTYPE_BYTES, Record
+from .ask import Ask
+from .devices import DeviceProfile
+from .kv import KVCost, kv_cost
+from .model import PlannedModel
+
+Status = Literal["fits", "fits with less context", "may not fit", "does not fit"]
+MIB = 1 << 20
+GRAPH_SIZES = 35  # batch sizes that are captured: 1, 2, 4, then every 8 up to 256
+LOGIT_ROWS = 128  # of one pass, as in engine/runner/model_runner.py
+
+
+class Range(Record):
+    """Bytes; `likely` is what the formula gives."""
+
+    low: int
+    likely: int
+    high: int
+
+    def __add__(self, other: Range | int) -> Range:
+        if isinstance(other, int):
+            return Range(low=self.low + other, likely=self.likely + other, high=self.high + other)
+        return Range(low=self.low + other.low, likely=self.likely + other.likely, high=self.high + other.high)
+
+
+NOTHING = Range(low=0, likely=0, high=0)
+
+
+class Estimate(Record):
+    """Bytes of one device."""
+
+    status: Status
+    reason: str  # why it does not fit, or not as a whole; empty if it fits
+    memory_bytes: int
+    budget_bytes: int  # memory_share of it
+    weights_bytes: int
+    process: Range
+    activations: Range
+    graphs: Range
+    kv: KVCost
+    kv_cache_bytes: int
+    max_model_len: int
+
+    @property
+    def peak(self) -> Range:
+        """The most that is held at once."""
+        return self.process + self.activations + self.graphs + (self.weights_bytes + self.kv_cache_bytes)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether plain arithmetic, not an estimate, says no."""
+        return self.status == "does not fit"
+
+
+def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
+    parts = ask.tensor_parallel_size
+    weights = model.weights_bytes(ask.dtype, ask.quantization) // parts
+    kv = kv_cost(
+        model.shape,
+        ask.kv_dtype,
+        ask.block_size,
+        keeps_everything=model.facts is not None,
+        tensor_parallel_size=parts,
+    )
+    budget = int(ask.memory_share * device.memory)
+    process, activations = process_memory(model, device, ask), activation_memory(model, ask)
+    graphs = graph_memory(model, ask)
+    extra = process + activations + graphs
+    written = _written_kv(ask, kv)
+    room = budget - weights - (extra.likely if device.is_gpu else 0)  # a CPU's budget is for weights and KV cache only
+    cache = max(0, room if written is None and device.is_gpu else _auto_kv(model, ask, kv, room, written))
+    held = kv.longest(cache, model.limit)
+    length = ask.max_model_len if ask.max_model_len is not None else held
+    if written is None and device.is_gpu:  # the same with nothing taken off for what is only estimated
+        at_best = max(0, budget - weights)
+    else:
+        at_best = cache
+    status, reason = _status(model, device, ask, kv, weights, cache, at_best, held)
+    if status in ("fits", "fits with less context") and weights + cache + extra.likely > device.memory:
+        status = "may not fit"
+        reason = f"all together is estimated at {about(weights + cache + extra.likely)} of {about(device.memory)}"
+    return Estimate(
+        status=status,
+        reason=reason,
+        memory_bytes=device.memory,
+        budget_bytes=budget,
+        weights_bytes=weights,
+        process=process,
+        activations=activations,
+        graphs=graphs,
+        kv=kv,
+        kv_cache_bytes=cache,
+        max_model_len=length,
+    )
+
+
+def _status(
+    model: PlannedModel,
+    device: DeviceProfile,
+    ask: Ask,
+    kv: KVCost,
+    weights: int,
+    cache: int,
+    at_best: int,
+    held: int,
+) -> tuple[Status, str]:
+    budget = int(ask.memory_share * device.memory)
+    if ask.kv_cache_bytes is not None or ask.num_kv_blocks is not None:
+        if weights + cache > device.memory:
+            return "does not fit", f"weights and KV cache need {about(weights + cache)} of {about(device.memory)}"
+    elif at_best < kv.of(1):
+        return "does not fit", f"the weights alone need {about(weights)} of the {about(budget)} that may be used"
+    wanted = ask.max_model_len
+    if wanted is not None and kv.of(wanted) > at_best:
+        one = about(kv.of(wanted))
+        return "does not fit", f"one sequence of {wanted} tokens needs {one}; the weights leave {about(at_best)}"
+    if wanted is not None and kv.of(wanted) > cache:
+        reason = f"one sequence of {wanted} tokens needs {about(kv.of(wanted))}; about {about(cache)} are left for it"
+        return "may not fit", reason
+    if cache < kv.of(1):
+        return "may not fit", f"beside the weights ({about(weights)}) what a step needs leaves nothing for the KV cache"
+    if wanted is None and held < model.limit:
+        return "fits with less context", f"{held} of the {model.limit} tokens that the model goes to"
+    return "fits", ""
+
+
+def _written_kv(ask: Ask, kv: KVCost) -> int | None:
+    block = kv.block_bytes
+    if ask.num_kv_blocks is not None:
+        return ask.num_kv_blocks * block
+    return None if ask.kv_cache_bytes is None else ask.kv_cache_bytes // block * block
+
+
+def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int | None) -> int:
+    """As R221 decides on a CPU: what can be filled, at most 4 GiB or one written context, at most what is left."""
+    if written is not None:
+        return written
+    one = kv.of(ask.max_model_len or model.limit)
+    ceiling = MAX_AUTO_KV_BYTES if ask.max_model_len is None else max(MAX_AUTO_KV_BYTES, one)
+    block = kv.block_bytes
+    return min(ask.max_num_seqs * one, ceiling, room) // block * block
+
+
+def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
+    """What is there before and beside the model: libraries, a device's context, tables by position."""
+    shape = model.shape
+    if device.is_gpu:  # CUDA context 0.4-0.6 GiB, libraries' workspaces; communication buffers between cards
+        links = (ask.tensor_parallel_size > 1) * 400 * MIB
+        return Range(low=500 * MIB, likely=700 * MIB + links, high=1300 * MIB + 2 * links)
+    # Measured with torch's CPU build on Linux: 234 MiB after the libraries, 26 more once it has run.
+    # Packed matrices begin on pages of 2 MiB: 0.8 MiB each over 4 x 28 matrices of Qwen3-0.6B.
+    length = ask.max_model_len or model.limit
+    turns = length * shape.head_dim * 4
+    packed = ask.dtype == "bfloat16" and shape.hidden_size >= 1024
+    pages = 4 * shape.num_layers * (8 * MIB // 10) if packed else 0
+    fixed = Range(low=235 * MIB, likely=262 * MIB, high=520 * MIB)  # high: torch's CUDA build
+    return fixed + Range(low=turns, likely=turns + pages, high=2 * turns + 2 * pages)
+
+
+def activation_memory(model: PlannedModel, ask: Ask) -> Range:
+    """Of the fullest step: the tensors of one layer that live at the same time, and the logits that are sampled from.
+
+    Per token: residual, hidden and normed state; queries, keys, values and the attention's result; the feed-forward
+    block's two inner products and their gate. Measured peaks lay between 0.7 and 2.3 times this.
+    """
+    shape, size = model.shape, DTYPE_BYTES[ask.dtype]
+    heads = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+    inner = shape.intermediate_size
+    if shape.experts is not None:
+        inner = max(shape.experts.per_token * shape.experts.width + shape.experts.shared_width, 1)
+    per_token = 3 * shape.hidden_size + (heads + 3 * inner) // ask.tensor_parallel_size
+    tokens = ask.max_num_batched_tokens * per_token * size
+    rows = min(ask.max_num_seqs, LOGIT_ROWS)
+    logits = rows * shape.vocab_size * (size + 4)  # once as they come, once in float32
+    likely = tokens + logits + 24 * MIB
+    return Range(low=tokens // 2, likely=likely, high=round(2.3 * likely))
+
+
+def graph_memory(model: PlannedModel, ask: Ask) -> Range:
+    """CUDA graphs: one per batch size, each with its own copy of every launch's arguments: 0.4 MiB per layer measured
+    by users of such engines (0.3-1 GiB for an 8B model)."""
+    if not ask.has_graphs:
+        return NOTHING
+    likely = round(GRAPH_SIZES * model.shape.num_layers * 0.4 * MIB)
+    return Range(low=likely // 2, likely=likely, high=2 * likely)
+
+
+def about(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -1,0 +1,110 @@
+"""The model to be planned: its shape, its size, and whether this build can run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ModelFilesError, ModelNotLocal
+from ..resolve.facts import hub_cache, merge_deep
+from ..resolve.model_files import locate, read_json
+from ..resolve.resolve import read_model_facts
+from ..resolve.resolved import DTYPE_BYTES, ModelFacts, Record
+from .headers import Stored, read_stored
+from .parameters import Parameters, count_parameters
+from .shape import ModelShape, read_shape
+
+if TYPE_CHECKING:
+    from ..load import Deployment
+
+# Bytes of a quantised weight, its share of scales and zero points included (groups of 128 for int4).
+QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53}
+
+
+class PlannedModel(Record):
+    """facts: None if this build cannot run the model; why_not then says why."""
+
+    name: str
+    folder: str
+    shape: ModelShape
+    parameters: Parameters
+    stored: Stored | None
+    facts: ModelFacts | None
+    why_not: str
+
+    @property
+    def num_parameters(self) -> int:
+        if self.facts is not None:
+            return self.facts.num_parameters
+        is_plain = self.stored is not None and self.shape.quantization is None and not self.stored.missing_bytes
+        return sum(self.stored.numbers.values()) if self.stored is not None and is_plain else self.parameters.total
+
+    @property
+    def checkpoint_dtype(self) -> str:
+        if self.facts is not None:
+            return self.facts.checkpoint_dtype
+        numbers = self.stored.numbers if self.stored is not None else {}
+        names = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+        plain = {name: count for name, count in numbers.items() if name in names}
+        return names[max(plain, key=lambda name: plain[name])] if plain else self.shape.checkpoint_dtype
+
+    @property
+    def limit(self) -> int:
+        """Tokens of context that the model was made for."""
+        return self.facts.max_position_embeddings if self.facts is not None else self.shape.max_position_embeddings
+
+    @property
+    def weights_source(self) -> str:
+        if self.stored is None:
+            return "counted from config.json"
+        return f"headers of {self.stored.num_files} file{'s' * (self.stored.num_files != 1)}"
+
+    def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
+        """Bytes of all weights in memory. quantization: one that the checkpoint does not have, tried out."""
+        size = DTYPE_BYTES[dtype]
+        if quantization is not None:
+            matrices = min(self.parameters.matrices, self.num_parameters)
+            return round(matrices * QUANTISED_BYTES[quantization] + (self.num_parameters - matrices) * size)
+        if self.facts is not None:
+            return self.facts.weights_bytes(dtype)
+        if self.stored is not None:
+            return self.stored.bytes_in(dtype)
+        if self.shape.quantization is not None:
+            matrices, bits = self.parameters.matrices, self.shape.quantization_bits
+            return round(matrices * bits / 8 * (1.06 if bits < 8 else 1.01) + (self.num_parameters - matrices) * size)
+        return self.num_parameters * size
+
+    def active_bytes(self, dtype: str, quantization: str | None = None) -> int:
+        """Bytes of weights that one token alone makes the device read."""
+        share = min(1.0, self.parameters.active / max(1, self.parameters.total))
+        return round(self.weights_bytes(dtype, quantization) * share)
+
+
+def read_model(deployment: Deployment) -> PlannedModel:
+    """Reads config.json and weight headers. Raises ModelFilesError if there is no config.json that can be read."""
+    model = deployment.model
+    try:
+        facts, why_not = read_model_facts(deployment), ""
+    except ModelNotLocal:
+        raise
+    except ModelFilesError as error:
+        facts, why_not = None, str(error)
+    folder = Path(facts.model_path if facts is not None else _folder(deployment))
+    config = facts.hf_config if facts is not None else merge_deep(read_json(folder / "config.json"), model.hf_overrides)
+    shape = read_shape(config)
+    if not shape.hidden_size or not shape.num_layers:
+        raise ModelFilesError(why_not or f"{folder}/config.json: names neither layers nor their width", code="M306")
+    stored = None if deployment.load.load_format == "dummy" else read_stored(folder, shape.is_tied)
+    return PlannedModel(
+        name=model.model,
+        folder=str(folder),
+        shape=shape,
+        parameters=count_parameters(shape),
+        stored=stored,
+        facts=facts,
+        why_not=why_not.removeprefix(f"{folder}/config.json: ").removeprefix(f"{folder}: "),
+    )
+
+
+def _folder(deployment: Deployment) -> Path:
+    return locate(deployment.located("model.model"), deployment.model.revision, hub_cache(deployment))

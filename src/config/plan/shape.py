@@ -1,0 +1,252 @@
+"""A model's shape from its config.json, for any architecture: what planning needs to know, and no more.
+
+Generous where resolve/facts.py is strict: the engine must understand a model exactly, a plan may assume, and says so
+in `assumptions`. Defaults are those of the transformers library's config classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ..resolve.resolved import Record
+
+Kind = Literal["full", "window", "latent", "state", "cross", "none"]
+# Keys that other families use for the same number, in the order in which they are asked.
+_SPELLINGS = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed", "dim"),
+    "num_hidden_layers": (
+        "num_hidden_layers",
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "decoder_layers",
+        "num_decoder_layers",
+    ),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv", "kv_n_heads"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "decoder_ffn_dim"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "max_position_embeddings": (
+        *("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx"),
+        *("max_target_positions", "model_max_length"),
+    ),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "head_size", "d_kv"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "moe_topk"),
+}
+_NESTED = ("text_config", "language_config", "llm_config", "thinker_config", "decoder", "language_model_config")
+
+
+class LayerShape(Record):
+    """What one layer keeps of the tokens it has seen, in numbers; bytes follow from the dtype.
+
+    full, window, latent: `width` numbers per token, for a window at most `window` tokens.
+    state: `width` numbers per sequence however long it is, `float32_width` of them always in float32.
+    cross: `width` numbers per token of another input, which has `window` tokens.
+    """
+
+    kind: Kind
+    width: int = 0
+    window: int = 0
+    float32_width: int = 0
+
+
+class Experts(Record):
+    """Expert layers: `per_token` of `count` run for each token; `shared_width` is what runs for all of them."""
+
+    count: int
+    per_token: int
+    width: int
+    shared_width: int
+    layers: tuple[bool, ...]
+
+
+class ModelShape(Record):
+    architecture: str
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    is_tied: bool
+    is_gated: bool  # the feed-forward block has three matrices instead of two
+    layers: tuple[LayerShape, ...]
+    experts: Experts | None
+    checkpoint_dtype: str  # what config.json names; bfloat16 where it is silent
+    quantization: str | None  # name of the method of a quantised checkpoint
+    quantization_bits: int  # of a weight in it; 16 without one
+    config: dict[str, Any]  # the text model's part of config.json
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def is_latent(self) -> bool:
+        return any(layer.kind == "latent" for layer in self.layers)
+
+
+class ConfigReader:
+    """config.json under any spelling, and a list of what had to be assumed."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+        self.assumptions: list[str] = []
+
+    def get(self, key: str) -> Any:
+        names = _SPELLINGS.get(key, (key,))
+        return next((self.values[name] for name in names if self.values.get(name) is not None), None)
+
+    def number(self, key: str, default: int | None = None) -> int:
+        """A whole number of at least 0. One that is missing or no number is assumed, and that is told."""
+        value = self.get(key)
+        if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+            value = max(value)  # one per layer: the plan takes the largest
+            self.assumptions.append(f"`{key}` differs by layer; the largest, {value}, was taken for all")
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        if default is None:
+            self.assumptions.append(f"config.json has no `{key}`; 0 was taken")
+        return default or 0
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.get(key)
+        return value if isinstance(value, bool) else default
+
+
+def read_shape(config: Mapping[str, Any]) -> ModelShape:
+    """config.json as written, or with hf_overrides merged in. Never fails: what is not there is assumed, and told."""
+    from .layers import read_layers  # both ways: layers.py reads through ConfigReader
+
+    text, is_nested = text_part(config)
+    reader = ConfigReader(text)
+    architectures = config.get("architectures") or text.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    model_type = str(text.get("model_type") or config.get("model_type") or "")
+    hidden, heads = reader.number("hidden_size"), max(1, reader.number("num_attention_heads", 1))
+    kv_heads = reader.number("num_key_value_heads", _kv_heads(reader, heads))
+    head_dim = reader.number("head_dim", _HEAD_DIMS.get(model_type) or hidden // heads)
+    num_layers = reader.number("num_hidden_layers")
+    if is_nested:
+        reader.assumptions.append("only the language part was counted; encoders of images or sound come on top")
+    layers = read_layers(reader, model_type, num_layers, kv_heads, head_dim)
+    method, bits = _quantization(config, text)
+    gated = model_type not in _UNGATED
+    return ModelShape(
+        architecture=architecture,
+        model_type=model_type,
+        num_layers=len(layers),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=reader.number("intermediate_size", hidden * 4),
+        vocab_size=reader.number("vocab_size"),
+        max_position_embeddings=reader.number("max_position_embeddings", 0) or _unlimited(reader),
+        is_tied=_is_tied(config, text, model_type),
+        is_gated=gated,
+        layers=layers,
+        experts=_experts(reader, len(layers)),
+        checkpoint_dtype=_dtype(config, text),
+        quantization=method,
+        quantization_bits=bits,
+        config=dict(text),
+        assumptions=tuple(dict.fromkeys(reader.assumptions)),
+    )
+
+
+_UNGATED = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2", "gpt_bigcode"}
+_UNGATED |= {"whisper", "nemotron", "nemotron_h", "persimmon", "bart", "marian"}
+_TIED = {"gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n_text", "gpt2", "bloom", "falcon", "cohere", "cohere2"}
+_TIED |= {"mpt", "opt", "whisper", "gpt_bigcode", "t5"}
+_HEAD_DIMS = {"gemma": 256, "gemma2": 256, "gemma3": 256, "gemma3_text": 256, "qwen3": 128, "qwen3_moe": 128}
+
+
+def text_part(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """The language model's keys of a config that also describes encoders; and whether it was such a config."""
+    for key in _NESTED:
+        inner = config.get(key)
+        if isinstance(inner, Mapping) and "hidden_size" not in config:
+            return text_part(inner)[0], True
+    return config, False
+
+
+def _kv_heads(reader: ConfigReader, heads: int) -> int:
+    attention = reader.get("attn_config")
+    if isinstance(attention, Mapping) and isinstance(attention.get("kv_n_heads"), int):
+        return int(attention["kv_n_heads"])
+    is_shared = reader.flag("multi_query") and not reader.flag("new_decoder_architecture")
+    return 1 if is_shared else heads
+
+
+def _unlimited(reader: ConfigReader) -> int:
+    reader.assumptions.append("config.json names no longest context; 32768 tokens were taken")
+    return 32768
+
+
+def _is_tied(config: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> bool:
+    for values in (text, config):
+        if isinstance(values.get("tie_word_embeddings"), bool):
+            return bool(values["tie_word_embeddings"])
+    return model_type in _TIED
+
+
+def _dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:
+    for values in (config, text):
+        named = values.get("dtype") or values.get("torch_dtype")
+        if named in ("float32", "bfloat16", "float16"):
+            return str(named)
+    return "bfloat16"
+
+
+def _quantization(config: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[str | None, int]:
+    """Method and bits per weight of a quantised checkpoint, as its config names them."""
+    found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
+    if not isinstance(found, Mapping):
+        return None, 16
+    method = str(found.get("quant_method") or found.get("quant_algo") or "unknown")
+    if method == "bitsandbytes":
+        return method, 4 if found.get("load_in_4bit") else 8
+    if method == "mxfp4":
+        return method, 4
+    if isinstance(found.get("bits"), int):
+        return method, int(found["bits"])
+    groups = found.get("config_groups")
+    if isinstance(groups, Mapping):
+        for group in groups.values():
+            weights = group.get("weights") if isinstance(group, Mapping) else None
+            if isinstance(weights, Mapping) and isinstance(weights.get("num_bits"), int):
+                return method, int(weights["num_bits"])
+    return method, 4 if "4" in method else 8
+
+
+def _experts(reader: ConfigReader, num_layers: int) -> Experts | None:
+    count = reader.number("num_experts", 0)
+    if count < 2:
+        return None
+    width = reader.number("moe_intermediate_size", reader.number("intermediate_size", 0))
+    shared = reader.number("shared_expert_intermediate_size", 0)
+    shared += (reader.number("n_shared_experts", 0) or reader.number("num_shared_experts", 0)) * width
+    return Experts(
+        count=count,
+        per_token=max(1, reader.number("num_experts_per_token", 2)),
+        width=width,
+        shared_width=shared or reader.number("shared_intermediate_size", 0),
+        layers=tuple(_has_experts(reader, index) for index in range(num_layers)),
+    )
+
+
+def _has_experts(reader: ConfigReader, index: int) -> bool:
+    if index < reader.number("first_k_dense_replace", 0):
+        return False
+    dense = reader.get("mlp_only_layers")
+    if isinstance(dense, list) and index in dense:
+        return False
+    if period := reader.number("expert_layer_period", 0):  # Jamba
+        return index % period == reader.number("expert_layer_offset", 0)
+    step = reader.number("decoder_sparse_step", 1) or 1  # Qwen-MoE
+    step = reader.number("interleave_moe_layer_step", step) or 1  # Llama 4
+    step = reader.number("moe_layer_freq", step) or 1  # DeepSeek
+    return (index + 1) % step == 0
