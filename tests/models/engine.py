@@ -10,8 +10,9 @@ from typing import Any
 
 from stoker.config import MachineFacts, Resolved, load_deployment, read_model_facts, resolve
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
-from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.core import Scheduler
 from stoker.engine.runner.model_runner import ModelRunner
+from stoker.engine.startup import scheduler_settings
 
 MACHINE = MachineFacts(
     system="Linux",
@@ -44,7 +45,7 @@ class Engine:
     def __init__(self, settings: Resolved, phase: Callable[[str], None] | None = None) -> None:
         self.runner = ModelRunner(settings, phase)
         self.runner.warm_up()
-        self.scheduler = Scheduler(_scheduler_settings(settings))
+        self.scheduler = Scheduler(scheduler_settings(settings))
         self.num_mixed_steps = 0
 
     def run(self, requests: list[EngineRequest]) -> dict[str, EngineOutput]:
@@ -73,18 +74,6 @@ class Engine:
         ]
         done = self.run(requests)
         return [done[request.request_id].token_ids for request in requests]
-
-
-def _scheduler_settings(settings: Resolved) -> SchedulerSettings:
-    return SchedulerSettings(
-        num_blocks=settings.num_kv_blocks,
-        block_size=settings.cache.block_size,
-        max_num_seqs=settings.scheduler.max_num_seqs,
-        max_num_batched_tokens=settings.scheduler.max_num_batched_tokens,
-        max_model_len=settings.model.max_model_len,
-        enable_prefix_caching=settings.cache.enable_prefix_caching,
-        eos_token_ids=settings.facts.eos_token_ids,
-    )
 
 
 def _join(first: EngineOutput, second: EngineOutput) -> EngineOutput:

@@ -19,14 +19,25 @@ from stoker.config.resolve.resolved import (
     ResolvedScheduler,
     ResolvedServer,
 )
+from stoker.config.schema.parallel import ParallelConfig
+from stoker.server.address import take_address
 from stoker.server.app import build_app
 from stoker.server.run import load_text, run_server
-from stoker.server.serve import Shutdown, bind
+from stoker.server.serve import Shutdown
 from stoker.server.service import Service
 
 from ..fakes import FakeEngine
 
 MODEL = "org/tiny"
+SCHEDULER = {
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 64,
+    "max_queued_tokens": 4096,
+    "max_num_partial_prefills": 1,
+    "max_long_partial_prefills": 1,
+    "long_prefill_token_threshold": 0,
+}
+SERVER = {"port": 0, "log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1 << 16}
 
 
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
@@ -34,17 +45,15 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
              server_template: str | None = None,
              **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
+    read = {"tokenizer": str(folder), "hf_config_path": str(folder), "rope_theta": 10_000}
     return Resolved(
-        model=ResolvedModel(
-            **{**names, "tokenizer": str(folder), "dtype": "float32", "max_model_len": 512, **(model or {})}
-        ),
+        model=ResolvedModel(**{**names, **read, "dtype": "float32", "max_model_len": 512, **(model or {})}),
         load=ResolvedLoad(load_format="dummy"),
-        cache=ResolvedCache(block_size=16, kv_cache_memory_bytes=1),
-        scheduler=ResolvedScheduler(
-            **{"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_queued_tokens": 4096, **(scheduler or {})}
-        ),
+        cache=ResolvedCache(block_size=16, kv_cache_memory_bytes=1, kv_cache_dtype="float32"),
+        scheduler=ResolvedScheduler(**{**SCHEDULER, **(scheduler or {})}),
+        parallel=ParallelConfig(),
         device=ResolvedDevice(device="cpu", num_threads=1),
-        server=ResolvedServer(**{"log_format": "human", "chat_template": server_template, **server}),
+        server=ResolvedServer(**{**SERVER, "chat_template": server_template, **server}),
         facts=ModelFacts.model_construct(tokenizer_path=str(folder)),  # the server asks for nothing else of these
         machine=MachineFacts.model_construct(),
         memory=MemoryPlan.model_construct(),
@@ -104,7 +113,8 @@ class Served:
 async def on_a_socket(folder: Path, engine: FakeEngine, **options: Any) -> AsyncIterator[tuple[int, Shutdown]]:
     """The whole server on a real port."""
     settings = resolved(folder, **options)
-    sockets, shutdown = bind("127.0.0.1", 0), Shutdown()
+    server = settings.server
+    sockets, shutdown = take_address(server.host, server.port, server.uds), Shutdown()
     listening = asyncio.Event()
     task = asyncio.ensure_future(
         run_server(settings, engine, load_text(settings), sockets, shutdown,
@@ -112,7 +122,7 @@ async def on_a_socket(folder: Path, engine: FakeEngine, **options: Any) -> Async
     )  # fmt: skip
     await asyncio.wait([task, asyncio.ensure_future(listening.wait())], return_when=asyncio.FIRST_COMPLETED)
     try:
-        yield sockets[0].getsockname()[1], shutdown
+        yield 0 if server.uds else sockets[0].getsockname()[1], shutdown
     finally:
         shutdown.request()
         shutdown.request()

@@ -154,6 +154,7 @@ class Simulation:
         self._results: deque[StepResult] = deque()  # of the first ones of these
         self._writers: deque[dict[int, Request]] = deque()  # block -> who writes it, per plan in flight
         self._skipped: Counter[Request] = Counter()
+        self._partial: set[Request] = set()  # computed in part by the plans so far
 
     def add(self, prompt: list[int], salt: int = 0, priority: int = 0, sampling: SamplingParams | None = None) -> str:
         """Returns the request's id, also when the queue was full."""
@@ -166,7 +167,8 @@ class Simulation:
         scheduler, settings = self.scheduler, self.settings
         waiting, free = len(scheduler._waiting), len(scheduler._free_slots)
         tokens = scheduler._waiting.num_tokens + len(prompt)
-        is_full = waiting - free >= settings.max_queued_requests or (waiting and tokens > settings.max_queued_tokens)
+        ahead = waiting - (0 if waiting and scheduler._num_passed_over else free)
+        is_full = ahead >= settings.max_queued_requests or (waiting and tokens > settings.max_queued_tokens)
         try:
             scheduler.add(request)
         except QueueFull:
@@ -266,6 +268,8 @@ class Simulation:
         assert len(set(plan.slots.tolist())) == plan.num_rows
         rows = {request: row for row, request in enumerate(scheduler._in_flight[-1].requests)}
         writes: dict[int, Request] = {}
+        prefills = {request for request, row in rows.items() if plan.num_tokens[row] > 1} | self._partial
+        may_hold_back = sum(map(self._is_long, prefills)) >= settings.max_long_partial_prefills
         for request, row in rows.items():
             assert request.slot == plan.slots[row]
             start, end = int(plan.num_computed[row]), int(plan.num_computed[row] + plan.num_tokens[row])
@@ -277,17 +281,26 @@ class Simulation:
                 writes[block_id] = request
                 for writers in self._writers:
                     assert writers.get(block_id, request) is request, f"block {block_id} is still being written"
+            (self._partial.discard if plan.is_sampled[row] else self._partial.add)(request)
         self._writers.append(writes)
+        self._partial = {request for request in self._partial if request.slot >= 0}
+        assert len(self._partial) <= settings.max_num_partial_prefills
+        assert sum(map(self._is_long, self._partial)) <= settings.max_long_partial_prefills
         if plan.admissions:
             admitted = {admission.slot for admission in plan.admissions}
             last = max(self._rank(request) for request in rows if request.slot in admitted)
             waiting = [request for request in scheduler._requests.values() if request.slot < 0]
-            assert all(last < self._rank(request) for request in waiting), "a request was overtaken"
+            for request in waiting:
+                is_held_back = may_hold_back and self._is_long(request)
+                assert is_held_back or last < self._rank(request), "a request was overtaken"
         if settings.scheduling_policy == "fcfs":
             self._check_skips(rows)
 
     def _rank(self, request: Request) -> tuple[int, int]:
         return (request.priority if self.settings.scheduling_policy == "priority" else 0), request.arrival
+
+    def _is_long(self, request: Request) -> bool:
+        return len(request.token_ids) > self.settings.long_prefill_token_threshold
 
     def _check_skips(self, rows: dict[Request, int]) -> None:
         scheduler = self.scheduler
@@ -299,7 +312,9 @@ class Simulation:
         if scheduler._waiting and scheduler._free_slots:
             first = scheduler._waiting.peek()
             needed = -(-len(first.token_ids) // self.settings.block_size) + len(scheduler._running)
-            if needed <= scheduler._num_available and first.busy_until <= scheduler._retired_step:
+            has_place = not self._partial or self.settings.max_num_partial_prefills > len(self._partial)
+            has_place &= self.settings.max_long_partial_prefills > sum(map(self._is_long, self._partial))
+            if has_place and needed <= scheduler._num_available and first.busy_until <= scheduler._retired_step:
                 could_run.append(first)
         self._skipped = Counter({request: self._skipped[request] + 1 for request in could_run if request not in rows})
         assert max(self._skipped.values(), default=0) <= MAX_SKIPPED, "a request is passed over again and again"

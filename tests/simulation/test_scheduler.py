@@ -33,6 +33,10 @@ def make_settings(random: Random, policy: str, prefix_caching: bool, chunked_pre
         max_num_batched_tokens=least_budget + random.choice([0, 1, 10, 50]),
         max_model_len=max_model_len,
         enable_prefix_caching=prefix_caching,
+        prefix_caching_hash_algo=random.choice(["sha256", "sha256_cbor", "blake2b"]),  # type: ignore[arg-type]
+        max_num_partial_prefills=random.choice([1, 2, 13]),
+        max_long_partial_prefills=random.choice([1, 2, 13]),
+        long_prefill_token_threshold=random.choice([0, 5, 20]),
         enable_chunked_prefill=chunked_prefill,
         scheduling_policy=policy,  # type: ignore[arg-type]
         max_queued_requests=random.choice([0, 3, 20]),

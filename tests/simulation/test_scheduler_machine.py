@@ -26,8 +26,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy=st.sampled_from(["fcfs", "priority"]),
         depth=st.integers(1, 3),
         seed=st.integers(0, 3),
+        partial=st.integers(1, 3),
+        long_partial=st.integers(1, 3),
+        threshold=st.integers(0, 8),
     )
-    def start(self, num_blocks, block_size, max_num_seqs, spare_tokens, chunked, caching, policy, depth, seed):
+    def start(
+        self, num_blocks, block_size, max_num_seqs, spare_tokens, chunked, caching, policy, depth, seed, partial,
+        long_partial, threshold
+    ):  # fmt: skip
         max_model_len = 16
         least = max_num_seqs if chunked else max_model_len
         world = SchedulerSettings(
@@ -37,6 +43,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=least + spare_tokens,
             max_model_len=max_model_len,
             enable_prefix_caching=caching,
+            max_num_partial_prefills=partial,
+            max_long_partial_prefills=long_partial,
+            long_prefill_token_threshold=threshold,
             enable_chunked_prefill=chunked,
             scheduling_policy=policy,
             max_queued_requests=4,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..origin import DEFAULT, Layer, Origin
+from ..schema.options import options
 from ..schema.types import format_about
 from .resolved import MachineFacts, MemoryPlan, ModelFacts
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and it is memory that other programs miss
 QUEUED_PER_KV_TOKEN = 16
+LONG_PROMPT_SHARE = 0.04
 MAX_NUM_SEQS = {"cpu": 64}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 2048}
 BLOCK_SIZE = {"cpu": 16}
 NEED_MODEL = (  # what only the model's files decide
-    *("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes"),
+    *("model.tokenizer", "model.hf_config_path", "model.rope_theta", "model.dtype", "model.max_model_len"),
+    *("load.load_format", "cache.kv_cache_memory_bytes"),
     *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
+    *("cache.kv_cache_dtype", "scheduler.long_prefill_token_threshold"),
 )
 
 
@@ -63,14 +67,19 @@ def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFac
         section: {name: getattr(getattr(config, section), name) for name in type(getattr(config, section)).model_fields}
         for section in sections
     }
+    for option in options().values():  # relative to the file that wrote them
+        if option.path_kind == "path" and values.get(option.section, {}).get(option.name) is not None:
+            values[option.section][option.name] = deployment.located(option.path)
     done = Decisions(values=values, origins=dict(deployment.origins), facts=facts, machine=machine)
     _device(done)
+    _server(done)
     _scheduler(done)
     if facts is None:
         if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("model.max_model_len") != "auto":
             _batched_tokens(done, done.get("model.max_model_len"))
         done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
         return done
+    _files(done, facts)
     _precision(done, facts)
     _memory(done, facts)
     _context(done, facts)
@@ -86,11 +95,17 @@ def _device(done: Decisions) -> None:
         done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for this process")
     if done.get("cache.block_size") == "auto":
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
-    if done.get("load.load_format") == "auto":
-        done.decide("load.load_format", "safetensors", "R079", "the only weight format that holds no code")
+
+
+def _server(done: Decisions) -> None:
     if done.get("server.log_format") == "auto":
-        shape, reason = ("human", "a terminal") if machine.has_terminal else ("json", "no terminal")
+        shape, reason = ("human", "a terminal") if done.machine.has_terminal else ("json", "no terminal")
         done.decide("server.log_format", shape, "R224", f"stderr is {reason}")
+    if done.get("server.uvicorn_log_level") == "auto":
+        done.decide("server.uvicorn_log_level", done.get("server.log_level"), "R265", "like log_level")
+    if done.get("server.h11_max_incomplete_event_size") == "auto":
+        size = 2 * done.get("server.max_header_bytes")
+        done.decide("server.h11_max_incomplete_event_size", size, "R266", "twice max_header_bytes")
 
 
 def _scheduler(done: Decisions) -> None:
@@ -99,6 +114,19 @@ def _scheduler(done: Decisions) -> None:
         done.decide("scheduler.max_num_seqs", MAX_NUM_SEQS[device], "R102", f"the default for {device}")
     if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("scheduler.enable_chunked_prefill"):
         _batched_tokens(done, 0)
+    _partial_prefills(done)
+
+
+def _partial_prefills(done: Decisions) -> None:
+    """As many prompts computed in part as run, so that only a written limit holds any back."""
+    partial, long = "scheduler.max_num_partial_prefills", "scheduler.max_long_partial_prefills"
+    if done.get(partial) == "auto":
+        if done.get("scheduler.enable_chunked_prefill"):
+            done.decide(partial, done.get("scheduler.max_num_seqs"), "R112", "as many as scheduler.max_num_seqs")
+        else:
+            done.decide(partial, 1, "R112", "without chunked prefill none is computed in part")
+    if done.get(long) == "auto":
+        done.decide(long, done.get(partial), "R113", f"as many as {partial}: nobody passes long prompts")
 
 
 def _batched_tokens(done: Decisions, longest_prompt: int) -> None:
@@ -114,11 +142,27 @@ def _batched_tokens(done: Decisions, longest_prompt: int) -> None:
     done.decide("scheduler.max_num_batched_tokens", tokens, "R103", reason)
 
 
-def _precision(done: Decisions, facts: ModelFacts) -> None:
+def _files(done: Decisions, facts: ModelFacts) -> None:
+    """Where things are read from: names of the hub become directories."""
     if done.get("model.tokenizer") == "auto":
         done.decide("model.tokenizer", facts.model_path, "R044", "the model's own tokenizer")
     elif facts.tokenizer_path is not None:
         done.values["model"]["tokenizer"] = facts.tokenizer_path
+    if done.get("model.hf_config_path") == "auto":
+        done.decide("model.hf_config_path", facts.config_path, "R045", "the model's own config.json")
+    else:
+        done.values["model"]["hf_config_path"] = facts.config_path
+    if done.get("model.rope_theta") == "auto":
+        done.decide("model.rope_theta", facts.rope.theta, "config.json", "the model's own base", layer=Layer.MODEL)
+    if done.get("load.load_format") == "auto":
+        is_safe = facts.weight_format == "safetensors"
+        reason = "the model has safetensors" if is_safe else "no safetensors, but files of torch, read as data"
+        done.decide("load.load_format", facts.weight_format, "R079", reason)
+
+
+def _precision(done: Decisions, facts: ModelFacts) -> None:
+    if done.get("model.dtype") == "float":
+        done.values["model"]["dtype"] = "float32"
     if done.get("model.dtype") != "auto":
         return
     stored = facts.checkpoint_dtype
@@ -135,7 +179,9 @@ def _precision(done: Decisions, facts: ModelFacts) -> None:
 def _memory(done: Decisions, facts: ModelFacts) -> None:
     """Size the KV cache: blocks as told, else memory as told, else what the deployment can fill."""
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
-    weights, per_token = facts.weights_bytes(dtype), facts.kv_bytes_per_token(dtype)
+    if done.get("cache.kv_cache_dtype") == "auto":
+        done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
+    weights, per_token = facts.weights_bytes(dtype), facts.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
     share = done.get("cache.gpu_memory_utilization")
     budget = int(share * done.machine.available_memory_bytes)
     block_bytes = block_size * per_token
@@ -164,7 +210,7 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
 def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int, share: float) -> int:
     block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")
     written_len = done.get("model.max_model_len")
-    longest = facts.max_position_embeddings if written_len == "auto" else written_len
+    longest = facts.max_context if written_len == "auto" else written_len
     one = -(-longest // block_size) * block_bytes  # of one sequence of full length
     ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
     wanted, reason = min(
@@ -181,16 +227,20 @@ def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int
 def _context(done: Decisions, facts: ModelFacts) -> None:
     held = done.num_kv_blocks * done.get("cache.block_size")
     if done.get("model.max_model_len") == "auto":
-        if held < facts.max_position_embeddings:
-            reason = f"what the KV cache holds; the model itself goes to {facts.max_position_embeddings}"
+        if held < facts.max_context:
+            reason = f"what the KV cache holds; the model itself goes to {facts.max_context}"
             done.decide("model.max_model_len", held, "R003", reason)
         else:
             done.decide(
                 "model.max_model_len",
-                facts.max_position_embeddings,
+                facts.max_context,
                 "config.json",
                 "the model's own limit",
                 layer=Layer.MODEL,
             )
     if done.get("scheduler.max_num_batched_tokens") == "auto":
         _batched_tokens(done, done.get("model.max_model_len"))
+    if done.get("scheduler.long_prefill_token_threshold") == "auto":
+        tokens = max(1, int(LONG_PROMPT_SHARE * done.get("model.max_model_len")))
+        reason = f"{LONG_PROMPT_SHARE:.0%} of model.max_model_len"
+        done.decide("scheduler.long_prefill_token_threshold", tokens, "R115", reason)

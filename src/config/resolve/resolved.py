@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ..origin import DEFAULT, Origin
+from ..origin import DEFAULT, Origin, Overridden
 from ..schema.cache import CacheConfig
 from ..schema.device import DeviceConfig
 from ..schema.load import LoadConfig
@@ -19,6 +19,7 @@ from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
 
 Dtype = Literal["float32", "bfloat16"]
+WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "dummy"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -56,17 +57,19 @@ class ModelFacts(Record):
     mlp_bias: bool
     qk_norm: bool  # RMS norm over each head of q and k
     sliding_window: int | None  # tokens; None: every layer sees everything
-    sliding_window_layers: tuple[bool, ...]  # per layer; all False without a window
+    sliding_window_layers: tuple[bool, ...]  # per layer; all False without a window, or with disable_sliding_window
     rope: RopeFacts
+    max_context: int  # tokens; max_position_embeddings with model.rope_scaling and disable_sliding_window applied
     checkpoint_dtype: str  # float32, bfloat16 or float16
     num_parameters: int  # tied weights counted once
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     pad_token_id: int | None
     sampling_defaults: dict[str, Any]  # from generation_config.json, under this project's names
-    tokenizer_path: str | None  # directory that holds tokenizer.json; None with skip_tokenizer_init
+    tokenizer_path: str | None  # directory that holds the tokenizer; None with skip_tokenizer_init
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
-    hf_config: dict[str, Any]  # config.json after hf_overrides
+    weight_format: WeightFormat
+    config_path: str  # directory whose config.json was read
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 
     def weights_bytes(self, dtype: str) -> int:
@@ -111,22 +114,28 @@ class MemoryPlan(Record):
 
 class ResolvedModel(ModelConfig):
     tokenizer: str  # the directory that holds it; the model's own with skip_tokenizer_init
+    hf_config_path: str  # the directory whose config.json was read
     dtype: Dtype
     max_model_len: int
+    rope_theta: float
 
 
 class ResolvedLoad(LoadConfig):
-    load_format: Literal["safetensors", "dummy"]
+    load_format: WeightFormat
 
 
 class ResolvedCache(CacheConfig):
     block_size: Literal[8, 16, 32, 64, 128]
     kv_cache_memory_bytes: int
+    kv_cache_dtype: Dtype
 
 
 class ResolvedScheduler(SchedulerConfig):
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_num_partial_prefills: int
+    max_long_partial_prefills: int
+    long_prefill_token_threshold: int
     max_queued_tokens: int
 
 
@@ -137,6 +146,8 @@ class ResolvedDevice(DeviceConfig):
 
 class ResolvedServer(ServerConfig):
     log_format: Literal["human", "json"]
+    uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"]
+    h11_max_incomplete_event_size: int
 
 
 class Resolved(Record):
@@ -157,6 +168,8 @@ class Resolved(Record):
     chat_template: str | None = None  # text of server.chat_template; None: the tokenizer's own
     sampling_defaults: dict[str, Any] = {}  # generation_config with override_generation_config applied
     origins: dict[str, Origin] = {}
+    overridden: dict[str, tuple[Overridden, ...]] = {}  # what stronger layers replaced, by path
+    digest: str = ""  # hash of the written configuration, as `engine config --hash` prints it
     warnings: tuple[str, ...] = ()  # as they are shown to people
 
     def origin(self, path: str) -> Origin:

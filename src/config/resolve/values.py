@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoint.settings import settings_problem
 from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
 from .decide import Decisions
+from .facts import ROPE_KINDS
 from .resolved import DTYPE_BYTES, MachineFacts
 
 if TYPE_CHECKING:
@@ -65,7 +70,17 @@ class Values:
 
     @property
     def model_limit(self) -> int:
-        return self.decisions.facts.max_position_embeddings if self.decisions.facts else 0
+        return self.decisions.facts.max_context if self.decisions.facts else 0
+
+    @property
+    def window(self) -> int | None:
+        """The model's sliding window, in use or not."""
+        return self.decisions.facts.sliding_window if self.decisions.facts else None
+
+    @property
+    def rope_kind(self) -> Any:
+        scaling = self.config.model.rope_scaling
+        return scaling.get("rope_type") or scaling.get("type")
 
     @property
     def unused_overrides(self) -> str:
@@ -89,6 +104,32 @@ class Values:
             return None
 
     @cached_property
+    def log_config_problem(self) -> str:
+        """Why server.log_config_file cannot be used; empty if it can, as far as its form goes."""
+        if self.config.server.log_config_file is None:
+            return ""
+        path = Path(self.located("server.log_config_file"))
+        try:
+            with path.open("rb") as stream:
+                content = json.loads(stream.read(MAX_TEMPLATE_BYTES))
+        except OSError as error:
+            return f"{path}: {(error.strerror or 'cannot be read').lower()}"
+        except json.JSONDecodeError as error:
+            return f"{path}:{error.lineno}:{error.colno}: no JSON: {error.msg}"
+        except (ValueError, RecursionError):
+            return f"{path}: no JSON"
+        return "" if isinstance(content, dict) else f"{path}: no JSON object"
+
+    @cached_property
+    def pattern_problem(self) -> str:
+        """What is wrong with logits_processor_pattern; empty if nothing is."""
+        try:
+            re.compile(self.logits_processor_pattern or "")
+        except re.error as error:
+            return f"{error.msg} at character {(error.pos or 0) + 1}"
+        return ""
+
+    @cached_property
     def sampling_overrides(self) -> dict[str, Any]:
         """override_generation_config under this project's names."""
         return sampling.our_names(self.override_generation_config)
@@ -97,6 +138,26 @@ class Values:
     def sampling_problem(self) -> str:
         """What is wrong with override_generation_config; empty if nothing is."""
         return sampling.problem(self.sampling_overrides)
+
+    @property
+    def rope_problem(self) -> str:
+        """Where hf_overrides says something else about rotary positions than the options; empty if nowhere."""
+        overrides = self.hf_overrides
+        newer = overrides.get("rope_parameters")
+        newer = newer if isinstance(newer, Mapping) else {}
+        theta, scaling = self.config.model.rope_theta, self.config.model.rope_scaling
+        for where, value in (("rope_theta", overrides.get("rope_theta")), ("rope_parameters", newer.get("rope_theta"))):
+            if theta != "auto" and value is not None and value != theta:
+                return f"`{where}` gives the base {value}, `model.rope_theta` gives {theta:g}"
+        for where in ("rope_scaling", "rope_parameters"):
+            value = overrides.get(where)
+            if (
+                scaling
+                and isinstance(value, Mapping)
+                and any(value.get(key, same) != same for key, same in scaling.items())
+            ):
+                return f"`{where}` and `model.rope_scaling` differ"
+        return ""
 
     def numbers(self) -> dict[str, Any]:
         """Everything that a message may name."""
@@ -108,7 +169,12 @@ class Values:
             "num_cores": self.machine.num_cores,
             "available": format_about(self.machine.available_memory_bytes),
             "sampling_problem": self.sampling_problem,
+            "pattern_problem": self.pattern_problem,
+            "log_config_problem": self.log_config_problem,
             "unused_overrides": self.unused_overrides,
+            "loader_problem": settings_problem(self.load_format, self.model_loader_extra_config),
+            "rope_problem": self.rope_problem,
+            "rope_kinds": ", ".join(ROPE_KINDS),
             "model_limit": self.model_limit,
             "num_kv_blocks": self.num_kv_blocks,
         }

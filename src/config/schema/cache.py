@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field
 from .section import Section, about
 from .types import Auto, Count, Flag, Gibibytes, Share, Size, number_or_text
 
-
 _NO_FP8 = "this build's CPU kernels have no 8-bit formats; write bfloat16, which halves a float32 cache, or auto"
 _NO_STATE_SPACE = "this build runs no state-space (Mamba) layers, so there is no such cache"
 
@@ -101,7 +100,9 @@ class CacheConfig(Section):
         False,
         description="Work out the scales of an 8-bit KV cache from the first activations.",
         examples=[False],
-        json_schema_extra=about(reload="model", devices=(), refused="scales belong to an 8-bit cache; this build has none"),
+        json_schema_extra=about(
+            reload="model", devices=(), refused="scales belong to an 8-bit cache; this build has none"
+        ),
     )
     kv_sharing_fast_prefill: Flag = Field(
         False,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from .section import Section, about
-from .types import ContextLen, Flag, Secret, Texts, Whole
+from .types import Auto, ContextLen, Flag, Secret, Texts, Whole, parse_number
+
+Base = Annotated[float, BeforeValidator(parse_number), Field(gt=0, allow_inf_nan=False)]
 
 
 class ModelConfig(Section):
@@ -32,6 +34,23 @@ class ModelConfig(Section):
         examples=["auto", "Qwen/Qwen3-0.6B"],
         json_schema_extra=about(reload="model", kind="model"),
     )
+    tokenizer_mode: Literal["auto", "hf", "slow"] = Field(
+        "auto",
+        description=(
+            "Which files the tokenizer is made from. `auto` reads tokenizer.json as it is, the fastest start, and "
+            "converts older vocabulary files where there is none; `hf` has transformers load it with what its class "
+            "adds; `slow` passes tokenizer.json over and builds from the older files (vocab.json, tokenizer.model). "
+            "The last two import transformers, which takes seconds."
+        ),
+        examples=["hf"],
+        json_schema_extra=about(
+            reload="model",
+            refused={
+                "mistral": "this build has no library of Mistral's; a tokenizer.json of the same vocabulary works",
+                "custom": "a tokenizer class of your own would be code from a model; give a folder with tokenizer.json",
+            },
+        ),
+    )
     skip_tokenizer_init: Flag = Field(
         False,
         description=(
@@ -51,11 +70,118 @@ class ModelConfig(Section):
         examples=["main", "c1899de289a04d12100db370d81485cdf75e47ca"],
         json_schema_extra=about(reload="model"),
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+    tokenizer_revision: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Branch, tag or commit of the tokenizer's hub repository. Unset, `revision` counts where model and "
+            "tokenizer share one repository, and the main branch elsewhere."
+        ),
+        examples=["main"],
+        json_schema_extra=about(reload="model"),
+    )
+    code_revision: str | None = Field(
+        None,
+        description="Branch, tag or commit of the hub repository that holds a model's Python code.",
+        examples=["main"],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            refused="no code of a model's repository is ever fetched or run; `model.revision` pins its files",
+        ),
+    )
+    trust_remote_code: Flag = Field(
+        False,
+        description="Run Python code that a model's repository brings along.",
+        examples=[True],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            refused="no code of a model's repository is ever run; take a model whose architecture this build has",
+        ),
+    )
+    hf_config_path: str = Field(
+        "auto",
+        min_length=1,
+        description=(
+            "Where config.json is read: a hub id or a directory. `auto` takes the model's own. For weights that come "
+            "without one, or to try another shape; one that does not fit the weights is refused while loading."
+        ),
+        examples=["auto", "Qwen/Qwen3-0.6B"],
+        json_schema_extra=about(reload="model", kind="model"),
+    )
+    config_format: Literal["auto", "hf", "mistral"] = Field(
+        "auto",
+        description="Layout of the model's configuration file: `hf` is config.json.",
+        examples=["hf"],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            refused="this build reads config.json; take a repository that has one, not params.json alone",
+            same=("hf",),
+        ),
+    )
+    runner: Literal["auto", "generate", "pooling", "draft"] = Field(
+        "auto",
+        description="What the model is run for: `generate` gives text token by token.",
+        examples=["generate"],
+        json_schema_extra=about(
+            reload="process",
+            devices=(),
+            refused="this build generates text; it makes no embeddings and runs no draft model by itself",
+            same=("generate",),
+        ),
+    )
+    convert: Literal["auto", "none", "embed", "classify", "reward"] = Field(
+        "auto",
+        description="Another head on the model, such as one for embeddings: `none` leaves it as it is.",
+        examples=["none"],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            refused="this build generates text with the model's own head; nothing is converted",
+            same=("none",),
+        ),
+    )
+    pooler_config: dict[str, Any] = Field(
+        {},
+        description="How hidden states become one vector, for embedding models.",
+        examples=[{"pooling_type": "MEAN"}],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            refused="this build generates text; it makes no embeddings",
+        ),
+    )
+    model_impl: Literal["auto", "native", "vllm", "transformers", "terratorch"] = Field(
+        "auto",
+        description="Whose implementation of the architecture runs: `native` is this engine's own.",
+        examples=["native"],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            refused="this build runs its own implementations only (Llama, Mistral, Qwen2, Qwen3); write auto or native",
+            same=("native",),
+        ),
+    )
+    quantization: str | None = Field(
+        None,
+        description="Scheme of quantised weights, such as awq or gptq.",
+        examples=["awq"],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            aliases=("-q",),
+            refused="weights are computed as float32 or bfloat16; take the unquantised checkpoint, in bfloat16 to save "
+            "memory",
+        ),
+    )
+    dtype: Literal["auto", "float32", "float", "bfloat16"] = Field(
         "auto",
         description=(
             "Number format of weights, activations and KV cache. bfloat16 halves memory and reads twice as fast; "
-            "float32 is exact. `auto` takes the checkpoint's own format, and float32 for a float16 checkpoint on a CPU."
+            "float32 (or float) is exact. `auto` takes the checkpoint's own format, and float32 for a float16 checkpoint "
+            "on a CPU."
         ),
         examples=["bfloat16"],
         json_schema_extra=about(
@@ -63,7 +189,6 @@ class ModelConfig(Section):
             refused={
                 "float16": "this build computes in bfloat16 (same memory, wider range) or float32",
                 "half": "half is float16; this build computes in bfloat16 or float32",
-                "float": "write float32",
                 "fp32": "write float32",
                 "bf16": "write bfloat16",
                 "fp16": "this build computes in bfloat16 (same memory, wider range) or float32",
@@ -78,6 +203,34 @@ class ModelConfig(Section):
         ),
         examples=["32k", 4096],
         json_schema_extra=about(reload="model", unit="tokens"),
+    )
+    disable_sliding_window: Flag = Field(
+        False,
+        description=(
+            "Let every layer see the whole sequence, and end the context at the model's sliding window, inside which "
+            "both are the same. Shorter answers for layers that are all alike; no effect on models without a window."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
+    rope_scaling: dict[str, Any] = Field(
+        {},
+        description=(
+            "How rotary positions are stretched to longer contexts, in place of what config.json says: `rope_type` "
+            "(linear, dynamic, llama3 or yarn), `factor` and the numbers of the kind. The model's limit grows by the "
+            "factor, from `original_max_position_embeddings` if given; short prompts may be answered a little worse."
+        ),
+        examples=[{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}],
+        json_schema_extra=about(reload="model"),
+    )
+    rope_theta: Base | Auto = Field(
+        "auto",
+        description=(
+            "Base of the rotary embedding in place of config.json's; meant to accompany `rope_scaling`. A larger base "
+            "turns positions more slowly; one that the model was not trained with gives nonsense without an error."
+        ),
+        examples=[1000000],
+        json_schema_extra=about(reload="model"),
     )
     served_model_name: Texts = Field(
         (),
@@ -108,6 +261,47 @@ class ModelConfig(Section):
         ),
         examples=[5],
         json_schema_extra=about(reload="hot", unit="log-probabilities per position"),
+    )
+    enforce_eager: Flag = Field(
+        False,
+        description=(
+            "Run each operation of the model by itself, as plain PyTorch, instead of this build's fused C++ kernels. "
+            "For finding out whether a kernel is at fault, and for machines without a compiler; several times slower."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
+    logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] = Field(
+        "raw_logprobs",
+        description=(
+            "What `logprobs` of a request shows: `raw` is what the model says, `processed` what a token was drawn "
+            "from, after processors, bias, penalties, temperature and cuts (one that could not be drawn has -9999); "
+            "`logits` are the scores before the softmax. Processed scores cost a sort of the vocabulary per token. "
+            "Prompt tokens are not drawn: theirs are always raw."
+        ),
+        examples=["processed_logprobs"],
+        json_schema_extra=about(reload="model"),
+    )
+    logits_processors: Texts = Field(
+        (),
+        description=(
+            "Import paths of classes, `package.module:Class` or with dots, that change the logits of every request "
+            "before a token is drawn. They run in the engine for each step, so their time is added to every token; "
+            "engine/sampling/logits_processor.py says what they must have."
+        ),
+        examples=[["mypackage.logits:NoProfanity"]],
+        json_schema_extra=about(reload="model"),
+    )
+    logits_processor_pattern: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Lets requests name logits processors by import path in `logits_processors`, those whose whole path "
+            "matches this regular expression. Such a request imports and calls code in the engine: allow only what "
+            "you have written. Unset, a request that names one is refused."
+        ),
+        examples=[r"mypackage\.logits[.:]\w+"],
+        json_schema_extra=about(reload="model"),
     )
     hf_overrides: dict[str, Any] = Field(
         {},
@@ -142,8 +336,62 @@ class ModelConfig(Section):
         None,
         description=(
             "Token for gated or private hub repositories. Unset, the token of the hub's own login is used if there is "
-            "one. Read only while downloading."
+            "one; true insists on it, and a download fails where nobody logged in. Read only while downloading."
         ),
         examples=[{"env": "HF_TOKEN"}],
         json_schema_extra=about(reload="model"),
+    )
+    allowed_local_media_path: str = Field(
+        "",
+        description="Folder of this machine from which requests may name images and videos.",
+        examples=["/srv/images"],
+        json_schema_extra=about(
+            reload="process", devices=(), refused="this build takes text only; no request can name a file"
+        ),
+    )
+    allowed_media_domains: Texts = Field(
+        (),
+        description="Hosts from which images and videos of a request may be fetched.",
+        examples=[["example.org"]],
+        json_schema_extra=about(
+            reload="process", devices=(), refused="this build takes text only; nothing that a request names is fetched"
+        ),
+    )
+    enable_prompt_embeds: Flag = Field(
+        False,
+        description="Accept a prompt as ready-made embedding vectors.",
+        examples=[True],
+        json_schema_extra=about(
+            reload="process", devices=(), refused="prompts are text, messages or token ids; tensors are not accepted"
+        ),
+    )
+    enable_sleep_mode: Flag = Field(
+        False,
+        description="Give the memory of weights and KV cache back on demand while the process stays.",
+        examples=[True],
+        json_schema_extra=about(
+            reload="process",
+            devices=(),
+            refused="it frees memory of a GPU; on a CPU, stop the process",
+        ),
+    )
+    override_attention_dtype: str | None = Field(
+        None,
+        description="Number format of attention alone.",
+        examples=["float32"],
+        json_schema_extra=about(
+            reload="model",
+            devices=(),
+            refused="attention reads keys and values in `model.dtype` and adds up in float32; set `model.dtype`",
+        ),
+    )
+    io_processor_plugin: str | None = Field(
+        None,
+        description="Plugin that turns other payloads into prompts and outputs into other payloads.",
+        examples=["my_plugin"],
+        json_schema_extra=about(
+            reload="process",
+            devices=(),
+            refused="there are no plugins; requests and answers have the shapes of the OpenAI API",
+        ),
     )

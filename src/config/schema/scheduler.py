@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from .section import Section, about
-from .types import Auto, Count, Flag, HumanInt
+from .types import Auto, Count, Counts, Flag, HumanInt, Whole
+
+
+def _zero_is_auto(value: Any) -> Any:
+    return "auto" if value in (0, "0") and not isinstance(value, bool) else value
 
 
 class SchedulerConfig(Section):
@@ -50,6 +54,56 @@ class SchedulerConfig(Section):
         examples=[False],
         json_schema_extra=about(reload="model"),
     )
+    max_num_partial_prefills: Count | Auto = Field(
+        "auto",
+        description=(
+            "Most prompts that may be computed in part, each with its next piece to come. Fewer finish the first "
+            "prompts sooner; more give later ones an early start. A prompt that fits whole into a step needs no place. "
+            "`auto` sets no limit but max_num_seqs."
+        ),
+        examples=[1, 4],
+        json_schema_extra=about(reload="model", unit="prompts"),
+    )
+    max_long_partial_prefills: Count | Auto = Field(
+        "auto",
+        description=(
+            "Of the prompts computed in part, most that may be long ones. Fewer than max_num_partial_prefills lets "
+            "short prompts pass long ones that wait; the long ones then wait for each other. "
+            "`auto` is max_num_partial_prefills: nobody passes."
+        ),
+        examples=[1],
+        json_schema_extra=about(reload="model", unit="prompts"),
+    )
+    long_prefill_token_threshold: Annotated[HumanInt | Auto, BeforeValidator(_zero_is_auto)] = Field(
+        "auto",
+        description=(
+            "A prompt of more tokens than this is a long one. Lower lets fewer prompts pass as short; "
+            "`auto` (or 0) is 4 % of the context."
+        ),
+        examples=["2k"],
+        json_schema_extra=about(reload="model", unit="tokens"),
+    )
+    scheduler_cls: str = Field(
+        "auto",
+        min_length=1,
+        description=(
+            "Import path of a class that takes the place of the scheduler, `package.module:Class` or with a dot. It "
+            "decides what each step computes; engine/core/interface.py says what it must have. It is imported in the "
+            "engine's process only, and a fault of it is a fault of the engine. `auto` is this build's own."
+        ),
+        examples=["mypackage.scheduling:FairScheduler"],
+        json_schema_extra=about(reload="process"),
+    )
+    async_scheduling: Flag = Field(
+        False,
+        description=(
+            "Plan the next step while the current one computes. Hides the time between steps where the device has "
+            "cores of its own for planning; a sequence that ends by itself then costs one row too many, and a request "
+            "that arrives waits up to one step longer."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
     max_queued_requests: Count = Field(
         1024,
         description=(
@@ -67,4 +121,36 @@ class SchedulerConfig(Section):
         ),
         examples=["1m"],
         json_schema_extra=about(reload="hot", unit="tokens"),
+    )
+    cuda_graph_sizes: Counts = Field(
+        (),
+        description="Batch sizes for which CUDA graphs are captured.",
+        examples=[[]],
+        json_schema_extra=about(
+            reload="model", devices=(), unit="tokens per step", refused="CUDA graphs do not exist on a CPU"
+        ),
+    )
+    num_lookahead_slots: Annotated[Whole, Field(ge=0)] = Field(
+        0,
+        description="Slots of the KV cache reserved in each step for tokens that are not accepted yet.",
+        examples=[0],
+        json_schema_extra=about(
+            reload="model", devices=(), unit="slots", refused="the scheduler reserves what a step needs by itself"
+        ),
+    )
+    disable_chunked_mm_input: Flag = Field(
+        False,
+        description="Never cut the tokens of an image or a sound across two steps.",
+        examples=[False],
+        json_schema_extra=about(
+            reload="model", devices=(), refused="this build takes text alone, so there is no such input"
+        ),
+    )
+    disable_hybrid_kv_cache_manager: Flag = Field(
+        True,
+        description="Give every layer a KV cache of the same size, also those that look at a window of tokens only.",
+        examples=[True],
+        json_schema_extra=about(
+            reload="model", devices=(), refused="this build gives every layer the same cache, and has no other manager"
+        ),
     )

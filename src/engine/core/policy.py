@@ -39,11 +39,12 @@ class WaitingQueue:
         insort(self._entries, self._entry(request))
         self.num_tokens += request.num_prompt_tokens
 
-    def peek(self) -> Request:
-        return self._entries[-1][2]
+    def peek(self, place: int = 0) -> Request:
+        """The first one, or the one at a later place."""
+        return self._entries[-1 - place][2]
 
-    def pop(self) -> Request:
-        request = self._entries.pop()[2]
+    def pop(self, place: int = 0) -> Request:
+        request = self._entries.pop(-1 - place)[2]
         self.num_tokens -= request.num_prompt_tokens
         return request
 

@@ -1,38 +1,13 @@
 """Prefix cache: which block already holds the keys and values of a given run of tokens.
 
-A full block is named by a hash chain: its own token ids and the name of the block before it, so equal names mean equal
-prefixes from the first token on. The chain starts from the cache salt; requests with different salts share nothing.
-Knows names and block ids. Who holds a block, and when it is reused, is the pool's affair (block_pool.py).
+Knows names (block_names.py) and block ids. Who holds a block, and when it is reused, is the pool's affair
+(block_pool.py).
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from hashlib import blake2b
 from itertools import islice
-
-HASH_BYTES = 16  # 128 bits: a chance collision needs about 2**64 blocks
-
-
-def root_hash(cache_salt: str) -> bytes:
-    """The name that stands before a sequence's first block."""
-    salt = cache_salt.encode("utf-8", "surrogatepass")
-    return blake2b(salt, digest_size=HASH_BYTES, person=b"stoker kv root").digest()
-
-
-def extend_hashes(hashes: list[bytes], root: bytes, token_ids: Sequence[int], block_size: int, num_blocks: int) -> None:
-    """Append to `hashes` until it names the first `num_blocks` blocks of `token_ids`. Each id must fit in int32."""
-    done = len(hashes)
-    if done >= num_blocks:
-        return
-    width = 4 * block_size
-    # bytes of the missing blocks only, so that naming one more block costs the same however long the sequence is
-    content = array("i", token_ids[done * block_size : num_blocks * block_size]).tobytes()
-    parent = hashes[-1] if hashes else root
-    for start in range(0, len(content), width):
-        parent = blake2b(parent + content[start : start + width], digest_size=HASH_BYTES).digest()
-        hashes.append(parent)
 
 
 class PrefixCache:

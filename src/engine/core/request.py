@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..api import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
-from .prefix_cache import extend_hashes, root_hash
+from .block_names import BlockNames
 from .stop import StopRule
 
 NO_SLOT = -1
@@ -50,8 +50,12 @@ class Request:
         eos_token_ids: tuple[int, ...],
         max_length: int,
         reads_cache: bool,
+        names: BlockNames,
     ) -> Request:
-        """`max_length`: tokens, prompt included, after which context or KV cache is full. `seed`: if it has none."""
+        """`max_length`: tokens, prompt included, after which context or KV cache is full. `seed`: if it has none.
+
+        `names`: how the engine names blocks.
+        """
         prompt, sampling = request.prompt_token_ids, request.sampling
         wants_prompt_logprobs = sampling.prompt_logprobs is not None
         return cls(
@@ -61,13 +65,13 @@ class Request:
             sampling=sampling,
             seed=seed if sampling.seed is None else sampling.seed,
             stop=StopRule.of(sampling, len(prompt), eos_token_ids, max_length),
-            cache_root=root_hash(request.cache_salt),
+            cache_root=names.root(request.cache_salt),
             reads_cache=reads_cache and not wants_prompt_logprobs,  # a position that is not computed has no logits
             num_prompt_tokens=len(prompt),
             token_ids=list(prompt),
             prompt_logprobs=[None] * len(prompt) if wants_prompt_logprobs else None,
         )
 
-    def hash_blocks(self, block_size: int, num_blocks: int) -> None:
+    def name_blocks(self, names: BlockNames, block_size: int, num_blocks: int) -> None:
         """Make sure that the first `num_blocks` blocks have names; their tokens must be known."""
-        extend_hashes(self.block_hashes, self.cache_root, self.token_ids, block_size, num_blocks)
+        names.extend(self.block_hashes, self.cache_root, self.token_ids, block_size, num_blocks)

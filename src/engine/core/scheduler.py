@@ -4,10 +4,11 @@ One rule: every sequence has known tokens and computed tokens, and each step let
 known ones, within a budget of tokens. A row that catches up has one more token drawn. A decode is a row one token
 behind, a prefill a row further behind; nothing else tells them apart.
 
-Order within a step: rows one token behind, then prefills that run, then requests that wait (in the policy's order,
-never overtaking). Prefills share the budget so that a long one cannot hold up a short one: a prefill that wants more
-than half of the step's prefill budget gets at most half of what is left while others come after it, and what the
-others leave over comes back to it.
+Order within a step: rows one token behind, then prefills that run, then requests that wait, in the policy's order. Only
+long prompts are ever overtaken: while as many of them as may be are computed in part, the next one waits and shorter
+ones pass it (max_long_partial_prefills). Prefills share the budget so that a long one cannot hold up a short one: a
+prefill that wants more than half of the step's prefill budget gets at most half of what is left while others come after
+it, and what the others leave over comes back to it.
 
 Steps may overlap. `schedule` may be called again before `finish_step` of the step before: computed tokens are counted
 when they are scheduled, and a row whose input token is still being drawn is planned like any other decode row (the
@@ -32,6 +33,7 @@ from random import Random
 import numpy as np
 
 from ..api import EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest, QueueFull
+from .block_names import BlockNames
 from .block_pool import BlockPool
 from .policy import RANKS, WaitingQueue
 from .prefix_cache import PrefixCache
@@ -61,6 +63,12 @@ class _Draft:
     block_slots: list[int] = field(default_factory=list)  # blocks added to sequences that ran before this step
     block_ids: list[int] = field(default_factory=list)
     has_preempted: bool = False
+    num_partial: int = 0  # prompts that are computed in part when the step is done
+    num_long_partial: int = 0
+
+    def count_partial(self, *, is_long: bool) -> None:
+        self.num_partial += 1
+        self.num_long_partial += is_long
 
 
 @dataclass(slots=True)
@@ -77,6 +85,7 @@ class Scheduler:
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
+        self._names = BlockNames(settings.prefix_caching_hash_algo)
         self._cache = PrefixCache()
         self._pool = BlockPool(settings.num_blocks, self._cache)
         self._rank = RANKS[settings.scheduling_policy]
@@ -84,6 +93,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._waiting = WaitingQueue(self._rank)
         self._num_reserved = 0  # free blocks that admitted sequences will take
+        self._num_passed_over = 0  # requests that the last step left waiting, free slots or not
 
         # One entry per slot. numpy: a step of 256 decode rows is planned with a handful of array operations.
         seqs = settings.max_num_seqs
@@ -133,6 +143,7 @@ class Scheduler:
             eos_token_ids=settings.eos_token_ids,
             max_length=settings.max_sequence_len,
             reads_cache=settings.enable_prefix_caching,
+            names=self._names,
         )
         self._num_arrivals += 1
         self._waiting.push(added)
@@ -183,6 +194,7 @@ class Scheduler:
             left = self._plan_admissions(draft, left, half)
         if left:
             self._return_leftover(draft, left)
+        self._num_passed_over = len(self._waiting)
         if is_paused:
             self._num_pauses = 0
             if not draft.prefills:
@@ -230,8 +242,7 @@ class Scheduler:
 
     def _check_queue(self, num_tokens: int) -> None:
         settings, waiting = self.settings, self._waiting
-        ahead = len(waiting) - len(self._free_slots)
-        if ahead >= settings.max_queued_requests:
+        if self._num_ahead >= settings.max_queued_requests:
             raise QueueFull(f"{len(waiting)} requests are waiting", retry_after_s=self._retry_after(1))
         over = waiting.num_tokens + num_tokens - settings.max_queued_tokens
         if len(waiting) and over > 0:
@@ -240,6 +251,13 @@ class Scheduler:
                 f"requests with {waiting.num_tokens} prompt tokens are waiting",
                 retry_after_s=self._retry_after(over / mean),
             )
+
+    @property
+    def _num_ahead(self) -> int:
+        """Requests that a new one would wait behind. Free slots are for those that have come since the last step; when
+        that step left some waiting nevertheless, it is memory or budget that they lack."""
+        has_stalled = bool(self._num_passed_over and self._waiting)
+        return len(self._waiting) - (0 if has_stalled else len(self._free_slots))
 
     def _retry_after(self, num_requests: float) -> float:
         """Seconds until so many requests have left the queue, at the pace of those finished so far."""
@@ -313,37 +331,58 @@ class Scheduler:
         requests.sort(key=self._rank)
         for index, request in enumerate(requests):
             if not left:
-                break
+                draft.count_partial(is_long=self._is_long(request))
+                continue
             self._extend_by_hits(draft, request)
             others = index + 1 < len(requests) or bool(self._waiting and self._free_slots)
             start = int(self._computed[request.slot])
             end = self._chunk_end(start, len(request.token_ids), left, half, others)
             self._compute_to(draft, _PrefillRow(request, start, end, is_new=False))
             left -= end - start
+            if end < len(request.token_ids):
+                draft.count_partial(is_long=self._is_long(request))
         return left
+
+    def _is_long(self, request: Request) -> bool:
+        return len(request.token_ids) > self.settings.long_prefill_token_threshold
 
     def _plan_admissions(self, draft: _Draft, left: int, half: int) -> int:
         """Give slots to waiting requests, the first one first, until one does not fit. Returns the budget left."""
         settings, waiting = self.settings, self._waiting
         admitted: list[Request] = []
-        while left and waiting and self._free_slots:
-            request = waiting.peek()
+        num_held_back = 0  # long prompts that shorter ones pass
+        while left and len(waiting) > num_held_back and self._free_slots:
+            request = waiting.peek(num_held_back)
             if request.busy_until > self._retired_step:
                 break  # preempted, and a step in flight still writes its blocks or draws its next token
+            is_long = self._is_long(request)
+            if is_long and num_held_back:
+                num_held_back += 1
+                continue
             hits = self._find_hits(request, 0)
             start, known = len(hits) * settings.block_size, len(request.token_ids)
+            others = len(waiting) > num_held_back + 1 and len(self._free_slots) > 1
+            end = self._chunk_end(start, known, left, half, others)
+            if start < end < known and not self._has_place(draft, is_long=is_long):
+                if known - start <= left:
+                    end = known  # at the cost of those behind it, but it need not wait
+                elif draft.num_partial < settings.max_num_partial_prefills:
+                    num_held_back += 1
+                    continue
+                else:
+                    break
             num_new = -(-known // settings.block_size) - len(hits)
             # One free block more per running sequence, or the next full block of one of them would preempt this one.
             num_running = len(self._running) + len(admitted)
             if num_new + num_running > self._num_available - self._pool.num_free_among(hits):
                 break
-            others = len(waiting) > 1 and len(self._free_slots) > 1
-            end = self._chunk_end(start, known, left, half, others)
             if end == start:
                 self._num_pauses += bool(draft.decodes)
                 break
+            if end < known:
+                draft.count_partial(is_long=is_long)
             self._num_pauses = 0
-            waiting.pop()
+            waiting.pop(num_held_back)
             self._take_slot(request, hits, num_new)
             if request.reads_cache and not request.num_preemptions:
                 self._num_queried_tokens += known
@@ -353,6 +392,13 @@ class Scheduler:
         if admitted:
             self._set_running(self._running + admitted)
         return left
+
+    def _has_place(self, draft: _Draft, *, is_long: bool) -> bool:
+        """Whether one more prompt may be left computed in part."""
+        settings = self.settings
+        return draft.num_partial < settings.max_num_partial_prefills and not (
+            is_long and draft.num_long_partial >= settings.max_long_partial_prefills
+        )
 
     def _return_leftover(self, draft: _Draft, left: int) -> None:
         """Let prefills that were cut short for others have what the others did not use."""
@@ -386,7 +432,7 @@ class Scheduler:
         if not request.reads_cache:
             return []
         num_blocks = (len(request.token_ids) - 1) // self.settings.block_size
-        request.hash_blocks(self.settings.block_size, num_blocks)
+        request.name_blocks(self._names, self.settings.block_size, num_blocks)
         return self._cache.find(request.block_hashes, num_held, num_blocks)
 
     def _extend_by_hits(self, draft: _Draft, request: Request) -> None:
@@ -504,7 +550,7 @@ class Scheduler:
         num_full = num_tokens // self.settings.block_size
         if not self.settings.enable_prefix_caching or num_full <= request.num_published:
             return
-        request.hash_blocks(self.settings.block_size, num_full)
+        request.name_blocks(self._names, self.settings.block_size, num_full)
         for index in range(request.num_published, num_full):
             self._cache.publish(request.block_hashes[index], request.block_ids[index])
         request.num_published = num_full

@@ -6,7 +6,10 @@ from array import array
 from dataclasses import dataclass
 
 from ..api import EngineRequest, InvalidRequest
+from .block_names import HashAlgo
 from .policy import RANKS, PolicyName
+
+NO_LIMIT = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +22,22 @@ class SchedulerSettings:
     max_num_batched_tokens: int  # tokens computed in one step, over all sequences
     max_model_len: int  # tokens of one sequence, prompt included
     enable_prefix_caching: bool = True
+    prefix_caching_hash_algo: HashAlgo = "sha256"
     enable_chunked_prefill: bool = True  # false: a prompt is computed whole in one step, or waits
+    max_num_partial_prefills: int = NO_LIMIT  # prompts that are computed in part after a step
+    max_long_partial_prefills: int = NO_LIMIT  # of those, long ones
+    long_prefill_token_threshold: int = 0  # a prompt of more tokens is a long one
     scheduling_policy: PolicyName = "fcfs"
-    max_queued_requests: int = 1024  # that wait beyond the free slots
+    max_queued_requests: int = 1024  # that wait; those that a free slot awaits are not counted
     max_queued_tokens: int = 1 << 62  # prompt tokens of all that wait; one request alone may have more
     eos_token_ids: tuple[int, ...] = ()
     seed: int = 0  # from it come the seeds of requests that bring none
 
     def __post_init__(self) -> None:
-        for name in ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_queued_tokens"):
+        for name in (
+            *("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_queued_tokens"),
+            *("max_num_partial_prefills", "max_long_partial_prefills"),
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.max_model_len < 2:

@@ -34,6 +34,16 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `cache.num_gpu_blocks_override`",),
     ),
     Rule(
+        id="R094",
+        title="the algorithm of block names needs prefix caching",
+        fields=("cache.prefix_caching_hash_algo", "cache.enable_prefix_caching"),
+        severity="warning",
+        is_broken=lambda v: v.is_written("cache.prefix_caching_hash_algo") and not v.enable_prefix_caching,
+        message="`cache.prefix_caching_hash_algo` has no effect without `cache.enable_prefix_caching`",
+        why="Blocks are named to be found again, and without prefix caching none is looked for.",
+        fixes=("set `cache.enable_prefix_caching: true`, or remove `prefix_caching_hash_algo`",),
+    ),
+    Rule(
         id="R203",
         title="weights and KV cache fit into memory",
         fields=("cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),
@@ -64,10 +74,52 @@ STATED: tuple[StatedRule, ...] = (
         "R087", "block sizes are powers of two", ("cache.block_size",), "8, 16, 32, 64 and 128; others are refused."
     ),
     StatedRule(
+        "R088",
+        "auto keeps keys and values in the model's format",
+        ("cache.kv_cache_dtype",),
+        "The 8-bit formats need devices with kernels for them; on a CPU they are refused.",
+    ),
+    StatedRule(
+        "R089",
+        "bfloat16 goes with any model",
+        ("cache.kv_cache_dtype",),
+        "Elsewhere it is for models whose own cache is an 8-bit one; here it also halves the cache of a float32 model.",
+    ),
+    StatedRule(
+        "R090",
+        "scales belong to an 8-bit cache",
+        ("cache.calculate_kv_scales", "cache.kv_cache_dtype"),
+        "Both are refused in this build, so there is nothing to scale.",
+    ),
+    StatedRule(
         "R092",
         "prefix caching is on unless switched off",
         ("cache.enable_prefix_caching",),
         "Kept blocks are given up when space is needed, so it costs no memory.",
+    ),
+    StatedRule(
+        "R093",
+        "images do not switch prefix caching off",
+        ("cache.enable_prefix_caching",),
+        "This build takes text alone, and a written value is never changed.",
+    ),
+    StatedRule(
+        "R096",
+        "state-space caches follow each other and the model",
+        ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
+        "This build runs no state-space layers; both options are refused.",
+    ),
+    StatedRule(
+        "R097",
+        "weights in host memory cost a copy in every pass",
+        ("cache.cpu_offload_gb",),
+        "On a CPU they are there already and nothing is copied; the option is refused.",
+    ),
+    StatedRule(
+        "R098",
+        "shared keys and values are not used for prefill",
+        ("cache.kv_sharing_fast_prefill",),
+        "Elsewhere the flag is accepted and changes nothing; here it is refused.",
     ),
     StatedRule(
         "R221",

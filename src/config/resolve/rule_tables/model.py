@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from ...errors import EXIT_ENVIRONMENT
+from ..facts import ROPE_KINDS
+from ..import_path import split_import_path
 from ..model_files import is_hub_id
 from ..rule import Rule, StatedRule
 from ..values import Values
 
+_OF_THE_HUB = ("model.revision", "model.tokenizer_revision", "model.hf_token", "load.download_dir")
+_OF_THE_TOKENIZER = ("model.tokenizer", "model.tokenizer_mode", "model.tokenizer_revision")
+
 
 def _is_local(v: Values) -> bool:
-    """Whether neither model nor tokenizer comes from the hub."""
-    if is_hub_id(v.located("model.model")):
-        return False
-    tokenizer = v.config.model.tokenizer
-    return tokenizer == "auto" or v.skip_tokenizer_init or not is_hub_id(v.located("model.tokenizer"))
+    """Whether neither model nor tokenizer nor config.json comes from the hub."""
+    model = v.config.model
+    named = ["model.model"]
+    named += ["model.tokenizer"] * (model.tokenizer != "auto" and not model.skip_tokenizer_init)
+    named += ["model.hf_config_path"] * (model.hf_config_path != "auto")
+    return not any(is_hub_id(v.located(path)) for path in named)
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        id="R242",
+        title="logits_processor_pattern is a regular expression",
+        fields=("model.logits_processor_pattern",),
+        is_broken=lambda v: bool(v.pattern_problem),
+        message="`model.logits_processor_pattern` is no regular expression: {pattern_problem}",
+        why="Import paths that requests name are matched against it as a whole, in Python's syntax.",
+        fixes=("write for instance `mypackage[.]logits:.+`",),
+    ),
+    Rule(
+        id="R243",
+        title="logits processors are named by import paths",
+        fields=("model.logits_processors",),
+        is_broken=lambda v: not all(map(split_import_path, v.logits_processors)),
+        message="`model.logits_processors` holds what is no import path of a class: {logits_processors}",
+        why="The engine imports the module and takes the class out of it.",
+        fixes=("write each as `package.module:Class`",),
+    ),
     Rule(
         id="R055",
         title="a chat template needs a tokenizer",
@@ -35,6 +59,45 @@ RULES: tuple[Rule, ...] = (
         message="`model.max_logprobs` is -1: one request can ask for the whole vocabulary at every position",
         why="Memory for such an answer is its length times the vocabulary.",
         fixes=("write the largest number that your clients need",),
+    ),
+    Rule(
+        id="R062",
+        title="disable_sliding_window needs a window",
+        fields=("model.disable_sliding_window",),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: v.disable_sliding_window and v.window is None,
+        message="`model.disable_sliding_window` has no effect: this model has no sliding window",
+        why="It lets every layer see the whole sequence and ends the context at the window.",
+        fixes=("remove it",),
+    ),
+    Rule(
+        id="R065",
+        title="rope_theta accompanies rope_scaling",
+        fields=("model.rope_theta", "model.rope_scaling"),
+        severity="warning",
+        is_broken=lambda v: v.is_written("model.rope_theta") and not v.rope_scaling,
+        message="`model.rope_theta` is {rope_theta} and there is no `model.rope_scaling`",
+        why="Another base alone turns all positions in a way that the model was not trained with.",
+        fixes=("add the scaling that the base belongs to, or remove it",),
+    ),
+    Rule(
+        id="R241",
+        title="one source for rotary positions",
+        fields=("model.rope_theta", "model.rope_scaling", "model.hf_overrides"),
+        is_broken=lambda v: bool(v.rope_problem),
+        message="`model.hf_overrides` contradicts the rope options: {rope_problem}",
+        why="Which one counts could only be guessed.",
+        fixes=("keep one of the two",),
+    ),
+    Rule(
+        id="R242",
+        title="a rope scaling is of a kind that this build computes",
+        fields=("model.rope_scaling",),
+        is_broken=lambda v: bool(v.rope_scaling) and v.rope_kind not in ROPE_KINDS,
+        message="`model.rope_scaling` must name its kind as `rope_type`: one of {rope_kinds}",
+        why="Without a kind that is known the other numbers would have no effect.",
+        fixes=("add `rope_type`; `engine explain model.rope_scaling` shows an example",),
     ),
     Rule(
         id="R202",
@@ -130,23 +193,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R216",
         title="hub options need a hub model",
-        fields=("model.model", "model.revision", "model.hf_token", "load.download_dir"),
+        fields=("model.model", *_OF_THE_HUB),
         severity="warning",
-        is_broken=lambda v: (
-            any(v.is_written(path) for path in ("model.revision", "model.hf_token", "load.download_dir"))
-            and _is_local(v)
+        is_broken=lambda v: any(v.is_written(path) for path in _OF_THE_HUB) and _is_local(v),
+        message=(
+            "`{model}` does not come from the hub, so `revision`, `tokenizer_revision`, `hf_token` and `download_dir` "
+            "have no effect"
         ),
-        message="`{model}` does not come from the hub, so `revision`, `hf_token` and `download_dir` have no effect",
         why="They say which files are downloaded, with whose rights, and to where.",
         fixes=("remove them",),
     ),
     Rule(
         id="R217",
         title="no tokenizer is loaded",
-        fields=("model.tokenizer", "model.skip_tokenizer_init"),
+        fields=(*_OF_THE_TOKENIZER, "model.skip_tokenizer_init"),
         severity="warning",
-        is_broken=lambda v: v.skip_tokenizer_init and v.is_written("model.tokenizer"),
-        message="`model.tokenizer` has no effect with `model.skip_tokenizer_init`",
+        is_broken=lambda v: v.skip_tokenizer_init and any(v.is_written(path) for path in _OF_THE_TOKENIZER),
+        message=(
+            "`model.tokenizer`, `tokenizer_mode` and `tokenizer_revision` have no effect with "
+            "`model.skip_tokenizer_init`"
+        ),
         why="Requests carry token ids, so nothing is tokenised.",
         fixes=("remove one of the two",),
     ),
@@ -164,6 +230,25 @@ RULES: tuple[Rule, ...] = (
 )
 
 STATED: tuple[StatedRule, ...] = (
+    StatedRule(
+        "R058",
+        "raw is before every change, processed after all of them",
+        ("model.logprobs_mode",),
+        "Processed ones come after processors, bias, penalties, temperature, min_p, top_k and top_p; logits are not "
+        "brought to a sum of one.",
+    ),
+    StatedRule(
+        "R059",
+        "enforce_eager captures no graphs",
+        ("model.enforce_eager", "scheduler.cuda_graph_sizes"),
+        "There are none on a CPU; there it takes plain PyTorch operations in place of the fused kernels.",
+    ),
+    StatedRule(
+        "R070",
+        "without a pattern no request names a processor",
+        ("model.logits_processor_pattern",),
+        "Such a request is answered 400, and nothing is imported.",
+    ),
     StatedRule(
         "R001",
         "numbers may carry a unit",
@@ -185,13 +270,19 @@ STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R004",
         "mappings whole or by key",
-        ("model.hf_overrides", "model.override_generation_config"),
+        (
+            *("model.hf_overrides", "model.rope_scaling", "model.override_generation_config"),
+            "load.model_loader_extra_config",
+        ),
         "On the command line a mapping is one JSON text, or dotted keys, or both; the parts are merged in order.",
     ),
     StatedRule(
         "R006",
         "None and an empty text unset",
-        ("model.tokenizer", "model.revision", "load.download_dir", "model.generation_config"),
+        (
+            *("model.tokenizer", "model.revision", "model.tokenizer_revision", "model.hf_config_path"),
+            *("load.download_dir", "model.generation_config", "load.model_loader_extra_config"),
+        ),
         "On the command line and in variables; weaker layers then do not count and the default holds.",
     ),
     StatedRule(
@@ -204,10 +295,66 @@ STATED: tuple[StatedRule, ...] = (
         "R044", "the tokenizer is the model's own", ("model.tokenizer", "model.model"), "Unless another is named."
     ),
     StatedRule(
+        "R045",
+        "config.json is the model's own",
+        ("model.hf_config_path", "model.model"),
+        "Unless another directory or hub id is named.",
+    ),
+    StatedRule(
+        "R050",
+        "quantised checkpoints are refused",
+        ("model.quantization", "model.dtype"),
+        "A config.json with a quantization_config ends the start; other weights are computed in `model.dtype`.",
+    ),
+    StatedRule(
+        "R052",
+        "one instance generates",
+        ("model.runner",),
+        "auto is generate, since every architecture of this build is a text generator.",
+    ),
+    StatedRule(
+        "R056",
+        "auto reads tokenizer.json",
+        ("model.tokenizer_mode", "model.tokenizer"),
+        "slow passes it over and builds from the older vocabulary files; hf hands the folder to transformers.",
+    ),
+    StatedRule(
+        "R072",
+        "no local files",
+        ("model.allowed_local_media_path",),
+        "Requests carry text, so none can name a file of this machine.",
+    ),
+    StatedRule(
+        "R073",
+        "no media domains",
+        ("model.allowed_media_domains",),
+        "Requests carry text, so nothing is fetched from anywhere.",
+    ),
+    StatedRule("R074", "config.json only", ("model.config_format",), "auto is hf; params.json is not read."),
+    StatedRule(
+        "R075",
+        "native implementations only",
+        ("model.model_impl",),
+        "auto is native; an architecture that this build lacks is refused with the list of those it has.",
+    ),
+    StatedRule(
+        "R076",
+        "a model that needs code of its repository is refused",
+        ("model.trust_remote_code",),
+        "config.json says so with auto_map; the message names the option and what to do instead.",
+    ),
+    StatedRule(
+        "R077",
+        "true is the token of the hub's login",
+        ("model.hf_token",),
+        "A download then fails where nobody logged in.",
+    ),
+    StatedRule(
         "R051",
         "auto takes the checkpoint's format",
         ("model.dtype",),
-        "bfloat16 stays bfloat16 and float32 stays float32; float16 becomes float32 on a CPU.",
+        "bfloat16 stays bfloat16 and float32 stays float32; float16 becomes float32 on a CPU. float is float32; "
+        "half and float16 are refused there.",
     ),
     StatedRule(
         "R054",

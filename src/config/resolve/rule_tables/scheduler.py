@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from ..import_path import split_import_path
 from ..rule import Rule, StatedRule
 
+_PARTIAL = (
+    "scheduler.max_num_partial_prefills",
+    "scheduler.max_long_partial_prefills",
+    "scheduler.long_prefill_token_threshold",
+)
 LONG_CONTEXT = 32_768  # tokens, from which one-step prefill needs much memory for activations
 
 RULES: tuple[Rule, ...] = (
@@ -52,6 +58,53 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `scheduler.enable_chunked_prefill: true`, or a smaller `model.max_model_len`",),
     ),
     Rule(
+        id="R112",
+        title="limits of prompts in part need chunked prefill",
+        fields=("scheduler.enable_chunked_prefill", *_PARTIAL),
+        severity="warning",
+        is_broken=lambda v: not v.enable_chunked_prefill and any(map(v.is_written, _PARTIAL)),
+        message="without chunked prefill no prompt is computed in part, so limits of such prompts have no effect",
+        why="max_num_partial_prefills, max_long_partial_prefills and long_prefill_token_threshold speak of prompts of "
+        "which a piece is computed and the rest to come.",
+        fixes=("set `scheduler.enable_chunked_prefill: true`, or remove the limits",),
+    ),
+    Rule(
+        id="R114",
+        title="long prompts in part are some of those in part",
+        fields=("scheduler.max_long_partial_prefills", "scheduler.max_num_partial_prefills"),
+        is_broken=lambda v: v.max_long_partial_prefills > v.max_num_partial_prefills,
+        message=(
+            "`scheduler.max_long_partial_prefills` is {max_long_partial_prefills}, and only "
+            "{max_num_partial_prefills} prompts may be computed in part"
+        ),
+        why="A limit above the one that holds for all prompts could never be reached.",
+        fixes=(
+            "set `scheduler.max_long_partial_prefills` to at most {max_num_partial_prefills}",
+            "or raise `scheduler.max_num_partial_prefills`",
+        ),
+    ),
+    Rule(
+        id="R116",
+        title="a long prompt fits into the context",
+        fields=("scheduler.long_prefill_token_threshold", "model.max_model_len"),
+        is_broken=lambda v: v.long_prefill_token_threshold > v.max_model_len,
+        message=(
+            "`scheduler.long_prefill_token_threshold` is {long_prefill_token_threshold}; a prompt has at most "
+            "`model.max_model_len` = {max_model_len} tokens"
+        ),
+        why="No prompt could ever be a long one.",
+        fixes=("set it to at most {max_model_len}, or leave it to auto",),
+    ),
+    Rule(
+        id="R241",
+        title="scheduler_cls is an import path",
+        fields=("scheduler.scheduler_cls",),
+        is_broken=lambda v: v.scheduler_cls != "auto" and split_import_path(v.scheduler_cls) is None,
+        message="`scheduler.scheduler_cls` is no import path of a class: {scheduler_cls}",
+        why="The engine imports the module and takes the class out of it.",
+        fixes=("write `package.module:Class`, or auto",),
+    ),
+    Rule(
         id="R211",
         title="the KV cache holds as many sequences as may run",
         fields=("scheduler.max_num_seqs", "cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),
@@ -97,6 +150,18 @@ STATED: tuple[StatedRule, ...] = (
         "auto is 2048 on a CPU, or more where max_num_seqs or whole prompts need it. A written value stays.",
     ),
     StatedRule(
+        "R106",
+        "chunked prefill is on unless switched off",
+        ("scheduler.enable_chunked_prefill",),
+        "Elsewhere context, device and other features decide; here it goes with all of them.",
+    ),
+    StatedRule(
+        "R107",
+        "chunked prefill goes with every model",
+        ("scheduler.enable_chunked_prefill",),
+        "No model that this build runs needs its prompt in one piece.",
+    ),
+    StatedRule(
         "R108",
         "chunked prefill can be switched off",
         ("scheduler.enable_chunked_prefill",),
@@ -109,6 +174,37 @@ STATED: tuple[StatedRule, ...] = (
         "The piece of a prompt is what running answers leave of max_num_batched_tokens.",
     ),
     StatedRule(
+        "R113",
+        "fewer long prompts in part let short ones pass",
+        ("scheduler.max_long_partial_prefills", "scheduler.max_num_partial_prefills"),
+        "auto is the same number for both, so that nobody passes. The first long prompt that waits is never passed by "
+        "another long one.",
+    ),
+    StatedRule(
+        "R115",
+        "auto counts a prompt as long from 4 % of the context",
+        ("scheduler.long_prefill_token_threshold", "model.max_model_len"),
+        "0 means the same. It matters where max_long_partial_prefills is less than max_num_partial_prefills.",
+    ),
+    StatedRule(
+        "R117",
+        "media are not cut",
+        ("scheduler.disable_chunked_mm_input",),
+        "This build takes text alone, so the option is refused.",
+    ),
+    StatedRule(
+        "R118",
+        "graph sizes follow max_num_seqs",
+        ("scheduler.cuda_graph_sizes",),
+        "There are no CUDA graphs on a CPU; the option is refused.",
+    ),
+    StatedRule(
+        "R119",
+        "graph sizes are not captured beyond max_num_seqs",
+        ("scheduler.cuda_graph_sizes", "scheduler.max_num_seqs"),
+        "There are no CUDA graphs on a CPU; the option is refused.",
+    ),
+    StatedRule(
         "R120", "lower priority numbers first", ("scheduler.scheduling_policy",), "Equal numbers go by time of arrival."
     ),
     StatedRule(
@@ -116,6 +212,30 @@ STATED: tuple[StatedRule, ...] = (
         "fcfs refuses priorities",
         ("scheduler.scheduling_policy",),
         "A request with a non-zero priority is answered 400 under fcfs, since its wish would be ignored.",
+    ),
+    StatedRule(
+        "R122",
+        "auto is this build's own scheduler",
+        ("scheduler.scheduler_cls",),
+        "There is one engine core and one scheduler for it; a written class is imported or the start fails.",
+    ),
+    StatedRule(
+        "R123",
+        "a step is planned before the last one's tokens are known",
+        ("scheduler.async_scheduling",),
+        "Structured outputs, draft tokens and pipeline stages, which need them earlier, are refused in this build.",
+    ),
+    StatedRule(
+        "R127",
+        "a step reserves what it needs",
+        ("scheduler.num_lookahead_slots",),
+        "There are no draft tokens in this build, and the option is refused.",
+    ),
+    StatedRule(
+        "R131",
+        "every layer has the same cache",
+        ("scheduler.disable_hybrid_kv_cache_manager",),
+        "Also where layers with a window stand between others; only true is taken.",
     ),
     StatedRule(
         "R222",

@@ -37,7 +37,13 @@ def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
         "server.log_format": "json",
         "scheduler.max_num_seqs": 64,
         "scheduler.max_num_batched_tokens": 2048,
+        "scheduler.max_num_partial_prefills": 64,
+        "scheduler.max_long_partial_prefills": 64,
+        "scheduler.long_prefill_token_threshold": 20,
+        "cache.kv_cache_dtype": "bfloat16",
         "model.tokenizer": str(tmp_path),
+        "model.hf_config_path": str(tmp_path),
+        "model.rope_theta": 10_000.0,
         "model.dtype": "bfloat16",
         "cache.kv_cache_memory_bytes": 64 * 512 * KV,
         "scheduler.max_queued_tokens": 16 * 64 * 512,
@@ -45,6 +51,24 @@ def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
     }
     assert all(done.origins[path].reason for path in autos)
     assert not done.undecided
+
+
+def test_limits_of_prompts_in_part_follow_each_other(tmp_path: Path) -> None:
+    def limits(*words: str) -> tuple[int, int]:
+        done = decided(tmp_path, *words)
+        return done.get("scheduler.max_num_partial_prefills"), done.get("scheduler.max_long_partial_prefills")
+
+    assert limits("--max-num-partial-prefills", "3") == (3, 3)
+    assert limits("--max-long-partial-prefills", "1", "--max-num-seqs", "5") == (5, 1)
+    assert limits("--no-enable-chunked-prefill") == (1, 1)
+
+
+@pytest.mark.effect("cache.kv_cache_dtype")
+def test_a_cache_in_fewer_bits_holds_more_tokens_in_the_same_memory(tmp_path: Path) -> None:
+    words = ["--dtype", "float32", "--kv-cache-memory-bytes", "1MiB"]
+    wide, narrow = decided(tmp_path, *words), decided(tmp_path, *words, "--kv-cache-dtype", "bfloat16")
+    assert wide.get("cache.kv_cache_dtype") == "float32"
+    assert narrow.num_kv_blocks == 2 * wide.num_kv_blocks
 
 
 def test_a_terminal_gets_human_logs(tmp_path: Path) -> None:
@@ -139,5 +163,6 @@ def test_without_the_model_only_its_part_waits() -> None:
     assert done.undecided == {
         *("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes"),
         *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
+        *("cache.kv_cache_dtype", "scheduler.long_prefill_token_threshold"),
     }
     assert done.get("cache.block_size") == 16

@@ -1,4 +1,5 @@
 from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.core.block_names import BlockNames
 from stoker.engine.core.policy import RANKS, PolicyName, WaitingQueue
 from stoker.engine.core.request import Request
 
@@ -7,7 +8,15 @@ def request(arrival: int, priority: int = 0, num_tokens: int = 1) -> Request:
     record = EngineRequest(
         request_id=str(arrival), prompt_token_ids=[1] * num_tokens, sampling=SamplingParams(), priority=priority
     )
-    return Request.of(record, arrival=arrival, seed=0, eos_token_ids=(), max_length=100, reads_cache=True)
+    return Request.of(
+        record,
+        arrival=arrival,
+        seed=0,
+        eos_token_ids=(),
+        max_length=100,
+        reads_cache=True,
+        names=BlockNames("sha256"),
+    )
 
 
 def order(policy: PolicyName, *requests: Request) -> list[str]:

@@ -1,5 +1,8 @@
 from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.core.block_names import BlockNames
 from stoker.engine.core.request import NO_SLOT, Request
+
+NAMES = BlockNames("sha256")
 
 
 def request_of(reads_cache: bool = True, **sampling: object) -> Request:
@@ -9,7 +12,9 @@ def request_of(reads_cache: bool = True, **sampling: object) -> Request:
         sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
         priority=3,
     )
-    return Request.of(record, arrival=4, seed=99, eos_token_ids=(2,), max_length=50, reads_cache=reads_cache)
+    return Request.of(
+        record, arrival=4, seed=99, eos_token_ids=(2,), max_length=50, reads_cache=reads_cache, names=NAMES
+    )
 
 
 def test_a_new_request_waits_with_its_prompt():
@@ -33,9 +38,9 @@ def test_prompt_logprobs_need_every_position_computed():
 
 def test_names_of_blocks_follow_the_tokens_as_they_come():
     request = request_of()
-    request.hash_blocks(2, 1)
+    request.name_blocks(NAMES, 2, 1)
     first = list(request.block_hashes)
     request.token_ids.append(8)
-    request.hash_blocks(2, 2)
+    request.name_blocks(NAMES, 2, 2)
     assert request.block_hashes[:1] == first
     assert len(request.block_hashes) == 2

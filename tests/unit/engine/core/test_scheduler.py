@@ -363,6 +363,61 @@ def test_a_prompt_waits_until_the_cache_can_hold_all_of_it():
     assert bench.run()["b"][0].finish_reason is FinishReason.LENGTH
 
 
+# ---- prompts computed in part
+
+
+@pytest.mark.effect("scheduler.max_num_partial_prefills")
+def test_no_more_prompts_than_allowed_are_computed_in_part():
+    for limit, in_part in ((1, 1), (2, 2), (3, 3)):
+        bench = Bench(num_blocks=200, max_num_batched_tokens=64, max_num_partial_prefills=limit)
+        for index in range(3):
+            bench.add(f"long {index}", prompt(150, first=1000 * (index + 1)))
+        plan = bench.schedule()
+        assert plan.num_rows == in_part
+        assert plan.num_batched_tokens == 64  # the budget is used all the same
+
+
+def test_a_prompt_that_fits_whole_needs_no_place_among_those_in_part():
+    bench = Bench(max_num_batched_tokens=64, max_num_partial_prefills=1)
+    bench.add("long", prompt(150))
+    bench.add("short", prompt(5, first=1000))
+    bench.add("next", prompt(150, first=2000))
+    plan, outputs = bench.step()
+    assert plan.num_rows == 2
+    assert outputs.keys() == {"short"}
+
+
+@pytest.mark.effect("scheduler.max_long_partial_prefills", "scheduler.long_prefill_token_threshold")
+def test_short_prompts_pass_long_ones_where_few_long_ones_may_be_in_part():
+    def order(**limits: int) -> list[int]:
+        """Prompt lengths in the order of admission, while the first prompt is computed."""
+        bench = Bench(max_num_batched_tokens=20, max_num_partial_prefills=2, **limits)
+        for index, length in enumerate((100, 120, 30, 28)):
+            bench.add(str(index), prompt(length, first=1000 * (index + 1)), max_tokens=1)
+        lengths: list[int] = []
+        while len(lengths) < 4:
+            lengths += [len(admission.token_ids) for admission in bench.step()[0].admissions]
+        return lengths
+
+    assert order(max_long_partial_prefills=2, long_prefill_token_threshold=50) == [100, 120, 30, 28]
+    assert order(max_long_partial_prefills=1, long_prefill_token_threshold=50) == [100, 30, 28, 120]
+    assert order(max_long_partial_prefills=1, long_prefill_token_threshold=110) == [100, 120, 30, 28]
+
+
+def test_a_long_prompt_that_was_passed_comes_next():
+    bench = Bench(
+        max_num_seqs=2, max_num_batched_tokens=16, max_long_partial_prefills=1, long_prefill_token_threshold=9
+    )
+    bench.add("first", prompt(40), max_tokens=1)
+    bench.add("second", prompt(40, first=1000), max_tokens=1)
+    for index in range(30):
+        bench.add(f"short {index}", prompt(3, first=2000 + 10 * index), max_tokens=1)
+    ended: list[str] = []
+    while "second" not in ended:
+        ended += bench.step()[1]
+    assert ended.index("first") < ended.index("second") < 12  # most of the short ones come behind it
+
+
 # ---- queue
 
 
@@ -375,6 +430,18 @@ def test_a_full_queue_refuses_and_leaves_no_trace():
     assert caught.value.retry_after_s == MIN_RETRY_S
     assert bench.run().keys() == {"runs", "waits", "waits too"}
     bench.add("late", prompt(3))
+
+
+def test_requests_that_wait_for_memory_count_as_waiting_though_slots_are_free():
+    """Free slots once made room in the queue for as many requests as there are slots, whatever memory said."""
+    bench = Bench(num_blocks=10, max_num_seqs=8, max_queued_requests=2)
+    bench.add("large", prompt(30))
+    bench.step()
+    for name in ("waits", "waits too"):
+        bench.add(name, prompt(30, first=500))
+    bench.step()
+    with pytest.raises(QueueFull):
+        bench.add("late", prompt(3, first=900))
 
 
 def test_the_queue_is_bounded_in_prompt_tokens_but_takes_any_single_request():

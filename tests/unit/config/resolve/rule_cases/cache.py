@@ -17,6 +17,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--num-gpu-blocks-override 64"],
     ),
+    "R094": (
+        ["--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
+        ["--no-enable-prefix-caching", "--prefix-caching-hash-algo sha256"],
+    ),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {}

@@ -24,6 +24,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--override-generation-config.top_p 0.5 --override-generation-config.max_new_tokens 9"],
     ),
+    "R242": (
+        ["--logits-processor-pattern a(b", "--logits-processor-pattern [z-a]"],
+        ["", "--logits-processor-pattern mine[.:].*"],
+    ),
+    "R243": (
+        ["--logits-processors mine", "--logits-processors my.logits:One my-logits:Two"],
+        ["--logits-processors my.logits:One my.logits.Two", ""],
+    ),
     "R216": (
         ["--revision main", "--hf-token x", "--download-dir /nowhere"],
         ["", "--model Qwen/none --revision main", "--tokenizer Qwen/none --hf-token x"],

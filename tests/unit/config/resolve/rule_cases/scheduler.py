@@ -18,6 +18,25 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--hf-overrides.max_position_embeddings 40000 --no-enable-chunked-prefill"],
         ["--hf-overrides.max_position_embeddings 32768 --no-enable-chunked-prefill"],
     ),
+    "R112": (
+        [
+            "--no-enable-chunked-prefill --max-num-partial-prefills 1",
+            "--no-enable-chunked-prefill --long-prefill-token-threshold 100",
+        ],
+        ["--no-enable-chunked-prefill", "--max-num-partial-prefills 1"],
+    ),
+    "R114": (
+        ["--max-long-partial-prefills 3 --max-num-partial-prefills 2", "--max-long-partial-prefills 65"],
+        ["--max-long-partial-prefills 2 --max-num-partial-prefills 2", "--max-num-partial-prefills 1"],
+    ),
+    "R116": (
+        ["--long-prefill-token-threshold 513"],
+        ["--long-prefill-token-threshold 512", "--long-prefill-token-threshold 0", ""],
+    ),
+    "R241": (
+        ["--scheduler-cls mine", "--scheduler-cls mine/sched.py", "--scheduler-cls a.b:c:d"],
+        ["--scheduler-cls my.sched:Mine", "--scheduler-cls my.sched.Mine", "--scheduler-cls auto"],
+    ),
     "R211": (
         ["--num-gpu-blocks-override 7 --max-num-seqs 8"],
         ["--num-gpu-blocks-override 8 --max-num-seqs 8", "--num-gpu-blocks-override 7"],
