@@ -139,7 +139,11 @@ class LLM:
         if chat_template is not None:
             renderer = Renderer(tokenizer, chat_template)
         else:
-            renderer = self._renderer = self._renderer or Renderer(tokenizer, self._resolved.chat_template)
+            renderer = self._renderer = self._renderer or Renderer(
+                tokenizer,
+                self._resolved.chat_template,
+                content_format=self._resolved.server.chat_template_content_format,
+            )
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         parsed: list[tuple[str | None, list[int]]] = []
         for conversation in conversations:

@@ -1,24 +1,69 @@
 """Log lines of server and engine process, on standard error: for a reader, or one JSON object per line for a collector.
 
-A record may carry `facts` (a flat dict of plain values); both forms show them. Prompts and answers are never logged.
+A record may carry `facts` (a flat dict of plain values); both forms show them. Prompts and answers are in
+no record unless `server.enable_log_requests` and `enable_log_outputs` ask for them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import logging.config
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
 ROOT = __package__  # the parent of all our loggers
+HTTP_LOGGER = f"{ROOT}.server.http"  # connections and TLS
+ACCESS_LOGGER = f"{HTTP_LOGGER}.access"  # one record for each finished request
+TRACE = 5
+logging.addLevelName(TRACE, "TRACE")
 
 
-def set_up_logging(level: str = "info", form: str = "human", stream: TextIO | None = None) -> None:
+class LogSettings(Protocol):
+    """What a deployment says of its logs."""
+
+    @property
+    def log_level(self) -> str: ...
+    @property
+    def log_format(self) -> str: ...
+    @property
+    def uvicorn_log_level(self) -> str: ...
+    @property
+    def log_config_file(self) -> str | None: ...
+
+
+class LoggingProblem(Exception):
+    """A logging file that cannot be used."""
+
+
+def configure_logging(settings: LogSettings) -> None:
+    """As the deployment says. Raises LoggingProblem."""
+    if settings.log_config_file is not None:
+        set_up_from_file(settings.log_config_file)
+    else:
+        set_up_logging(settings.log_level, settings.log_format, http_level=settings.uvicorn_log_level)
+
+
+def set_up_from_file(path: str) -> None:
+    """A JSON file as `logging.config.dictConfig` takes it. Raises LoggingProblem."""
+    try:
+        content = json.loads(Path(path).read_bytes())
+        # Its own default would silence every logger that exists by now and is not in the file.
+        logging.config.dictConfig({"disable_existing_loggers": False, **content})
+    except Exception as error:  # handlers and formatters may be anybody's code
+        cause = f": {error.__cause__}" if error.__cause__ else ""
+        raise LoggingProblem(f"`server.log_config_file`: {path}: {error}{cause}") from None
+
+
+def set_up_logging(
+    level: str = "info", form: str = "human", stream: TextIO | None = None, *, http_level: str | None = None
+) -> None:
     """Send this package's records, and warnings of libraries - at `debug` all they say - to `stream` (standard error).
 
-    level: debug, info, warning or error. form: human or json.
+    level: debug, info, warning or error. form: human or json. http_level: of HTTP_LOGGER; `level` if None.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else HumanFormatter())
@@ -27,6 +72,7 @@ def set_up_logging(level: str = "info", form: str = "human", stream: TextIO | No
         logger.handlers = [handler]
         logger.setLevel(least)
     logging.getLogger(ROOT).propagate = False
+    logging.getLogger(HTTP_LOGGER).setLevel((http_level or level).upper())
 
 
 def log_facts(logger: logging.Logger, level: int, message: str, facts: Mapping[str, Any]) -> None:

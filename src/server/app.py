@@ -14,50 +14,44 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Route
 
-from ..logs import log_facts
-from .endpoint import Call, Endpoint, Message, Send, to_api_error
+from ..logs import ACCESS_LOGGER, log_facts
+from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
+from .middleware import cross_origin, load_middleware
 from .protocol.errors import ApiError
 from .protocol.json import dump
-from .routes.chat import chat_completions
-from .routes.completions import completions
-from .routes.health import livez, readyz
-from .routes.metrics import metrics, version
-from .routes.models import list_models, show_model
-from .routes.tokenize import detokenize, tokenize
+from .routes.table import routes_of
 from .service import Service
 
-Handler = Callable[[Call], Awaitable[None]]
-logger = logging.getLogger(__name__)
+access_log = logging.getLogger(ACCESS_LOGGER)
 
-ROUTES: tuple[tuple[str, str, Handler], ...] = (
-    ("POST", "/v1/chat/completions", chat_completions),
-    ("POST", "/v1/completions", completions),
-    ("GET", "/v1/models", list_models),
-    ("GET", "/v1/models/{model:path}", show_model),
-    ("POST", "/tokenize", tokenize),
-    ("POST", "/detokenize", detokenize),
-    ("GET", "/metrics", metrics),
-    ("GET", "/version", version),
-    ("GET", "/health", readyz),
-    ("GET", "/livez", livez),
-    ("GET", "/readyz", readyz),
-)
 _UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/metrics"})
 _CLIENT_GONE = 499  # in logs and metrics only: nobody is there to receive it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def build_app(service: Service) -> Starlette:
-    """The app of one deployment. `service.live.end_all` ends what is under way when the server must stop."""
-    routes = [Route(path, Endpoint(service, path, handler), methods=[method]) for method, path, handler in ROUTES]
+    """The app of one deployment. `service.live.end_all` ends what is under way when the server must stop.
+
+    Raises MiddlewareProblem.
+    """
+    routes = [
+        Route(route.path, Endpoint(service, route.path, route.handle), methods=[route.method])
+        for route in routes_of(service.settings)
+    ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Gate, service=service)],
+        middleware=[
+            *cross_origin(service.settings),
+            Middleware(Gate, service=service),
+            *load_middleware(service.settings.middleware),
+            Middleware(KeyCheck, service=service),
+        ],
         exception_handlers={HTTPException: _raise_again},  # the gate answers every error, in one shape
     )
     # A redirect of /v1/models/ would be built from the client's Host header: a wrong path is a 404.
     app.router.redirect_slashes = False
+    app.middleware_stack = app.build_middleware_stack()  # now: a class that cannot be made is no affair of a request
     return app
 
 
@@ -85,30 +79,24 @@ class Gate:
             await self._app(scope, receive, answer.send)
         except ClientGone:
             pass  # nobody is left to answer; if nothing was sent the status stays _CLIENT_GONE
-        except HTTPException as error:
-            await answer.refuse(_http_error(error))
         except Exception as error:
-            await answer.refuse(to_api_error(error))
+            await answer.refuse(to_api_error(error, self._service))
         finally:
             route = scope.get("stoker.route", "other")
             method = (
                 scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE") else "other"
             )
             self._service.metrics.http_request(route, method, answer.status)
-            if route not in _UNLOGGED:
+            if route not in _UNLOGGED and not self._service.settings.disable_uvicorn_access_log:
                 line = {"status": answer.status, "total_s": self._service.clock() - arrived_at, **facts}
                 if answer.code:
                     line["code"] = answer.code
-                log_facts(logger, logging.INFO, f"{method} {route}", line)
+                log_facts(access_log, logging.INFO, f"{method} {route}", line)
 
     def _admit(self, scope: Message) -> None:
         if self._root_path and scope["path"].startswith(self._root_path + "/"):
             scope["path"] = scope["path"][len(self._root_path) :]  # a proxy that does not strip its prefix
         check_headers(scope, self._service.limits)
-        key = self._service.keys.check(scope["path"], scope["headers"])
-        scope["stoker.cache_salt"] = self._service.keys.cache_salt(key)
-        if key is not None:
-            scope["stoker.facts"]["key"] = key
 
     def _request_id(self, scope: Message) -> str | None:
         if not self._service.settings.enable_request_id_headers:
@@ -119,6 +107,21 @@ class Gate:
                 if _REQUEST_ID.fullmatch(sent):
                     return sent
         return uuid.uuid4().hex
+
+
+class KeyCheck:
+    """Lets through who has a key. Behind the operator's middleware, which may bring a key, or refuse one."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
+        self._app = app
+        self._keys = service.keys
+
+    async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
+        key = self._keys.check(scope["path"], scope["headers"])
+        scope["stoker.cache_salt"] = self._keys.cache_salt(key)
+        if key is not None:
+            scope["stoker.facts"]["key"] = key
+        await self._app(scope, receive, send)
 
 
 class _Answer:
@@ -148,12 +151,3 @@ class _Answer:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body})
-
-
-def _http_error(error: HTTPException) -> ApiError:
-    """The router's own refusals."""
-    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
-    if error.status_code == 405:
-        message = f"this route takes {headers.get('allow', 'another method')}"
-        return ApiError(405, message, code="method_not_allowed", headers=headers)
-    return ApiError(error.status_code, "there is no such route", code="not_found", headers=headers)

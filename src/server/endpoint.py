@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 
 from ..engine.api import InvalidRequest
 from .limits import ClientGone, check_json_content, read_body
@@ -40,12 +41,14 @@ class Call:
         self.arrived_at: float = scope["stoker.arrived_at"]
         self.cache_salt: str = scope["stoker.cache_salt"]
         self.facts: dict[str, Any] = scope["stoker.facts"]  # for the log line of this request
+        self.num_body_bytes = 0  # once `body` has read it
         self._send = send
 
     async def body(self, model: type[Body]) -> Body:
         """The body as its protocol model. Raises ApiError for the first fault in it, or ClientGone."""
         check_json_content(self.scope)
         content = await read_body(self.receive, self.service.limits)
+        self.num_body_bytes = len(content)
         if len(content) <= _PARSE_INLINE_BYTES:
             body = _parse(model, content)
         else:
@@ -81,7 +84,7 @@ class Call:
         except Exception as error:
             if not stream.has_started:
                 raise
-            answer = to_api_error(error)
+            answer = to_api_error(error, self.service)
             self.facts["error"] = answer.code
             await stream.close(error_frame(answer))
 
@@ -111,14 +114,30 @@ class _EventStream:
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-def to_api_error(error: Exception) -> ApiError:
+def to_api_error(error: Exception, service: Service) -> ApiError:
     """Any failure as an answer. What is not foreseen is logged with its traceback and shown as nothing but a 500."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, InvalidRequest):
-        return bad_request(str(error), code=error.code, param=error.param)
-    logger.error("a request failed", exc_info=error)
-    return internal_error()
+    if isinstance(error, HTTPException):
+        answer = _http_error(error)
+    elif isinstance(error, ApiError):
+        answer = error
+    elif isinstance(error, InvalidRequest):
+        answer = bad_request(str(error), code=error.code, param=error.param)
+    else:
+        logger.error("a request failed", exc_info=error)
+        return internal_error()
+    if service.settings.log_error_stack:
+        facts = {"status": answer.status, "code": answer.code}
+        logger.warning("an error answer: %s", answer.message, exc_info=error, extra={"facts": facts})
+    return answer
+
+
+def _http_error(error: HTTPException) -> ApiError:
+    """The router's own refusals."""
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == 405:
+        message = f"this route takes {headers.get('allow', 'another method')}"
+        return ApiError(405, message, code="method_not_allowed", headers=headers)
+    return ApiError(error.status_code, "there is no such route", code="not_found", headers=headers)
 
 
 class Endpoint:

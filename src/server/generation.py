@@ -34,13 +34,14 @@ class Delta:
 
 
 class _Sequence:
-    def __init__(self, index: int, request: EngineRequest, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, index: int, request: EngineRequest, tokenizer: Tokenizer | None, keeps_output: bool) -> None:
         self.index = index
         self.request = request
         self.num_generated = 0
         self.num_cached = 0
         self.finish_reason: str | None = None
         self.last_at: float | None = None
+        self.kept: list[Delta] | None = [] if keeps_output else None
         self._text = TextStream(tokenizer, request.sampling, request.prompt_token_ids) if tokenizer else None
 
     def take(self, output: EngineOutput) -> Delta:
@@ -71,7 +72,15 @@ class _Sequence:
                 delta.logprobs = output.logprobs and output.logprobs[: shown.num_tokens]
         self.num_generated += len(delta.token_ids)
         self.finish_reason = delta.finish_reason
+        if self.kept is not None:
+            self.kept.append(Delta(self.index, delta.text, delta.token_ids))
         return delta
+
+    @property
+    def output(self) -> str | list[int]:
+        """What was generated so far, of a generation that keeps it; ids where there is no tokenizer."""
+        whole = join(self.kept or [Delta(self.index)])
+        return whole.text if self._text is not None else whole.token_ids
 
 
 def join(deltas: Sequence[Delta]) -> Delta:
@@ -99,18 +108,20 @@ class Generation:
         metrics: Metrics,
         *,
         num_prompts: int = 1,
+        keeps_output: bool = False,
         arrived_at: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         requests: one per sequence, those of one prompt side by side: prompts x n.
+        keeps_output: `outputs` will be asked for.
         arrived_at: by `clock`; now, if it is not known.
         """
         self._client = client
         self._metrics = metrics
         self._clock = clock
         self._arrived_at = clock() if arrived_at is None else arrived_at
-        self._sequences = [_Sequence(index, request, tokenizer) for index, request in enumerate(requests)]
+        self._sequences = [_Sequence(index, request, tokenizer, keeps_output) for index, request in enumerate(requests)]
         self._per_prompt = len(requests) // num_prompts
         self.first_token_s: float | None = None
 
@@ -162,6 +173,11 @@ class Generation:
     @property
     def num_generated_tokens(self) -> int:
         return sum(sequence.num_generated for sequence in self._sequences)
+
+    @property
+    def outputs(self) -> list[tuple[str | list[int], str]]:
+        """What each sequence generated and why it ended, or where it was when it was left."""
+        return [(sequence.output, sequence.finish_reason or "unfinished") for sequence in self._sequences]
 
     @property
     def facts(self) -> dict[str, Any]:

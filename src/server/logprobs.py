@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..engine.api import TokenLogprobs
@@ -12,11 +13,26 @@ from .text.tokenizer import Tokenizer
 LOWEST = -9999.0  # JSON has no -inf; this is what OpenAI writes for it
 
 
-def chat_logprobs(entries: Sequence[TokenLogprobs], num_top: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class TokenNames:
+    """What tokens are called: by their text, or `token_id:N` where they have none or numbers were asked for."""
+
+    tokenizer: Tokenizer | None
+    as_ids: bool = False
+
+    def in_chat(self, token_id: int) -> str:
+        """As text for people."""
+        return _numbered(token_id) if self.as_ids or self.tokenizer is None else self.tokenizer.token_text(token_id)
+
+    def in_text(self, token_id: int) -> str:
+        return _numbered(token_id) if self.as_ids else _text_token(token_id, self.tokenizer)
+
+
+def chat_logprobs(entries: Sequence[TokenLogprobs], num_top: int, names: TokenNames) -> dict[str, Any]:
     """`logprobs` of a chat choice: per token itself, its bytes, and the `num_top` most likely ones."""
     content = []
     for entry in entries:
-        tokens = [_chat_token(*pair, tokenizer) for pair in _pairs(entry)]
+        tokens = [_chat_token(*pair, names) for pair in _pairs(entry)]
         content.append({**tokens[0], "top_logprobs": tokens[1 : 1 + num_top]})
     return {"content": content, "refusal": None}
 
@@ -24,9 +40,9 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], num_top: int, tokenizer: Tok
 class CompletionLogprobs:
     """`logprobs` of one text choice. Keeps the offset of each token within the choice's whole text."""
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
-        self._text = Detokenizer(tokenizer, skip_special_tokens=False) if tokenizer else None
+    def __init__(self, names: TokenNames) -> None:
+        self._names = names
+        self._text = Detokenizer(names.tokenizer, skip_special_tokens=False) if names.tokenizer else None
         self._offset = 0
 
     def block(
@@ -37,7 +53,7 @@ class CompletionLogprobs:
         for entry, token_id in zip(entries, token_ids, strict=True):
             block["text_offset"].append(self._offset)
             self._offset += len(self._text.step(token_id)) if self._text else 0
-            block["tokens"].append(_text_token(token_id, self._tokenizer))
+            block["tokens"].append(self._names.in_text(token_id))
             if entry is None:
                 block["token_logprobs"].append(None)
                 block["top_logprobs"].append(None)
@@ -46,7 +62,7 @@ class CompletionLogprobs:
             block["token_logprobs"].append(pairs[0][1])
             # the token itself, too, where it is not among the most likely ones
             top = [*pairs[1 : 1 + num_top], pairs[0]]
-            block["top_logprobs"].append({_text_token(one, self._tokenizer): logprob for one, logprob in top})
+            block["top_logprobs"].append({self._names.in_text(one): logprob for one, logprob in top})
         return block
 
 
@@ -72,20 +88,19 @@ def _pairs(entry: TokenLogprobs) -> list[tuple[int, float]]:
     return [(token_id, max(logprob, LOWEST)) for token_id, logprob in zip(entry.token_ids, entry.logprobs, strict=True)]
 
 
-def _chat_token(token_id: int, logprob: float, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    if tokenizer is None:
-        return {"token": f"token_id:{token_id}", "logprob": logprob, "bytes": None}
-    return {
-        "token": tokenizer.token_text(token_id),
-        "logprob": logprob,
-        "bytes": list(tokenizer.token_bytes(token_id)),
-    }
+def _chat_token(token_id: int, logprob: float, names: TokenNames) -> dict[str, Any]:
+    piece = list(names.tokenizer.token_bytes(token_id)) if names.tokenizer else None
+    return {"token": names.in_chat(token_id), "logprob": logprob, "bytes": piece}
+
+
+def _numbered(token_id: int) -> str:
+    return f"token_id:{token_id}"
 
 
 def _text_token(token_id: int, tokenizer: Tokenizer | None) -> str:
     """As OpenAI names tokens on this route: parts of a character by their bytes, so that no two look alike."""
     if tokenizer is None:
-        return f"token_id:{token_id}"
+        return _numbered(token_id)
     piece = tokenizer.token_bytes(token_id)
     try:
         return piece.decode()

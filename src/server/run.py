@@ -12,10 +12,12 @@ from ..config import Resolved
 from ..engine.client import EngineClient, EngineState
 from ..logs import log_facts
 from .app import build_app
+from .middleware import load_middleware
 from .serve import Shutdown, serve
 from .service import Service
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
+from .tls import Tls, TlsFiles, load_context
 
 STATS_INTERVAL_S = 10.0
 _WATCH_INTERVAL_S = 0.2
@@ -31,10 +33,21 @@ def load_text(resolved: Resolved) -> tuple[Tokenizer | None, Renderer | None]:
     if resolved.model.skip_tokenizer_init:
         return None, None
     tokenizer = Tokenizer.load(resolved.model.tokenizer)
-    renderer = Renderer(tokenizer, resolved.chat_template or resolved.server.chat_template)
+    renderer = Renderer(
+        tokenizer,
+        resolved.chat_template or resolved.server.chat_template,
+        content_format=resolved.server.chat_template_content_format,
+    )
     if problem := renderer.problem():
         logger.warning("no chat request will succeed: %s", problem)
     return tokenizer, renderer
+
+
+def check_server(resolved: Resolved) -> None:
+    """What the server would only find out when it is needed. Raises TlsProblem or MiddlewareProblem."""
+    if files := TlsFiles.of(resolved.server):
+        load_context(files)
+    load_middleware(resolved.server.middleware)
 
 
 async def run_server(
@@ -50,7 +63,8 @@ async def run_server(
 ) -> int:
     """Serve until told to stop. Returns the exit code: 0, or 1 when the engine is gone for good.
 
-    client: started. text: of `load_text`. sockets: of `serve.bind`.
+    client: started. text: of `load_text`. sockets: of `take_address`.
+    Raises TlsProblem or MiddlewareProblem; `check_server` would have told.
     """
     shutdown = shutdown or Shutdown()
     settings = resolved.server
@@ -59,18 +73,24 @@ async def run_server(
         return 1 if client.state is EngineState.DEAD else 0
 
     service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set)
+    files = TlsFiles.of(resolved.server)
+    tls = Tls(files) if files else None
+    app = build_app(service)
     tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
     if not settings.disable_log_stats:
         tasks.append(asyncio.ensure_future(_log_stats(service)))
+    if tls is not None and settings.enable_ssl_refresh:
+        tasks.append(asyncio.ensure_future(tls.watch()))
     try:
         await serve(
-            build_app(service),
+            app,
             sockets,
             shutdown,
             end_streams=service.live.end_all,
             drain_timeout=settings.drain_timeout,
             send_stall_timeout=settings.send_stall_timeout,
-            max_header_bytes=settings.max_header_bytes,
+            max_incomplete_bytes=settings.h11_max_incomplete_event_size,
+            tls=tls,
             on_listening=on_listening,
             handle_signals=handle_signals,
             exit_hard=exit_hard,

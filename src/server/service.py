@@ -15,6 +15,7 @@ from ..logs import log_facts
 from .auth import Keys
 from .limits import Limits
 from .live import LiveRequests, shutting_down
+from .logprobs import TokenNames
 from .metrics import Metrics
 from .protocol.errors import ApiError, bad_request, unavailable, unsupported
 from .sampling import ModelLimits
@@ -49,6 +50,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         server = resolved.server
+        self.resolved = resolved
         self.settings = server
         self.client = client
         self.tokenizer = tokenizer
@@ -66,6 +68,7 @@ class Service:
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,
             max_header_bytes=server.max_header_bytes,
+            max_headers=server.h11_max_header_count,
             body_idle_timeout=server.body_idle_timeout,
             body_timeout=server.body_timeout,
         )
@@ -132,10 +135,24 @@ class Service:
             raise unsupported("messages", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
         return self.renderer
 
-    def template_kwargs(self, given: dict[str, Any] | None, route: str, *, with_tools: bool) -> dict[str, Any]:
+    async def renderer_for(self, chat_template: str | None) -> Renderer:
+        """The renderer of a request that may bring a template. Raises ApiError, InvalidRequest."""
+        renderer = self.need_renderer()
+        if chat_template is None:
+            return renderer
+        if not self.settings.trust_request_chat_template:
+            raise unsupported("chat_template", ": this deployment takes none (`server.trust_request_chat_template`)")
+        return await renderer.tokenizer.run(lambda: renderer.with_template(chat_template))
+
+    def token_names(self, as_ids: bool | None) -> TokenNames:
+        """as_ids: what the request says; None for the deployment's way."""
+        return TokenNames(self.tokenizer, self.settings.return_tokens_as_token_ids if as_ids is None else as_ids)
+
+    def template_kwargs(
+        self, renderer: Renderer, given: dict[str, Any] | None, route: str, *, with_tools: bool
+    ) -> dict[str, Any]:
         """chat_template_kwargs: those that the template reads. Raises ApiError for names the server itself sets."""
         given = given or {}
-        renderer = self.need_renderer()
         for name in given:
             if name in renderer.reserved:
                 param = "chat_template" if name == "chat_template" else f"chat_template_kwargs.{name[:100]}"

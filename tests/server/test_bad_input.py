@@ -244,6 +244,7 @@ def test_unknown_fields_pass_are_counted_and_warned_about_once(served: Served, c
     assert sorted(named) == ["frequency", "stream_options.x"]
 
 
+@pytest.mark.effect("server.strict_requests")
 def test_unknown_fields_are_refused_under_strictness(folder: Path):
     served = Served(folder, strict_requests=True)
     assert fault(served.chat(frequency=1), 400) == ("unknown_parameter", "frequency")
@@ -253,7 +254,7 @@ def test_unknown_fields_are_refused_under_strictness(folder: Path):
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/models/", "//v1/models", "/v1/chat/completions/", "/docs", "/metrics/"]
+    "path", ["/", "/v1", "/v1/models/", "//v1/models", "/v1/chat/completions/", "/docs/", "/metrics/"]
 )
 def test_a_path_that_is_not_there_is_a_404_and_never_a_redirect(served: Served, path: str):
     response = served.get(f"http://test{path}", follow_redirects=False)

@@ -66,11 +66,13 @@ def test_usage_comes_last_in_a_stream_that_asks_for_it(saying: Saying):
     assert all(chunk["usage"] is None for chunk in others)
 
 
+@pytest.mark.effect("server.enable_force_include_usage")
 def test_usage_comes_in_every_stream_where_the_deployment_says_so(saying: Saying):
     stream = saying("Hello", enable_force_include_usage=True).chat(stream=True)
     assert chunks(stream.text)[-1]["usage"]["completion_tokens"] > 0
 
 
+@pytest.mark.effect("server.enable_prompt_tokens_details")
 def test_cached_tokens_are_shown_where_the_deployment_says_so(saying: Saying):
     served = saying("Hello", enable_prompt_tokens_details=True)
     served.engine.num_cached_tokens = 7
@@ -233,6 +235,135 @@ def test_priority_reaches_an_engine_that_has_priorities(folder: Path):
     assert served.engine.requests[0].priority == -3
 
 
+@pytest.mark.effect("server.response_role")
 def test_the_role_of_answers_is_the_deployments(folder: Path):
     served = Served(folder, FakeEngine(), response_role="bot")
     assert served.chat(max_tokens=1).json()["choices"][0]["message"]["role"] == "bot"
+
+
+def prompts_of(served: Served) -> list[str]:
+    """The prompts that reached the engine, as text."""
+    tokenizer = served.service.need_tokenizer()
+    return [tokenizer.decode(one.prompt_token_ids, skip_special_tokens=False) for one in served.engine.requests]
+
+
+@pytest.mark.effect("server.response_role")
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_message_that_is_gone_on_with_keeps_its_role(saying: Saying, stream: bool):
+    served = saying("sure", response_role="bot")
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "I am "}], "add_generation_prompt": False,
+            "continue_final_message": True, "stream": stream}  # fmt: skip
+    for fields, role in (({}, "user"), ({"add_generation_prompt": True, "continue_final_message": False}, "bot")):
+        response = served.post("/v1/chat/completions", {**body, **fields})
+        if stream:
+            assert chunks(response.text)[0]["choices"][0]["delta"]["role"] == role
+        else:
+            assert response.json()["choices"][0]["message"]["role"] == role
+
+
+@pytest.mark.effect("server.return_tokens_as_token_ids")
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_are_named_by_number_where_the_deployment_or_the_request_says_so(
+    saying: Saying, tokenizer: Tokenizer, stream: bool
+):
+    numbers = [f"token_id:{token_id}" for token_id in [*tokenizer.encode("Hé"), 2]]
+
+    def names(served: Served, **fields: Any) -> list[str]:
+        response = served.chat(logprobs=True, top_logprobs=1, stream=stream, **fields)
+        received = chunks(response.text) if stream else [response.json()]
+        logprobs = [choice["logprobs"] for chunk in received for choice in chunk["choices"] if choice["logprobs"]]
+        entries = [entry for one in logprobs for entry in one["content"]]
+        assert b"".join(bytes(entry["bytes"]) for entry in entries[:-1]).decode() == "Hé"
+        for entry in entries:
+            assert entry["top_logprobs"][0]["token"].startswith("token_id:") == entry["token"].startswith("token_id:")
+        return [entry["token"] for entry in entries]
+
+    by_number, by_text = saying("Hé", return_tokens_as_token_ids=True), saying("Hé")
+    assert names(by_number) == numbers == names(by_text, return_tokens_as_token_ids=True)
+    assert names(by_text) == names(by_number, return_tokens_as_token_ids=False) != numbers
+
+
+TOOL = {"type": "function", "function": {"name": "lookup"}}
+
+
+@pytest.mark.effect("server.exclude_tools_when_tool_choice_none")
+def test_tools_that_may_not_be_called_stay_out_of_the_prompt_where_the_deployment_says_so(folder: Path):
+    for excludes in (False, True):
+        served = Served(folder, exclude_tools_when_tool_choice_none=excludes)
+        served.chat(tools=[TOOL], tool_choice="none", max_tokens=1)
+        served.chat(tools=[TOOL], tool_choice="auto", max_tokens=1)
+        forbidden, allowed = prompts_of(served)
+        assert ("lookup" in forbidden) is not excludes
+        assert "lookup" in allowed
+
+
+@pytest.mark.effect("server.trust_request_chat_template")
+def test_a_request_brings_its_template_where_the_deployment_trusts_it(folder: Path, tmp_path: Path):
+    fields = {"chat_template": "{{ greeting }}, {{ messages[0].content }}", "chat_template_kwargs": {"greeting": "Ho"}}
+    refused = Served(folder).chat("Hello", **fields)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "chat_template")
+    assert "trust_request_chat_template" in refused.json()["error"]["message"]
+    served = Served(folder, trust_request_chat_template=True)
+    assert served.chat("Hello", **fields, max_tokens=1).status_code == 200
+    assert served.chat("Hello", max_tokens=1).status_code == 200
+    assert prompts_of(served)[0] == "Ho, Hello"
+    assert prompts_of(served)[1].startswith("<|im_start|>user\nHello")
+    answer = served.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}], **fields}).json()
+    assert served.service.need_tokenizer().decode(answer["tokens"]) == "Ho, Hi"
+    file = tmp_path / "secret"
+    file.write_text("canary {{ messages }}")
+    served.chat("Hello", chat_template=str(file), max_tokens=1)
+    assert prompts_of(served)[2] == str(file)  # the name of a file is a template without variables
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% if %}",
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{% for a in b %}" * 60 + "{% endfor %}" * 60,
+        "{{ " + "9" * 5000 + " }}",
+        "{% include '/etc/passwd' %}",
+        "{{ messages.__class__.__mro__ }}",
+        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set t %}{{ ns.s }}{{ ns.s }}{% endset %}"
+        "{% set ns.s = t %}{% endfor %}",
+        "x" * 65537,
+    ],
+    ids=range(9),
+)
+def test_a_template_of_a_client_that_breaks_is_the_clients_mistake(folder: Path, template: str):
+    served = Served(folder, trust_request_chat_template=True)
+    response = served.chat(chat_template=template, max_tokens=1)
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert served.engine.requests == []
+
+
+LOOPS = "{% for m in messages %}{% if m.content is string %}s:{{ m.content }}{% else %}"
+LOOPS += "{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}"
+PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+
+
+@pytest.mark.effect("server.chat_template_content_format")
+@pytest.mark.parametrize(
+    ("form", "text", "parts"),
+    [("auto", "s:Hello", "[one][two]"), ("string", "s:Hello", "s:one\ntwo"), ("openai", "[Hello]", "[one][two]")],
+)
+def test_content_reaches_the_template_in_the_form_that_the_deployment_says(
+    folder: Path, form: str, text: str, parts: str
+):
+    served = Served(folder, chat_template=LOOPS, chat_template_content_format=form)
+    served.chat("Hello", max_tokens=1)
+    served.chat(PARTS, max_tokens=1)  # type: ignore[arg-type]
+    assert prompts_of(served) == [text, parts]
+
+
+def test_messages_have_so_many_parts_and_no_more(folder: Path):
+    served = Served(folder, FakeEngine(max_model_len=65_536, num_blocks=8192))
+    parts = [{"type": "text", "text": ""}] * 1024
+    messages = [{"role": "user", "content": parts}] * 16
+    body = {"model": MODEL, "messages": messages, "max_tokens": 1}
+    assert served.post("/v1/chat/completions", body).status_code == 200
+    refused = served.post("/v1/chat/completions", {**body, "messages": [*messages, {"role": "user", "content": PARTS}]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "array_above_max_length")
+    assert refused.json()["error"]["param"] == "messages"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.server.protocol.json import dump
 from stoker.server.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine, next_token
@@ -166,3 +167,27 @@ def test_tokenize_takes_messages(served: Served, tokenizer: Tokenizer):
     messages = [{"role": "user", "content": "Hi"}]
     answer = served.post("/tokenize", {"messages": messages, "model": MODEL}).json()
     assert tokenizer.decode(answer["tokens"], skip_special_tokens=False).endswith("<|im_start|>assistant\n")
+
+
+@pytest.mark.effect("server.return_tokens_as_token_ids")
+def test_tokens_of_a_text_are_named_by_number_where_the_deployment_says_so(saying: Saying, tokenizer: Tokenizer):
+    block = (
+        saying("Hé", return_tokens_as_token_ids=True)
+        .complete(logprobs=1, max_tokens=3)
+        .json()["choices"][0]["logprobs"]
+    )
+    by_text = saying("Hé").complete(logprobs=1, max_tokens=3).json()["choices"][0]["logprobs"]
+    assert block["tokens"] == [f"token_id:{token_id}" for token_id in [*tokenizer.encode("Hé"), 2]][:3]
+    assert [list(top)[-1] for top in block["top_logprobs"]] == block["tokens"]
+    assert block["text_offset"] == by_text["text_offset"]
+    assert by_text["tokens"] != block["tokens"]
+
+
+def test_a_long_text_is_tokenised_whole(folder: Path, tokenizer: Tokenizer):
+    served = Served(folder, FakeEngine(max_model_len=100_000, num_blocks=10_000))
+    text = 'Hello, 世界 "quoted" ' * 1000
+    answer = served.post("/tokenize", {"prompt": text, "return_token_strs": True})
+    assert answer.json()["tokens"] == tokenizer.encode(text)
+    assert len(answer.json()["tokens"]) > 2 * 4096
+    assert answer.json()["token_strs"] == [tokenizer.token_text(each) for each in tokenizer.encode(text)]
+    assert answer.content == dump(answer.json())

@@ -12,15 +12,19 @@ import httpx
 import pytest
 from starlette.routing import Route
 
+from stoker.config.schema.server import ServerConfig
 from stoker.engine.client import EngineState
-from stoker.server.app import ROUTES
 from stoker.server.auth import OPEN_PATHS
+from stoker.server.routes.table import routes_of
 
 from ..fakes import FakeEngine
-from .deployment import MODEL, Served
+from .deployment import MODEL, Served, on_a_socket
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE")
-PATHS = [path.replace("{model:path}", MODEL) for _, path, _ in ROUTES] + ["/", "/nowhere", "//v1/models", "/v1/models/"]
+ON_DEMAND = {"enable_server_load_tracking": True, "enable_tokenizer_info_endpoint": True}
+ROUTES = routes_of(ServerConfig(**ON_DEMAND))
+PATHS = [route.path.replace("{model:path}", MODEL) for route in ROUTES]
+PATHS += ["/", "/nowhere", "//v1/models", "/v1/models/"]
 KEYS = [
     {},
     {"authorization": "Bearer wrong"},
@@ -35,14 +39,16 @@ KEYS = [
 ]
 
 
-def test_the_list_of_routes_is_the_apps(served: Served):
+def test_the_list_of_routes_is_the_apps(folder: Path):
+    served = Served(folder, **ON_DEMAND)
     routes = [route for route in served.app.routes if isinstance(route, Route)]
     assert len(routes) == len(served.app.routes) == len(ROUTES)
     assert {route.path for route in routes if route.path in OPEN_PATHS} == OPEN_PATHS
 
 
+@pytest.mark.effect("server.api_key")
 def test_no_route_method_or_header_gets_past_a_missing_key(folder: Path):
-    served = Served(folder, api_key=["secret"])
+    served = Served(folder, api_key=["secret"], **ON_DEMAND)
 
     async def run() -> list[tuple[str, str, dict[str, str], int]]:
         async with served.client() as client:
@@ -154,6 +160,7 @@ def test_heads_beyond_the_limits_are_refused_and_the_connection_closed(
     assert response.headers["connection"] == "close"
 
 
+@pytest.mark.effect("server.max_request_bytes")
 @pytest.mark.parametrize(("size", "status"), [(999, 400), (1000, 400), (1001, 413)])
 def test_a_body_is_taken_up_to_its_limit_also_without_a_declared_length(folder: Path, size: int, status: int):
     served = Served(folder, max_request_bytes=1000)
@@ -166,6 +173,7 @@ def test_a_body_is_taken_up_to_its_limit_also_without_a_declared_length(folder: 
     assert response.status_code == status
 
 
+@pytest.mark.effect("server.body_idle_timeout")
 def test_a_body_that_stops_arriving_is_a_408(folder: Path):
     served = Served(folder, body_idle_timeout=0.05)
 
@@ -188,6 +196,7 @@ def test_a_body_that_stops_arriving_is_a_408(folder: Path):
     assert (b"connection", b"close") in answer["headers"]
 
 
+@pytest.mark.effect("server.body_timeout")
 def test_a_body_that_trickles_is_a_408_however_short_its_gaps(folder: Path):
     served = Served(folder, body_timeout=0.1)
 
@@ -213,6 +222,7 @@ def httpx_scope(method: str, path: str) -> dict[str, Any]:
             "headers": headers, "root_path": "", "asgi": {"version": "3.0"}, "http_version": "1.1"}  # fmt: skip
 
 
+@pytest.mark.effect("server.enable_request_id_headers")
 def test_request_ids_are_echoed_if_they_are_plain_and_made_if_not(folder: Path):
     served = Served(folder, enable_request_id_headers=True)
     assert served.get("/version", headers={"x-request-id": "abc.1"}).headers["x-request-id"] == "abc.1"
@@ -222,6 +232,7 @@ def test_request_ids_are_echoed_if_they_are_plain_and_made_if_not(folder: Path):
     assert "x-request-id" not in Served(folder).get("/version").headers
 
 
+@pytest.mark.effect("server.root_path")
 def test_a_prefix_that_a_proxy_left_on_is_taken_off(folder: Path):
     served = Served(folder, root_path="/llm", api_key=["k"])
     for path in ("/llm/v1/models", "/v1/models"):
@@ -250,21 +261,16 @@ def test_metrics_count_requests_tokens_and_times(saying: Callable[..., Served]):
     assert all(name.startswith("stoker_") for name in named)
 
 
-def test_one_line_tells_of_a_finished_request_and_nothing_of_what_was_said(
-    folder: Path, caplog: pytest.LogCaptureFixture
-):
+def test_one_line_tells_of_a_finished_request(folder: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    served = Served(folder, enable_log_requests=True)
-    served.chat("canary-prompt", max_tokens=3, ignore_eos=True, stop="canary-stop", temperature=0.25)
+    served = Served(folder)
+    served.chat(max_tokens=3, ignore_eos=True)
     served.get("/health")
     served.get("/metrics")
-    ours = [record for record in caplog.records if record.name.startswith("stoker")]
-    arrival, finish = ours
-    assert arrival.facts["temperature"] == 0.25
+    (finish,) = [record for record in caplog.records if record.name.startswith("stoker")]
     assert finish.getMessage() == "POST /v1/chat/completions"
     assert (finish.facts["status"], finish.facts["finish"], finish.facts["generated_tokens"]) == (200, "length", 3)
-    assert finish.facts["id"] == arrival.facts["id"]
-    assert "canary" not in "".join(f"{record.getMessage()} {record.facts}" for record in ours)
+    assert finish.facts["id"] == served.engine.requests[0].request_id
 
 
 def test_version_is_the_packages(served: Served):
@@ -286,3 +292,49 @@ def test_errors_of_every_kind_share_one_shape(folder: Path):
     assert [answer.status_code for answer in answers] == [401, 404, 405, 415, 413]
     for answer in answers:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.effect("server.max_header_bytes")
+@pytest.mark.parametrize(("limit", "status"), [(1000, 431), (4000, 200)])
+def test_a_head_is_taken_up_to_its_limit_in_bytes(folder: Path, limit: int, status: int):
+    response = Served(folder, max_header_bytes=limit).get("/v1/models", headers={"x-big": "x" * 1000})
+    assert response.status_code == status
+
+
+@pytest.mark.effect("server.h11_max_header_count")
+@pytest.mark.parametrize(("limit", "status"), [(40, 431), (60, 200)])
+def test_a_head_is_taken_up_to_its_limit_in_headers(folder: Path, limit: int, status: int):
+    headers = {f"x-{index}": "1" for index in range(45)}
+    response = Served(folder, h11_max_header_count=limit).get("/v1/models", headers=headers)
+    assert response.status_code == status
+
+
+@pytest.mark.effect("server.h11_max_incomplete_event_size")
+@pytest.mark.parametrize(("limit", "is_cut"), [(2000, True), (8000, False)])
+def test_a_head_that_does_not_end_is_held_up_to_the_parsers_limit(folder: Path, limit: int, is_cut: bool):
+    async def run() -> bytes:
+        async with on_a_socket(folder, FakeEngine(), h11_max_incomplete_event_size=limit) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-big: " + b"x" * 4000)
+            first = asyncio.ensure_future(reader.readline())
+            if not is_cut:
+                await asyncio.wait([first], timeout=0.05)  # what it would take to refuse it
+                writer.write(b"\r\n\r\n")
+            answer = await first
+            writer.close()
+        return answer
+
+    assert asyncio.run(run()).startswith(b"HTTP/1.1 431" if is_cut else b"HTTP/1.1 200")
+
+
+@pytest.mark.effect("server.disable_uvicorn_access_log")
+@pytest.mark.parametrize("disabled", [False, True])
+def test_the_line_of_each_request_can_be_left_out_and_no_other(
+    folder: Path, caplog: pytest.LogCaptureFixture, disabled: bool
+):
+    caplog.set_level(logging.INFO)
+    served = Served(folder, disable_uvicorn_access_log=disabled, enable_log_requests=True)
+    served.chat(max_tokens=1)
+    lines = [record.name for record in caplog.records if record.name.startswith("stoker")]
+    assert ("stoker.server.http.access" in lines) is not disabled
+    assert len(lines) == (1 if disabled else 2)  # its arrival is told in either case

@@ -26,6 +26,7 @@ def test_a_template_that_cannot_greet_is_warned_about_at_start(tmp_path: Path, c
     assert "no chat request will succeed: the chat template refused the messages: never" in caplog.text
 
 
+@pytest.mark.effect("server.chat_template")
 def test_a_template_of_the_deployment_goes_before_the_models(folder: Path, tmp_path: Path):
     """Written into the manifest, or read from a file that it names."""
     file = tmp_path / "mine.jinja"
@@ -41,6 +42,7 @@ def test_a_template_with_a_mistake_stops_the_start(tmp_path: Path):
         load_text(resolved(write_tokenizer(tmp_path, template="{% if %}")))
 
 
+@pytest.mark.effect("server.disable_log_stats")
 @pytest.mark.parametrize("disabled", [False, True])
 def test_the_engines_numbers_are_logged_while_it_works(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, disabled: bool
@@ -60,8 +62,8 @@ def test_the_engines_numbers_are_logged_while_it_works(
     lines = [record.facts for record in caplog.records if record.getMessage() == "engine"]
     assert bool(lines) != disabled
     if lines:
-        assert lines[0]["generated_tokens_per_s"] > 0
-        assert len(lines) == 1  # idle intervals are silent
+        assert sum(line["generated_tokens_per_s"] for line in lines) > 0
+        assert len(lines) <= 2  # idle intervals are silent
 
 
 @pytest.mark.parametrize("formatter", [HumanFormatter(), JsonFormatter()])

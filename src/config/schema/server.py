@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from .section import Section, about
-from .types import Duration, Flag, Secrets, Size, Whole
+from .types import Auto, Count, Duration, Flag, Secrets, Size, Texts, Whole
+
+_TOOL_CALLS = (
+    "tool calls stay in the text of the answer, in the model's own form: tools reach the prompt, and the client reads "
+    "the calls out of `content`"
+)
+
+
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in origins:
+        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#]+", origin):
+            raise ValueError(f"{origin!r} is no origin: write scheme://host or scheme://host:port and nothing behind")
+    return origins
+
+
+Origins = Annotated[Texts, AfterValidator(_check_origins)]
 
 
 class ServerConfig(Section):
@@ -66,8 +82,8 @@ class ServerConfig(Section):
         "assistant",
         min_length=1,
         description=(
-            "Role name on generated messages. Clients expect `assistant`; another name suits a model that was trained "
-            "with it."
+            "Role name on generated messages; one that goes on with the client's last message keeps that one's role. "
+            "Clients expect `assistant`; another name suits a model that was trained with it."
         ),
         examples=["assistant"],
         json_schema_extra=about(reload="hot"),
@@ -174,8 +190,8 @@ class ServerConfig(Section):
     enable_log_requests: Flag = Field(
         False,
         description=(
-            "Log one record for each request that arrives, with its id and sampling parameters. "
-            "Off, only finished requests are logged."
+            "Log one record for each request that arrives: its id, its sampling parameters and, up to max_log_len, "
+            "its prompt. Off, only finished requests are logged, without a word of what was said."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -187,6 +203,135 @@ class ServerConfig(Section):
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
+    )
+    # what chats and answers hold
+    chat_template_content_format: Literal["auto", "string", "openai"] = Field(
+        "auto",
+        description=(
+            "How the chat template gets the content of messages: `string` as one text, parts joined by line breaks; "
+            "`openai` as a list of typed parts. `auto` reads from the template which of them it handles, and is wrong "
+            "where a template gives the content another name before it loops over its parts."
+        ),
+        examples=["openai"],
+        json_schema_extra=about(reload="process"),
+    )
+    trust_request_chat_template: Flag = Field(
+        False,
+        description=(
+            "Let a request bring its own `chat_template`; off, that is a 400. Such a template runs in the same sandbox "
+            "and within the same two seconds as the server's, but it is a program of the client's, and one made for "
+            "harm can take memory and time from all: for clients you trust."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="hot"),
+    )
+    exclude_tools_when_tool_choice_none: Flag = Field(
+        False,
+        description=(
+            "Leave tool definitions out of the prompt of requests with `tool_choice: none`. Saves their tokens; the "
+            "prompt then begins differently from those of the same chat with tools, and shares no prefix with them."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="hot"),
+    )
+    return_tokens_as_token_ids: Flag = Field(
+        False,
+        description=(
+            "Name tokens in log-probabilities by number, as `token_id:N`, and not by their text. Tokens that are no "
+            "text of their own stay apart; people read less in it. A request may ask for either."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="hot"),
+    )
+    # routes that are there on demand
+    enable_server_load_tracking: Flag = Field(
+        False,
+        description=(
+            "Serve GET /load, which tells how many completions are under way: for a balancer that sends the next one "
+            "to the least busy server. It counts requests, not their size; /metrics has the whole picture."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    enable_tokenizer_info_endpoint: Flag = Field(
+        False,
+        description=(
+            "Serve GET /tokenizer_info: the tokenizer's settings and the chat template in use. Clients can then "
+            "tokenise and render by themselves; it shows all of them how prompts are built."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    disable_fastapi_docs: Flag = Field(
+        False,
+        description=(
+            "Serve neither the OpenAPI description of the routes (/openapi.json) nor the page made from it (/docs). "
+            "Where the server has keys, both ask for one in any case."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    # what is logged of requests
+    max_log_len: Whole | None = Field(
+        None,
+        ge=0,
+        description=(
+            "Longest part of a prompt, and of an answer, that is logged: characters of a text, ids of a prompt that "
+            "came as token ids. 0 logs neither; unset, they are logged whole, and a long chat is a long line."
+        ),
+        examples=[200],
+        json_schema_extra=about(reload="hot", unit="characters or token ids"),
+    )
+    enable_log_outputs: Flag = Field(
+        False,
+        description=(
+            "Log what was generated, too, up to max_log_len, one record for each answer; needs enable_log_requests. "
+            "The log then holds whole conversations: mind who reads it."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="hot"),
+    )
+    log_error_stack: Flag = Field(
+        False,
+        description=(
+            "Log a stack trace for each error answer, the client's mistakes included. Shows where a request was "
+            "refused; a faulty client can fill the log. Failures of the server itself are traced in any case."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="hot"),
+    )
+    # known, and not in this build
+    enable_auto_tool_choice: Flag = Field(
+        False,
+        description="Let the model decide to call tools, and turn its calls into structured ones.",
+        examples=[False],
+        json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
+    )
+    tool_call_parser: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of the parser that finds tool calls in generated text.",
+        json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
+    )
+    tool_parser_plugin: str = Field(
+        "",
+        description="Python file that brings further tool call parsers.",
+        json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
+    )
+    tool_server: str | None = Field(
+        None,
+        min_length=1,
+        description="Servers whose tools are run on behalf of the model, as host:port, separated by commas.",
+        json_schema_extra=about(
+            reload="process", refused="the server runs no tools: the client runs those that the model asks for"
+        ),
+    )
+    lora_modules: Texts = Field(
+        (),
+        description="Adapters to load at start, each as name=path and served under its name.",
+        json_schema_extra=about(
+            reload="process", refused="this build serves no adapters: merge one into its model, and serve that"
+        ),
     )
     log_format: Literal["auto", "human", "json"] = Field(
         "auto",
@@ -234,4 +379,175 @@ class ServerConfig(Section):
         ),
         examples=["/llm"],
         json_schema_extra=about(reload="process"),
+    )
+
+    # The socket, TLS, browsers, middleware, the HTTP parser and its logs.
+    uds: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Unix socket to listen on instead of a TCP port, relative to the file that names it. Only processes of "
+            "this machine that may write the socket file get in; host and port then have no effect."
+        ),
+        examples=["/run/stoker/api.sock"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
+    ssl_keyfile: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "PEM file with the private key of `ssl_certfile`, without a passphrase. With both the server speaks HTTPS "
+            "only, so keys and prompts cannot be read on the way; each new connection then costs a handshake."
+        ),
+        examples=["./tls/key.pem"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
+    ssl_certfile: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "PEM file with the certificate to show to clients, followed by those that lead to its authority. "
+            "A client refuses a certificate that has expired or is for another host name."
+        ),
+        examples=["./tls/cert.pem"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
+    ssl_ca_certs: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "PEM file with the authorities that client certificates are checked against; `ssl_cert_reqs` says whether "
+            "clients must have one. The machine's own authorities do not count here."
+        ),
+        examples=["./tls/clients.pem"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
+    ssl_cert_reqs: Literal[0, 1, 2] = Field(
+        0,
+        description=(
+            "Client certificates: 0 asks for none, 1 checks one that is sent, 2 ends the handshake without one. "
+            "They come on top of an api_key, not in its place."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="process"),
+    )
+    enable_ssl_refresh: Flag = Field(
+        False,
+        description=(
+            "Look every second whether the TLS files have changed, and use the new ones for new connections. Open "
+            "connections go on; files that do not fit together leave the old ones in force and an error in the log."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    allowed_origins: Origins = Field(
+        (),
+        description=(
+            "Web sites whose scripts may call the server from a browser, such as https://chat.example; `*` is any "
+            "site. Empty, browsers keep every site out; programs that are no browsers are not affected."
+        ),
+        examples=[["https://chat.example"]],
+        json_schema_extra=about(reload="process"),
+    )
+    allowed_methods: Texts = Field(
+        ("*",),
+        description=(
+            "HTTP methods that scripts of `allowed_origins` may use; `*` is all. Fewer, such as POST alone, leave less "
+            "to a site that turns bad."
+        ),
+        examples=[["GET", "POST"]],
+        json_schema_extra=about(reload="process"),
+    )
+    allowed_headers: Texts = Field(
+        ("*",),
+        description=(
+            "Request headers that scripts of `allowed_origins` may set; `*` is all. Clients need Content-Type and, "
+            "with keys, Authorization; official client libraries add some of their own."
+        ),
+        examples=[["Authorization", "Content-Type"]],
+        json_schema_extra=about(reload="process"),
+    )
+    allow_credentials: Flag = Field(
+        False,
+        description=(
+            "Let browsers attach cookies and stored logins to calls of `allowed_origins`. Needed where a proxy in "
+            "front signs users in; an API key in a header needs none of it."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    middleware: Texts = Field(
+        (),
+        description=(
+            "Code of yours around every request, each named by its import path: an async function (request, call_next) "
+            "or an ASGI class. The first one sees a request first, before keys are checked. It runs in the API "
+            "process, so what is slow in it delays every request."
+        ),
+        examples=[["company.gateway.Audit"]],
+        json_schema_extra=about(reload="process"),
+    )
+    h11_max_incomplete_event_size: Size | Auto = Field(
+        "auto",
+        description=(
+            "Bytes that the HTTP parser holds of a request head or chunk line that is not complete; beyond, 431 "
+            "without a body. It bounds memory per connection, while `max_header_bytes` judges heads that are complete. "
+            "`auto` is twice that."
+        ),
+        examples=["64KiB"],
+        json_schema_extra=about(reload="process", unit="bytes"),
+    )
+    h11_max_header_count: Count = Field(
+        256,
+        description="Most headers that a request may have; more is answered 431. Hardly any proxy comes near it.",
+        examples=[256],
+        json_schema_extra=about(reload="process", unit="headers"),
+    )
+    uvicorn_log_level: Literal["auto", "critical", "error", "warning", "info", "debug", "trace"] = Field(
+        "auto",
+        description=(
+            "Least severity that the HTTP side logs: connections, TLS, and the line of each request. `debug` tells of "
+            "every connection, `trace` also how many bytes pass. `auto` is the log_level. The name is older than the "
+            "HTTP server that is used here."
+        ),
+        examples=["debug"],
+        json_schema_extra=about(reload="process"),
+    )
+    disable_uvicorn_access_log: Flag = Field(
+        False,
+        description=(
+            "Leave out the line of each finished HTTP request and nothing else. Busy servers save log volume; what a "
+            "single request did is then only in the metrics' sums."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="hot"),
+    )
+    log_config_file: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "JSON file for Python's `logging.config.dictConfig`, used by the server and by the engine process in place "
+            "of the built-in set-up. Loggers begin with `stoker`; `stoker.server.http` is the HTTP side."
+        ),
+        examples=["./logging.json"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
+    headless: Flag = Field(
+        False,
+        description="Start engine processes without an HTTP listener, for a head node elsewhere.",
+        examples=[False],
+        json_schema_extra=about(
+            reload="process",
+            refused="every deployment of this build has its own API; run one per machine behind a load balancer",
+        ),
+    )
+    api_server_count: Whole = Field(
+        1,
+        ge=0,
+        description="Number of HTTP processes in front of one engine.",
+        examples=[1],
+        json_schema_extra=about(
+            reload="process",
+            aliases=("-asc",),
+            refused="this build runs one API process per engine; run several deployments behind a load balancer",
+        ),
     )

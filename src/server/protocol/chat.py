@@ -11,6 +11,8 @@ from .fields import MAX_TOKENS, MAX_TOOLS, SamplingFields, Wire
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
+MAX_PARTS_IN_ALL = 16_384  # a million tiny ones are seconds of work for a prompt that holds next to nothing
+MAX_TEMPLATE_CHARS = 1 << 16
 
 # Which API says what an assistant thought under which name is not settled: templates read `reasoning_content`.
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -61,22 +63,47 @@ class Tool(Wire):
     function: Function
 
 
-class ChatRequest(SamplingFields):
+class Conversation(Wire):
+    """What a prompt is rendered from."""
+
+    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
+    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = Field(None, min_length=1, max_length=MAX_TEMPLATE_CHARS)
+    chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=64)
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _bounded(cls, value: Any) -> Any:
+        """Counts parts before any of them is looked at."""
+        if isinstance(value, list) and len(value) <= MAX_MESSAGES:
+            contents = [message.get("content") for message in value if isinstance(message, dict)]
+            if sum(len(content) for content in contents if isinstance(content, list)) > MAX_PARTS_IN_ALL:
+                message = f"at most {MAX_PARTS_IN_ALL} parts in all messages together"
+                raise FieldError(message, code="array_above_max_length")
+        return value
+
+    def plain_messages(self) -> list[dict[str, Any]]:
+        """The messages as JSON values, unknown fields included: templates read some of them."""
+        return [message.model_dump(exclude_none=True) for message in self.messages or ()]
+
+    def plain_tools(self) -> list[dict[str, Any]] | None:
+        return [tool.model_dump(exclude_none=True) for tool in self.tools] if self.tools else None
+
+
+class ChatRequest(Conversation, SamplingFields):
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
-    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     modalities: list[str] | None = None
     reasoning_effort: str | None = Field(None, max_length=64)
     documents: list[dict[str, Any]] | None = Field(None, max_length=1024)
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
     add_special_tokens: bool = False
-    chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=64)
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
@@ -94,13 +121,6 @@ class ChatRequest(SamplingFields):
             raise unsupported("modalities", ': `["text"]` is')
         if self.top_logprobs and not self.logprobs:
             raise unsupported("top_logprobs", " without `logprobs: true`")
-
-    def plain_messages(self) -> list[dict[str, Any]]:
-        """The messages as JSON values, unknown fields included: templates read some of them."""
-        return [message.model_dump(exclude_none=True) for message in self.messages]
-
-    def plain_tools(self) -> list[dict[str, Any]] | None:
-        return [tool.model_dump(exclude_none=True) for tool in self.tools] if self.tools else None
 
 
 def completion(

@@ -18,7 +18,7 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
     add_special_tokens: bool = True
 
-    @field_validator("prompt", mode="plain")
+    @field_validator("prompt", mode="plain", json_schema_input_type=str | list[str] | list[int] | list[list[int]])
     @classmethod
     def _as_list(cls, value: Any) -> Any:
         """One prompt or several, each a text or token ids: always several here.

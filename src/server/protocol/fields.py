@@ -77,6 +77,7 @@ class SamplingFields(Wire):
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
     cache_salt: str | None = Field(None, min_length=1, max_length=256)
 
@@ -89,7 +90,7 @@ class SamplingFields(Wire):
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    @field_validator("stop", mode="before")
+    @field_validator("stop", mode="before", json_schema_input_type=str | list[str] | None)
     @classmethod
     def _stop_list(cls, value: Any) -> Any:
         """One string or several. The limits are here, so that their codes name `stop` whichever way it is written."""

@@ -17,7 +17,7 @@ from ..protocol.errors import unsupported
 from ..protocol.stream import ChunkWriter
 from ..sampling import check_prompt, sampling_params
 from ..service import new_id
-from .common import log_arrival, usage
+from .common import log_arrival, log_end, rendered, usage
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ async def chat_completions(call: Call) -> None:
         try:
             deltas = await generation.whole()
         finally:
-            call.facts.update(generation.facts)
+            log_end(call, generation)
         choices = [_choice(call, body, delta) for delta in deltas]
         answer = completion(response_id, created, body.model, choices, usage(generation, service.settings))
         if body.return_token_ids:
@@ -49,20 +49,15 @@ async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
     """Render, check and price the request. Nothing has reached the engine yet."""
     service = call.service
     limits = service.model_limits
-    kwargs = service.template_kwargs(body.chat_template_kwargs, call.route, with_tools=bool(body.tools))
-    if body.reasoning_effort is not None:
-        if "reasoning_effort" not in service.need_renderer().template_variables(with_tools=bool(body.tools)):
-            raise unsupported("reasoning_effort", ": this model's chat template does not read it")
-        kwargs = {"reasoning_effort": body.reasoning_effort, **kwargs}
-    prompt = await service.need_renderer().tokens(
-        body.plain_messages(),
+    if body.tool_choice == "none" and service.settings.exclude_tools_when_tool_choice_none:
+        body.tools = None
+    text, prompt = await rendered(
+        call,
+        body,
         max_tokens=limits.context,
         add_special_tokens=body.add_special_tokens,
-        tools=body.plain_tools(),
         documents=body.documents,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        template_kwargs=kwargs,
+        reasoning_effort=body.reasoning_effort,
     )
     check_prompt(prompt, limits, param="messages")
     if body.stream and body.prompt_logprobs is not None:
@@ -86,12 +81,13 @@ async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
         priority=body.priority or 0,
         cache_salt=call.cache_salt + (body.cache_salt or ""),
     )
-    log_arrival(call, [request])
+    log_arrival(call, [request], [text])
     generation = Generation(
         service.client,
         service.tokenizer,
         fan_out(request),
         service.metrics,
+        keeps_output=service.settings.enable_log_outputs,
         arrived_at=call.arrived_at,
         clock=service.clock,
     )
@@ -102,17 +98,23 @@ def _choice(call: Call, body: ChatRequest, delta: Delta) -> dict[str, Any]:
     service = call.service
     choice: dict[str, Any] = {
         "index": delta.index,
-        "message": {"role": service.settings.response_role, "content": delta.text, "refusal": None},
+        "message": {"role": _role(call, body), "content": delta.text, "refusal": None},
         "logprobs": None,
         "finish_reason": delta.finish_reason,
     }
     if delta.logprobs is not None:
-        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, service.tokenizer)
+        names = service.token_names(body.return_tokens_as_token_ids)
+        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, names)
     if delta.stop_reason is not None:
         choice["stop_reason"] = delta.stop_reason
     if body.return_token_ids:
         choice["token_ids"] = delta.token_ids
     return choice
+
+
+def _role(call: Call, body: ChatRequest) -> str:
+    """Of a message that is begun the deployment's word; of one that is gone on with its own."""
+    return call.service.settings.response_role if body.add_generation_prompt else body.messages[-1].role
 
 
 async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
@@ -122,6 +124,7 @@ async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
     wants_usage = body.wants_usage or service.settings.enable_force_include_usage
     head = {"id": response_id, "object": "chat.completion.chunk", "created": created, "model": body.model}
     writer = ChunkWriter(head, usage_is_announced=wants_usage)
+    names = service.token_names(body.return_tokens_as_token_ids)
     has_role: set[int] = set()
     try:
         async with aclosing(generation.deltas()) as deltas:
@@ -129,7 +132,7 @@ async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
                 frames = b""
                 if delta.index not in has_role:
                     has_role.add(delta.index)
-                    role = {"role": service.settings.response_role, "content": ""}
+                    role = {"role": _role(call, body), "content": ""}
                     choice = {"index": delta.index, "delta": role, "logprobs": None, "finish_reason": None}
                     if body.return_token_ids:
                         choice["prompt_token_ids"] = generation.prompts[0]
@@ -137,7 +140,7 @@ async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
                 if delta.logprobs or (body.return_token_ids and delta.token_ids):
                     choice = {"index": delta.index, "delta": {"content": delta.text}, "logprobs": None}
                     if delta.logprobs:
-                        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, service.tokenizer)
+                        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, names)
                     if body.return_token_ids:
                         choice["token_ids"] = delta.token_ids
                     frames += writer.choice({**choice, "finish_reason": None})
@@ -151,6 +154,6 @@ async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
                 if frames:
                     yield frames
     finally:
-        call.facts.update(generation.facts)
+        log_end(call, generation)
     if wants_usage:
         yield writer.usage(usage(generation, service.settings))

@@ -17,7 +17,7 @@ from ..protocol.errors import bad_request, unsupported
 from ..protocol.stream import ChunkWriter
 from ..sampling import ModelLimits, check_prompt, sampling_params
 from ..service import new_id
-from .common import log_arrival, usage
+from .common import log_arrival, log_end, usage
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
 
@@ -35,7 +35,7 @@ async def completions(call: Call) -> None:
         try:
             deltas = await job.generation.whole()
         finally:
-            call.facts.update(job.generation.facts)
+            log_end(call, job.generation)
         choices = [job.choice(delta) for delta in deltas]
         counts = usage(job.generation, service.settings)
         await call.answer(completion(job.response_id, job.created, body.model, choices, counts))
@@ -50,6 +50,7 @@ class _Job:
         self.created = int(time.time())
         self._body = body
         self._tokenizer = call.service.tokenizer
+        self._names = call.service.token_names(body.return_tokens_as_token_ids)
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._shows_ids = bool(body.return_token_ids) or self._tokenizer is None
 
@@ -93,13 +94,14 @@ class _Job:
             )
             for index, prompt in enumerate(prompts)
         ]
-        log_arrival(call, requests)
+        log_arrival(call, requests, body.prompt)
         generation = Generation(
             service.client,
             service.tokenizer,
             [sequence for request in requests for sequence in fan_out(request)],
             service.metrics,
             num_prompts=len(prompts),
+            keeps_output=service.settings.enable_log_outputs,
             arrived_at=call.arrived_at,
             clock=service.clock,
         )
@@ -122,7 +124,7 @@ class _Job:
             token_ids = delta.token_ids
             if echoes and delta.prompt_logprobs is not None:
                 entries, token_ids = [*delta.prompt_logprobs, *entries], prompt + token_ids
-            writer = self._logprobs.setdefault(delta.index, CompletionLogprobs(self._tokenizer))
+            writer = self._logprobs.setdefault(delta.index, CompletionLogprobs(self._names))
             choice["logprobs"] = writer.block(entries, token_ids, self._body.logprobs)
         if self._body.prompt_logprobs is not None and delta.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(delta.prompt_logprobs, self._tokenizer)
@@ -173,6 +175,6 @@ async def _frames(call: Call, body: CompletionRequest) -> AsyncGenerator[bytes, 
                 elif delta.text:
                     yield writer.completion_text(delta.index, delta.text)
     finally:
-        call.facts.update(job.generation.facts)
+        log_end(call, job.generation)
     if wants_usage:
         yield writer.usage(usage(job.generation, service.settings))

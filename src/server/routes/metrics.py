@@ -1,4 +1,4 @@
-"""GET /metrics and /version."""
+"""GET /metrics, /version and /load."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ async def metrics(call: Call) -> None:
 
 async def version(call: Call) -> None:
     await call.answer({"version": __version__})
+
+
+async def load(call: Call) -> None:
+    """How many completions are under way, this moment."""
+    await call.answer({"server_load": len(call.service.live)})

@@ -1,12 +1,16 @@
-"""POST /tokenize and /detokenize: text, or messages, to token ids and back."""
+"""POST /tokenize and /detokenize: text, or messages, to token ids and back. GET /tokenizer_info: by which settings."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ..endpoint import Call
-from ..protocol.errors import bad_request
+from ..protocol.errors import ApiError, bad_request
+from ..protocol.json import dump_long
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from ..text.tokenizer import INLINE_CHARS
+from .common import rendered
 
 
 async def tokenize(call: Call) -> None:
@@ -22,20 +26,18 @@ async def tokenize(call: Call) -> None:
         add_special_tokens = body.add_special_tokens is not False
         token_ids = await tokenizer.encode_async(body.prompt, add_special_tokens=add_special_tokens)
     else:
-        kwargs = service.template_kwargs(body.chat_template_kwargs, call.route, with_tools=bool(body.tools))
-        token_ids = await service.need_renderer().tokens(
-            [message.model_dump(exclude_none=True) for message in body.messages or ()],
-            max_tokens=limits.context,
-            add_special_tokens=bool(body.add_special_tokens),
-            tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            template_kwargs=kwargs,
+        _, token_ids = await rendered(
+            call, body, max_tokens=limits.context, add_special_tokens=bool(body.add_special_tokens)
         )
     answer: dict[str, Any] = {"count": len(token_ids), "max_model_len": service.max_model_len, "tokens": token_ids}
-    if body.return_token_strs:
-        answer["token_strs"] = await tokenizer.run(lambda: [tokenizer.token_text(each) for each in token_ids])
-    await call.answer(answer)
+
+    def written() -> bytes:
+        if body.return_token_strs:
+            answer["token_strs"] = [tokenizer.token_text(each) for each in token_ids]
+        return dump_long(answer)
+
+    is_short = len(token_ids) <= INLINE_CHARS and not body.return_token_strs
+    await call.answer(written() if is_short else await tokenizer.run(written))
 
 
 async def detokenize(call: Call) -> None:
@@ -50,3 +52,18 @@ async def detokenize(call: Call) -> None:
         raise bad_request(message, code="invalid_token_id", param="tokens")
     text = await tokenizer.run(lambda: tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens))
     await call.answer({"prompt": text})
+
+
+async def tokenizer_info(call: Call) -> None:
+    """tokenizer_config.json as it was read, with the chat template that is in use here."""
+    tokenizer, renderer = call.service.tokenizer, call.service.renderer
+    if tokenizer is None or renderer is None:
+        raise ApiError(404, "this deployment has no tokenizer (`model.skip_tokenizer_init`)", code="no_tokenizer")
+    templates: Any = [{"name": name, "template": source} for name, source in renderer.sources.items()]
+    if renderer.sources.keys() <= {"default"}:
+        templates = renderer.sources.get("default")
+    # such files may hold NaN, which is not JSON
+    config = json.loads(json.dumps(tokenizer.config), parse_constant=lambda _: None)
+    await call.answer(
+        {"tokenizer_class": None, **config, "vocab_size": tokenizer.vocab_size, "chat_template": templates}
+    )

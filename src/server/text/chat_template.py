@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
+import jinja2.compiler
 import jinja2.exceptions
 import jinja2.ext
 import jinja2.meta
@@ -25,18 +26,27 @@ import jinja2.sandbox
 from ...engine.api import InvalidRequest
 
 TIME_LIMIT_S = 2.0
+ContentFormat = Literal["auto", "string", "openai"]
 MAX_RENDERED_CHARS = 64 << 20  # twice the default limit of a request body
 
 
 class ChatTemplate:
     """One compiled template and what it expects of messages."""
 
-    def __init__(self, environment: TemplateEnvironment, source: str) -> None:
+    def __init__(self, environment: TemplateEnvironment, source: str, content_format: ContentFormat = "auto") -> None:
+        """
+        content_format: hand content over as one text (string), as typed parts (openai), or as the template reads it.
+        Raises jinja2.TemplateSyntaxError.
+        """
         tree = environment.parse(source)
         self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
-        self._wants_parts = _loops_over_content(tree)
         self._knows_developer = "developer" in source
-        self._takes_strings = not self._wants_parts or _asks_whether_string(tree)
+        if content_format == "auto":
+            self._takes_parts = _loops_over_content(tree)
+            self._takes_strings = not self._takes_parts or _asks_whether_string(tree)
+        else:
+            self._takes_parts = content_format == "openai"
+            self._takes_strings = not self._takes_parts
         self._environment = environment
         self._template = environment.from_string(source)
 
@@ -46,7 +56,7 @@ class ChatTemplate:
         if shaped.get("role") == "developer" and not self._knows_developer:
             shaped["role"] = "system"  # OpenAI's newer name for it
         content = shaped.get("content")
-        if isinstance(content, list) and not self._wants_parts:
+        if isinstance(content, list) and not self._takes_parts:
             shaped["content"] = "\n".join(part["text"] for part in content)
         elif isinstance(content, str) and not self._takes_strings:
             shaped["content"] = [{"type": "text", "text": content}]
@@ -102,6 +112,18 @@ class _Namespace(jinja2.utils.Namespace):
         super().__setitem__(name, value)
 
 
+class _CodeGenerator(jinja2.compiler.CodeGenerator):
+    """Lets the environment join what stands on both sides of `~`, as it does with the pieces of a block."""
+
+    def visit_Concat(self, node: jinja2.nodes.Concat, frame: jinja2.compiler.Frame) -> None:
+        self.write("environment.concat((")
+        for operand in node.nodes:
+            self.write("str(")
+            self.visit(operand, frame)
+            self.write("), ")
+        self.write("))")
+
+
 class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """transformers' environment, with limits: each call, attribute and item that a template touches looks at the clock.
 
@@ -109,6 +131,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     rounds, some milliseconds.
     """
 
+    code_generator_class = _CodeGenerator
     intercepted_binops = frozenset({"*", "**", "+", "%"})  # those that make large values out of small ones
 
     def __init__(self, time_limit_s: float) -> None:
@@ -138,6 +161,14 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         self.check_clock()
         return super().getitem(obj, argument)
+
+    def concat(self, pieces: Iterable[str]) -> str:
+        """Joins the pieces of a block, a macro, or of `~`: doubling a text by these must not pass the limit either."""
+        self.check_clock()
+        pieces = list(pieces)
+        if sum(map(len, pieces)) > MAX_RENDERED_CHARS:
+            raise _LimitPassed(f"more than {MAX_RENDERED_CHARS} characters")
+        return "".join(pieces)
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         self.check_clock()

@@ -5,15 +5,16 @@ Knows which template to take and what a request may set in it; how a template is
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from ...engine.api import InvalidRequest
-from .chat_template import TIME_LIMIT_S, ChatTemplate, TemplateEnvironment
-from .tokenizer import INLINE_CHARS, Tokenizer
+from .chat_template import TIME_LIMIT_S, ChatTemplate, ContentFormat, TemplateEnvironment
+from .tokenizer import Tokenizer
 
 _MARK = "\ue000end of the final message\ue001"  # private-use characters: no message holds them
 
@@ -31,26 +32,56 @@ class TemplateProblem(Exception):
     """The chat template itself cannot be used (found at start-up): no such file, or no template."""
 
 
+class Prompt(NamedTuple):
+    text: str
+    token_ids: list[int]
+
+
 class Renderer:
     """Messages -> text -> token ids, with one model's template, compiled once."""
 
     def __init__(
-        self, tokenizer: Tokenizer, chat_template: str | None = None, *, time_limit_s: float = TIME_LIMIT_S
+        self,
+        tokenizer: Tokenizer,
+        chat_template: str | None = None,
+        *,
+        content_format: ContentFormat = "auto",
+        time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         """
         chat_template: a file, or the template itself; None takes the model's own.
+        content_format: how templates get the content of messages.
         Raises TemplateProblem when a template does not compile. A model without any gets a Renderer that refuses.
         """
         self.tokenizer = tokenizer
-        sources = tokenizer.chat_templates if chat_template is None else {"default": _read_template(chat_template)}
-        environment = TemplateEnvironment(time_limit_s)
+        self._content_format = content_format
+        self.sources = tokenizer.chat_templates if chat_template is None else {"default": _read_template(chat_template)}
+        self._environment = TemplateEnvironment(time_limit_s)
         self._templates: dict[str, ChatTemplate] = {}
-        for name, source in sources.items():
+        for name, source in self.sources.items():
             try:
-                self._templates[name] = ChatTemplate(environment, source)
+                self._templates[name] = ChatTemplate(self._environment, source, content_format)
             except jinja2.TemplateSyntaxError as error:
                 where = "chat template" if name == "default" else f"chat template {name!r}"
                 raise TemplateProblem(f"{where}, line {error.lineno}: {error.message}") from None
+
+    def with_template(self, source: str) -> Renderer:
+        """The same with a template that came in a request: always the template itself, never a file's name.
+
+        Raises InvalidRequest where it does not compile.
+        """
+        try:
+            template = ChatTemplate(self._environment, source, self._content_format)
+        except jinja2.TemplateSyntaxError as error:
+            raise InvalidRequest(
+                f"the chat template, line {error.lineno}: {error.message}", param="chat_template"
+            ) from None
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            # of Python's compiler: blocks, parentheses or numbers beyond what it takes
+            raise InvalidRequest("the chat template is too deep to be compiled", param="chat_template") from None
+        renderer = copy.copy(self)
+        renderer.sources, renderer._templates = {"default": source}, {"default": template}
+        return renderer
 
     @property
     def reserved(self) -> frozenset[str]:
@@ -117,29 +148,23 @@ class Renderer:
             )
         return text[:end]
 
-    async def tokens(
+    def prompt(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         max_tokens: int | None = None,
         add_special_tokens: bool = False,
         **render_arguments: Any,
-    ) -> list[int]:
-        """`render`, then encode; off the event loop when the messages are long.
+    ) -> Prompt:
+        """`render`, then encode.
 
         max_tokens: texts that can never fit into so many are refused before they are encoded.
         add_special_tokens: off, because templates write BOS themselves.
         """
-
-        def work() -> list[int]:
-            text = self.render(messages, **render_arguments)
-            if max_tokens is not None:
-                self.tokenizer.check_length(text, max_tokens, param="messages")
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-
-        if _chars_left([messages, *render_arguments.values()], INLINE_CHARS) >= 0:
-            return work()
-        return await self.tokenizer.run(work)
+        text = self.render(messages, **render_arguments)
+        if max_tokens is not None:
+            self.tokenizer.check_length(text, max_tokens, param="messages")
+        return Prompt(text, self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def _template(self, with_tools: bool) -> ChatTemplate:
         if not self._templates:
@@ -172,17 +197,3 @@ def _mark_end(message: dict[str, Any]) -> dict[str, Any]:
         last = {**content[-1], "text": content[-1]["text"] + _MARK}
         return {**message, "content": [*content[:-1], last]}
     return {**message, "content": (content or "") + _MARK}
-
-
-def _chars_left(value: Any, room: int) -> int:
-    """`room` less the size of a JSON value's strings and items; negative as soon as it is known not to fit."""
-    if isinstance(value, str):
-        return room - len(value)
-    if isinstance(value, Mapping):
-        value = [*value, *value.values()]
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            room = _chars_left(item, room)
-            if room < 0:
-                return room
-    return room - 1

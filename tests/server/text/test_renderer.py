@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -148,11 +147,12 @@ def test_a_request_can_set_what_the_template_reads_and_nothing_else(renderer: Ca
     assert {"messages", "eos_token", "chat_template"} <= found.reserved
 
 
-def test_long_messages_are_rendered_off_the_event_loop(renderer: Callable[[str], Renderer], tokenizer: Tokenizer):
-    messages = [{"role": "user", "content": "Hello " * 5000}]
+def test_a_prompt_is_what_was_rendered_and_its_tokens(renderer: Callable[[str], Renderer], tokenizer: Tokenizer):
+    messages = [{"role": "user", "content": "Hello"}]
     chat = renderer(TEMPLATE)
-    token_ids = asyncio.run(chat.tokens(messages))
-    assert token_ids == tokenizer.encode(chat.render(messages), add_special_tokens=False)
+    text, token_ids = chat.prompt(messages)
+    assert text == chat.render(messages)
+    assert token_ids == tokenizer.encode(text, add_special_tokens=False)
 
 
 def test_todays_date_is_there_for_templates_that_print_it(renderer: Callable[[str], Renderer]):

@@ -6,6 +6,12 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 from __future__ import annotations
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R019": (["--enable-log-outputs"], ["--enable-log-outputs --enable-log-requests", "--enable-log-requests"]),
+    "R021": (["--max-log-len 0"], ["--max-log-len 0 --enable-log-requests", "--enable-log-requests"]),
+    "R022": (
+        ["--return-tokens-as-token-ids --max-logprobs 0"],
+        ["--return-tokens-as-token-ids", "--return-tokens-as-token-ids --max-logprobs 1", "--max-logprobs 0"],
+    ),
     "R024": (["--chat-template nowhere.jinja"], ["--chat-template FILE", "--chat-template {{messages}}"]),
     "R201": (
         ["--host 0.0.0.0", "--host ::", "--host example.org", "--host 192.168.0.1"],
