@@ -21,7 +21,7 @@ from .resolve.decide import decide
 from .resolve.machine import read_machine_facts
 from .resolve.rule import Rule, StatedRule
 from .resolve.rules import RULES, STATED
-from .schema.options import Option, Status, options, options_of, sections
+from .schema.options import Option, options, options_of, sections
 from .source.overrides import flat_options, read_flag
 from .source.presets import PresetSource, preset_names
 from .suggest import close, normal
@@ -128,9 +128,9 @@ def option_page(option: Option, here: bool = True) -> Page:
         Fact("takes", (_takes(option),)),
         Fact("default", (_default(option) if here else _shown_default(option),)),
         Fact("unit", (option.unit,) if option.unit else ()),
-        Fact("file", tuple(_file_example(option))),
+        Fact("file", tuple(_file_example(option)) if option.status == "effective" else ()),
         Fact("flags", tuple(f"{flag}{_flag_value(option, flag)}" for flag in option.flags)),
-        Fact("variable", (f"{option.variable}={_variable_value(option)}",) if option.variable else ()),
+        Fact("variable", _variable(option)),
         Fact("not here", tuple(f"{value}: {why}" for value, why in option.refused.items())),
         Fact("change", (RELOAD[option.reload],) if option.status == "effective" else ()),
         Fact("devices", (", ".join(option.devices),) if option.devices else ()),
@@ -160,22 +160,18 @@ def _takes(option: Option) -> str:
 def section_page(name: str) -> Page:
     """Options that do something first, then those that only take their default, then old names."""
     section = sections()[name]
-    defaults = {option.name: _shown_default(option) for option in options_of(name)}
-    width = min(24, max(map(len, defaults.values()), default=0))
-    facts = tuple(
-        Fact(option.name, (f"{_mark(option)}{defaults[option.name]:<{width}}  {first_sentence(option.description)}",))
-        for status in STATUSES
-        for option in options_of(name)
-        if option.status == status
-    )
-    return Page("section", name, f"section {name}", (section.__doc__ or "").strip(), facts)
-
-
-STATUSES: tuple[Status, ...] = ("effective", "refused", "deprecated")
-
-
-def _mark(option: Option) -> str:
-    return "" if option.status == "effective" else f"({option.status}) "
+    parts = options_of(name)
+    defaults = {option.name: _shown_default(option) for option in parts}
+    width = max((len(defaults[option.name]) for option in parts if option.status == "effective"), default=0)
+    facts = [Fact("flags", section.json_flags)] if section.json_flags else []
+    facts += [
+        Fact(option.name, (f"{defaults[option.name]:<{width}}  {first_sentence(option.description)}",))
+        for option in parts
+        if option.status == "effective"
+    ]
+    facts += [Fact(option.name, (f"refused: {option.reason}",)) for option in parts if option.status == "refused"]
+    facts += [Fact(option.name, (f"deprecated: {option.reason}",)) for option in parts if option.status == "deprecated"]
+    return Page("section", name, f"section {name}", (section.__doc__ or "").strip(), tuple(facts))
 
 
 def rule_page(rule: Rule | StatedRule) -> Page:
@@ -294,7 +290,7 @@ def _file_example(option: Option) -> list[str]:
 
 
 def _flag_value(option: Option, flag: str) -> str:
-    if option.kind == "flag":
+    if option.kind == "flag" or option.status == "refused":
         return ""
     example = _example(option)
     if option.kind == "mapping":
@@ -304,6 +300,12 @@ def _flag_value(option: Option, flag: str) -> str:
     if isinstance(example, list):
         return f" {' '.join(map(str, example))}"
     return f" {example}"
+
+
+def _variable(option: Option) -> tuple[str, ...]:
+    if not option.variable:
+        return ()
+    return (option.variable if option.status == "refused" else f"{option.variable}={_variable_value(option)}",)
 
 
 def _variable_value(option: Option) -> str:

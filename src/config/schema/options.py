@@ -153,8 +153,8 @@ class Option:
 
     @property
     def is_flat(self) -> bool:
-        """Whether `--name` is enough; the keys of `--speculative-config` and the like need their section."""
-        return not (self.section and sections()[self.section].json_flags)
+        """Whether `--name` is enough; the keys of `--speculative-config` and the like need their section's flag."""
+        return self.status == "deprecated" or not (self.section and sections()[self.section].json_flags)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -167,7 +167,8 @@ class Option:
             spellings.append(f"--no-{name}")
         spellings += self.aliases
         if self.section:
-            spellings += [f"{flag}.{name}" for flag in sections()[self.section].json_flags]
+            if not self.is_flat:
+                spellings += [f"{flag}.{name}" for flag in sections()[self.section].json_flags]
             spellings.append(f"--{self.section}.{name}")
         return tuple(spellings)
 

@@ -14,7 +14,11 @@ from stoker.config.schema.options import Option, options
 
 from .deployments import load
 
-WRITABLE = [option for option in options().values() if option.has_flag and option.name != "preset"]
+WRITABLE = [
+    option
+    for option in options().values()
+    if option.has_flag and option.name != "preset" and option.status == "effective"
+]
 WORDS = st.text("abcXYZ019._/-", min_size=1, max_size=12).filter(lambda text: text[0] not in "-" and text != "None")
 
 

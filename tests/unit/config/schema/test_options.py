@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from stoker.config.schema.deployment import DeploymentConfig
-from stoker.config.schema.options import Option, options, sections
+from stoker.config.schema.options import Option, live_options, options, section_flags, sections
 
 
 def written() -> list[Option]:
@@ -13,7 +13,8 @@ def test_every_option_is_fully_declared() -> None:
         assert option.description.endswith("."), option.path
         assert option.examples, option.path
         assert option.reload in ("hot", "model", "process"), option.path
-        assert option.devices, option.path
+        assert option.devices or option.status != "effective", option.path
+        assert option.reason or option.status == "effective", option.path
         assert option.since, option.path
 
 
@@ -22,14 +23,17 @@ def test_every_example_and_every_default_is_allowed() -> None:
         for example in option.examples:
             if not option.is_secret:
                 option.adapter.validate_python(example)
+        for value in option.accepted:
+            option.adapter.validate_python(value) if option.status == "refused" else None
         if not option.is_required:
             option.adapter.validate_python(option.default)
 
 
 def test_flat_flags_are_unique() -> None:
     """`--port` can only mean one option, so two sections may not share a name."""
-    names = [option.name for option in written()]
-    assert sorted(set(names)) == sorted(names)
+    flags = [flag for option in written() for flag in option.flags]
+    assert sorted(set(flags)) == sorted(flags)
+    assert not set(flags) & set(section_flags())
 
 
 def test_every_section_of_the_design_exists() -> None:
@@ -41,7 +45,16 @@ def test_every_section_of_the_design_exists() -> None:
 
 def test_descriptions_tell_more_than_the_name() -> None:
     for option in written():
-        assert len(option.description) > len(option.name) + 20, option.path
+        if option.status == "effective":
+            assert len(option.description) > len(option.name) + 20, option.path
+
+
+def test_a_deprecated_option_names_what_there_is() -> None:
+    for option in written():
+        for path in option.replaced_by:
+            assert options()[".".join(path.split(".")[:2])].status != "deprecated", path
+        if option.status == "deprecated":
+            assert option.path not in live_options()
 
 
 def test_what_an_option_takes_is_said_in_words() -> None:

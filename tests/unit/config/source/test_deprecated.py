@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.config import Deployment, load_deployment
+from stoker.config.schema.options import options
+
+from ..deployments import findings, load, message
+
+DEPRECATED = [option for option in options().values() if option.status == "deprecated"]
+
+
+def words(*line: str) -> Deployment:
+    return load_deployment([], ["--model", "x", *line], {})
+
+
+def codes(deployment: Deployment) -> list[str]:
+    return [finding.code for finding in deployment.warnings]
+
+
+def test_an_old_name_is_mapped_with_one_warning() -> None:
+    deployment = words("--no-disable-log-requests")
+    assert deployment.server.enable_log_requests
+    assert codes(deployment) == ["C123"]
+    assert str(deployment.origin("server.enable_log_requests")) == "command line --no-disable-log-requests"
+    assert "`server.enable_log_requests`" in deployment.warnings[0].as_text()
+
+
+def test_the_bare_old_flag_means_what_it_meant() -> None:
+    assert not words("--disable-log-requests").server.enable_log_requests
+
+
+def test_an_old_name_in_a_file_is_as_strong_as_the_file(tmp_path: Path) -> None:
+    deployment = load(
+        tmp_path, "model: {model: x}\nserver:\n  disable_log_requests: false\n", "--no-enable-log-requests"
+    )
+    assert not deployment.server.enable_log_requests
+    env = {"ENGINE__SERVER__DISABLE_LOG_REQUESTS": "true"}
+    text = "model: {model: x}\nserver: {enable_log_requests: true}\n"
+    assert not load(tmp_path, text, env=env).server.enable_log_requests
+
+
+def test_old_and_new_name_that_contradict_each_other_are_an_error(tmp_path: Path) -> None:
+    text = "model: {model: x}\nserver:\n  disable_log_requests: true\n  enable_log_requests: true\n"
+    assert "C124" in findings(tmp_path, text)
+    agreeing = text.replace("disable_log_requests: true", "disable_log_requests: false")
+    assert load(tmp_path, agreeing).server.enable_log_requests
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--use-v2-block-manager",
+        "--num-scheduler-steps 8",
+        "--swap-space 4",
+        "--preemption-mode recompute",
+        "--disable-cascade-attn",
+        "--tokenizer-pool-size 4",
+        "--engine-use-ray",
+        "--max-context-len-to-capture 8192",
+        "--task generate",
+        "--spec-decoding-acceptance-method rejection_sampler",
+    ],
+)
+def test_what_has_no_successor_changes_nothing_and_says_so(line: str) -> None:
+    deployment = words(*line.split())
+    assert set(codes(deployment)) == {"C123"}
+    assert deployment.config == words().config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("scheduler: {preemption_mode: swap}", "a preempted sequence is computed again"),
+        ("model: {model: x, task: embed}", "`model.runner: pooling` is not available in this build"),
+        ("parallel: {worker_use_ray: true}", "`parallel.distributed_executor_backend: ray` is not available"),
+        ("speculative: {speculative_model: y}", "this build drafts no tokens"),
+        ("structured_outputs: {guided_decoding_backend: 'xgrammar:no-fallback'}", "`structured_outputs.backend"),
+        ("structured_outputs: {guided_decoding_backend: 'xgrammar:fast'}", "no such backend option `fast`"),
+        ("structured_outputs: {enable_reasoning: true}", "naming a `structured_outputs.reasoning_parser`"),
+        ("parallel: {eplb_window_size: 5}", "`parallel.eplb_config` is not available"),
+        ("scheduler: {num_scheduler_steps: 0}", "allowed: a whole number, at least 1"),
+    ],
+)
+def test_an_old_name_for_what_this_build_refuses_is_refused_at_its_place(tmp_path: Path, text: str, said: str) -> None:
+    text = text if text.startswith("model") else f"model: {{model: x}}\n{text}"
+    shown = message(tmp_path, text + "\n")
+    assert said in shown
+    assert "deploy.yaml:" in shown
+
+
+@pytest.mark.parametrize("option", DEPRECATED, ids=lambda option: option.path)
+def test_every_deprecated_option_is_read_in_every_spelling(option: object) -> None:
+    """Whatever comes of it - a warning or a refusal - it is never an unknown name."""
+    from stoker.config.source.overrides import read_flag
+
+    assert all((flag := read_flag(spelling)) and flag.option == option for spelling in option.flags)  # type: ignore[attr-defined]
