@@ -69,7 +69,7 @@ class LLM:
         self._resolved: Resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
         self._tokenizer: Tokenizer | None = None
         if not self._resolved.model.skip_tokenizer_init:
-            self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer)
+            self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
         self._renderer: Renderer | None = None
         self._core: EngineCore | None = build_core(self._resolved)
         self._numbers = itertools.count()

@@ -70,10 +70,16 @@ class StartupView:
         self._phases.append(Phase(name, self._clock()))
 
     def part(self, name: str) -> None:
+        """Begin a part; `weights: 42 %` tells how far the part `weights` is."""
+        name, _, progress = name.partition(": ")
         if self._is_closed:  # the engine is started again, while serving
-            logger.info("engine start: %s", name)
+            if not progress:
+                logger.info("engine start: %s", name)
             return
         parts = self._phases[-1].parts
+        if progress and parts and parts[-1].name == name:
+            parts[-1].note = progress if parts[-1].seconds is None else ""
+            return
         self._end(parts, "    ")
         parts.append(Phase(name, self._clock()))
 
@@ -87,6 +93,8 @@ class StartupView:
         last = phases[-1]
         self._end(last.parts, indent + "  ")
         last.seconds = self._clock() - last.began
+        if indent != "  ":  # a part: what it said was how far it is
+            last.note = ""
         if self._live is None:
             tell(indent + _line(last, last.seconds))
 

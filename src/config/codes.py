@@ -168,6 +168,20 @@ _CODES = (
         "Remove the deprecated one.",
     ),
     Code(
+        "C130",
+        "a secret stands in plain text in a file that is to be rendered",
+        "`engine render` copies the manifest into what it writes, and that is read by more people than a secret may "
+        "be. So a secret has to be named, not written: the supervisor then brings it from where it keeps secrets.",
+        "Write `{env: NAME}`, `${NAME}` or `{file: path}`; a default behind `:-` is a plain text too.",
+    ),
+    Code(
+        "C131",
+        "something cannot be carried along",
+        "`engine render` takes the files that a deployment names along, each at its place beside the manifest. Folders "
+        "full of weights, large files, files that are no text and files that are not here cannot be taken.",
+        "Do as the message says: mostly, write an absolute path that exists where the deployment runs.",
+    ),
+    Code(
         "M301",
         "no such model",
         "The name is no directory with a config.json and no model in the hub's cache on this machine.",
@@ -191,14 +205,17 @@ _CODES = (
     Code(
         "M304",
         "model not supported",
-        "This build runs Llama, Mistral, Qwen2 and Qwen3 text models with unquantised safetensors weights.",
+        "This build runs Llama, Mistral, Qwen2 and Qwen3 text models with unquantised weights of one process, and no "
+        "code that a model's repository brings.",
         "Choose another checkpoint of the model, or another model.",
         EXIT_MODEL_FILES,
     ),
     Code(
         "M305",
         "unsafe weight format",
-        "Pickle files (.bin, .pt, .pth) can run any code when they are opened, so they never are.",
+        "A file of torch (.bin, .pt, .pth) is in the format of before 1.6, a bare pickle, which can run any code when "
+        "it is opened; or it asks for something that a table of tensors has no need of. Such files are read as data, "
+        "and nothing in them is run.",
         "Convert the checkpoint to safetensors, or take one that has them.",
         EXIT_MODEL_FILES,
     ),

@@ -125,7 +125,8 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
         case "texts":
             return [text, {"type": "array", "items": text}]
         case "mapping":
-            return [{"type": "object"}, interpolation]
+            words = [{"enum": list(option.choices)}] if option.choices else []
+            return [{"type": "object"}, *words, interpolation]
         case "choice":
             return [{"enum": list(option.choices)}, interpolation]
         case "flag":

@@ -32,7 +32,7 @@ def load_text(resolved: Resolved) -> tuple[Tokenizer | None, Renderer | None]:
     """
     if resolved.model.skip_tokenizer_init:
         return None, None
-    tokenizer = Tokenizer.load(resolved.model.tokenizer)
+    tokenizer = Tokenizer.load(resolved.model.tokenizer, resolved.model.tokenizer_mode)
     renderer = Renderer(
         tokenizer,
         resolved.chat_template or resolved.server.chat_template,

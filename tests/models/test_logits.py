@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stoker.config import ModelFilesError
+from stoker.config.checkpoint.layout import read_tensors
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.models.registry import model_class
@@ -30,7 +31,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
     facts = resolved(folder, place).facts
     kernels = select_kernels(CPU, dtype, facts.head_dim, features)
     model = model_class(facts)(facts, kernels, 64, dtype, CPU)
-    files = Checkpoint(folder, facts.weight_files)
+    files = Checkpoint(folder, read_tensors(folder, facts.weight_files))
     files.check(model.wanted(), facts.tie_word_embeddings)
     with torch.inference_mode():
         model.load(files.read)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoint.layout import WeightFiles, read_weight_files
+from ..checkpoint.settings import settings_problem
 from ..errors import ModelFilesError
 from . import sampling
-from .model_files import WeightFiles, locate, read_json, read_weight_files
+from .model_files import is_hub_id, locate, read_json
 from .resolved import ModelFacts, RopeFacts
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ _READ_KEYS = {  # of config.json, under any spelling
     *("rope_scaling", "rope_theta", "sliding_window", "tie_word_embeddings", "torch_dtype", "use_sliding_window"),
     "vocab_size",
 }
+_ANY_MODEL_FILE = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
+TOKENIZER_JSON = "tokenizer.json"
+OLDER_VOCABULARIES = ("vocab.json", "tokenizer.model", "spiece.model", "vocab.txt")
+ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
 _SAFETENSORS_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -98,18 +104,19 @@ def read_facts(deployment: Deployment) -> ModelFacts:
     Raises ModelFilesError (exit code 3), naming file and fault; ModelNotLocal if it must be downloaded first.
     """
     config, cache = deployment.config, hub_cache(deployment)
-    folder = locate(deployment.located("model.model"), config.model.revision, cache)
-    written = read_json(folder / "config.json")
+    folder = model_folder(deployment, cache)
+    path = config_folder(deployment, folder, cache) / "config.json"
+    written = read_json(path)
     merged = _apply_overrides(written, config.model.hf_overrides)
-    reader = _Reader(folder / "config.json", merged)
+    merged = _apply_rope(merged, config.model.rope_scaling, config.model.rope_theta)
+    reader = _Reader(path, merged)
     name, family = _family(reader, merged)
     reader.defaults = family.defaults
     shape = _shape(reader, family)
-    if config.load.load_format == "dummy":
-        weights, num_parameters = None, _count_parameters(shape)
-    else:
-        weights = read_weight_files(folder, tied=shape["tie_word_embeddings"])
-        num_parameters = weights.num_parameters
+    max_context = _max_context(shape, config.model.rope_scaling, config.model.disable_sliding_window)
+    if config.model.disable_sliding_window:
+        shape["sliding_window_layers"] = (False,) * shape["num_layers"]
+    weights, counts = _weights(folder, deployment, tied=shape["tie_word_embeddings"])
     rope = _rope(reader, merged)
     return ModelFacts(
         model_path=str(folder),
@@ -117,15 +124,17 @@ def read_facts(deployment: Deployment) -> ModelFacts:
         model_type=family.model_type,
         **shape,
         rope=rope,
-        checkpoint_dtype=_checkpoint_dtype(reader, weights),
-        num_parameters=num_parameters,
+        max_context=max_context,
+        checkpoint_dtype=_checkpoint_dtype(reader, folder, counts),
+        num_parameters=sum(counts.values()) if weights else _count_parameters(shape),
         eos_token_ids=_eos_ids(reader, folder, shape["vocab_size"]),
         bos_token_id=reader.optional_int("bos_token_id"),
         pad_token_id=reader.optional_int("pad_token_id"),
         sampling_defaults=_sampling_defaults(folder, deployment),
         tokenizer_path=_tokenizer_path(deployment, folder),
         weight_files=weights.names if weights else (),
-        hf_config=merged,
+        weight_format=weights.format if weights else "dummy",
+        config_path=str(path.parent),
         unused_overrides=tuple(key for key in config.model.hf_overrides if key not in {*written, *_READ_KEYS}),
     )
 
@@ -133,6 +142,42 @@ def read_facts(deployment: Deployment) -> ModelFacts:
 def hub_cache(deployment: Deployment) -> str | None:
     """Folder of downloaded models; None for the hub's own."""
     return deployment.located("load.download_dir") if deployment.load.download_dir is not None else None
+
+
+def model_folder(deployment: Deployment, cache: str | None) -> Path:
+    """The model's directory; without a config.json of its own where `model.hf_config_path` names another."""
+    wanted = ("config.json",) if deployment.model.hf_config_path == "auto" else _ANY_MODEL_FILE
+    return locate(deployment.located("model.model"), deployment.model.revision, cache, *wanted)
+
+
+def config_folder(deployment: Deployment, folder: Path, cache: str | None) -> Path:
+    """The directory whose config.json counts."""
+    model = deployment.model
+    if model.hf_config_path == "auto":
+        return folder
+    return locate(deployment.located("model.hf_config_path"), own_revision(deployment, model.hf_config_path), cache)
+
+
+def own_revision(deployment: Deployment, name: str) -> str | None:
+    """`revision` belongs to the model's repository; another repository has its own main branch."""
+    return deployment.model.revision if name == deployment.model.model else None
+
+
+def tokenizer_revision(deployment: Deployment) -> str | None:
+    model = deployment.model
+    name = model.model if model.tokenizer == "auto" else model.tokenizer
+    return model.tokenizer_revision or own_revision(deployment, name)
+
+
+def tokenizer_source(deployment: Deployment) -> str | None:
+    """Name of the repository or directory that a tokenizer is looked for in; None if the model's directory has it."""
+    model = deployment.model
+    if model.skip_tokenizer_init:
+        return None
+    if model.tokenizer != "auto":
+        return deployment.located("model.tokenizer")
+    name = deployment.located("model.model")
+    return name if model.tokenizer_revision is not None and is_hub_id(name) else None
 
 
 class _Reader:
@@ -201,10 +246,33 @@ def _apply_overrides(written: Mapping[str, Any], overrides: Mapping[str, Any]) -
     return merged
 
 
+def _apply_rope(config: dict[str, Any], scaling: Mapping[str, Any], theta: float | str) -> dict[str, Any]:
+    """The options `rope_scaling` and `rope_theta` in place of what config.json says, under the names it uses."""
+    rope = config.get("rope_parameters")
+    if scaling:
+        config["rope_scaling"] = dict(scaling)
+        if isinstance(rope, Mapping):
+            rope = {"rope_theta": rope.get("rope_theta"), **scaling}
+    if theta != "auto":
+        config["rope_theta"] = theta
+        if isinstance(rope, Mapping):
+            rope = {**rope, "rope_theta": theta}
+    if isinstance(rope, Mapping):
+        config["rope_parameters"] = rope
+    return config
+
+
 def _family(reader: _Reader, config: Mapping[str, Any]) -> tuple[str, Family]:
     names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise reader.error("`architectures` must list the model's class")
+    if config.get("auto_map"):
+        raise reader.error(
+            "`auto_map` says that this model runs code from its repository, which `model.trust_remote_code` would "
+            f"allow elsewhere and this build never does; if its weights are a plain `{names[0]}`, "
+            "`model.hf_overrides: {auto_map: null}` says so",
+            "M304",
+        )
     if names[0] not in FAMILIES:
         raise reader.error(
             f"architecture `{names[0]}` is not supported; supported: {', '.join(sorted(FAMILIES))}", "M304"
@@ -293,13 +361,37 @@ def _rope(reader: _Reader, config: Mapping[str, Any]) -> RopeFacts:
     return RopeFacts(theta=float(theta), kind=kind, parameters=parameters)
 
 
-def _checkpoint_dtype(reader: _Reader, weights: WeightFiles | None) -> str:
+def _max_context(shape: Mapping[str, Any], scaling: Mapping[str, Any], disable_sliding_window: bool) -> int:
+    """Tokens that the model can take: more with a scaling, and no more than the window where that is to be all."""
+    limit = int(shape["max_position_embeddings"])
+    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
+    if kind in ROPE_KINDS[1:] and isinstance(factor, int | float) and factor > 1:
+        trained = scaling.get("original_max_position_embeddings") or limit
+        limit = max(limit, int(trained * factor)) if isinstance(trained, int) else limit
+    if disable_sliding_window and shape["sliding_window"] is not None:
+        limit = min(limit, shape["sliding_window"])
+    return limit
+
+
+def _weights(folder: Path, deployment: Deployment, tied: bool) -> tuple[WeightFiles | None, dict[str, int]]:
+    """The files, and how many parameters there are in each dtype; nothing with load_format dummy."""
+    load = deployment.load
+    if load.load_format == "dummy":
+        return None, {}
+    settings = load.model_loader_extra_config
+    if settings_problem(load.load_format, settings):
+        settings = {}  # told as a broken rule
+    weights = read_weight_files(folder, load.load_format, load.ignore_patterns, settings, load.pt_load_map_location)
+    return weights, weights.count(tied)
+
+
+def _checkpoint_dtype(reader: _Reader, folder: Path, counts: Mapping[str, int]) -> str:
     """That of most parameters; config.json's where there are no weights, bfloat16 where it is silent too."""
-    if weights is not None and weights.dtypes:
-        stored = max(weights.dtypes, key=lambda dtype: weights.dtypes[dtype])
+    if counts:
+        stored = max(counts, key=lambda dtype: counts[dtype])
         if stored not in _SAFETENSORS_DTYPES:
             raise ModelFilesError(
-                f"{reader.path.parent}: weights are stored as {stored}; this build reads F32, BF16 and F16", code="M304"
+                f"{folder}: weights are stored as {stored}; this build reads F32, BF16 and F16", code="M304"
             )
         return _SAFETENSORS_DTYPES[stored]
     named = reader.get("dtype") or reader.get("torch_dtype") or "bfloat16"
@@ -338,13 +430,12 @@ def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
     model = deployment.model
     if model.skip_tokenizer_init:
         return None
-    if model.tokenizer != "auto":
-        # revision belongs to the model's repository, another repository has its own main branch
-        revision = model.revision if model.tokenizer == model.model else None
-        folder = locate(deployment.located("model.tokenizer"), revision, hub_cache(deployment), "tokenizer.json")
-    if not (folder / "tokenizer.json").is_file():
+    wanted = OLDER_VOCABULARIES if model.tokenizer_mode == "slow" else (TOKENIZER_JSON, *OLDER_VOCABULARIES)
+    if (name := tokenizer_source(deployment)) is not None:
+        return str(locate(name, tokenizer_revision(deployment), hub_cache(deployment), *wanted))
+    if not any((folder / file).is_file() for file in wanted):
         raise ModelFilesError(
-            f"{folder}: holds no tokenizer.json; name a tokenizer with `model.tokenizer`, or serve token ids only "
+            f"{folder}: holds no {wanted[0]}; name a tokenizer with `model.tokenizer`, or serve token ids only "
             "with `model.skip_tokenizer_init: true`",
             code="M307",
         )

@@ -193,5 +193,6 @@ class Measured(Record):
     kv_cache_bytes: int
     num_kv_blocks: int
     resident_bytes: int | None  # of the engine process, after warm-up; None where the system does not tell
+    peak_bytes: int | None = None  # the most it has held so far
     phases: dict[str, float]  # start-up phase -> seconds, in order
     kernels: dict[str, str]  # stage -> kernel and why

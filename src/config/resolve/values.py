@@ -151,11 +151,7 @@ class Values:
                 return f"`{where}` gives the base {value}, `model.rope_theta` gives {theta:g}"
         for where in ("rope_scaling", "rope_parameters"):
             value = overrides.get(where)
-            if (
-                scaling
-                and isinstance(value, Mapping)
-                and any(value.get(key, same) != same for key, same in scaling.items())
-            ):
+            if isinstance(value, Mapping) and any(value.get(key, same) != same for key, same in scaling.items()):
                 return f"`{where}` and `model.rope_scaling` differ"
         return ""
 

@@ -107,6 +107,11 @@ class Option:
         return kind
 
     @property
+    def repeats(self) -> bool:
+        """Whether each further flag adds to the list, where others replace what was said before."""
+        return bool(self._extra.get("repeats"))
+
+    @property
     def status(self) -> Status:
         """Whether it changes what the system does, stands for another option, or takes its default alone."""
         if "becomes" in self._extra:

@@ -150,13 +150,11 @@ class ParallelConfig(Section):
     max_parallel_loading_workers: Count | None = Field(
         None,
         description=(
-            "Weight files that are read at the same time. More uses a fast disk better and holds more of the files in "
-            "memory."
+            "Parts of the weights that are read at the same time; unset, one after the other. More uses fast disks and "
+            "network file systems better, and holds that many parts in memory beside the model."
         ),
         examples=[4],
-        json_schema_extra=about(
-            reload="model", devices=(), unit="files", refused="weight files are read one after the other"
-        ),
+        json_schema_extra=about(reload="model", unit="parts"),
     )
     ray_workers_use_nsight: Flag = Field(
         False,

@@ -30,6 +30,7 @@ def about(
     aliases: tuple[str, ...] = (),
     refused: str | dict[str, str] | None = None,
     same: tuple[Any, ...] = (),
+    repeats: bool = False,
 ) -> dict[str, Any]:
     """The `json_schema_extra` of one field.
 
@@ -42,11 +43,14 @@ def about(
         aliases: further spellings on the command line, such as `-tp`.
         refused: values that this build knows and cannot do, each with what to do instead. A text instead of a table
             refuses the whole option, that is, every value but the default, which says what this build does anyway.
+        repeats: each further flag adds to the list.
         same: values of a refused option that mean the same as its default.
     """
     extra: dict[str, Any] = {"reload": reload, "devices": list(devices), "since": since}
     if aliases:
         extra["aliases"] = list(aliases)
+    if repeats:
+        extra["repeats"] = True
     if same:
         extra["same"] = list(same)
     if unit is not None:

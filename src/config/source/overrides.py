@@ -189,7 +189,9 @@ class OverrideSource(LayerSource):
                 continue
             option = override.flag.option
             first = before.get(option.path)
-            if first is not None and not (override.flag.appends or first.flag.unsets or option.kind == "mapping"):
+            if first is not None and option.repeats and isinstance(node.value, list):
+                node.appends = True
+            if first is not None and not (node.appends or first.flag.unsets or option.kind == "mapping"):
                 self.found.append(_twice(first, override))
             place(self.tree, option, node)
             before[option.path] = override

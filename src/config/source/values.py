@@ -34,7 +34,7 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
     """
     if text in ("", "None"):
         return Node(None, span, text="null")
-    if option.kind == "mapping":
+    if option.kind == "mapping" and text not in option.choices:
         node = json_node(load_json(text), span)
         if not isinstance(node.value, dict) and node.value is not None:
             raise ValueError("not an object")

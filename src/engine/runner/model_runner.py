@@ -7,7 +7,6 @@ forward pass, the draw.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,10 +20,10 @@ from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
 from .kv_cache import KVCache
+from .loading import load_weights
 from .measure import PhaseClock
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
-from .weights import Checkpoint, DummyWeights
 
 _LOGIT_ROWS = 128  # rows of logits held at once: 78 MB in float32 for a vocabulary of 152k
 
@@ -47,8 +46,8 @@ class ModelRunner:
         self._phases.start("weights")
         model_len = resolved.model.max_model_len
         self._model = model_class(facts)(facts, self._kernels, model_len, self._dtype, self._device)
-        with torch.inference_mode():
-            self._load_weights()
+        is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
+        load_weights(self._model, resolved, self._phases.progress if is_watched else None)
         self._phases.start("kv cache")
         block_size = resolved.cache.block_size
         self._cache = KVCache(
@@ -58,15 +57,6 @@ class ModelRunner:
         self._slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
         self._sampler = Sampler(sampling, self._kernels)
         self._phases.stop()
-
-    def _load_weights(self) -> None:
-        facts, load = self._resolved.facts, self._resolved.load
-        if load.load_format == "dummy":
-            self._model.load(DummyWeights(self._resolved.model.seed).read)
-            return
-        checkpoint = Checkpoint(Path(self._resolved.model_path), facts.weight_files)
-        checkpoint.check(self._model.wanted(), is_tied=facts.tie_word_embeddings)
-        self._model.load(checkpoint.read)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """One step. Plans must come in the order in which the scheduler made them."""

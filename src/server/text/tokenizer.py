@@ -6,11 +6,13 @@ Knows the vocabulary, special tokens and the folder's chat templates. Streams ar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,13 +69,20 @@ class Tokenizer:
         self._threads: ThreadPoolExecutor | None = None
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """Read a model folder. Raises TokenizerError when it holds no usable tokenizer."""
+    def load(cls, path: str | Path, mode: str = "auto") -> Tokenizer:
+        """Read a model folder. Raises TokenizerError when it holds no usable tokenizer.
+
+        mode: `auto` reads tokenizer.json and converts older files where there is none; `hf` has transformers load the
+        folder; `slow` passes tokenizer.json over.
+        """
         folder = Path(path)
         config = _read_json(folder / "tokenizer_config.json")
         templates = _read_chat_templates(folder, config)
         file = folder / "tokenizer.json"
-        if not file.is_file():
+        if mode == "slow":
+            with _without(folder, file.name) as older:
+                return cls(_convert_with_transformers(older, said=folder), config, templates)
+        if mode == "hf" or not file.is_file():
             return cls(_convert_with_transformers(folder), config, templates)
         try:
             return cls(tokenizers.Tokenizer.from_file(str(file)), config, templates)
@@ -254,8 +263,22 @@ def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]
     return templates
 
 
-def _convert_with_transformers(folder: Path) -> tokenizers.Tokenizer:
-    """For folders with an older format only (tokenizer.model, vocab.json + merges.txt): let transformers convert it."""
+@contextlib.contextmanager
+def _without(folder: Path, name: str) -> Iterator[Path]:
+    """The folder with one file left out: links in a temporary one."""
+    with tempfile.TemporaryDirectory(prefix="stoker-tokenizer-") as place:
+        for path in folder.iterdir():
+            if path.is_file() and path.name != name:
+                (Path(place) / path.name).symlink_to(path.resolve())
+        yield Path(place)
+
+
+def _convert_with_transformers(folder: Path, said: Path | None = None) -> tokenizers.Tokenizer:
+    """Let transformers load what is there: an older format (tokenizer.model, vocab.json + merges.txt) or its own.
+
+    said: the folder that messages name, if another.
+    """
+    said = said or folder
     try:
         # Not a static import: only such folders need transformers, and it takes seconds to import.
         transformers = importlib.import_module("transformers")
@@ -264,11 +287,13 @@ def _convert_with_transformers(folder: Path) -> tokenizers.Tokenizer:
         )
     except Exception as error:  # any of dozens of kinds, all of them meaning: no tokenizer here
         cause = str(error).strip().splitlines()
+        has_one = (said / "tokenizer.json").is_file()
+        found = "" if has_one else "no tokenizer.json, and "
         raise TokenizerError(
-            f"{folder}: no tokenizer.json, and transformers finds no other tokenizer: "
+            f"{said}: {found}transformers finds no{'' if has_one else ' other'} tokenizer: "
             f"{cause[0] if cause else type(error).__name__}"
         ) from None
     backend = getattr(converted, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
-        raise TokenizerError(f"{folder}: no tokenizer.json, and its tokenizer cannot be converted to one")
+        raise TokenizerError(f"{said}: its tokenizer cannot be converted to a tokenizer.json")
     return backend

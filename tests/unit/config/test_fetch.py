@@ -36,7 +36,8 @@ def test_a_hub_model_and_its_tokenizer_are_downloaded_with_token_and_revision(
 
     asked: list[tuple[str, Any, Any]] = []
 
-    def download(name: str, *, revision: str | None, cache_dir: str, token: str, allow_patterns: list[str]) -> None:
+    def download(name: str, *, revision: str | None, cache_dir: str, token: str, allow_patterns: list[str],
+                 ignore_patterns: list[str]) -> None:  # fmt: skip
         asked.append((name, revision, token))
         assert "*.bin" not in allow_patterns
         assert ("*.safetensors" in allow_patterns) == (name == "a/model")

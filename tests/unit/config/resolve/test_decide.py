@@ -164,5 +164,6 @@ def test_without_the_model_only_its_part_waits() -> None:
         *("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes"),
         *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
         *("cache.kv_cache_dtype", "scheduler.long_prefill_token_threshold"),
+        *("model.hf_config_path", "model.rope_theta", "load.load_format"),
     }
     assert done.get("cache.block_size") == 16

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stoker.config import ModelFilesError, ModelNotLocal
-from stoker.config.resolve.model_files import is_hub_id, locate, read_json, read_weight_files
+from stoker.config.checkpoint.layout import read_weight_files
+from stoker.config.resolve.model_files import is_hub_id, locate, read_json
 
 from ..model_files import write_model, write_safetensors
 
@@ -24,7 +25,7 @@ def sharded(folder: Path) -> Path:
 
 def fault(folder: Path) -> ModelFilesError:
     with pytest.raises(ModelFilesError) as caught:
-        read_weight_files(folder, tied=False)
+        read_weight_files(folder)
     assert caught.value.exit_code == 3
     return caught.value
 
@@ -36,14 +37,14 @@ def header(folder: Path, value: Any, size: int = 0) -> Path:
 
 
 def test_headers_are_counted_over_all_files(tmp_path: Path) -> None:
-    weights = read_weight_files(sharded(tmp_path), tied=False)
-    assert (weights.names, weights.num_parameters, weights.dtypes) == (SHARDS, 12, {"BF16": 12})
+    weights = read_weight_files(sharded(tmp_path))
+    assert (weights.names, weights.format, weights.count(tied=False)) == (SHARDS, "safetensors", {"BF16": 12})
 
 
 def test_a_copy_of_tied_embeddings_is_not_counted(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "model.safetensors", {"model.embed_tokens.weight": [10], "lm_head.weight": [10]})
-    assert read_weight_files(tmp_path, tied=True).num_parameters == 10
-    assert read_weight_files(tmp_path, tied=False).num_parameters == 20
+    assert read_weight_files(tmp_path).count(tied=True) == {"BF16": 10}
+    assert read_weight_files(tmp_path).count(tied=False) == {"BF16": 20}
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
@@ -94,11 +95,11 @@ def test_a_foreign_dtype_is_named(tmp_path: Path) -> None:
     assert "F8_E4M3" in str(fault(header(tmp_path, entry, 4)))
 
 
-def test_pickles_are_never_opened(tmp_path: Path) -> None:
+def test_bare_pickles_are_never_opened(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     error = fault(tmp_path)
     assert error.code == "M305"
-    assert "convert the checkpoint to safetensors" in str(error)
+    assert "convert it to safetensors" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,13 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     model = write_model(tmp_path / "model")
     template = tmp_path / "chat.jinja"
     template.write_text("{{ messages }}")
+    logging_file = tmp_path / "logging.json"
+    logging_file.write_text("{}")
+
+    stands_for = {"MODEL": model, "FILE": template, "JSON": logging_file}
 
     def of(name: str, line: str) -> set[str]:
-        words = line.replace("MODEL", str(model)).replace("FILE", str(template)).split()
+        words = [str(stands_for.get(word, word)) for word in line.split()]
         named = [] if "--model" in words else ["--model", str(model)]
         deployment = load_deployment([], [*named, *words], {})
         facts = None if "Qwen/none" in words else read_model_facts(deployment)

@@ -8,6 +8,27 @@ from __future__ import annotations
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R055": (["--skip-tokenizer-init --chat-template {{x}}"], ["--skip-tokenizer-init", "--chat-template {{x}}"]),
     "R057": (["--max-logprobs -1"], ["--max-logprobs 0"]),
+    "R062": (["--disable-sliding-window"], ["", "--no-disable-sliding-window"]),
+    "R065": (
+        ["--rope-theta 5"],
+        ["", "--rope-theta 5 --rope-scaling.rope_type linear", "--hf-overrides.rope_theta 5"],
+    ),
+    "R241": (
+        [
+            "--rope-theta 5 --hf-overrides.rope_theta 6",
+            "--rope-theta 5 --hf-overrides.rope_parameters.rope_theta 6",
+            "--rope-scaling.rope_type yarn --hf-overrides.rope_scaling.rope_type linear",
+        ],
+        [
+            "--rope-theta 5 --hf-overrides.rope_theta 5",
+            "--rope-scaling.rope_type yarn --hf-overrides.rope_scaling.factor 4",
+            "--rope-theta 5 --hf-overrides.vocab_size 90",
+        ],
+    ),
+    "R242": (
+        ["--rope-scaling.factor 4", "--rope-scaling.rope_type yearn"],
+        ["", "--rope-scaling.rope_type yarn", "--rope-scaling.type linear --rope-scaling.factor 2"],
+    ),
     "R202": (
         ["--num-gpu-blocks-override 31 --max-model-len 512", "--kv-cache-memory-bytes 1000 --max-model-len 64"],
         ["--num-gpu-blocks-override 32 --max-model-len 512", "--num-gpu-blocks-override 31"],
@@ -33,10 +54,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--logits-processors my.logits:One my.logits.Two", ""],
     ),
     "R216": (
-        ["--revision main", "--hf-token x", "--download-dir /nowhere"],
+        ["--revision main", "--tokenizer-revision main", "--hf-token x", "--download-dir /nowhere"],
         ["", "--model Qwen/none --revision main", "--tokenizer Qwen/none --hf-token x"],
     ),
-    "R217": (["--skip-tokenizer-init --tokenizer MODEL"], ["--tokenizer MODEL", "--skip-tokenizer-init"]),
+    "R217": (
+        ["--skip-tokenizer-init --tokenizer MODEL", "--skip-tokenizer-init --tokenizer-mode hf"],
+        ["--tokenizer MODEL", "--skip-tokenizer-init"],
+    ),
     "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {

@@ -5,6 +5,7 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 
 from __future__ import annotations
 
+TLS = "--ssl-keyfile k.pem --ssl-certfile c.pem"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R019": (["--enable-log-outputs"], ["--enable-log-outputs --enable-log-requests", "--enable-log-requests"]),
     "R021": (["--max-log-len 0"], ["--max-log-len 0 --enable-log-requests", "--enable-log-requests"]),
@@ -15,7 +16,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R024": (["--chat-template nowhere.jinja"], ["--chat-template FILE", "--chat-template {{messages}}"]),
     "R201": (
         ["--host 0.0.0.0", "--host ::", "--host example.org", "--host 192.168.0.1"],
-        ["--host 127.0.0.9", "--host ::1", "--host localhost", "--host 0.0.0.0 --auth none", "--host :: --api-key k"],
+        [
+            "--host 127.0.0.9",
+            "--host ::1",
+            "--host localhost",
+            "--host 0.0.0.0 --auth none",
+            "--host :: --api-key k",
+            "--host :: --uds a.sock",
+        ],
     ),
     "R208": (["--auth none --api-key k"], ["--auth none", "--api-key k"]),
     "R213": (["--body-idle-timeout 121s"], ["--body-idle-timeout 120s"]),
@@ -24,5 +32,36 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--disable-frontend-multiprocessing --on-engine-death restart"],
         ["--disable-frontend-multiprocessing", "--disable-frontend-multiprocessing --on-engine-death exit"],
     ),
+}
+CASES |= {
+    "R016": (
+        ["--uds /run/api.sock --port 8000", "--uds /run/api.sock --host 127.0.0.1"],
+        ["--uds /run/api.sock", "--port 8000"],
+    ),
+    "R026": (["--ssl-keyfile k.pem", "--ssl-certfile c.pem"], ["--ssl-keyfile k.pem --ssl-certfile c.pem"]),
+    "R027": (["--enable-ssl-refresh"], ["--enable-ssl-refresh --ssl-keyfile k.pem --ssl-certfile c.pem"]),
+    "R028": (
+        [f"{TLS} --ssl-cert-reqs 1", f"{TLS} --ssl-cert-reqs 2"],
+        [TLS, f"{TLS} --ssl-cert-reqs 2 --ssl-ca-certs a.pem"],
+    ),
+    "R029": (
+        ["--allow-credentials --allowed-origins *"],
+        ["--allow-credentials --allowed-origins https://a.example", "--allowed-origins *"],
+    ),
+    "R035": (["--log-config-file nowhere.json", "--log-config-file FILE"], ["--log-config-file JSON"]),
+    "R260": (
+        ["--allow-credentials", "--allowed-methods POST", "--allowed-headers Authorization"],
+        ["--allowed-methods POST --allowed-origins *"],
+    ),
+    "R261": (
+        ["--h11-max-incomplete-event-size 1KiB"],
+        ["--h11-max-incomplete-event-size 32KiB", "--max-header-bytes 1MiB"],
+    ),
+    "R262": (
+        ["--log-config-file JSON --log-level info", "--log-config-file JSON --uvicorn-log-level info"],
+        ["--log-config-file JSON", "--log-level info"],
+    ),
+    "R263": ([f"{TLS} --ssl-ca-certs a.pem"], [f"{TLS} --ssl-ca-certs a.pem --ssl-cert-reqs 1"]),
+    "R264": (["--ssl-ca-certs a.pem --ssl-cert-reqs 2"], [f"{TLS} --ssl-ca-certs a.pem --ssl-cert-reqs 2"]),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {}

@@ -1,0 +1,152 @@
+"""Which weight files a directory has, by load format, and what all of them hold together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import ModelFilesError
+from ..resolve.model_files import INDEX, read_json
+from .safetensors import read_header
+from .settings import SHARD_PATTERN
+from .stored import StoredTensor
+from .torch_zip import MapLocation, read_torch_file
+
+Format = Literal["safetensors", "pt", "npcache", "sharded_state"]
+FILES = {"safetensors": ("*.safetensors",), "pt": ("*.bin", "*.pt", "*.pth")}
+_WHOLE = {"safetensors": "model.safetensors", "pt": "pytorch_model.bin"}
+_INDEXES = {"safetensors": INDEX, "pt": "pytorch_model.bin.index.json"}
+_OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+_INSTEAD = "`load.load_format: dummy` runs without any"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """The files of one checkpoint and the tensors in them."""
+
+    format: Format
+    names: tuple[str, ...]  # relative to the model's directory
+    tensors: Mapping[str, StoredTensor]
+
+    def count(self, tied: bool) -> dict[str, int]:
+        """dtype -> number of parameters. tied: an `lm_head.weight` is a copy of the embedding and does not count."""
+        dtypes: dict[str, int] = {}
+        for name, tensor in self.tensors.items():
+            if not (tied and name == "lm_head.weight"):
+                dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.num_elements
+        return dtypes
+
+
+def read_weight_files(
+    folder: Path,
+    load_format: Format | Literal["auto"] = "auto",
+    ignored: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    map_location: MapLocation = "cpu",
+) -> WeightFiles:
+    """Finds the files and reads and checks every header.
+
+    Args:
+        load_format: `auto` takes safetensors, or torch's files where there are none.
+        ignored: glob patterns of files that are treated as if they were not there.
+        settings: `load.model_loader_extra_config`.
+        map_location: which devices torch's files may have been saved from.
+
+    Raises ModelFilesError for a missing or cut file, a header that lies, or a directory without such files.
+    """
+    if load_format == "sharded_state":
+        names = _shards(folder, str((settings or {}).get("pattern", SHARD_PATTERN)), ignored)
+        return WeightFiles(load_format, names, read_tensors(folder, names, map_location))
+    kinds = {"auto": ("safetensors", "pt"), "npcache": ("pt",)}.get(load_format, (load_format,))
+    for kind in kinds:
+        names, index = _names(folder, kind, ignored)
+        if names:
+            tensors = read_tensors(folder, names, map_location)
+            _check_index(folder / _INDEXES[kind], index, tensors, ignored)
+            found: Format = "safetensors" if kind == "safetensors" else "npcache" if load_format == "npcache" else "pt"
+            return WeightFiles(found, names, tensors)
+    wanted = ", ".join(pattern for kind in kinds for pattern in FILES[kind])
+    raise ModelFilesError(f"{folder}: no weight files ({wanted}); {_INSTEAD}", code="M302")
+
+
+def has_files(folder: Path, kind: str, ignored: Sequence[str] = ()) -> bool:
+    """Whether a directory has any weight file of a kind of `FILES`."""
+    return bool(_globbed(folder, kind, ignored))
+
+
+def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation = "cpu") -> dict[str, StoredTensor]:
+    """The tensors of these files, from their headers."""
+    tensors: dict[str, StoredTensor] = {}
+    for name in names:
+        path = folder / name
+        tensors |= read_header(path) if name.endswith(".safetensors") else read_torch_file(path, map_location)
+    return tensors
+
+
+def is_ignored(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _names(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Files of a kind and the index's table of tensors; nothing if there are none."""
+    path = folder / _INDEXES[kind]
+    if path.is_file() and not is_ignored(path.name, ignored):
+        table = read_json(path).get("weight_map")
+        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+            raise ModelFilesError(f"{path}: `weight_map` must map tensors to files", code="M303")
+        named = sorted(set(table.values()))
+        names = tuple(name for name in named if not is_ignored(name, ignored))
+        for name in names:
+            if Path(name).name != name:
+                raise ModelFilesError(f"{path}: `{name}` is no plain file name", code="M303")
+            if not (folder / name).is_file():
+                raise ModelFilesError(f"{folder / name}: missing, though {path.name} names it", code="M302")
+        return names, table if names else {}
+    names = _globbed(folder, kind, ignored)
+    if _WHOLE[kind] in names:
+        return (_WHOLE[kind],), {}
+    if len(names) > 1:
+        hint = "; `load.load_format: sharded_state` reads files by rank" if is_ignored(names[0], ("*-rank-*",)) else ""
+        raise ModelFilesError(f"{folder}: {len(names)} {kind} files, but no {path.name}{hint}", code="M302")
+    return names, {}
+
+
+def _globbed(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[str, ...]:
+    found = (path.name for pattern in FILES[kind] for path in folder.glob(pattern) if path.is_file())
+    return tuple(sorted(name for name in found if not is_ignored(name, (*ignored, *_OF_TRAINING))))
+
+
+def _check_index(
+    path: Path, index: Mapping[str, str], tensors: Mapping[str, StoredTensor], ignored: Sequence[str]
+) -> None:
+    for tensor, name in index.items():
+        if is_ignored(name, ignored):
+            raise ModelFilesError(
+                f"{path}: tensor `{tensor}` is in {name}, which `load.ignore_patterns` leaves out", code="M302"
+            )
+        if tensor not in tensors or tensors[tensor].file.name != name:
+            raise ModelFilesError(f"{path}: tensor `{tensor}` is not in {name}", code="M303")
+
+
+def _shards(folder: Path, pattern: str, ignored: Sequence[str]) -> tuple[str, ...]:
+    """The parts of rank 0, which here is the only one."""
+    if any(folder.glob(pattern.format(rank=1, part="*"))):
+        raise ModelFilesError(
+            f"{folder}: saved by several ranks; this build runs on one, and one rank's files are a part of the model. "
+            "Save it again with tensor_parallel_size 1, or take the original checkpoint",
+            code="M304",
+        )
+    names: list[str] = []
+    while (folder / (name := pattern.format(rank=0, part=len(names)))).is_file() and not is_ignored(name, ignored):
+        names.append(name)
+    if not names:
+        raise ModelFilesError(
+            f"{folder}: no weight files ({pattern.format(rank=0, part=0)} and so on); {_INSTEAD}", code="M302"
+        )
+    num_parts = sum(1 for _ in folder.glob(pattern.format(rank=0, part="*")))
+    if num_parts != len(names):
+        raise ModelFilesError(f"{folder / name}: missing, though there are {num_parts} parts of rank 0", code="M302")
+    return tuple(names)

@@ -1,0 +1,95 @@
+"""From a deployment's `load` section to a model full of weights: which reader, how many at a time, how far it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ...config import ModelFilesError, Resolved
+from ...config.checkpoint.layout import read_tensors
+from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
+from ...config.checkpoint.stored import StoredTensor
+from ..layers.loading import TensorReader
+from ..models.decoder import FUSED, Decoder
+from .np_cache import cached_tensors
+from .weights import Checkpoint, DummyWeights
+
+
+def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float], None] | None = None) -> None:
+    """Fills the model.
+
+    progress: is told the share of the weights that is there, from 0 to 1.
+    Raises ModelFilesError if the files do not hold what the model wants.
+    """
+    read = _reader(model, resolved)
+    loadables = list(model.loadables())
+    sizes = [sum(math.prod(shape) for _, shape in loadable.wanted()) for loadable in loadables]
+    num_workers = resolved.parallel.max_parallel_loading_workers or 1
+    done, total = 0, max(sum(sizes), 1)
+
+    def load(index: int) -> int:
+        with torch.inference_mode():  # belongs to a thread
+            loadables[index].load(read)
+        return index
+
+    with ThreadPoolExecutor(num_workers, thread_name_prefix="weights") as pool:
+        started = [pool.submit(load, index) for index in range(len(loadables))]
+        try:
+            for future in as_completed(started):
+                done += sizes[future.result()]
+                if progress is not None:
+                    progress(done / total)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _reader(model: Decoder, resolved: Resolved) -> TensorReader:
+    load, facts = resolved.load, resolved.facts
+    settings = load.model_loader_extra_config
+    if load.load_format == "dummy":
+        return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION)).read
+    folder = Path(resolved.model_path)
+    tensors = read_tensors(folder, facts.weight_files, load.pt_load_map_location)
+    if load.load_format == "sharded_state":
+        tensors = split_fused(tensors, model.wanted())
+    elif load.load_format == "npcache":
+        tensors = cached_tensors(folder, tensors, folder / Path(settings.get("folder", CACHE_FOLDER)).expanduser())
+    is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
+    checkpoint = Checkpoint(folder, tensors, is_eager=is_eager)
+    checkpoint.check(model.wanted(), is_tied=facts.tie_word_embeddings)
+    return checkpoint.read
+
+
+def split_fused(
+    tensors: Mapping[str, StoredTensor], wanted: Iterable[tuple[str, tuple[int, ...]]]
+) -> dict[str, StoredTensor]:
+    """The tensors under the names of the original checkpoint: a saved state may hold `qkv_proj` as one.
+
+    Its parts lie one behind the other, row by row. Raises ModelFilesError if it has other rows than they need.
+    """
+    shapes = dict(wanted)
+    split = dict(tensors)
+    for name in shapes:
+        for whole, parts in FUSED.items():
+            if f".{parts[0]}." not in name or (fused := name.replace(f".{parts[0]}.", f".{whole}.")) not in tensors:
+                continue
+            stored = split.pop(fused)
+            names = [fused.replace(f".{whole}.", f".{part}.") for part in parts]
+            rows = [shapes[part][0] for part in names]
+            if not stored.shape or stored.shape[0] != sum(rows):
+                raise ModelFilesError(
+                    f"{stored.file}: tensor `{fused}` has shape {list(stored.shape)}; {', '.join(parts)} need "
+                    f"{sum(rows)} rows",
+                    code="M303",
+                )
+            offset = stored.offset
+            for part, count in zip(names, rows, strict=True):
+                split[part] = replace(stored, shape=(count, *stored.shape[1:]), offset=offset)
+                offset += split[part].num_bytes
+    return split

@@ -1,0 +1,100 @@
+"""Torch's files as .npy files, written once beside the model: one per tensor, for any program that can map NumPy.
+
+npcache/index.json   the files that were copied, by size and time, and the tensors in order
+npcache/00000.npy    the first tensor; bfloat16 as uint16, since NumPy has no such numbers
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...config import ModelFilesError
+from ...config.checkpoint.stored import DTYPE_BYTES, StoredTensor
+from .weights import DTYPES, Checkpoint
+
+_INDEX = "index.json"
+_FORMAT_VERSION = 1
+
+
+def cached_tensors(model: Path, tensors: Mapping[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
+    """The same tensors in .npy files, which are written first unless they are there and newer than nothing changed.
+
+    Raises ModelFilesError if the folder cannot be written.
+    """
+    sources = _sources(tensors)
+    found = _read(folder, sources)
+    if found is None:
+        try:
+            _write(model, tensors, folder, sources)
+        except OSError as error:
+            raise ModelFilesError(
+                f"{folder}: the NumPy cache cannot be written: {error.strerror}; name another folder with "
+                "`load.model_loader_extra_config: {folder: ...}`, or take `load.load_format: pt`",
+                code="M302",
+            ) from error
+        found = _read(folder, sources)
+    if found is None:
+        raise ModelFilesError(f"{folder}: the NumPy cache changed while it was read", code="M303")
+    return found
+
+
+def _sources(tensors: Mapping[str, StoredTensor]) -> dict[str, list[int]]:
+    files = sorted({tensor.file for tensor in tensors.values()})
+    return {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+
+
+def _read(folder: Path, sources: Mapping[str, list[int]]) -> dict[str, StoredTensor] | None:
+    """None if there is no cache, or one of other files."""
+    try:
+        index = json.loads((folder / _INDEX).read_bytes())
+        if index["format_version"] != _FORMAT_VERSION or index["sources"] != sources:
+            return None
+        return {
+            entry["name"]: _tensor(folder / f"{number:05d}.npy", entry) for number, entry in enumerate(index["tensors"])
+        }
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _tensor(file: Path, entry: dict[str, Any]) -> StoredTensor:
+    """Raises ValueError if the file is not the one that the index speaks of."""
+    dtype, shape, offset = entry["dtype"], tuple(entry["shape"]), entry["offset"]
+    stored = StoredTensor(file, dtype, shape, offset)
+    if dtype not in DTYPE_BYTES or file.stat().st_size != offset + stored.num_bytes:
+        raise ValueError(f"{file} is not as it was written")
+    return stored
+
+
+def _write(model: Path, tensors: Mapping[str, StoredTensor], folder: Path, sources: Mapping[str, list[int]]) -> None:
+    """Into a folder of its own that then takes the place: nobody ever sees half a cache."""
+    checkpoint = Checkpoint(model, tensors)
+    new = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    new.mkdir(parents=True)
+    try:
+        entries = []
+        for number, (name, stored) in enumerate(tensors.items()):
+            if stored.dtype not in DTYPES:
+                raise ModelFilesError(
+                    f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(DTYPES)}"
+                )
+            values = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
+            checkpoint.read(name, values)
+            array = values.view(torch.uint16).numpy() if stored.dtype == "BF16" else values.numpy()
+            with (new / f"{number:05d}.npy").open("wb") as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+                offset = stream.tell() - stored.num_bytes
+            entries.append({"name": name, "dtype": stored.dtype, "shape": list(stored.shape), "offset": offset})
+        index = {"format_version": _FORMAT_VERSION, "sources": sources, "tensors": entries}
+        (new / _INDEX).write_text(json.dumps(index))
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

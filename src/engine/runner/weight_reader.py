@@ -1,0 +1,95 @@
+"""Bytes of weight files: tensor by tensor, or a whole file at a time.
+
+Files are read, not mapped: mapped pages would count as memory of the process, a second copy of the model while it
+loads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from ...config import ModelFilesError
+from ...config.checkpoint.stored import StoredTensor
+
+
+class ByteReader(Protocol):
+    def read(self, file: Path, offset: int, into: memoryview, name: str) -> None:
+        """Fills `into` with the bytes from `offset` on. name: of the tensor, for messages."""
+        ...
+
+    def done(self, file: Path) -> None:
+        """One of the file's tensors is not needed any more."""
+        ...
+
+
+class LazyReader:
+    """Each tensor when it is asked for."""
+
+    def read(self, file: Path, offset: int, into: memoryview, name: str) -> None:
+        try:
+            with file.open("rb", buffering=0) as stream:
+                stream.seek(offset)
+                _fill(stream.readinto, into, file, name)
+        except OSError as error:
+            raise ModelFilesError(f"{file}: cannot be read: {error.strerror}", code="M302") from error
+
+    def done(self, file: Path) -> None:
+        pass
+
+
+class EagerReader:
+    """Each file as a whole when the first of its tensors is asked for, kept until the last has been read."""
+
+    def __init__(self, tensors: Iterable[StoredTensor]) -> None:
+        self._lock = threading.Lock()
+        self._left: dict[Path, int] = {}
+        self._locks: dict[Path, threading.Lock] = {}
+        self._whole: dict[Path, bytearray] = {}
+        for tensor in tensors:
+            self._left[tensor.file] = self._left.get(tensor.file, 0) + 1
+            self._locks.setdefault(tensor.file, threading.Lock())
+
+    def read(self, file: Path, offset: int, into: memoryview, name: str) -> None:
+        whole = self._content(file)
+        if offset + len(into) > len(whole):
+            raise ModelFilesError(f"{file}: cut short while reading tensor `{name}`", code="M303")
+        into[:] = memoryview(whole)[offset : offset + len(into)]
+
+    def done(self, file: Path) -> None:
+        with self._lock:
+            self._left[file] -= 1
+            if not self._left[file]:
+                self._whole.pop(file, None)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(map(len, self._whole.values()))
+
+    def _content(self, file: Path) -> bytearray:
+        with self._locks[file]:
+            if file not in self._whole:
+                try:
+                    with file.open("rb", buffering=0) as stream:
+                        whole = bytearray(file.stat().st_size)
+                        _fill(stream.readinto, memoryview(whole), file, "")
+                except OSError as error:
+                    raise ModelFilesError(f"{file}: cannot be read: {error.strerror}", code="M302") from error
+                self._whole[file] = whole
+            return self._whole[file]
+
+
+class _ReadInto(Protocol):
+    def __call__(self, buffer: memoryview, /) -> int | None: ...
+
+
+def _fill(read_into: _ReadInto, into: memoryview, file: Path, name: str) -> None:
+    done = 0
+    while done < len(into):
+        count = read_into(into[done:])
+        if not count:
+            of = f" tensor `{name}`" if name else ""
+            raise ModelFilesError(f"{file}: cut short while reading{of}", code="M303")
+        done += count
