@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .load import Deployment, Overridden
-from .origin import DEFAULT, Layer, Origin
+from .load import Deployment
+from .origin import DEFAULT, Layer, Origin, Overridden
 from .resolve.decide import Decisions
+from .resolve.resolved import Resolved
 from .schema.options import Option, live_options
 from .source.scalars import resolve_plain
 
@@ -63,6 +64,22 @@ def effective_values(deployment: Deployment, decisions: Decisions) -> list[Effec
             )
         )
     return found
+
+
+def running_values(resolved: Resolved) -> list[Effective]:
+    """Every option of a running deployment; keys of the manifest's head have done their work."""
+    return [
+        Effective(
+            option,
+            option.show(getattr(getattr(resolved, option.section), option.name)),
+            resolved.origin(path),
+            resolved.overridden.get(path, ()),
+            {key: origin for key, origin in resolved.origins.items() if key.startswith(f"{path}.")},
+            is_waiting=False,
+        )
+        for path, option in live_options().items()
+        if option.section and hasattr(getattr(resolved, option.section, None), option.name)
+    ]
 
 
 def select(values: Sequence[Effective], path: str) -> list[Effective]:
@@ -119,6 +136,7 @@ def as_records(values: Sequence[Effective]) -> list[dict[str, Any]]:
         {
             "path": entry.option.path,
             "value": entry.value,
+            "reload": entry.option.reload,
             "origin": _record(entry.origin),
             "is_waiting": entry.is_waiting,
             "overridden": [{"value": old.value, "origin": _record(old.origin)} for old in entry.overridden],

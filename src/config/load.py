@@ -10,7 +10,7 @@ from typing import Any
 
 from .diagnostics import Diagnostic, Label, in_order
 from .errors import ConfigError
-from .origin import DEFAULT, Origin
+from .origin import DEFAULT, Origin, Overridden
 from .schema.cache import CacheConfig
 from .schema.deployment import DeploymentConfig
 from .schema.device import DeviceConfig
@@ -32,14 +32,6 @@ from .source.overrides import command_line
 from .source.presets import PresetSource, preset_names
 from .source.text import Span
 from .suggest import close, did_you_mean
-
-
-@dataclass(frozen=True, slots=True)
-class Overridden:
-    """A value that a stronger layer replaced, as it is shown: secrets hidden."""
-
-    value: Any
-    origin: Origin
 
 
 @dataclass(frozen=True)
@@ -233,7 +225,9 @@ def _overridden(option: Option, entry: Written) -> tuple[Overridden, ...]:
     if option.kind == "mapping":
         return ()
     weaker = [node for node in entry.nodes if node is not entry.origin]
-    return tuple(Overridden(_shown(option, node), node.span.origin(node.reason)) for node in reversed(weaker))
+    return tuple(
+        Overridden(value=_shown(option, node), origin=node.span.origin(node.reason)) for node in reversed(weaker)
+    )
 
 
 def _shown(option: Option, node: Node) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -43,3 +44,12 @@ class Origin(BaseModel):
 
 
 DEFAULT = Origin(layer=Layer.DEFAULT)
+
+
+class Overridden(BaseModel):
+    """A value that a stronger layer replaced, as it is shown: secrets hidden."""
+
+    model_config = ConfigDict(frozen=True)
+
+    value: Any
+    origin: Origin

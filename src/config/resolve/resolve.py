@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..diagnostics import Diagnostic, in_order
+from ..effective import digest
 from ..errors import ConfigError
 from ..schema.parallel import ParallelConfig
 from .checker import broken_rules
@@ -77,5 +78,7 @@ def resolve(deployment: Deployment, facts: ModelFacts, machine: MachineFacts) ->
         chat_template=examined.values.template_text,
         sampling_defaults={**facts.sampling_defaults, **examined.values.sampling_overrides},
         origins=decisions.origins,
+        overridden={path: entries for path, entries in deployment.overridden.items() if entries},
+        digest=digest(deployment),
         warnings=tuple(finding.as_text() for finding in examined.findings),
     )
