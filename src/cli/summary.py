@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 from ..config import Measured, Resolved
 from ..engine.api import EngineInfo
@@ -22,14 +23,16 @@ def summary(
 ) -> str:
     """Lines for standard output, the last ones a command to paste.
 
-    renderer: None without a tokenizer.
+    renderer: None without a tokenizer. port: 0 with a Unix socket.
     seconds: from the start of the command to now.
     """
-    url = base_url(resolved.server.host, port)
+    server = resolved.server
+    url = base_url("localhost" if server.uds else server.host, port, is_tls=server.ssl_certfile is not None)
     per_sequence = -(-info.max_model_len // info.block_size)
     blocks = f"{info.num_kv_tokens} KV tokens in {info.num_blocks} blocks of {info.block_size}"
     memory = resolved.memory
     rows = [
+        *([("socket", server.uds)] if server.uds else []),
         ("url", f"{url}/v1"),
         ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
         ("context", f"{info.max_model_len} tokens"),
@@ -47,10 +50,11 @@ def summary(
     return "\n".join([*lines, f"ready in {seconds:.1f} s; try:", f"  {_curl(url, resolved, renderer)}"])
 
 
-def base_url(host: str, port: int) -> str:
+def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
     """The address a client on this machine can use."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{name}" + (f":{port}" if port else "")
 
 
 def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
@@ -61,9 +65,14 @@ def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
         body["prompt"] = [1, 2, 3]
     elif renderer.has_template:
         path, body = "chat/completions", {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+    server = resolved.server
+    way = f" --unix-socket {shlex.quote(server.uds)}" if server.uds else ""
+    if server.ssl_certfile:
+        way += f" --cacert {shlex.quote(server.ssl_certfile)}"
+        way += " --cert <client certificate> --key <its key>" * (server.ssl_cert_reqs == 2)
     key = " -H 'Authorization: Bearer <api key>'" if resolved.server.api_key else ""
     quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
-    return f"curl {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"
+    return f"curl{way} {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"
 
 
 def size(num_bytes: float) -> str:

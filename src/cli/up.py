@@ -23,16 +23,19 @@ from ..config import (
     read_model_facts,
     resolve,
 )
+from ..config.plan import calibration
 from ..engine.api import EngineDead
 from ..engine.client import EngineStartFailed
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
 from ..engine.startup import build_core, exit_code_of
-from ..logs import set_up_logging
-from ..server.run import load_text, run_server
-from ..server.serve import CannotListen, bind
+from ..logs import LoggingProblem, configure_logging
+from ..server.address import CannotListen, take_address
+from ..server.middleware import MiddlewareProblem
+from ..server.run import check_server, load_text, run_server
 from ..server.text.renderer import Renderer, TemplateProblem
 from ..server.text.tokenizer import Tokenizer, TokenizerError
+from ..server.tls import TlsProblem
 from .console import is_coloured, say, tell
 from .startup_view import StartupView
 from .summary import summary
@@ -40,6 +43,7 @@ from .summary import summary
 EXIT_FAILED = 1
 EXIT_MODEL_FILES = 3
 EXIT_ENVIRONMENT = 4
+EXIT_INVALID_CONFIGURATION = 78
 Text = tuple[Tokenizer | None, Renderer | None]
 
 
@@ -57,13 +61,15 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
     try:
         with StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)) as view:
             resolved, text, sockets = _prepare(files, overrides, view)
-            set_up_logging(resolved.server.log_level, resolved.server.log_format)
+            configure_logging(resolved.server)
             return asyncio.run(_serve(resolved, text, sockets, view))
     except DeploymentError as error:
         return _fail(str(error), error.exit_code)
     except (TokenizerError, TemplateProblem) as error:
         return _fail(str(error), EXIT_MODEL_FILES)
-    except CannotListen as error:
+    except (MiddlewareProblem, LoggingProblem) as error:
+        return _fail(str(error), EXIT_INVALID_CONFIGURATION)
+    except (CannotListen, TlsProblem) as error:
         return _fail(str(error), EXIT_ENVIRONMENT)
     except EngineStartFailed as error:
         return _fail(_cause(error), error.exit_code)
@@ -85,9 +91,10 @@ def _prepare(
     deployment = load_deployment(files, overrides)
     view.begin("address")
     server = deployment.server
-    sockets = bind(server.host, server.port)
+    uds = None if server.uds is None else deployment.located("server.uds")
+    sockets = take_address(server.host, server.port, uds)
     try:
-        view.note(f"{server.host}:{_port(sockets)}")
+        view.note(uds or f"{server.host}:{_port(sockets)}")
         view.begin("model files")
         view.note(str(fetch_model(deployment)))
         facts = read_model_facts(deployment)
@@ -95,6 +102,7 @@ def _prepare(
         resolved = resolve(deployment, facts, machine)
         for warning in resolved.warnings:  # of the files and of the rules
             tell(warning)
+        check_server(resolved)
         view.begin("tokenizer")
         text = load_text(resolved)
     except BaseException:
@@ -118,9 +126,11 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
             kv_cache_bytes=info.kv_cache_bytes,
             num_kv_blocks=info.num_blocks,
             resident_bytes=_resident_bytes(client),
+            peak_bytes=_peak_bytes(client),
             phases=info.phases,
             kernels=info.kernels,
         )
+        calibration.append(calibration.record(resolved, measured, __version__))
         ready = summary(resolved, info, measured, text[1], port, view.seconds)
         return await run_server(resolved, client, text, sockets, on_listening=lambda: say(ready))
     finally:
@@ -163,17 +173,31 @@ async def _started(client: EngineProcessClient | InProcessClient) -> bool:
 
 
 def _port(sockets: list[socket.socket]) -> int:
-    port: int = sockets[0].getsockname()[1]  # the one we got, where 0 was asked for
-    return port
+    """The one we got, where 0 was asked for; 0 for a Unix socket."""
+    name = sockets[0].getsockname()
+    return 0 if isinstance(name, str) else int(name[1])
 
 
 def _resident_bytes(client: EngineProcessClient | InProcessClient) -> int | None:
     """Memory of the engine's process; None where the system does not tell."""
-    pid = client.pid if isinstance(client, EngineProcessClient) else os.getpid()
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{_pid(client)}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _peak_bytes(client: EngineProcessClient | InProcessClient) -> int | None:
+    """The most memory that the engine's process has held; None where the system does not tell."""
+    try:
+        status = Path(f"/proc/{_pid(client)}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _pid(client: EngineProcessClient | InProcessClient) -> int | None:
+    return client.pid if isinstance(client, EngineProcessClient) else os.getpid()
 
 
 def _cause(error: EngineStartFailed) -> str:

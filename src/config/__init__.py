@@ -14,6 +14,7 @@ from .origin import Layer, Origin
 from .resolve.machine import read_machine_facts
 from .resolve.resolve import read_model_facts, resolve
 from .resolve.resolved import MachineFacts, Measured, MemoryPlan, ModelFacts, Resolved, RopeFacts
+from .schema.server import ServerConfig
 
 __all__ = [
     "ConfigError",
@@ -29,6 +30,7 @@ __all__ = [
     "Origin",
     "Resolved",
     "RopeFacts",
+    "ServerConfig",
     "fetch_model",
     "load_deployment",
     "read_machine_facts",

@@ -25,7 +25,7 @@ from pathlib import Path
 import zmq
 
 from ..config import Resolved
-from ..logs import set_up_logging
+from ..logs import configure_logging
 from .api import EngineStats
 from .dispatch import Dispatch
 from .engine_core import EngineCore
@@ -59,7 +59,8 @@ BuildCore = Callable[[str, Callable[[str], None]], EngineCore]
 
 def build_from_json(config: str, phase: Callable[[str], None]) -> EngineCore:
     resolved = Resolved.model_validate_json(config)
-    set_up_logging(resolved.server.log_level, resolved.server.log_format)
+    configure_logging(resolved.server)
+    logger.debug("the engine process %d loads %s", os.getpid(), resolved.model_path)
     return build_core(resolved, phase)
 
 

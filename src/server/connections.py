@@ -34,22 +34,26 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from ..logs import HTTP_LOGGER, TRACE
+
 KEEP_ALIVE_S = 30.0  # also the time a client has for its request's headers
 FLUSH_S = 1.0  # after the cut, for last error events to leave
 LINGER_S = 2.0  # for a client to read why it was refused while it was still sending
 READ_BYTES = 1 << 16
 PENDING_BYTES = 1 << 20  # bytes read ahead of what the request being answered can take
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(HTTP_LOGGER)
 
 
 class Connections:
     """All connections, and how they end."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], send_stall_timeout: float, max_header_bytes: int) -> None:
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], send_stall_timeout: float, max_incomplete_bytes: int
+    ) -> None:
         self._app = ASGIWrapper(app)
         self._config = Config()
         self._config.keep_alive_timeout = KEEP_ALIVE_S
-        self._config.h11_max_incomplete_size = max_header_bytes
+        self._config.h11_max_incomplete_size = max_incomplete_bytes
         self._config.include_server_header = False
         # Without bound, because at its bound hypercorn waits for an app that has already answered to read on, and the
         # connection of an early refusal never closes. An app reads, or answers and closes: nothing piles up.
@@ -66,6 +70,8 @@ class Connections:
         self._connections[task] = writer
         connection = _Connection(self._app, asyncio.get_running_loop(), self._config, self._context, {}, reader, writer)
         connection.send_stall_timeout = self._send_stall_timeout
+        connection.peer = _peer(writer)
+        logger.debug("connection of %s opened", connection.peer)
         try:
             await _run(connection)
         except asyncio.CancelledError:
@@ -73,6 +79,7 @@ class Connections:
                 raise
         finally:
             del self._connections[task]
+            logger.debug("connection of %s closed", connection.peer)
 
     async def drain(self, timeout_s: float, cut: asyncio.Event) -> None:
         """Close idle connections, let the others finish; returns when none is left, at the timeout, or at `cut`."""
@@ -101,6 +108,11 @@ class Connections:
             await asyncio.wait(list(self._connections))
 
 
+def _peer(writer: asyncio.StreamWriter) -> str:
+    name = writer.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+
+
 async def _run(connection: _Connection) -> None:
     try:
         await connection.run()
@@ -117,6 +129,7 @@ class _Connection(TCPServer):
     """
 
     send_stall_timeout: float
+    peer: str
     _is_closing = False
     _abort: asyncio.TimerHandle | None = None
 
@@ -133,7 +146,7 @@ class _Connection(TCPServer):
                     self.context,
                     group,
                     ConnectionState(self.state),
-                    False,
+                    self.writer.get_extra_info("ssl_object") is not None,
                     client,
                     server,
                     self.protocol_send,
@@ -164,6 +177,7 @@ class _Connection(TCPServer):
                 data = await self.reader.read(READ_BYTES)
                 if not data:
                     break
+                logger.log(TRACE, "%d bytes from %s", len(data), self.peer)
                 if self._is_closing:
                     continue  # lingering: thrown away
                 pending.append(data)
@@ -186,10 +200,13 @@ class _Connection(TCPServer):
         if isinstance(event, Closed):
             await self._end()
             return
+        if isinstance(event, RawData):
+            logger.log(TRACE, "%d bytes to %s", len(event.data), self.peer)
         try:
             async with asyncio.timeout(self.send_stall_timeout):
                 await super().protocol_send(event)
         except TimeoutError:
+            logger.warning("connection of %s cut: it takes nothing (`server.send_stall_timeout`)", self.peer)
             self.writer.transport.abort()
             await self.protocol.handle(Closed())
 

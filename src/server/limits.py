@@ -17,8 +17,6 @@ from .protocol.errors import ApiError, closing
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-MAX_HEADERS = 256
-
 
 class ClientGone(Exception):
     """The client closed the connection; there is nobody to answer."""
@@ -28,6 +26,7 @@ class ClientGone(Exception):
 class Limits:
     max_request_bytes: int = 32 << 20
     max_header_bytes: int = 32 << 10
+    max_headers: int = 256
     body_idle_timeout: float = 30.0  # seconds between two pieces
     body_timeout: float = 120.0  # seconds for the whole
 
@@ -37,10 +36,10 @@ def check_headers(scope: Scope, limits: Limits) -> None:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     target = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
     size = target + sum(len(name) + len(value) + 4 for name, value in headers)  # 4: ": " and the line's end
-    if size > limits.max_header_bytes or len(headers) > MAX_HEADERS:
+    if size > limits.max_header_bytes or len(headers) > limits.max_headers:
         message = (
             f"the request head has {len(headers)} headers and {size} bytes; "
-            f"at most {MAX_HEADERS} and {limits.max_header_bytes} are taken"
+            f"at most {limits.max_headers} and {limits.max_header_bytes} are taken"
         )
         raise closing(ApiError(431, message, code="headers_too_large"))
     lengths = [value for name, value in headers if name == b"content-length"]

@@ -1,8 +1,8 @@
-"""Serving an ASGI app: the address, the signals, and an end that comes in time.
+"""Serving an ASGI app: the listeners, the signals, and an end that comes in time.
 
 After SIGTERM no connection is accepted. Requests under way have until the drain deadline, then an error event ends each
 of them, then their connections are cut, then the process ends itself, whatever hangs. A second signal cuts at once.
-What happens on a connection is connections.py's affair.
+Where to listen is address.py's affair, what happens on a connection that of connections.py.
 """
 
 from __future__ import annotations
@@ -14,47 +14,16 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+from .address import CannotListen, reason_of, shown
 from .connections import Connections
+from .tls import Tls
 
 EXIT_S = 1.9  # after the drain deadline the process is gone, whatever hangs
-
-
-class CannotListen(Exception):
-    """The address cannot be had; `reason` is the system's word for why."""
-
-    def __init__(self, host: str, port: int, reason: str) -> None:
-        super().__init__(f"cannot listen on {host}:{port}: {reason}")
-        self.host = host
-        self.port = port
-        self.reason = reason
-
-
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Take the address without accepting connections yet: before the weights load, so that a port in use is known at
-    once and stays ours. Port 0 takes a free one. Raises CannotListen."""
-    sockets: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, kind, protocol)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # a name that has both kinds of address gets a socket for each
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
-            # Two sockets that both reuse may bind one address as long as none listens: until then nobody else may.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-            sock.setblocking(False)
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        raise CannotListen(host, port, _reason(error)) from None
-    return sockets
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+HANDSHAKE_S = 10.0  # for a client to agree on TLS
+# For a TLS client to take its last bytes and say goodbye. One that never does would hold up the end of the server.
+GOODBYE_S = 5.0
 
 
 class Shutdown:
@@ -78,7 +47,8 @@ async def serve(
     end_streams: Callable[[], Awaitable[None]],
     drain_timeout: float = 30.0,
     send_stall_timeout: float = 60.0,
-    max_header_bytes: int = 32 * 1024,
+    max_incomplete_bytes: int = 64 * 1024,
+    tls: Tls | None = None,
     on_listening: Callable[[], None] = lambda: None,
     handle_signals: bool = True,
     exit_hard: bool = True,
@@ -87,15 +57,17 @@ async def serve(
     """Serve until `shutdown` is requested and every connection has ended or been cut.
 
     Args:
-        sockets: of `bind`; closed on return.
+        sockets: of `take_address`; closed on return.
         end_streams: called at the drain deadline; makes every request under way end now, with an error.
         drain_timeout: seconds for requests under way after the request to stop.
         send_stall_timeout: seconds a client may leave its bytes unread before it is cut.
+        max_incomplete_bytes: what a connection may hold of a head that has not ended.
+        tls: None speaks plain HTTP.
         on_listening: called once connections are accepted.
         handle_signals: SIGTERM and SIGINT request the shutdown.
         exit_hard: end the process, with `exit_code`, if it is still there `EXIT_S` after the deadline.
     """
-    server = Connections(app, send_stall_timeout, max_header_bytes)
+    server = Connections(app, send_stall_timeout, max_incomplete_bytes)
     loop = asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT) if handle_signals else ()
     for number in handled:
@@ -106,10 +78,9 @@ async def serve(
             # again, for what it accepts: the next start must not wait until closed connections are forgotten
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listeners.append(await asyncio.start_server(server.accept, sock=sock, backlog=1024))
+                listeners.append(await _listen(server, sock, tls))
             except OSError as error:
-                host, port = sock.getsockname()[:2]
-                raise CannotListen(host, port, _reason(error)) from None
+                raise CannotListen(shown(sock), reason_of(error)) from None
         on_listening()
         await shutdown.requested.wait()
         for listener in listeners:
@@ -123,6 +94,15 @@ async def serve(
         await server.cut(end_streams)
         for number in handled:
             loop.remove_signal_handler(number)
+
+
+async def _listen(server: Connections, sock: socket.socket, tls: Tls | None) -> asyncio.Server:
+    start: Any = asyncio.start_unix_server if sock.family == socket.AF_UNIX else asyncio.start_server
+    options: dict[str, Any] = {}
+    if tls is not None:
+        options = {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S}
+    listener: asyncio.Server = await start(server.accept, sock=sock, backlog=1024, **options)
+    return listener
 
 
 def _exit_after(

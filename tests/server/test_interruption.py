@@ -148,6 +148,7 @@ def test_when_the_engine_dies_each_stream_ends_with_one_error_event(folder: Path
     assert health.status_code == 503
 
 
+@pytest.mark.effect("server.drain_timeout")
 def test_at_the_drain_deadline_each_stream_ends_with_one_error_event(folder: Path):
     async def run() -> Any:
         pace = Pace()
@@ -158,6 +159,7 @@ def test_at_the_drain_deadline_each_stream_ends_with_one_error_event(folder: Pat
     assert [last_error(body) for body in bodies] == ["server_shutting_down"] * 3
 
 
+@pytest.mark.effect("server.drain_timeout")
 def test_a_stream_that_ends_within_the_drain_is_whole(folder: Path):
     async def run() -> Any:
         pace = Pace()
@@ -189,8 +191,8 @@ def test_an_answer_under_way_at_the_deadline_is_a_503(folder: Path):
 
 
 def test_an_engine_that_is_gone_for_good_ends_the_server_with_code_1(folder: Path):
+    from stoker.server.address import bind
     from stoker.server.run import load_text, run_server
-    from stoker.server.serve import bind
 
     from .deployment import resolved
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from stoker.server.serve import CannotListen, Shutdown, bind, serve
+from stoker.server.address import CannotListen, bind
+from stoker.server.serve import Shutdown, serve
 
 App = Callable[..., Awaitable[None]]
 OK = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
@@ -140,6 +141,7 @@ def test_a_client_that_never_reads_cannot_delay_the_end():
     assert asyncio.run(run()) < 2
 
 
+@pytest.mark.effect("server.send_stall_timeout")
 def test_a_client_that_stops_reading_is_cut_after_the_stall_timeout():
     async def run() -> list[str]:
         endings: list[str] = []
@@ -262,7 +264,8 @@ def test_a_port_in_use_is_named_with_its_address():
 
 PROGRAM = """
 import asyncio, sys
-from stoker.server.serve import Shutdown, bind, serve
+from stoker.server.address import bind
+from stoker.server.serve import Shutdown, serve
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})

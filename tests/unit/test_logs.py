@@ -4,15 +4,27 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stoker.logs import log_facts, set_up_logging
+from stoker.config.resolve.resolved import ResolvedServer
+from stoker.logs import (
+    ACCESS_LOGGER,
+    HTTP_LOGGER,
+    TRACE,
+    LoggingProblem,
+    configure_logging,
+    log_facts,
+    set_up_logging,
+)
 
 
 @pytest.fixture(autouse=True)
 def loggers_as_they_were() -> Iterator[None]:
-    kept = [(logger, logger.handlers, logger.level) for logger in map(logging.getLogger, ("", "stoker"))]
+    names = ("", "stoker", "stoker.server.http", "stoker.server.http.access")
+    kept = [(logger, logger.handlers, logger.level) for logger in map(logging.getLogger, names)]
     propagates = logging.getLogger("stoker").propagate
     yield
     for logger, handlers, level in kept:
@@ -42,3 +54,91 @@ def test_each_level_leaves_out_what_is_below_it():
 def test_json_lines_carry_the_facts_as_fields():
     line = json.loads(written("info", "json").splitlines()[0])
     assert (line["message"], line["status"], line["area"]) == ("answered", 200, "server")
+
+
+def said(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
+    """What these server options let through on standard error, one record for each logger and level."""
+    settings = {"log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1, **options}
+    configure_logging(ResolvedServer(**settings))
+    for name in ("stoker.engine", HTTP_LOGGER, ACCESS_LOGGER):
+        for level in (TRACE, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
+            logging.getLogger(name).log(level, f"<{name.rpartition('.')[2]} {logging.getLevelName(level).lower()}>")
+    return capsys.readouterr().err
+
+
+@pytest.mark.effect("server.log_level")
+@pytest.mark.parametrize(("level", "least"), [("debug", "debug"), ("info", "info"), ("error", "error")])
+def test_the_log_level_of_a_deployment_is_the_least_that_is_logged(
+    capsys: pytest.CaptureFixture[str], level: str, least: str
+):
+    levels = ["trace", "debug", "info", "warning", "error", "critical"]
+    text = said(capsys, log_level=level)
+    assert [word for word in levels if f"<engine {word}>" in text] == levels[levels.index(least) :]
+
+
+@pytest.mark.effect("server.log_format")
+def test_the_log_format_of_a_deployment_is_that_of_its_lines(capsys: pytest.CaptureFixture[str]):
+    assert " info engine: <engine info>" in said(capsys, log_format="human")
+    assert {json.loads(line)["level"] for line in said(capsys, log_format="json").splitlines()} >= {"info", "error"}
+
+
+@pytest.mark.effect("server.uvicorn_log_level")
+@pytest.mark.parametrize("level", ["trace", "debug", "info", "warning", "error", "critical"])
+def test_the_http_side_has_a_level_of_its_own(capsys: pytest.CaptureFixture[str], level: str):
+    levels = ["trace", "debug", "info", "warning", "error", "critical"]
+    text = said(capsys, log_level="warning", uvicorn_log_level=level)
+    for logger in ("http", "access"):
+        assert [word for word in levels if f"<{logger} {word}>" in text] == levels[levels.index(level) :]
+    assert "<engine info>" not in text
+    assert "<engine warning>" in text
+
+
+LOGGING = {
+    "version": 1,
+    "formatters": {"ours": {"()": "stoker.logs.JsonFormatter"}},
+    "handlers": {"file": {"class": "logging.FileHandler", "formatter": "ours", "delay": True}},
+    "loggers": {
+        "stoker": {"level": "WARNING", "handlers": ["file"], "propagate": False},
+        "stoker.server.http": {"level": "DEBUG"},
+    },
+}
+
+
+def logging_file(folder: Path, log: Path) -> str:
+    content = json.loads(json.dumps(LOGGING))
+    content["handlers"]["file"]["filename"] = str(log)
+    path = folder / "logging.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.effect("server.log_config_file")
+def test_a_logging_file_replaces_the_built_in_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    log = tmp_path / "all.log"
+    assert said(capsys, log_config_file=logging_file(tmp_path, log), log_level="error") == ""
+    written = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    assert "<engine warning>" in written
+    assert "<engine info>" not in written
+    assert "<http debug>" in written
+    assert "<access debug>" in written  # it existed before, and is not named in the file
+    logging.getLogger("stoker").handlers[0].close()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{}", "version"),
+        ('{"version": 1, "handlers": {"x": {"class": "no.such.Handler"}}}', "no.such"),
+        ('{"version": 1, "loggers": {"stoker": {"level": "LOUD"}}}', "LOUD"),
+        ("[]", "mapping"),
+        ("{", "line 1 column 2"),
+    ],
+)
+def test_a_logging_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, content: str, reason: str):
+    path = tmp_path / "logging.json"
+    path.write_text(content)
+    settings = {"log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1}
+    with pytest.raises(LoggingProblem) as caught:
+        configure_logging(ResolvedServer(**settings, log_config_file=str(path)))
+    assert str(caught.value).startswith(f"`server.log_config_file`: {path}: ")
+    assert reason in str(caught.value)

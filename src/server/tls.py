@@ -1,0 +1,134 @@
+"""TLS: the certificate that the server shows, those it asks of clients, and their replacement while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import ServerConfig
+from ..logs import HTTP_LOGGER
+from .address import reason_of
+
+WATCH_INTERVAL_S = 1.0
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_KEY = b"PRIVATE KEY-----"
+_ENCRYPTED = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
+logger = logging.getLogger(HTTP_LOGGER)
+
+
+class TlsProblem(Exception):
+    """A key or certificate that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """PEM files, and what is asked of clients: 0 no certificate, 1 a valid one if any, 2 a valid one."""
+
+    certificate: str
+    key: str
+    authorities: str | None = None
+    client_certificates: int = 0
+
+    @classmethod
+    def of(cls, server: ServerConfig) -> TlsFiles | None:
+        """None: plain HTTP."""
+        if server.ssl_certfile is None or server.ssl_keyfile is None:
+            return None
+        return cls(
+            certificate=server.ssl_certfile,
+            key=server.ssl_keyfile,
+            authorities=server.ssl_ca_certs,
+            client_certificates=server.ssl_cert_reqs,
+        )
+
+    @property
+    def state(self) -> list[tuple[int, int, int] | None]:
+        """Differs after a file was written or replaced; links are followed."""
+        found: list[tuple[int, int, int] | None] = []
+        for path in (self.certificate, self.key, self.authorities):
+            try:
+                status = os.stat(path) if path is not None else None
+            except OSError:
+                status = None
+            found.append(status and (status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
+
+
+class Tls:
+    """`context` is for the listener; each handshake uses the newest files that were good. Raises TlsProblem."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._seen = files.state
+        self.context = self._newest = load_context(files)
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        # A context of its own for each version of the files: one that was loaded into twice may hold half of each.
+        connection.context = self._newest
+
+    async def watch(self) -> None:
+        """Take the files again whenever they change; bad ones leave those before in force."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            state = self._files.state
+            if state == self._seen:
+                continue
+            self._seen = state
+            try:
+                self._newest = load_context(self._files)
+            except TlsProblem as problem:
+                logger.error("the changed TLS files are not used, those before stay: %s", problem)
+            else:
+                logger.info("new connections use the changed TLS files")
+
+
+def load_context(files: TlsFiles) -> ssl.SSLContext:
+    """Raises TlsProblem, which names the option and the file at fault."""
+    certificate = _read(files.certificate, "ssl_certfile")
+    key = _read(files.key, "ssl_keyfile")
+    if _CERTIFICATE not in certificate:
+        raise TlsProblem(f"`server.ssl_certfile`: {files.certificate} holds no PEM certificate")
+    if _KEY not in key:
+        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} holds no PEM private key")
+    if any(mark in key for mark in _ENCRYPTED):
+        hint = "nobody is there to type it: store the key without, readable for this user only"
+        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} is locked with a passphrase, and {hint}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    # No session is resumed, because one skips the check of a client's certificate against changed files.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except (ssl.SSLError, OSError) as error:
+        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+            said = f"is not the key of the first certificate in {files.certificate}"
+        else:
+            said = f"cannot be used with {files.certificate}: {_words(error)}"
+        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} {said}") from None
+    if files.authorities is not None:
+        _read(files.authorities, "ssl_ca_certs")
+        try:
+            context.load_verify_locations(files.authorities)
+        except (ssl.SSLError, OSError):
+            raise TlsProblem(f"`server.ssl_ca_certs`: {files.authorities} holds no PEM certificate") from None
+    context.verify_mode = ssl.VerifyMode(files.client_certificates)
+    return context
+
+
+def _read(path: str, option: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise TlsProblem(f"`server.{option}`: {path}: {reason_of(error)}") from None
+
+
+def _words(error: OSError) -> str:
+    reason: str = getattr(error, "reason", "") or "PEM that OpenSSL does not read"
+    return reason.lower().replace("_", " ")

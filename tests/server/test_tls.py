@@ -1,0 +1,266 @@
+"""HTTPS: the certificate shown, those asked for, and their replacement under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trustme
+
+from stoker.server import serve, tls
+from stoker.server.tls import TlsFiles, TlsProblem, load_context
+
+from ..fakes import FakeEngine
+from .deployment import on_a_socket
+from .test_interruption import until
+
+GET = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@dataclass
+class Identity:
+    """A certificate and its key in files, and the authority that vouches for them."""
+
+    certificate: Path
+    key: Path
+    authority: trustme.CA
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"ssl_certfile": str(self.certificate), "ssl_keyfile": str(self.key)}
+
+
+def issue(authority: trustme.CA, folder: Path, name: str) -> Identity:
+    identity = Identity(folder / f"{name}.pem", folder / f"{name}.key", authority)
+    issued = authority.issue_cert("localhost")
+    identity.certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(identity.key)
+    return identity
+
+
+@pytest.fixture(scope="module")
+def authorities() -> tuple[trustme.CA, trustme.CA]:
+    return trustme.CA(), trustme.CA()
+
+
+@pytest.fixture
+def ours(authorities: tuple[trustme.CA, trustme.CA], tmp_path: Path) -> Identity:
+    return issue(authorities[0], tmp_path, "ours")
+
+
+@pytest.fixture
+def other(authorities: tuple[trustme.CA, trustme.CA], tmp_path: Path) -> Identity:
+    return issue(authorities[1], tmp_path, "other")
+
+
+def client_context(*trusted: Identity, own: Identity | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    for identity in trusted:
+        identity.authority.configure_trust(context)
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    return context
+
+
+async def connect(port: int, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The status line; nothing if the connection was cut."""
+    try:
+        writer.write(GET)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"}")
+    except (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError):
+        return b""
+    return head.split(b"\r\n")[0]
+
+
+async def leave(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def call(port: int, context: ssl.SSLContext) -> bytes:
+    reader, writer = await connect(port, context)
+    answer = await ask(reader, writer)
+    await leave(writer)
+    return answer
+
+
+@pytest.mark.effect("server.ssl_keyfile", "server.ssl_certfile")
+def test_the_server_speaks_https_with_its_certificate_and_nothing_else(folder: Path, ours: Identity, other: Identity):
+    async def run() -> None:
+        async with on_a_socket(folder, FakeEngine(), **ours.options) as (port, _):
+            assert await call(port, client_context(ours)) == b"HTTP/1.1 200 "
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await connect(port, client_context(other))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await ask(reader, writer) == b""
+            await leave(writer)
+
+    asyncio.run(run())
+
+
+@pytest.mark.effect("server.ssl_ca_certs", "server.ssl_cert_reqs")
+@pytest.mark.parametrize(
+    ("asks", "served"),
+    [(0, {"nothing", "good", "foreign"}), (1, {"nothing", "good"}), (2, {"good"})],
+    ids=["none", "optional", "demanded"],
+)
+def test_a_client_certificate_is_ignored_checked_or_demanded(
+    folder: Path, tmp_path: Path, ours: Identity, other: Identity, asks: int, served: set[str]
+):
+    trusted = tmp_path / "clients.pem"
+    ours.authority.cert_pem.write_to_path(trusted)
+    certificates = {"nothing": None, "good": ours, "foreign": other}
+
+    async def run() -> set[str]:
+        options = {**ours.options, "ssl_ca_certs": str(trusted), "ssl_cert_reqs": asks}
+        async with on_a_socket(folder, FakeEngine(), **options) as (port, _):
+            return {name for name, own in certificates.items() if await call(port, client_context(ours, own=own))}
+
+    assert asyncio.run(run()) == served
+
+
+@pytest.mark.effect("server.enable_ssl_refresh")
+@pytest.mark.parametrize("refreshes", [True, False])
+def test_replaced_files_are_for_new_connections_and_open_ones_go_on(
+    folder: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch, refreshes: bool
+):
+    monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
+
+    async def run() -> None:
+        context = client_context(ours, other)
+        async with on_a_socket(folder, FakeEngine(), **ours.options, enable_ssl_refresh=refreshes) as (port, _):
+
+            async def shown() -> bytes:
+                _, writer = await connect(port, context)
+                certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                await leave(writer)
+                return certificate
+
+            before = await shown()
+            reader, writer = await connect(port, context)
+            for mine, theirs in ((ours.certificate, other.certificate), (ours.key, other.key)):
+                mine.write_bytes(theirs.read_bytes())
+            if refreshes:
+                async with asyncio.timeout(5):
+                    while await shown() == before:
+                        await asyncio.sleep(0.01)
+            else:
+                await asyncio.sleep(0.05)  # several looks, if anybody looked
+                assert await shown() == before
+            assert await ask(reader, writer) == b"HTTP/1.1 200 "
+            await leave(writer)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_was_trusted_before_is_checked_against_the_new_authorities(
+    folder: Path, tmp_path: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
+    trusted = tmp_path / "clients.pem"
+    ours.authority.cert_pem.write_to_path(trusted)
+    options = {**ours.options, "ssl_ca_certs": str(trusted), "ssl_cert_reqs": 2, "enable_ssl_refresh": True}
+
+    async def run() -> None:
+        context = client_context(ours, own=ours)
+        async with on_a_socket(folder, FakeEngine(), **options) as (port, _):
+            assert await call(port, context)
+            other.authority.cert_pem.write_to_path(trusted)
+            async with asyncio.timeout(5):
+                while await call(port, context):
+                    await asyncio.sleep(0.01)
+            assert await call(port, client_context(ours, own=other))
+
+    asyncio.run(run())
+
+
+def test_files_that_do_not_fit_together_leave_those_before_in_force(
+    folder: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
+
+    async def run() -> None:
+        async with on_a_socket(folder, FakeEngine(), **ours.options, enable_ssl_refresh=True) as (port, _):
+            ours.key.write_bytes(other.key.read_bytes())
+            await until(lambda: "those before stay" in caplog.text)
+            assert await call(port, client_context(ours)) == b"HTTP/1.1 200 "
+
+    asyncio.run(run())
+    assert "is not the key of the first certificate" in caplog.text
+    assert [record.levelno for record in caplog.records if "those before" in record.message] == [logging.ERROR]
+
+
+def test_a_silent_tls_client_cannot_delay_the_end(folder: Path, ours: Identity, monkeypatch: pytest.MonkeyPatch):
+    """It never answers the goodbye, for which asyncio alone waits half a minute."""
+    monkeypatch.setattr(serve, "GOODBYE_S", 0.2)
+
+    def silent(port: int) -> ssl.SSLSocket:
+        sock = socket.create_connection(("127.0.0.1", port))
+        return client_context(ours).wrap_socket(sock, server_hostname="localhost")
+
+    async def run() -> float:
+        async with on_a_socket(folder, FakeEngine(), **ours.options, drain_timeout=20) as (port, shutdown):
+            sock = await asyncio.to_thread(silent, port)
+            shutdown.request()
+            began = time.monotonic()
+            await until(lambda: len(asyncio.all_tasks()) == 1)  # ours: the server has ended
+            took = time.monotonic() - began
+        sock.close()
+        return took
+
+    assert asyncio.run(run()) < 3
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("no certificate file", "`server.ssl_certfile`: {certificate}: no such file or directory"),
+        ("no key file", "`server.ssl_keyfile`: {key}: no such file or directory"),
+        ("no certificate", "`server.ssl_certfile`: {certificate} holds no PEM certificate"),
+        ("no key", "`server.ssl_keyfile`: {key} holds no PEM private key"),
+        ("another key", "`server.ssl_keyfile`: {key} is not the key of the first certificate in {certificate}"),
+        ("a locked key", "`server.ssl_keyfile`: {key} is locked with a passphrase"),
+        ("a torn key", "`server.ssl_keyfile`: {key} cannot be used with {certificate}"),
+        ("no authorities", "`server.ssl_ca_certs`: {authorities} holds no PEM certificate"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named_before_anything_is_served(
+    ours: Identity, other: Identity, tmp_path: Path, broken: str, said: str
+):
+    authorities = tmp_path / "authorities.pem"
+    ours.authority.cert_pem.write_to_path(authorities)
+    match broken:
+        case "no certificate file":
+            ours.certificate.unlink()
+        case "no key file":
+            ours.key.unlink()
+        case "no certificate":
+            ours.certificate.write_text("nothing")
+        case "no key":
+            ours.key.write_text("nothing")
+        case "another key":
+            ours.key.write_bytes(other.key.read_bytes())
+        case "a locked key":
+            ours.key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
+        case "a torn key":
+            ours.key.write_bytes(ours.key.read_bytes()[:60])
+        case "no authorities":
+            authorities.write_text("nothing")
+    files = TlsFiles(certificate=str(ours.certificate), key=str(ours.key), authorities=str(authorities))
+    with pytest.raises(TlsProblem) as caught:
+        load_context(files)
+    paths = {"certificate": ours.certificate, "key": ours.key, "authorities": authorities}
+    assert str(caught.value).startswith(said.format_map(paths))

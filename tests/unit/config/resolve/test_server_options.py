@@ -1,0 +1,97 @@
+"""What `server` options become, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.config import ConfigError, load_deployment, read_model_facts, resolve
+from stoker.config.resolve.resolved import ResolvedServer
+
+from ..deployments import MACHINE
+from ..model_files import write_model
+
+
+def server_of(folder: Path, text: str = "", *words: str) -> ResolvedServer:
+    """Of a manifest in `folder` with this `server` section."""
+    file = folder / "deploy.yaml"
+    file.write_text(f"model: {{model: {write_model(folder / 'model')}}}\nserver: {{{text}}}")
+    deployment = load_deployment([file], words, {})
+    return resolve(deployment, read_model_facts(deployment), MACHINE).server
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        server_of(folder, text)
+    assert caught.value.exit_code == 78
+    return str(caught.value)
+
+
+def test_files_are_relative_to_the_manifest_that_names_them(tmp_path: Path) -> None:
+    server = server_of(tmp_path, "uds: run/api.sock, ssl_keyfile: ../k.pem, ssl_certfile: /etc/c.pem")
+    assert server.uds == str(tmp_path / "run/api.sock")
+    assert server.ssl_keyfile == str(tmp_path.parent / "k.pem")
+    assert server.ssl_certfile == "/etc/c.pem"
+
+
+def test_the_http_side_logs_like_the_rest_unless_told_otherwise(tmp_path: Path) -> None:
+    assert server_of(tmp_path, "log_level: warning").uvicorn_log_level == "warning"
+    assert server_of(tmp_path, "log_level: warning, uvicorn_log_level: trace").uvicorn_log_level == "trace"
+
+
+def test_the_parser_holds_twice_the_largest_head_unless_told_otherwise(tmp_path: Path) -> None:
+    assert server_of(tmp_path).h11_max_incomplete_event_size == 64 * 1024
+    assert server_of(tmp_path, "max_header_bytes: 1MiB").h11_max_incomplete_event_size == 2 * 1024**2
+    assert server_of(tmp_path, "h11_max_incomplete_event_size: 4MiB").h11_max_incomplete_event_size == 4 * 1024**2
+
+
+@pytest.mark.parametrize(
+    "words", [["https://a.example", "http://localhost:3000"], ['["https://a.example", "http://localhost:3000"]']]
+)
+def test_origins_are_words_or_one_list(tmp_path: Path, words: list[str]) -> None:
+    server = server_of(tmp_path, "", "--allowed-origins", *words)
+    assert server.allowed_origins == ("https://a.example", "http://localhost:3000")
+
+
+@pytest.mark.parametrize("origin", ["https://a.example/", "a.example", "https://a.example/chat", "https://*/ x"])
+def test_an_origin_that_no_browser_would_send_is_refused(tmp_path: Path, origin: str) -> None:
+    assert "write scheme://host or scheme://host:port" in refusal(tmp_path, f"allowed_origins: '{origin}'")
+
+
+@pytest.mark.effect("server.auth")
+def test_an_address_that_others_reach_is_served_without_keys_only_if_it_is_written(tmp_path: Path) -> None:
+    assert "R201" in refusal(tmp_path, "host: 0.0.0.0")
+    assert server_of(tmp_path, "host: 0.0.0.0, auth: none").auth == "none"
+    assert server_of(tmp_path, "host: 0.0.0.0, uds: api.sock").uds  # which others do not reach
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("headless: true", "balancer"),
+        ("api_server_count: 2", "balancer"),
+        ("api_server_count: 0", "balancer"),
+    ],
+)
+def test_what_this_build_cannot_do_is_refused_with_what_it_does(tmp_path: Path, text: str, instead: str) -> None:
+    assert instead in refusal(tmp_path, text)
+
+
+def test_what_this_build_does_anyway_may_be_written(tmp_path: Path) -> None:
+    assert server_of(tmp_path, "headless: false, api_server_count: 1").api_server_count == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", ":1:2: no JSON: "),
+        ("[]", ": no JSON object"),
+        ("\xff", ": no JSON"),
+        (None, ": no such file"),
+    ],
+)
+def test_a_logging_file_is_read_before_anything_is_loaded(tmp_path: Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "logging.json").write_text(content, "latin-1")
+    assert f"{tmp_path / 'logging.json'}{said}" in refusal(tmp_path, "log_config_file: logging.json")
