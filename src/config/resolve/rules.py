@@ -8,9 +8,27 @@ A rule in `RULES` is checked on decided values (checker.py); one in `STATED` hol
 from __future__ import annotations
 
 from .rule import Rule, StatedRule
-from .rule_tables import cache, device, load, model, scheduler, server
+from .rule_tables import (
+    cache,
+    commands,
+    compilation,
+    device,
+    load,
+    lora,
+    model,
+    multimodal,
+    observability,
+    parallel,
+    scheduler,
+    server,
+    speculative,
+    structured_outputs,
+)
 
-_TABLES = (model, load, cache, scheduler, device, server)
+_TABLES = (
+    *(model, load, cache, scheduler, parallel, device, compilation, lora, multimodal, structured_outputs),
+    *(speculative, observability, server, commands),
+)
 
 RULES: tuple[Rule, ...] = tuple(sorted((rule for table in _TABLES for rule in table.RULES), key=lambda rule: rule.id))
 STATED: tuple[StatedRule, ...] = tuple(

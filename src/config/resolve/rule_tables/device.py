@@ -26,4 +26,10 @@ STATED: tuple[StatedRule, ...] = (
         "Those of the process: affinity and the limits of its container are counted.",
     ),
     StatedRule("R225", "auto takes the best device", ("device.device",), "This build has one: the CPU."),
+    StatedRule(
+        "R187",
+        "settings of a device are checked by its code",
+        ("device.additional_config",),
+        "Cannot occur: a CPU has no settings of that kind, and any is refused.",
+    ),
 )

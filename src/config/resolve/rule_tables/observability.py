@@ -1,0 +1,40 @@
+"""Rules about traces, metrics and events. How a rule is written: ../rule.py."""
+
+from __future__ import annotations
+
+from ..rule import Rule, StatedRule
+
+RULES: tuple[Rule, ...] = ()
+
+STATED: tuple[StatedRule, ...] = (
+    StatedRule(
+        "R010",
+        "modules are separated by commas",
+        ("observability.collect_detailed_traces",),
+        "`model,worker` on the command line or in a variable, a list in a file; other words are an error.",
+    ),
+    StatedRule(
+        "R011",
+        "model times the forward pass, worker the whole step",
+        ("observability.collect_detailed_traces",),
+        "Cannot occur: detailed traces are refused.",
+    ),
+    StatedRule(
+        "R184",
+        "detailed traces need a collector",
+        ("observability.collect_detailed_traces", "observability.otlp_traces_endpoint"),
+        "Cannot occur: both are refused.",
+    ),
+    StatedRule(
+        "R185",
+        "hidden metrics come back for one release",
+        ("observability.show_hidden_metrics_for_version",),
+        "Cannot occur: no release has hidden a metric.",
+    ),
+    StatedRule(
+        "R186",
+        "events about blocks need the prefix cache",
+        ("kv_events.enable_kv_cache_events", "cache.enable_prefix_caching"),
+        "Cannot occur: events are refused.",
+    ),
+)
