@@ -12,6 +12,7 @@ from .rule_tables import (
     cache,
     commands,
     compilation,
+    deprecated,
     device,
     load,
     lora,
@@ -27,7 +28,7 @@ from .rule_tables import (
 
 _TABLES = (
     *(model, load, cache, scheduler, parallel, device, compilation, lora, multimodal, structured_outputs),
-    *(speculative, observability, server, commands),
+    *(speculative, observability, server, commands, deprecated),
 )
 
 RULES: tuple[Rule, ...] = tuple(sorted((rule for table in _TABLES for rule in table.RULES), key=lambda rule: rule.id))

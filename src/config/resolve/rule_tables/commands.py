@@ -22,12 +22,6 @@ STATED: tuple[StatedRule, ...] = (
         "the later one counts.",
     ),
     StatedRule(
-        "R020",
-        "disable_log_requests is the opposite of enable_log_requests",
-        ("server.disable_log_requests", "server.enable_log_requests"),
-        "The old option is mapped with a warning (C123); both at once with opposite meaning are an error (C124).",
-    ),
-    StatedRule(
         "R188",
         "pools of tokenizers",
         ("server.tokenizer_pool_size", "server.tokenizer_pool_type", "server.tokenizer_pool_extra_config"),

@@ -14,17 +14,6 @@ STATED: tuple[StatedRule, ...] = (
         "-O3, -O 3, -O=3, -O.level=3 and --compilation-config 3 all set the level; further -O.key=value pairs join it.",
     ),
     StatedRule(
-        "R059",
-        "enforce_eager leaves nothing to capture",
-        (
-            "model.enforce_eager",
-            "compilation.cudagraph_capture_sizes",
-            "scheduler.cuda_graph_sizes",
-            "model.max_seq_len_to_capture",
-        ),
-        "Cannot occur: this build captures no graphs, and sizes for them are refused or dropped with a warning.",
-    ),
-    StatedRule(
         "R060",
         "long sequences ran without graphs",
         ("model.max_seq_len_to_capture",),

@@ -8,18 +8,6 @@ RULES: tuple[Rule, ...] = ()
 
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
-        "R041",
-        "enable_reasoning needs a reasoning_parser",
-        ("structured_outputs.enable_reasoning", "structured_outputs.reasoning_parser"),
-        "The old option is an error when it is true: naming a parser is what switches reasoning on.",
-    ),
-    StatedRule(
-        "R042",
-        "a reasoning_parser works without enable_reasoning",
-        ("structured_outputs.enable_reasoning", "structured_outputs.reasoning_parser"),
-        "Where both existed the switch was needed too; here the parser alone counts.",
-    ),
-    StatedRule(
         "R170",
         "four old options are keys of structured_outputs",
         (
