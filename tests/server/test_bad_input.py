@@ -189,9 +189,11 @@ BODIES: list[tuple[bytes, str, str | None]] = [
     (b'{"temperature": -Infinity}', "invalid_json", None),
     (b'{"seed": ' + b"9" * 5000 + b"}", "invalid_json", None),
     (b'{"model": "a", "model": "b"}', "invalid_json", None),
-    (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "json_too_deep", None),
-    (b"[" * 100_000, "json_too_deep", None),
+    (b'{"x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "json_too_deep", None),
+    (b"[" * 50_000, "json_too_deep", None),
     (b'{"x":' * 65 + b"1" + b"}" * 65, "json_too_deep", None),
+    (b'{"x": {"a": 1' + b"".join(b',"%d":1' % number for number in range(140_000)) + b"}}", "json_too_large", None),
+    (b'{"x": [' + b"[]," * 140_000 + b"[]]}", "json_too_large", None),
     (b'{"model": "\xff"}', "invalid_unicode", None),
     ('{"model": "x"}'.encode("utf-16"), "invalid_unicode", None),
     (b"\xef\xbb\xbf{}", "invalid_json", None),
@@ -207,6 +209,11 @@ def test_a_body_that_is_no_json_object_is_a_400(served: Served, body: bytes, cod
 
 def test_brackets_within_text_are_no_nesting(served: Served):
     assert served.chat("[" * 100 + '\\"{' * 30, max_tokens=1).status_code == 200
+
+
+def test_brackets_within_text_are_no_objects(served: Served):
+    text = '[{: \\" \\\\ ' * 60_000
+    assert fault(served.complete(text), 400) == ("context_length_exceeded", "prompt")
 
 
 def test_a_surrogate_pair_is_a_character(served: Served):

@@ -11,7 +11,6 @@ from .fields import MAX_TOKENS, MAX_TOOLS, SamplingFields, Wire
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
-MAX_PARTS_IN_ALL = 16_384  # a million tiny ones are seconds of work for a prompt that holds next to nothing
 MAX_TEMPLATE_CHARS = 1 << 16
 
 # Which API says what an assistant thought under which name is not settled: templates read `reasoning_content`.
@@ -72,17 +71,6 @@ class Conversation(Wire):
     continue_final_message: bool = False
     chat_template: str | None = Field(None, min_length=1, max_length=MAX_TEMPLATE_CHARS)
     chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=64)
-
-    @field_validator("messages", mode="before")
-    @classmethod
-    def _bounded(cls, value: Any) -> Any:
-        """Counts parts before any of them is looked at."""
-        if isinstance(value, list) and len(value) <= MAX_MESSAGES:
-            contents = [message.get("content") for message in value if isinstance(message, dict)]
-            if sum(len(content) for content in contents if isinstance(content, list)) > MAX_PARTS_IN_ALL:
-                message = f"at most {MAX_PARTS_IN_ALL} parts in all messages together"
-                raise FieldError(message, code="array_above_max_length")
-        return value
 
     def plain_messages(self) -> list[dict[str, Any]]:
         """The messages as JSON values, unknown fields included: templates read some of them."""

@@ -78,6 +78,29 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `auth: none` to check keys, or `api_key` to serve without",),
     ),
     Rule(
+        id="R226",
+        title="what is about chats and the tokenizer needs one",
+        fields=(
+            "model.skip_tokenizer_init",
+            "server.chat_template_content_format",
+            "server.trust_request_chat_template",
+            "server.exclude_tools_when_tool_choice_none",
+            "server.enable_tokenizer_info_endpoint",
+        ),
+        is_broken=lambda v: (
+            v.skip_tokenizer_init
+            and (
+                v.chat_template_content_format != "auto"
+                or v.trust_request_chat_template
+                or v.exclude_tools_when_tool_choice_none
+                or v.enable_tokenizer_info_endpoint
+            )
+        ),
+        message="without a tokenizer there are no chats and nothing to show of it, so what is set for them has no effect",
+        why="With skip_tokenizer_init requests carry token ids; /v1/chat/completions and /tokenizer_info serve nobody.",
+        fixes=("remove the options of `server` that are about chats, or `model.skip_tokenizer_init`",),
+    ),
+    Rule(
         id="R213",
         title="a gap in a body is shorter than the whole",
         fields=("server.body_idle_timeout", "server.body_timeout"),

@@ -26,6 +26,15 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "R208": (["--auth none --api-key k"], ["--auth none", "--api-key k"]),
+    "R226": (
+        [
+            "--skip-tokenizer-init --chat-template-content-format openai",
+            "--skip-tokenizer-init --trust-request-chat-template",
+            "--skip-tokenizer-init --exclude-tools-when-tool-choice-none",
+            "--skip-tokenizer-init --enable-tokenizer-info-endpoint",
+        ],
+        ["--skip-tokenizer-init", "--enable-tokenizer-info-endpoint --trust-request-chat-template"],
+    ),
     "R213": (["--body-idle-timeout 121s"], ["--body-idle-timeout 120s"]),
     "R214": (["--on-engine-death exit --max-engine-restarts 3"], ["--on-engine-death exit", "--max-engine-restarts 3"]),
     "R215": (
