@@ -44,7 +44,7 @@ def _load(name: str) -> Middleware:
         raise _problem(name, f"cannot be imported: {error}{hint}") from None
     if inspect.isclass(found):
         _check_call(name, found, ("app",))
-        return Middleware(found)
+        return Middleware(found)  # type: ignore[arg-type]
     if inspect.iscoroutinefunction(found):
         _check_call(name, found, ("request", "call_next"))
         return Middleware(BaseHTTPMiddleware, dispatch=found)
