@@ -15,7 +15,7 @@ import typer
 
 EXIT_WRONG_COMMAND_LINE = 2
 EXIT_ENVIRONMENT = 4
-_TAKES_OVERRIDES = {"up", "serve", "validate", "config", "diff"}
+_TAKES_OVERRIDES = {"up", "serve", "validate", "config", "plan", "diff"}
 # Typer carries its own copy of Click in newer releases, so its base error is found from a public class.
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -107,6 +107,36 @@ def config(
     )
 
 
+@app.command(epilog=OVERRIDES_HELP)
+def plan(
+    file: File = None,
+    overlays: Overlays = None,
+    device_profile: Annotated[
+        str, typer.Option("--device-profile", metavar="NAME|FILE", help="Plan for another device, such as h100-80gb.")
+    ] = "this-machine",
+    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+    strict_fit: Annotated[bool, typer.Option("--strict-fit", help="An estimate that says no counts too.")] = False,
+    calibration: Annotated[
+        bool, typer.Option("--calibration", help="What starts on this machine measured, beside what was planned.")
+    ] = False,
+    *,
+    context: typer.Context,
+) -> None:
+    """Say whether a deployment fits, on which device, and what would make it fit."""
+    from .plan import run
+
+    _exit(
+        run(
+            _files(file, overlays),
+            context.obj or [],
+            device_profile=device_profile,
+            output=output,
+            strict_fit=strict_fit,
+            calibration=calibration,
+        )
+    )
+
+
 @app.command()
 def explain(
     what: Annotated[
@@ -176,6 +206,22 @@ def init(
     from .init import run
 
     _exit(run(file, model=model, preset=preset, is_full=full, is_minimal=minimal, force=force))
+
+
+@app.command()
+def render(
+    form: Annotated[str, typer.Argument(metavar="k8s|compose|systemd", help="Who runs the deployment.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],
+    image: Annotated[str | None, typer.Option("--image", help="Container image; else stoker:VERSION.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of everything; else that of FILE.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", help="Kubernetes namespace.")] = None,
+    replicas: Annotated[int, typer.Option("--replicas", help="Copies, each with the whole model.")] = 1,
+    program: Annotated[str | None, typer.Option("--program", help="Path of `engine`, for systemd.")] = None,
+) -> None:
+    """Write Kubernetes objects, a compose file or a systemd unit from one deployment."""
+    from .render import run
+
+    _exit(run(form, file, image=image, name=name, namespace=namespace, replicas=replicas, program=program))
 
 
 @app.command()

@@ -43,6 +43,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
 
     dtype = written("model.dtype")
     dtype = dtype if isinstance(dtype, str) else auto_dtype(model, device)
+    kv_dtype = written("cache.kv_cache_dtype") if "kv_cache_dtype" in decisions.values["cache"] else None
     length = number("model.max_model_len")
     seqs = number("scheduler.max_num_seqs") or (GPU_NUM_SEQS if device.is_gpu else MAX_NUM_SEQS["cpu"])
     tokens = number("scheduler.max_num_batched_tokens") or max(_batched_tokens(device), seqs)
@@ -50,7 +51,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         tokens = max(tokens, length or model.limit)
     return Ask(
         dtype=dtype,
-        kv_dtype=dtype,
+        kv_dtype=kv_dtype if isinstance(kv_dtype, str) else dtype,
         block_size=number("cache.block_size") or GPU_BLOCK_SIZE,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,

@@ -126,12 +126,9 @@ def _state(reader: ConfigReader, model_type: str) -> LayerShape:
     hidden = reader.number("hidden_size")
     if "linear_num_value_heads" in reader.values or model_type == "qwen3_next":  # gated delta net
         keys = reader.number("linear_num_key_heads", 16) * reader.number("linear_key_head_dim", 128)
-        value_heads, value_dim = (
-            reader.number("linear_num_value_heads", 32),
-            reader.number("linear_value_head_dim", 128),
-        )
-        conv = (2 * keys + value_heads * value_dim) * (reader.number("linear_conv_kernel_dim", 4) - 1)
-        state = value_heads * value_dim * reader.number("linear_key_head_dim", 128)
+        values = reader.number("linear_num_value_heads", 32) * reader.number("linear_value_head_dim", 128)
+        conv = (2 * keys + values) * (reader.number("linear_conv_kernel_dim", 4) - 1)
+        state = values * reader.number("linear_key_head_dim", 128)
         return LayerShape(kind="state", width=conv + state, float32_width=state)
     if "conv_L_cache" in reader.values:  # LFM2: a convolution only
         return LayerShape(kind="state", width=hidden * reader.number("conv_L_cache", 3))

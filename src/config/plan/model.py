@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFilesError, ModelNotLocal
-from ..resolve.facts import hub_cache, merge_deep
-from ..resolve.model_files import locate, read_json
+from ..resolve.facts import config_folder, hub_cache, merge_deep, model_folder
+from ..resolve.model_files import read_json
 from ..resolve.resolve import read_model_facts
 from ..resolve.resolved import DTYPE_BYTES, ModelFacts, Record
 from .headers import Stored, read_stored
@@ -51,7 +50,7 @@ class PlannedModel(Record):
     @property
     def limit(self) -> int:
         """Tokens of context that the model was made for."""
-        return self.facts.max_position_embeddings if self.facts is not None else self.shape.max_position_embeddings
+        return self.facts.max_context if self.facts is not None else self.shape.max_position_embeddings
 
     @property
     def weights_source(self) -> str:
@@ -89,12 +88,14 @@ def read_model(deployment: Deployment) -> PlannedModel:
         raise
     except ModelFilesError as error:
         facts, why_not = None, str(error)
-    folder = Path(facts.model_path if facts is not None else _folder(deployment))
-    config = facts.hf_config if facts is not None else merge_deep(read_json(folder / "config.json"), model.hf_overrides)
-    shape = read_shape(config)
+    cache = hub_cache(deployment)
+    folder = model_folder(deployment, cache)
+    place = config_folder(deployment, folder, cache)
+    shape = read_shape(merge_deep(read_json(place / "config.json"), model.hf_overrides))
     if not shape.hidden_size or not shape.num_layers:
-        raise ModelFilesError(why_not or f"{folder}/config.json: names neither layers nor their width", code="M306")
-    stored = None if deployment.load.load_format == "dummy" else read_stored(folder, shape.is_tied)
+        raise ModelFilesError(why_not or f"{place}/config.json: names neither layers nor their width", code="M306")
+    is_dummy = deployment.load.load_format == "dummy"
+    stored = None if is_dummy else read_stored(folder, shape.is_tied)
     return PlannedModel(
         name=model.model,
         folder=str(folder),
@@ -102,9 +103,5 @@ def read_model(deployment: Deployment) -> PlannedModel:
         parameters=count_parameters(shape),
         stored=stored,
         facts=facts,
-        why_not=why_not.removeprefix(f"{folder}/config.json: ").removeprefix(f"{folder}: "),
+        why_not=why_not.removeprefix(f"{place}/config.json: ").removeprefix(f"{folder}: "),
     )
-
-
-def _folder(deployment: Deployment) -> Path:
-    return locate(deployment.located("model.model"), deployment.model.revision, hub_cache(deployment))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..resolve.resolved import Record
+from ..resolve.resolved import ModelFacts, Record
 
 Kind = Literal["full", "window", "latent", "state", "cross", "none"]
 # Keys that other families use for the same number, in the order in which they are asked.
@@ -154,6 +154,31 @@ def read_shape(config: Mapping[str, Any]) -> ModelShape:
         quantization_bits=bits,
         config=dict(text),
         assumptions=tuple(dict.fromkeys(reader.assumptions)),
+    )
+
+
+def shape_of(facts: ModelFacts) -> ModelShape:
+    """The shape of a model that the engine runs, from what it was started with."""
+    layer = LayerShape(kind="full", width=2 * facts.num_kv_heads * facts.head_dim)
+    return ModelShape(
+        architecture=facts.architecture,
+        model_type=facts.model_type,
+        num_layers=facts.num_layers,
+        hidden_size=facts.hidden_size,
+        num_heads=facts.num_heads,
+        num_kv_heads=facts.num_kv_heads,
+        head_dim=facts.head_dim,
+        intermediate_size=facts.intermediate_size,
+        vocab_size=facts.vocab_size,
+        max_position_embeddings=facts.max_position_embeddings,
+        is_tied=facts.tie_word_embeddings,
+        is_gated=True,
+        layers=(layer,) * facts.num_layers,
+        experts=None,
+        checkpoint_dtype=facts.checkpoint_dtype,
+        quantization=None,
+        quantization_bits=16,
+        config={},
     )
 
 

@@ -1,0 +1,195 @@
+"""A plan as people read it: verdict first, then where the memory goes, what fits at once, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..config.plan.calibration import Calibration, error_in_per_cent
+from ..config.plan.estimate import Range, about
+from ..config.plan.kv import by_kind
+from ..config.plan.plan import Plan
+from ..config.plan.text import TextForms
+
+_INDENT = 14
+_KINDS = {
+    "full": "{count} layers keep {size} per token",
+    "window": "{count} layers keep {size} per token, of the last {window} tokens only",
+    "latent": "{count} layers keep a latent of {size} per token",
+    "state": "{count} layers keep a state of {size} per sequence",
+    "cross": "{count} layers keep {size} per token of another input, {window} tokens",
+}
+
+
+def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, str]], name: str) -> str:
+    found = plan.estimate
+    lines = [f"{name or plan.model.name} on {plan.device.shown}: {found.status}"]
+    if found.reason:
+        lines.append(f"  {found.reason}")
+    for title, rows in (
+        ("model", _model(plan, forms)),
+        ("memory", _memory(plan)),
+        ("capacity", _capacity(plan)),
+        ("speed (estimate)", _speed(plan)),
+        ("kernels", list(plan.kernels.items())),
+        ("decided for you", [(path, f"{value}  ({why})") for path, value, why in decided] or _assumed(plan)),
+        ("cheapest changes", _changes(plan)),
+        ("notes", [("-", note) for note in plan.notes]),
+    ):
+        if rows:
+            least = 3 if title in ("notes", "cheapest changes") else _INDENT
+            width = max(least - 1, *(len(label) for label, _ in rows)) + 1
+            lines += ["", title, *(f"  {label:<{width}}{value}".rstrip() for label, value in rows)]
+    return "\n".join(lines)
+
+
+def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
+    model, shape = plan.model, plan.model.shape
+    active = min(model.parameters.active, model.num_parameters)
+    sparse = f", {_count(active)} of them per token" if shape.experts is not None else ""
+    rows = [
+        ("architecture", f"{shape.architecture or shape.model_type}, {shape.num_layers} layers"),
+        ("parameters", f"{_count(model.num_parameters)}{sparse} ({model.weights_source})"),
+    ]
+    stored = model.stored
+    if stored is not None and stored.num_bytes:
+        dtypes = ", ".join(f"{name} {about(size)}" for name, size in sorted(stored.num_bytes.items()))
+        becomes = "as stored" if stored.bytes_in(plan.ask.dtype) == stored.total_bytes else f"become {plan.ask.dtype}"
+        rows.append(("stored", f"{dtypes}; {becomes}"))
+    context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "no room"
+    rows.append(("context", f"{context}; the model goes to {model.limit}"))
+    if forms.source:
+        tools = f"; tool calls in {forms.tool_calls} form ({forms.tool_marker})" if forms.tool_calls else ""
+        thinks = f"; reasoning in {forms.reasoning}" if forms.reasoning else ""
+        rows.append(("chat template", f"{forms.source}{tools}{thinks}"))
+    else:
+        rows.append(("chat template", "none found: /v1/chat/completions needs `server.chat_template`"))
+    return rows
+
+
+def _memory(plan: Plan) -> list[tuple[str, str]]:
+    found, ask = plan.estimate, plan.ask
+    parts = f" on each of {ask.tensor_parallel_size} devices" if ask.tensor_parallel_size > 1 else ""
+    rows = [
+        (
+            "device",
+            f"{about(found.memory_bytes)} free; {ask.memory_share:g} of it, {about(found.budget_bytes)}, to use",
+        ),
+        ("weights", f"{about(found.weights_bytes)} in {plan.model.shape.quantization or ask.dtype}{parts}"),
+        ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
+    ]
+    for kind, count, size, window in by_kind(plan.model.shape, ask.kv_dtype):
+        if kind in _KINDS:
+            rows.append(("", _KINDS[kind].format(count=count, size=_small(size), window=window)))
+    rows += [
+        ("activations", f"{_range(found.activations)} in a step of {ask.max_num_batched_tokens} tokens (estimate)"),
+        ("process", f"{_range(found.process)} for libraries and tables (estimate)"),
+    ]
+    if found.graphs.high:
+        rows.append(("CUDA graphs", f"{_range(found.graphs)} (estimate)"))
+    left = found.memory_bytes - found.peak.likely
+    rows.append(("together", f"{_range(found.peak)}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
+    return rows
+
+
+def _tokens(plan: Plan) -> str:
+    per_token = plan.estimate.kv.token_bytes
+    if not per_token:
+        return ""
+    held = plan.estimate.kv_cache_bytes // per_token
+    return (
+        f" = {held} tokens of {_small(per_token)}" if not plan.estimate.kv.windows else f", {_small(per_token)} a token"
+    )
+
+
+def _capacity(plan: Plan) -> list[tuple[str, str]]:
+    found = plan.capacity
+    if not found.sequences:
+        return []
+    longest = list(found.longest.items())
+    return [
+        ("context", "  ".join(f"{length:>8}" for length in found.sequences)),
+        ("sequences", "  ".join(f"{count:>8}" for count in found.sequences.values())),
+        ("", ""),
+        ("sequences", "  ".join(f"{count:>8}" for count, _ in longest)),
+        ("context each", "  ".join(f"{length:>8}" for _, length in longest)),
+    ]
+
+
+def _speed(plan: Plan) -> list[tuple[str, str]]:
+    speed = plan.speed
+    if speed is None:
+        return []
+    at = f"at {speed.context} tokens of context"
+    return [
+        ("decode", f"{_rate(speed.decode_one)} tokens/s, one sequence {at}"),
+        ("", f"{_rate(speed.decode_all)} tokens/s, {speed.num_seqs} sequences together"),
+        ("prefill", f"{_rate(speed.prefill)} tokens/s"),
+    ]
+
+
+def _assumed(plan: Plan) -> list[tuple[str, str]]:
+    ask = plan.ask
+    return [
+        ("model.dtype", ask.dtype),
+        ("cache.block_size", str(ask.block_size)),
+        ("scheduler.max_num_seqs", str(ask.max_num_seqs)),
+        ("scheduler.max_num_batched_tokens", str(ask.max_num_batched_tokens)),
+        ("model.max_model_len", str(plan.estimate.max_model_len)),
+    ]
+
+
+def _changes(plan: Plan) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for number, change in enumerate(plan.changes, 1):
+        here = "" if change.is_in_build else " [not in this build]"
+        rows += [(f"{number}.", f"{change.what}{here}"), ("", f"price: {change.price}"), ("", change.outcome)]
+    if not rows and plan.estimate.status == "does not fit":
+        rows.append(("", "no single change that was tried makes it fit: take a smaller model"))
+    return rows
+
+
+def calibration_text(found: Sequence[Calibration]) -> str:
+    """Estimate against measurement of every start, and the error in per cent."""
+    lines = [f"{'date':<26}{'model':<28}{'dtype':<10}{'what':<10}{'planned':>12}{'measured':>12}{'error':>9}"]
+    for entry in found:
+        head = f"{entry.date:<26}{entry.model[-26:]:<28}{entry.dtype:<10}"
+        for what, planned, measured in (
+            ("weights", entry.planned_weights, entry.weights),
+            ("KV cache", entry.planned_kv_cache, entry.kv_cache),
+            ("resident", entry.planned_resident.likely, entry.resident),
+            ("peak", entry.planned_peak.likely, entry.peak),
+        ):
+            error = error_in_per_cent(planned, measured)
+            said = "-" if measured is None else about(measured)
+            off = "-" if error is None else f"{error:+.1f} %"
+            lines.append(f"{head}{what:<10}{about(planned):>12}{said:>12}{off:>9}")
+            head = " " * 64
+    return "\n".join(lines)
+
+
+def _range(sizes: Range) -> str:
+    return f"{about(sizes.low)} to {about(sizes.high)}, likely {about(sizes.likely)}"
+
+
+def _rate(rate: tuple[float, float]) -> str:
+    return f"{_round(rate[0])} to {_round(rate[1])}"
+
+
+def _round(number: float) -> str:
+    if number < 10:
+        return f"{number:.1f}"
+    scale = 10 ** (len(str(int(number))) - 2)
+    return f"{round(number / scale) * scale:,}"
+
+
+def _count(number: int) -> str:
+    for scale, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= scale:
+            return f"{number / scale:.2f}{unit}"
+    return str(number)
+
+
+def _small(num_bytes: int) -> str:
+    if num_bytes >= 1 << 20:
+        return f"{num_bytes / 2**20:.1f} MiB"
+    return f"{num_bytes / 1024:.1f} KiB" if num_bytes >= 1024 else f"{num_bytes} B"

@@ -1,0 +1,170 @@
+"""What starts of engines measured beside what was planned: one JSON line each in the user's cache folder.
+
+Written after every start of `engine up`, read by `engine plan --calibration`. The file is a convenience: nothing that
+goes wrong with it stops anything.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import logging
+import os
+import platform
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ..resolve.resolved import Measured, Record, Resolved
+from .ask import Ask
+from .devices import this_machine
+from .estimate import Range, activation_memory, process_memory
+from .model import PlannedModel
+from .parameters import count_parameters
+from .shape import shape_of
+
+MAX_BYTES = 256 << 10  # some 500 starts; then the older half goes
+VARIABLE = "STOKER_CACHE_DIR"
+logger = logging.getLogger(__name__)
+
+
+class Calibration(Record):
+    """One start. Bytes; `peak` is the most that the engine's process has held, None where the system does not tell."""
+
+    date: str
+    version: str
+    system: str
+    device: str
+    model: str
+    shape: str  # hash of what the sizes follow from
+    dtype: str
+    planned_weights: int
+    weights: int
+    planned_kv_cache: int
+    kv_cache: int
+    planned_resident: Range
+    resident: int | None
+    planned_peak: Range
+    peak: int | None
+
+
+def cache_dir() -> Path | None:
+    """STOKER_CACHE_DIR, else $XDG_CACHE_HOME/stoker or ~/.cache/stoker; None where there is no home."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    root = os.environ.get("XDG_CACHE_HOME")
+    if not root:
+        home = os.environ.get("HOME")
+        root = os.path.join(home, ".cache") if home else None
+    return Path(root, "stoker") if root else None
+
+
+def calibration_file() -> Path | None:
+    folder = cache_dir()
+    return folder / "calibration.jsonl" if folder is not None else None
+
+
+def planned_memory(resolved: Resolved) -> tuple[Range, Range]:
+    """What the engine's process should hold once it has started, and at most under load."""
+    model, ask = _model(resolved), _ask(resolved)
+    fixed = process_memory(model, this_machine(resolved.machine), ask)
+    started = fixed + (resolved.memory.weights_bytes + resolved.memory.kv_cache_bytes)
+    return started, started + activation_memory(model, ask)
+
+
+def record(resolved: Resolved, measured: Measured, version: str) -> Calibration:
+    started, peak = planned_memory(resolved)
+    shape = shape_of(resolved.facts)
+    sizes = shape.model_dump(mode="json", exclude={"config", "assumptions"})
+    return Calibration(
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        version=version,
+        system=f"{platform.system()} {platform.machine()} Python {platform.python_version()}",
+        device=resolved.machine.cpu_name or resolved.machine.architecture,
+        model=resolved.model.model,
+        shape=hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()[:16],
+        dtype=resolved.model.dtype,
+        planned_weights=resolved.memory.weights_bytes,
+        weights=measured.weights_bytes,
+        planned_kv_cache=resolved.memory.kv_cache_bytes,
+        kv_cache=measured.kv_cache_bytes,
+        planned_resident=started,
+        resident=measured.resident_bytes,
+        planned_peak=peak,
+        peak=measured.peak_bytes,
+    )
+
+
+def append(entry: Calibration, path: Path | None = None) -> None:
+    """One line at the end of the file. What goes wrong is logged at debug level and nothing else."""
+    path = path or calibration_file()
+    if path is None:
+        return
+    line = entry.model_dump_json().encode() + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.exists() and path.stat().st_size + len(line) > MAX_BYTES:
+            _shorten(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line)  # one write to the end: two starts at once do not mix their lines
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        logger.debug("%s: the measurement was not kept: %s", path, error)
+
+
+def _shorten(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = path.with_suffix(f".{os.getpid()}")
+    kept.write_bytes(b"".join(lines[len(lines) // 2 :]))
+    os.replace(kept, path)
+
+
+def entries(path: Path | None = None) -> list[Calibration]:
+    """Oldest first. Lines that cannot be read, such as those of other releases, are left out."""
+    path = path or calibration_file()
+    found: list[Calibration] = []
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines() if path is not None else []
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            found.append(Calibration.model_validate_json(line))
+        except ValidationError:
+            continue
+    return found
+
+
+def error_in_per_cent(planned: int, measured: int | None) -> float | None:
+    """How far the plan was off, of what was measured; above 0 where it said too much."""
+    return None if not measured else (planned - measured) / measured * 100
+
+
+def _model(resolved: Resolved) -> PlannedModel:
+    shape = shape_of(resolved.facts)
+    return PlannedModel(
+        name=resolved.model.model,
+        folder=resolved.model_path,
+        shape=shape,
+        parameters=count_parameters(shape),
+        stored=None,
+        facts=resolved.facts,
+        why_not="",
+    )
+
+
+def _ask(resolved: Resolved) -> Ask:
+    return Ask(
+        dtype=resolved.model.dtype,
+        kv_dtype=resolved.model.dtype,  # the cache's bytes are given below
+        block_size=resolved.cache.block_size,
+        max_num_seqs=resolved.scheduler.max_num_seqs,
+        max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
+        max_model_len=resolved.model.max_model_len,
+        memory_share=resolved.cache.gpu_memory_utilization,
+        kv_cache_bytes=resolved.memory.kv_cache_bytes,
+        has_graphs=False,
+    )

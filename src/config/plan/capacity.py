@@ -1,0 +1,77 @@
+"""How many sequences of which length the KV cache holds, and how fast they may be served."""
+
+from __future__ import annotations
+
+from ..resolve.resolved import Record
+from .ask import Ask
+from .devices import DeviceProfile
+from .estimate import Estimate
+from .model import PlannedModel
+
+
+class Capacity(Record):
+    """sequences: context -> how many fit at once; longest: sequences at once -> the longest context of each."""
+
+    sequences: dict[int, int]
+    longest: dict[int, int]
+
+
+class Speed(Record):
+    """Tokens per second, lowest and highest guess; and at which context and number of sequences."""
+
+    context: int
+    num_seqs: int
+    decode_one: tuple[float, float]
+    decode_all: tuple[float, float]
+    prefill: tuple[float, float]
+
+
+def capacity(found: Estimate, ask: Ask) -> Capacity:
+    longest = max(0, found.max_model_len)
+    contexts = [length for power in range(10, 31) if (length := 1 << power) < longest]
+    contexts = [*contexts[-7:], longest] if longest else []
+    counts = sorted({count for count in (1, 8, 32, ask.max_num_seqs) if count <= ask.max_num_seqs})
+    most = found.kv_cache_bytes
+    return Capacity(
+        sequences={length: most // max(1, found.kv.of(length)) for length in contexts},
+        longest={count: found.kv.longest(most // count, longest) for count in counts if longest},
+    )
+
+
+# Of a device's peak, what such engines reach; decode by memory, prefill by arithmetic.
+_DECODE_SHARE, _PREFILL_SHARE = (0.45, 0.85), (0.25, 0.65)
+
+
+def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Speed | None:
+    """From bytes read per token and operations per token; None where nothing fits."""
+    context = min(found.max_model_len, 2048)
+    if context < 1 or found.kv.of(context) > found.kv_cache_bytes:
+        return None
+    seqs = max(1, min(ask.max_num_seqs, found.kv_cache_bytes // max(1, found.kv.of(context))))
+    parts, bandwidth = ask.tensor_parallel_size, device.bandwidth_gb_per_s * 1e9
+    weights = model.weights_bytes(ask.dtype, ask.quantization) / parts
+    one = model.active_bytes(ask.dtype, ask.quantization) / parts
+    touched = min(weights, one * seqs)  # many tokens together use most experts of a sparse model
+    is_fp8 = ask.quantization == "fp8" and device.fp8_tflops is not None
+    operations = (device.fp8_tflops or 0.0 if is_fp8 else device.bf16_tflops) * 1e12 * parts
+    if ask.dtype == "float32":
+        operations /= 2 if device.is_gpu else 1.5
+    per_token = 2 * model.parameters.active
+    low, high = 1 / device.uncertainty, min(device.uncertainty, 1.5)
+
+    def decode(num_bytes: float, num_seqs: int) -> tuple[float, float]:
+        compute = num_seqs * per_token / operations
+        seconds = [
+            max(num_bytes / (bandwidth * share * factor), compute / (share * factor))
+            for share, factor in zip(_DECODE_SHARE, (low, high), strict=True)
+        ]
+        return num_seqs / seconds[0], num_seqs / seconds[1]
+
+    reached = operations / per_token
+    return Speed(
+        context=context,
+        num_seqs=seqs,
+        decode_one=decode(one + found.kv.of(context), 1),
+        decode_all=decode(touched + seqs * found.kv.of(context), seqs),
+        prefill=(reached * _PREFILL_SHARE[0] * low, reached * _PREFILL_SHARE[1] * high),
+    )

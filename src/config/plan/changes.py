@@ -1,0 +1,177 @@
+"""The cheapest changes that make a deployment fit: each is tried by planning again, and only what fits is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..resolve.resolved import Record
+from .ask import Ask
+from .devices import DeviceProfile, profiles
+from .estimate import Estimate, Status, about, estimate
+from .model import PlannedModel
+
+MOST_CHANGES = 3
+_USEFUL_CONTEXT = 1024
+_GOOD: tuple[Status, ...] = ("fits", "fits with less context")
+
+
+class Change(Record):
+    """what: the change, as it is written where it is an option; price: what is lost or paid; outcome: the new plan."""
+
+    what: str
+    price: str
+    outcome: str
+    is_in_build: bool
+    option: str | None = None  # dotted path
+    value: str | None = None
+
+
+class Candidate(Record):
+    cost: int  # rank: what costs nothing comes first, new hardware last
+    change: Change
+    ask: Ask
+    device: DeviceProfile
+
+
+def cheapest_changes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[Change]:
+    """At most three, cheapest first; none where nothing is missing."""
+    if found.status == "fits":
+        return []
+    offered: list[Change] = []
+    for candidate in sorted(_candidates(model, device, ask, found), key=lambda candidate: candidate.cost):
+        again = estimate(model, candidate.device, candidate.ask)
+        if _is_better(found, again):
+            offered.append(candidate.change.model_copy(update={"outcome": _outcome(again, model)}))
+    return offered[:MOST_CHANGES]
+
+
+def _is_better(before: Estimate, after: Estimate) -> bool:
+    if before.status == "fits with less context":
+        return after.status == "fits"
+    return after.status in _GOOD and after.max_model_len >= min(_USEFUL_CONTEXT, after.kv.block_size)
+
+
+def _outcome(again: Estimate, model: PlannedModel) -> str:
+    kv = again.kv_cache_bytes
+    return (
+        f"{again.status}: weights {about(again.weights_bytes)}, KV cache {about(kv)}, "
+        f"{kv // max(1, again.kv.of(again.max_model_len))} sequence(s) of {again.max_model_len} tokens"
+    )
+
+
+def _candidates(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Iterator[Candidate]:
+    yield from _options(model, device, ask, found)
+    if found.weights_bytes or ask.dtype == "float32":
+        yield from _smaller_numbers(model, device, ask)
+    yield from _more_devices(model, device, ask)
+
+
+def _options(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Iterator[Candidate]:
+    if ask.kv_cache_bytes is not None or ask.num_kv_blocks is not None:
+        free = ask.model_copy(update={"kv_cache_bytes": None, "num_kv_blocks": None})
+        option = "cache.kv_cache_memory_bytes" if ask.num_kv_blocks is None else "cache.num_gpu_blocks_override"
+        price = "fewer sequences at once, and less of what was computed is remembered"
+        yield _candidate(10, f"leave {option} to auto", price, free, device, option=option, value="auto")
+    if ask.max_model_len is not None:
+        freed = estimate(model, device, ask.model_copy(update={"max_model_len": None})).max_model_len
+        length = freed if freed < 1024 else freed // 1024 * 1024
+        if 0 < length < ask.max_model_len:
+            price = f"prompt and answer together end at {length} tokens instead of {ask.max_model_len}"
+            less = ask.model_copy(update={"max_model_len": length})
+            cost = 20 if length * 4 >= ask.max_model_len else 45
+            option = "model.max_model_len"
+            yield _candidate(cost, f"{option}: {length}", price, less, device, option=option, value=str(length))
+    if found.status == "fits with less context":
+        length = model.limit
+        price = f"{about(found.kv.of(length))} for the KV cache instead of {about(found.kv_cache_bytes)}"
+        whole = ask.model_copy(update={"max_model_len": length})
+        option = "model.max_model_len"
+        yield _candidate(5, f"{option}: {length}", price, whole, device, option=option, value=str(length))
+    if found.status == "may not fit":
+        for option, name, least in (
+            ("scheduler.max_num_batched_tokens", "max_num_batched_tokens", max(ask.max_num_seqs, 256)),
+            ("scheduler.max_num_seqs", "max_num_seqs", 1),
+        ):
+            if (smaller := _halved(model, device, ask, name, least)) is not None:
+                price = "long prompts take more steps" if "tokens" in name else "fewer requests run side by side"
+                value = getattr(smaller, name)
+                yield _candidate(30, f"{option}: {value}", price, smaller, device, option=option, value=str(value))
+    if ask.memory_share < 0.95:
+        option = "cache.gpu_memory_utilization"
+        more = ask.model_copy(update={"memory_share": 0.95})
+        price = "less room for other programs on the device"
+        yield _candidate(25, f"{option}: 0.95", price, more, device, option=option, value="0.95")
+
+
+def _halved(model: PlannedModel, device: DeviceProfile, ask: Ask, name: str, least: int) -> Ask | None:
+    """The first halving of a number that fits."""
+    value = getattr(ask, name) // 2
+    while value >= least:
+        smaller = ask.model_copy(update={name: value})
+        if estimate(model, device, smaller).status in _GOOD:
+            return smaller
+        value //= 2
+    return None
+
+
+def _smaller_numbers(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
+    if ask.dtype == "float32" and device.has_bfloat16:
+        half = ask.model_copy(update={"dtype": "bfloat16", "kv_dtype": "bfloat16"})
+        price = "three significant digits instead of seven; weights and KV cache take half"
+        yield _candidate(15, "model.dtype: bfloat16", price, half, device, option="model.dtype", value="bfloat16")
+    if ask.kv_dtype not in ("fp8", "float32"):
+        less = ask.model_copy(update={"kv_dtype": "fp8"})
+        price = "small losses in long contexts; half the KV cache"
+        yield _candidate(40, "an 8-bit KV cache", price, less, device, is_in_build=False)
+    if model.shape.quantization is None and ask.quantization is None:
+        if device.fp8_tflops is not None:
+            price = "hardly a loss in quality; a checkpoint in FP8"
+            eight = ask.model_copy(update={"quantization": "fp8"})
+            yield _candidate(50, "weights in FP8", price, eight, device, is_in_build=False)
+        elif not device.is_gpu or device.has_bfloat16:
+            eight = ask.model_copy(update={"quantization": "int8"})
+            yield _candidate(51, "weights in int8", "a small loss in quality", eight, device, is_in_build=False)
+        price = "a loss in quality that depends on the model; a checkpoint in 4 bits"
+        four = ask.model_copy(update={"quantization": "int4"})
+        yield _candidate(55, "weights in 4 bits (AWQ or GPTQ)", price, four, device, is_in_build=False)
+
+
+def _more_devices(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
+    if device.is_gpu:
+        for count in (2, 4, 8):
+            if model.shape.num_heads % count:
+                continue
+            more = ask.model_copy(update={"tensor_parallel_size": count})
+            if estimate(model, device, more).status in _GOOD:
+                price = f"{count} devices instead of one"
+                what = f"parallel.tensor_parallel_size: {count}"
+                yield _candidate(60 + count, what, price, more, device, is_in_build=False)
+                break
+        for profile in profiles().values():
+            if profile.memory > device.memory and estimate(model, profile, ask).status in _GOOD:
+                yield _candidate(64, f"one {profile.shown}", "a bigger device", ask, profile, is_in_build=False)
+                break
+    else:
+        size = device.memory
+        while size < 4 << 40:
+            size = round(size * 1.1)
+            bigger = device.model_copy(update={"memory": size})
+            if estimate(model, bigger, ask).status in _GOOD:
+                what = f"a machine with {about(-(-size // 2**30) * 2**30)} of free memory"
+                yield _candidate(70, what, "another machine, or fewer programs on this one", ask, bigger)
+                break
+
+
+def _candidate(
+    cost: int,
+    what: str,
+    price: str,
+    ask: Ask,
+    device: DeviceProfile,
+    *,
+    is_in_build: bool = True,
+    option: str | None = None,
+    value: str | None = None,
+) -> Candidate:
+    change = Change(what=what, price=price, outcome="", is_in_build=is_in_build, option=option, value=value)
+    return Candidate(cost=cost, change=change, ask=ask, device=device)

@@ -1,0 +1,127 @@
+"""A deployment's plan: model, device, memory, capacity, speed, verdict and what would make it fit, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..cpu_features import planned_kernels
+from ..resolve.decide import Decisions
+from ..resolve.resolved import Record
+from .ask import Ask, ask_of
+from .capacity import Capacity, Speed, capacity, speed
+from .changes import Change, cheapest_changes
+from .devices import THIS_MACHINE, DeviceProfile
+from .estimate import Estimate, estimate
+from .kv import by_kind
+from .model import PlannedModel
+
+FORMAT_VERSION = 1
+
+
+class Plan(Record):
+    """notes: what was assumed, and what this build does otherwise."""
+
+    model: PlannedModel
+    device: DeviceProfile
+    ask: Ask
+    estimate: Estimate
+    capacity: Capacity
+    speed: Speed | None
+    kernels: dict[str, str]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs; sizes in bytes, speeds in tokens per second."""
+        model, found = self.model, self.estimate
+        dumped = found.model_dump(mode="json", exclude={"kv"})
+        return {
+            "verdict": found.status,
+            "reason": found.reason,
+            "device": {**self.device.model_dump(mode="json"), "is_in_build": not self.device.is_gpu},
+            "model": {
+                "name": model.name,
+                "architecture": model.shape.architecture,
+                "num_layers": model.shape.num_layers,
+                "num_parameters": model.num_parameters,
+                "num_active_parameters": min(model.parameters.active, model.num_parameters),
+                "weights_source": model.weights_source,
+                "stored": model.stored.model_dump(mode="json") if model.stored is not None else None,
+                "quantization": model.shape.quantization,
+                "max_position_embeddings": model.limit,
+                "is_in_build": model.facts is not None,
+                "why_not": model.why_not,
+            },
+            "assumed": self.ask.model_dump(mode="json"),
+            "memory": {
+                **{name: value for name, value in dumped.items() if name not in ("status", "reason", "max_model_len")},
+                "peak": found.peak.model_dump(mode="json"),
+            },
+            "kv_cache": {
+                "bytes_per_token": found.kv.token_bytes,
+                "bytes_per_sequence": found.kv.sequence_bytes,
+                "windows": [{"tokens": tokens, "bytes_per_token": size} for tokens, size in found.kv.windows],
+                "layers": [
+                    {"kind": kind, "count": count, "bytes": size, "window": window}
+                    for kind, count, size, window in by_kind(model.shape, self.ask.kv_dtype)
+                ],
+            },
+            "max_model_len": found.max_model_len,
+            "sequences_by_context": self.capacity.sequences,
+            "longest_context_by_sequences": self.capacity.longest,
+            "speed": self.speed.model_dump(mode="json") if self.speed is not None else None,
+            "kernels": self.kernels,
+            "changes": [change.model_dump(mode="json") for change in self.changes],
+            "notes": list(self.notes),
+        }
+
+
+def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, broken: Sequence[str] = ()) -> Plan:
+    """
+    decisions: as far as they go; for a model that this build cannot run they are those without a model.
+    broken: what rules about this machine's memory say against the deployment.
+    """
+    ask = ask_of(decisions, model, device)
+    found = estimate(model, device, ask)
+    if device.name == THIS_MACHINE and decisions.memory is not None:  # what will run is what was decided
+        length = decisions.get("model.max_model_len")
+        found = found.model_copy(update={"kv_cache_bytes": decisions.memory.kv_cache_bytes, "max_model_len": length})
+    if broken:
+        found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
+    kernels: dict[str, str] = {}
+    if not device.is_gpu and model.facts is not None:
+        kernels = planned_kernels(ask.dtype, model.facts.head_dim)
+    return Plan(
+        model=model,
+        device=device,
+        ask=ask,
+        estimate=found,
+        capacity=capacity(found, ask),
+        speed=speed(model, device, ask, found),
+        kernels=kernels,
+        changes=tuple(cheapest_changes(model, device, ask, found)),
+        notes=tuple(_notes(model, device, ask)),
+    )
+
+
+def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
+    notes: list[str] = []
+    if device.is_gpu:
+        notes.append(f"this build runs on CPUs; the plan is for {device.shown} as `device: auto` would take it there")
+    if model.facts is None:
+        notes.append(f"this build cannot run the model, but this is what it needs: {model.why_not}")
+    if model.shape.quantization is not None:
+        notes.append(f"a quantised checkpoint ({model.shape.quantization}): sized from what it stores")
+    if model.stored is not None:
+        notes += model.stored.problems[:3]
+        if len(model.stored.problems) > 3:
+            notes.append(f"and {len(model.stored.problems) - 3} more files like these")
+    elif model.facts is None:
+        notes.append("no weight files: the parameters were counted from config.json")
+    if any(layer.kind == "window" for layer in model.shape.layers):
+        kept = "this build keeps every token all the same" if model.facts is not None else "they keep no more than that"
+        notes.append(f"some layers look back over a window only; {kept}")
+    if ask.max_num_batched_tokens > 16384:
+        notes.append("a step of so many tokens makes the activations large: chunked prefill cuts prompts into steps")
+    return [*notes, *(f"assumed: {assumption}" for assumption in model.shape.assumptions)]

@@ -1,0 +1,57 @@
+"""What the model's files say about text: is there a chat template, and in which forms does it write and read.
+
+Judged by markers in the template, which is how models of a family differ; nothing is rendered here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import ModelFilesError
+from ..resolve.model_files import read_json
+from ..resolve.resolved import Record
+
+_MAX_BYTES = 1 << 20
+_TOOL_FORMS = (  # marker in a template -> the form of its tool calls
+    ("[TOOL_CALLS]", "mistral"),
+    ("<|python_tag|>", "llama3_json"),
+    ("<｜tool▁calls▁begin｜>", "deepseek"),
+    ("<|channel|>", "harmony"),
+    ("<function=", "qwen3_xml"),
+    ("<tool_call>", "hermes"),
+)
+_REASONING_FORMS = (("<|channel|>", "harmony"), ("<think>", "think tags"), ("[THINK]", "mistral"))
+
+
+class TextForms(Record):
+    """source: the file that holds the template, empty if there is none."""
+
+    source: str
+    tool_calls: str | None = None
+    tool_marker: str = ""
+    reasoning: str | None = None
+
+
+def text_forms(folder: Path, template: str | None = None) -> TextForms:
+    """template: the text of `server.chat_template`, where one is written."""
+    source, text = ("server.chat_template", template) if template is not None else _own_template(folder)
+    marker, tools = next(((marker, form) for marker, form in _TOOL_FORMS if marker in text), ("", None))
+    reasoning = next((form for marker, form in _REASONING_FORMS if marker in text), None)
+    return TextForms(source=source, tool_calls=tools, tool_marker=marker, reasoning=reasoning)
+
+
+def _own_template(folder: Path) -> tuple[str, str]:
+    file = folder / "chat_template.jinja"
+    try:
+        if file.is_file() and file.stat().st_size <= _MAX_BYTES:
+            return file.name, file.read_text("utf-8", errors="replace")
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            if (folder / name).is_file():
+                found = read_json(folder / name).get("chat_template")
+                if isinstance(found, list):  # several by name
+                    found = "".join(str(entry.get("template", "")) for entry in found if isinstance(entry, dict))
+                if isinstance(found, str) and found:
+                    return name, found
+    except (OSError, ModelFilesError):
+        pass
+    return "", ""

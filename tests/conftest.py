@@ -1,0 +1,15 @@
+"""What every test shares: nothing is left behind in the user's folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Engines that tests start write their measurements elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STOKER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

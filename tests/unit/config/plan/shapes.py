@@ -1,0 +1,191 @@
+"""config.json of well-known models, cut to the keys that sizes follow from, with their published parameter counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "shape_files"
+
+
+def config_of(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return found
+
+
+def write_config(folder: Path, config: dict[str, Any] | str) -> Path:
+    """A model directory that holds nothing but a config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values = config_of(config) if isinstance(config, str) else config
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def _llama(**changes: Any) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 32768,
+    } | changes
+
+
+_EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+_MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_GEMMA = {"model_type": "gemma2", "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216}
+# name -> config, parameters, bytes of bfloat16 keys and values: per token, of windows, per sequence
+SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], ...], int]]] = {
+    "qwen3-0.6b": (config_of("qwen3-0.6b"), 596_049_920, (114688, (), 0)),
+    "llama-3.1-8b": (config_of("llama-3.1-8b"), 8_030_261_248, (131072, (), 0)),
+    "llama-3.1-70b": (config_of("llama-3.1-70b"), 70_553_706_496, (327680, (), 0)),
+    "mistral-7b": (_llama(model_type="mistral", sliding_window=4096), 7_241_732_096, (0, ((4096, 131072),), 0)),
+    "mixtral-8x7b": (
+        _llama(model_type="mixtral", num_local_experts=8, num_experts_per_tok=2, sliding_window=None),
+        46_702_792_704,
+        (131072, (), 0),
+    ),
+    "qwen3-30b-a3b": (
+        _llama(
+            **_EXPERTS,
+            model_type="qwen3_moe",
+            vocab_size=151936,
+            hidden_size=2048,
+            intermediate_size=6144,
+            num_hidden_layers=48,
+            num_key_value_heads=4,
+            head_dim=128,
+        ),
+        30_532_122_624,
+        (98304, (), 0),
+    ),
+    "gemma-2-2b": (
+        _llama(**_GEMMA, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4, head_dim=256),
+        2_614_341_888,
+        (53248, ((4096, 53248),), 0),
+    ),
+    "gemma-3-1b": (
+        _llama(
+            model_type="gemma3_text",
+            vocab_size=262144,
+            hidden_size=1152,
+            intermediate_size=6912,
+            num_hidden_layers=26,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            head_dim=256,
+            sliding_window=512,
+        ),
+        999_885_952,
+        (4096, ((512, 22528),), 0),
+    ),
+    "deepseek-v2-lite": (
+        _llama(
+            **_MLA,
+            model_type="deepseek_v2",
+            vocab_size=102400,
+            hidden_size=2048,
+            intermediate_size=10944,
+            moe_intermediate_size=1408,
+            num_hidden_layers=27,
+            num_attention_heads=16,
+            num_key_value_heads=16,
+            q_lora_rank=None,
+            n_routed_experts=64,
+            n_shared_experts=2,
+            num_experts_per_tok=6,
+            first_k_dense_replace=1,
+        ),
+        15_706_484_224,
+        (31104, (), 0),
+    ),
+    "deepseek-v3": (
+        _llama(
+            **_MLA,
+            model_type="deepseek_v3",
+            vocab_size=129280,
+            hidden_size=7168,
+            intermediate_size=18432,
+            moe_intermediate_size=2048,
+            num_hidden_layers=61,
+            num_attention_heads=128,
+            num_key_value_heads=128,
+            q_lora_rank=1536,
+            n_routed_experts=256,
+            n_shared_experts=1,
+            num_experts_per_tok=8,
+            first_k_dense_replace=3,
+        ),
+        671_026_419_200,
+        (70272, (), 0),
+    ),
+    "gpt-oss-20b": (
+        _llama(
+            model_type="gpt_oss",
+            vocab_size=201088,
+            hidden_size=2880,
+            intermediate_size=2880,
+            num_hidden_layers=24,
+            num_attention_heads=64,
+            head_dim=64,
+            num_local_experts=32,
+            num_experts_per_tok=4,
+            sliding_window=128,
+            attention_bias=True,
+        ),
+        20_914_757_184,
+        (24576, ((128, 24576),), 0),
+    ),
+    "jamba-v0.1": (
+        _llama(
+            model_type="jamba",
+            vocab_size=65536,
+            num_experts=16,
+            num_experts_per_tok=2,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            attn_layer_period=8,
+            attn_layer_offset=4,
+        ),
+        51_570_323_328,
+        # 28 layers of 8192 x 16 float32 and a convolution that looks back 3 tokens
+        (16384, (), 28 * (8192 * 16 * 4 + 8192 * 3 * 2)),
+    ),
+    "mamba-2.8b": (
+        {
+            "model_type": "mamba",
+            "vocab_size": 50280,
+            "hidden_size": 2560,
+            "num_hidden_layers": 64,
+            "tie_word_embeddings": True,
+        },
+        2_768_345_600,
+        (0, (), 64 * (5120 * 16 * 4 + 5120 * 3 * 2)),
+    ),
+    "phi-3-mini": (
+        _llama(model_type="phi3", vocab_size=32064, hidden_size=3072, intermediate_size=8192, num_key_value_heads=32),
+        3_821_079_552,
+        (393216, (), 0),
+    ),
+    "falcon-7b": (
+        {
+            "model_type": "falcon",
+            "vocab_size": 65024,
+            "hidden_size": 4544,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 71,
+            "multi_query": True,
+        },
+        6_921_720_704,
+        (8192, (), 0),
+    ),
+    "gpt2": (
+        {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
+        124_439_808,
+        (36864, (), 0),
+    ),
+}
