@@ -71,7 +71,7 @@ def validate(
     context: typer.Context,
     files: Annotated[list[str] | None, typer.Argument(metavar="FILE...", help="Deployments, each on its own.")] = None,
     overlays: Overlays = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="text, json or github.")] = "text",
+    output: Annotated[str, typer.Option("--output", "-o", help="text, json, github or sarif.")] = "text",
     deny_warnings: Annotated[bool, typer.Option("--deny-warnings", help="Warnings count as errors.")] = False,
 ) -> None:
     """Find every mistake in deployments, without a model, a network or a GPU."""
@@ -90,6 +90,7 @@ def config(
     output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
     minimal: Annotated[bool, typer.Option("--minimal", help="Only what somebody wrote.")] = False,
     hash_only: Annotated[bool, typer.Option("--hash", help="Only a hash of the written configuration.")] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Every file and preset read, weakest first.")] = False,
 ) -> None:
     """Show the effective configuration of a deployment."""
     from .config import run
@@ -103,6 +104,7 @@ def config(
             output=output,
             minimal=minimal,
             hash_only=hash_only,
+            sources=sources,
         )
     )
 

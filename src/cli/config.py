@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..config.diagnostics import FORMAT_VERSION, show
 from ..config.effective import as_records, as_tree, as_yaml, digest, effective_values, select
 from ..config.examine import report_on
+from ..config.load import Deployment
 from ..config.resolve.machine import read_machine_facts
 from ..config.schema.options import options, sections
 from ..config.suggest import close, did_you_mean
@@ -25,6 +26,7 @@ def run(
     output: str = "yaml",
     minimal: bool = False,
     hash_only: bool = False,
+    sources: bool = False,
 ) -> int:
     """Print the values on stdout, what is wrong with them on stderr. Returns the exit code."""
     if output not in ("yaml", "json"):
@@ -40,14 +42,19 @@ def run(
         tell(show(report.findings) + "\n")
     if report.deployment is None or report.decisions is None:
         return report.exit_code
+    if sources:
+        say(_sources(report.deployment, output))
+        return report.exit_code
     if hash_only:
         say(digest(report.deployment))
         return report.exit_code
     values = effective_values(report.deployment, report.decisions)
-    if minimal:
-        values = [entry for entry in values if entry.is_written]
     if path is not None:
         values = select(values, path)
+    elif minimal:
+        values = [entry for entry in values if entry.is_written]
+    else:  # what a refused option can hold, this build does anyway
+        values = [entry for entry in values if entry.is_written or entry.option.status == "effective"]
     if output == "json":
         content = {"values": as_records(values)} if show_origin else {"config": as_tree(values)}
         say(json.dumps({"format_version": FORMAT_VERSION, **content}, indent=2))
@@ -60,3 +67,11 @@ def run(
     if report.model_missing:
         tell(f"{report.model_missing} is not on this machine: what its files decide is still auto")
     return report.exit_code
+
+
+def _sources(deployment: Deployment, output: str) -> str:
+    """The texts that the configuration is made of, as they were written, less their secrets."""
+    if output == "json":
+        texts = [{"name": text.name, "layer": text.layer.value, "text": text.redacted()} for text in deployment.sources]
+        return json.dumps({"format_version": FORMAT_VERSION, "sources": texts}, indent=2)
+    return "\n\n".join(f"# --- {text.place}\n{text.redacted().rstrip()}" for text in deployment.sources)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..config.diagnostics import FORMAT_VERSION, show
 from ..config.examine import Report, report_on
 from ..config.resolve.machine import read_machine_facts
+from ..config.sarif import as_sarif
 from .console import say, tell
 
 EXIT_WRONG_COMMAND_LINE = 2
@@ -26,8 +27,8 @@ def run(
 
     The deployment may be meant for another machine, so what only this machine lacks is a warning.
     """
-    if output not in ("text", "json", "github"):
-        tell(f"error: no such output `{output}`; there are text, json and github")
+    if output not in ("text", "json", "github", "sarif"):
+        tell(f"error: no such output `{output}`; there are text, json, github and sarif")
         return EXIT_WRONG_COMMAND_LINE
     if not files and not overlays and not overrides:
         tell("error: nothing to validate: name a file\n  = more: engine validate --help")
@@ -37,6 +38,8 @@ def run(
     reports = [(names, report_on(names, overrides, machine, is_elsewhere=True)) for names in layers]
     if output == "json":
         say(_json(reports))
+    elif output == "sarif":
+        say(as_sarif([finding for _, report in reports for finding in report.findings]))
     elif output == "github":
         for _, report in reports:
             if report.findings:

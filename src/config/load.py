@@ -30,7 +30,7 @@ from .source.merge import Written, merge
 from .source.node import Node
 from .source.overrides import command_line
 from .source.presets import PresetSource, preset_names
-from .source.text import Span
+from .source.text import SourceText, Span
 from .suggest import close, did_you_mean
 
 
@@ -45,7 +45,7 @@ class Deployment:
         spans: the place of each written option, for messages.
         folders: what relative paths in an option are relative to; the working directory where none is named.
         warnings: findings that do not stop anything.
-        files: every file read, weakest first.
+        sources: the text of the preset and of every file read, weakest first.
     """
 
     config: DeploymentConfig
@@ -54,7 +54,7 @@ class Deployment:
     spans: Mapping[str, Span] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
-    files: tuple[str, ...] = ()
+    sources: tuple[SourceText, ...] = ()
 
     @property
     def model(self) -> ModelConfig:
@@ -137,7 +137,7 @@ def load_deployment(
         spans={path: entry.origin.span for path, entry in written.items() if entry.origin is not None},
         folders={path: entry.origin.span.source.folder for path, entry in written.items() if entry.origin is not None},
         warnings=tuple(in_order(found)),
-        files=tuple(source.text.name for source in read),
+        sources=tuple(source.text for source in sources if isinstance(source, PresetSource | FileSource)),
     )
 
 

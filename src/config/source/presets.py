@@ -29,7 +29,8 @@ class PresetSource(LayerSource):
     def __init__(self, name: str) -> None:
         super().__init__()
         content = (files(_PACKAGE) / f"{name}.yaml").read_text()
-        root = parse(content, SourceText(Layer.PRESET, name, lines_of(content)), self.found)
+        self.text = SourceText(Layer.PRESET, name, lines_of(content))
+        root = parse(content, self.text, self.found)
         assert root is not None
         assert isinstance(root.value, dict), f"preset {name} is no mapping"
         self.title = str(root.value.pop("title").value)

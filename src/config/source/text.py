@@ -94,6 +94,17 @@ class SourceText:
             first, last = first - cut + 3 * bool(cut), min(last - cut + 3 * bool(cut), _MAX_SHOWN)
         return text.rstrip(), first, max(1, last - first)
 
+    def redacted(self) -> str:
+        """The whole text with its secrets as asterisks."""
+        return "\n".join(self._redacted(number) for number in range(1, len(self.lines) + 1))
+
+    def _redacted(self, number: int) -> str:
+        line = self._line(number)
+        hidden = [(start, end) for at, start, end in self.secrets if at == number] + self._named(number)
+        for start, end in sorted(hidden, reverse=True):
+            line = line[: start - 1] + REDACTED + line[max(start, end) - 1 :]
+        return line
+
     def _named(self, number: int) -> list[tuple[int, int]]:
         """Secrets found by their key's name, for text that could not be read as YAML."""
         if not self.secret_names:

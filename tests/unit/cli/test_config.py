@@ -52,3 +52,21 @@ def test_what_is_wrong_is_talk_and_not_answer(capsys: pytest.CaptureFixture[str]
     assert "error[R201]" in talk
     assert run(["deploy.yaml"], ["--port", "http"]) == 78
     assert capsys.readouterr().out == ""
+
+
+def test_sources_are_shown_in_order_without_their_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("base.yaml").write_text("preset: latency\nserver:\n  api_key: sk-1\n")
+    Path("deploy.yaml").write_text("extends: base.yaml\nmodel: {model: builtin:tiny}\n")
+    assert run(["deploy.yaml"], [], sources=True) == 0
+    said = out(capsys)
+    heads = [line for line in said.splitlines() if line.startswith("# ---")]
+    assert heads == ["# --- preset latency", "# --- base.yaml", "# --- deploy.yaml"]
+    assert "api_key: **********" in said
+    assert "sk-1" not in said
+
+
+def test_what_a_refused_option_can_hold_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["deploy.yaml"], [])
+    assert "tensor_parallel_size" not in out(capsys)
+    run(["deploy.yaml"], ["--tensor-parallel-size", "1"])
+    assert "tensor_parallel_size: 1" in out(capsys)

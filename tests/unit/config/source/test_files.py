@@ -22,7 +22,7 @@ def test_files_are_merged_key_by_key_and_later_ones_win(tmp_path: Path) -> None:
     deployment = load_deployment([tmp_path / "child.yaml", tmp_path / "over.yaml"], env={})
     assert (deployment.model.model, deployment.model.seed, deployment.server.port) == ("b", 1, 2)
     assert [key.get_secret_value() for key in deployment.server.api_key] == ["z"]
-    assert [Path(name).name for name in deployment.files] == ["base.yaml", "child.yaml", "over.yaml"]
+    assert [Path(text.name).name for text in deployment.sources] == ["base.yaml", "child.yaml", "over.yaml"]
 
 
 def test_names_in_extends_are_relative_to_the_file_that_wrote_them(tmp_path: Path) -> None:
