@@ -54,6 +54,9 @@ LEVELS = {  # best first
 }
 
 
+EAGER = "model.enforce_eager"  # why there are no kernels
+
+
 class NoKernels(Exception):
     """The C++ kernels cannot be used here. The message says why; torch takes their place."""
 
@@ -139,7 +142,7 @@ def takes_heads(head_dim: int) -> bool:
     return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
 
 
-def stage_table(chosen: str, dtype: str, head_dim: int) -> dict[str, str]:
+def stage_table(chosen: str, dtype: str, head_dim: int, kv_dtype: str) -> dict[str, str]:
     """What each stage runs and why, once the C++ library is there.
 
     chosen: what is said of a stage that the library takes.
@@ -152,16 +155,25 @@ def stage_table(chosen: str, dtype: str, head_dim: int) -> dict[str, str]:
         table["rope_and_store"] = table["paged_attention"] = (
             f"torch: heads of {head_dim} numbers; the C++ kernels take multiples of 16 up to {MAX_HEAD_DIM}"
         )
+    if kv_dtype != dtype:
+        table["rope_and_store"] = table["paged_attention"] = f"torch: keys and values in {kv_dtype} beside {dtype}"
     if dtype != "bfloat16":
         table["linear"] = f"torch: its product of {dtype} matrices"
     return table
 
 
-def planned_kernels(dtype: str, head_dim: int) -> dict[str, str]:
-    """The table that a start on this machine will print, as far as it is known before the library is built."""
+def planned_kernels(
+    dtype: str, head_dim: int, kv_dtype: str | None = None, *, is_eager: bool = False
+) -> dict[str, str]:
+    """The table that a start on this machine will print, as far as it is known before the library is built.
+
+    kv_dtype: of keys and values; None for `dtype`.
+    """
     try:
+        if is_eager:
+            raise NoKernels(EAGER)
         level, reason = choose_level(wanted_level(), this_cpu())
         find_compiler()
-        return stage_table(f"c++ {level.name}: {reason}", dtype, head_dim)
+        return stage_table(f"c++ {level.name}: {reason}", dtype, head_dim, kv_dtype or dtype)
     except (NoKernels, ValueError) as error:
         return dict.fromkeys(STAGES, f"torch: {error}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 
 class FinishReason(StrEnum):
@@ -17,11 +18,21 @@ class FinishReason(StrEnum):
     ERROR = "error"  # the engine could not go on; EngineOutput.error says why
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorCall:
+    """A logits processor that a request names. Without arguments a function is used as it is, a class is made."""
+
+    qualname: str  # package.module:Name or package.module.Name
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens of one request are drawn and when it ends. Ranges are checked by `validate`.
 
-    Order of effect: logit_bias and allowed ids, penalties, min_tokens, temperature, min_p, top_k, top_p, draw.
+    Order of effect: logits processors, logit_bias and allowed ids, penalties, min_tokens, temperature, min_p, top_k,
+    top_p, draw.
     """
 
     n: int = 1
@@ -44,6 +55,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     detokenize: bool = True
+    logits_processors: tuple[ProcessorCall, ...] = ()  # where model.logits_processor_pattern allows them
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):

@@ -1,18 +1,25 @@
-"""EngineCore: the scheduler and a runner, one step at a time. The same class in the engine process and in `LLM`.
+"""EngineCore: the scheduler and a runner, step by step. The same class in the engine process and in `LLM`.
 
-Knows no sockets, no threads and no torch: whoever owns it adds, aborts and steps from one thread.
+Knows no sockets and no torch: whoever owns it adds, aborts and steps from one thread.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol
 
 from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, InvalidRequest
-from .core import Scheduler, StepPlan, StepResult
+from .core import SchedulerInterface, StepPlan, StepResult
+from .sampling.named_processors import check_named
+from .step_worker import StepWorker
 
+INTERRUPTED = "the step was interrupted"
+STEPS_AHEAD = 2  # in flight with async_scheduling: one computes, one is ready to
 MAX_FAILED_STEPS = 3  # in a row; after so many the device or the runner's state is broken, not the requests
 logger = logging.getLogger(__name__)
 
@@ -27,13 +34,32 @@ class RunnerUnusable(RuntimeError):
     """Steps fail one after another: the engine must be started anew."""
 
 
+@dataclass(slots=True)
+class _InFlight:
+    plan: StepPlan
+    result: Future[tuple[StepResult, float]]
+
+
 class EngineCore:
+    """async_scheduling: plan the next step while one computes, in a thread of its own; else one after the other.
+    processor_pattern: import paths of logits processors that requests may name; None for none."""
+
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, info: EngineInfo, clock: Callable[[], float] = time.perf_counter
+        self,
+        scheduler: SchedulerInterface,
+        runner: Runner,
+        info: EngineInfo,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        async_scheduling: bool = False,
+        processor_pattern: str | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
+        self._worker = StepWorker(runner.execute, clock) if async_scheduling else None
+        self._in_flight: deque[_InFlight] = deque()
+        self._processor_pattern = processor_pattern
         self._num_failed = 0  # steps, since the last that worked
         self.info = info
         self.num_steps = 0  # carried out or failed; with is_stepping read by the thread that sends signs of life
@@ -52,6 +78,8 @@ class EngineCore:
         self._check_ids(request.prompt_token_ids, "prompt")
         self._check_ids(request.sampling.logit_bias, "logit_bias")
         self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
+        if request.sampling.logits_processors:
+            check_named(request.sampling.logits_processors, self._processor_pattern)
         self._scheduler.add(request)
 
     def _check_ids(self, token_ids: Collection[int], param: str) -> None:
@@ -71,6 +99,9 @@ class EngineCore:
         A step that fails ends the requests in it with FinishReason.ERROR and leaves the others running.
         Raises RunnerUnusable when steps keep failing.
         """
+        return self._step_now() if self._worker is None else self._step_ahead(self._worker)
+
+    def _step_now(self) -> list[EngineOutput]:
         plan = self._scheduler.schedule()
         if plan is None:
             return []
@@ -79,9 +110,9 @@ class EngineCore:
         try:
             result = self._runner.execute(plan)
         except Exception as error:
-            return self._fail(plan, error)
+            return self._fail([plan], error)
         except BaseException:  # an interrupt: what the step has written is unknown, and its plan must not stay open
-            self._scheduler.fail_step(plan, "the step was interrupted")
+            self._scheduler.fail_step(plan, INTERRUPTED)
             raise
         finally:
             self.num_steps += 1
@@ -89,12 +120,42 @@ class EngineCore:
         self._num_failed = 0
         return self._scheduler.finish_step(plan, result, self._clock() - started)
 
-    def _fail(self, plan: StepPlan, error: Exception) -> list[EngineOutput]:
-        logger.error("step %d of %d rows failed", plan.step, plan.num_rows, exc_info=error)
+    def _step_ahead(self, worker: StepWorker) -> list[EngineOutput]:
+        """The outputs of the oldest step in flight, while the worker goes on with the one after it."""
+        flights = self._in_flight
+        while len(flights) < STEPS_AHEAD:
+            plan = self._scheduler.schedule()
+            if plan is None:
+                break
+            flights.append(_InFlight(plan, worker.submit(plan)))
+        if not flights:
+            return []
+        self.is_stepping = True
+        try:
+            result, seconds = flights[0].result.result()
+        except BaseException as error:
+            plans = [flight.plan for flight in flights]
+            worker.recover([flight.result for flight in flights])
+            flights.clear()
+            if isinstance(error, Exception):
+                return self._fail(plans, error)
+            for plan in plans:
+                self._scheduler.fail_step(plan, INTERRUPTED)
+            raise
+        finally:
+            self.num_steps += 1
+            self.is_stepping = len(flights) > 1
+        self._num_failed = 0
+        return self._scheduler.finish_step(flights.popleft().plan, result, seconds)
+
+    def _fail(self, plans: list[StepPlan], error: Exception) -> list[EngineOutput]:
+        """plans: all that are in flight; the first one failed and the others were not begun."""
+        logger.error("step %d of %d rows failed", plans[0].step, plans[0].num_rows, exc_info=error)
         self._num_failed += 1
         if self._num_failed >= MAX_FAILED_STEPS:
             raise RunnerUnusable(f"{self._num_failed} steps in a row failed, the last with: {_cause(error)}") from error
-        return self._scheduler.fail_step(plan, f"the engine failed in a step of this request: {_cause(error)}")
+        message = f"the engine failed in a step of this request: {_cause(error)}"
+        return [output for plan in plans for output in self._scheduler.fail_step(plan, message)]
 
 
 def _cause(error: Exception) -> str:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import DeploymentError, Resolved
-from .core import Scheduler, SchedulerSettings
+from .core import Scheduler, SchedulerInterface, SchedulerSettings
+from .core.interface import MEMBERS
 from .engine_core import EngineCore
+from .plugins import import_class, make
 from .runner.measure import PhaseClock
+from .sampling.named_processors import install
 
 EXIT_FAILED = 1
 EXIT_ENVIRONMENT = 4
@@ -38,22 +41,37 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
 
 
 def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -> EngineCore:
-    """Load the model and warm it up.
+    """Load the model and warm it up. Classes that the deployment names are imported first.
 
     phase: is told the name of each start-up phase as it begins.
-    Raises what ModelRunner raises: ModelFilesError, MemoryError.
+    Raises PluginError, and what ModelRunner raises: ModelFilesError, MemoryError.
     """
     clock = PhaseClock(phase)
     clock.start("libraries")
     _spin_little()
+    scheduler = _scheduler(resolved)
+    processors = install(resolved.model.logits_processors)
     from .runner.model_runner import ModelRunner  # torch: takes a second, and is a phase of its own
 
     clock.stop()
-    runner = ModelRunner(resolved, phase=phase)
+    runner = ModelRunner(resolved, phase, processors)
     runner.warm_up()
     info = runner.info()
-    info = replace(info, phases={**clock.seconds, **info.phases})
-    return EngineCore(Scheduler(scheduler_settings(resolved)), runner, info)
+    return EngineCore(
+        scheduler,
+        runner,
+        replace(info, phases={**clock.seconds, **info.phases}),
+        async_scheduling=resolved.scheduler.async_scheduling,
+        processor_pattern=resolved.model.logits_processor_pattern,
+    )
+
+
+def _scheduler(resolved: Resolved) -> SchedulerInterface:
+    settings, path = scheduler_settings(resolved), resolved.scheduler.scheduler_cls
+    if path == "auto":
+        return Scheduler(settings)
+    named: SchedulerInterface = make(path, import_class(path, MEMBERS), settings)
+    return named
 
 
 def _spin_little() -> None:

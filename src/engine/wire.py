@@ -195,6 +195,8 @@ def _write_submit(message: Submit) -> list[Any]:
         for name in _SAMPLING_FIELDS
         if (value := getattr(request.sampling, name)) != getattr(_SAMPLING_DEFAULTS, name)
     }
+    if request.sampling.logits_processors:
+        sampling["logits_processors"] = [asdict(call) for call in request.sampling.logits_processors]
     prompt = _int_bytes(request.prompt_token_ids)
     return [message.handle, request.request_id, prompt, sampling, request.priority, request.cache_salt]
 

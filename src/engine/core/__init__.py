@@ -1,7 +1,8 @@
 """The scheduler and what it stands on: pure Python and numpy; no torch, no clock, no threads."""
 
+from .interface import SchedulerInterface
 from .scheduler import Scheduler
 from .settings import SchedulerSettings
 from .step_plan import Admission, StepPlan, StepResult
 
-__all__ = ["Admission", "Scheduler", "SchedulerSettings", "StepPlan", "StepResult"]
+__all__ = ["Admission", "Scheduler", "SchedulerInterface", "SchedulerSettings", "StepPlan", "StepResult"]

@@ -582,6 +582,10 @@ class Scheduler:
 
     def _append_tokens(self, flight: _StepInFlight, result: StepResult) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
+        for row, error in result.errors.items():
+            if flight.requests[row].finish_reason is None:
+                self._end(flight.requests[row], FinishReason.ERROR)
+                outputs.append(self._last_output(flight.requests[row], error))
         for request, token_id in zip(flight.requests, result.token_ids.tolist(), strict=True):
             if token_id < 0 or request.finish_reason is not None:
                 continue  # not drawn, or drawn for a sequence that has ended meanwhile

@@ -71,3 +71,4 @@ class StepResult:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # row -> of the drawn token
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     # row -> for the prompt tokens at positions num_computed + 1 ... of this step's chunk
+    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request, and no other, cannot go on

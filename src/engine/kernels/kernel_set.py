@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...config.cpu_features import (
+    EAGER,
     STAGES,
     NoKernels,
     choose_level,
@@ -61,15 +62,23 @@ class KernelSet:
 
 
 def select_kernels(
-    device: torch.device | str, dtype: torch.dtype, head_dim: int, features: str | None = None
+    device: torch.device | str,
+    dtype: torch.dtype,
+    head_dim: int,
+    features: str | None = None,
+    *,
+    kv_dtype: torch.dtype | None = None,
+    is_eager: bool = False,
 ) -> KernelSet:
     """Chooses an implementation for every op. On a CPU this builds the C++ library if no cache holds it.
 
     Args:
         device: where the model runs.
-        dtype: of weights, activations and KV cache.
+        dtype: of weights and activations.
         head_dim: numbers per attention head.
         features: `auto`, a level of config/cpu_features.py, or `torch`; None for what STOKER_CPU_FEATURES says.
+        kv_dtype: of keys and values; None for `dtype`.
+        is_eager: torch's operations alone, whatever there is.
     Returns:
         The set; its table names the choice and the reason for every stage.
 
@@ -78,21 +87,26 @@ def select_kernels(
     device = torch.device(device)
     if device.type != "cpu":
         return KernelSet(table=dict.fromkeys(STAGES, f"torch: the only kernels for {device.type}"))
+    kv_dtype = kv_dtype or dtype
     try:
+        if is_eager:
+            raise NoKernels(EAGER)
         level, reason = choose_level(features or wanted_level(), this_cpu())
-        stage_table("", _name(dtype), head_dim)  # before a compiler runs for nothing
+        stage_table("", _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
         library = load_library(level)
     except NoKernels as error:
         return KernelSet(table=dict.fromkeys(STAGES, f"torch: {error}"))
     if library.build_seconds is not None:
         reason += f", built in {library.build_seconds:.1f} s"
-    return cpu_kernels(library, dtype, head_dim, f"c++ {level.name}: {reason}")
+    return cpu_kernels(library, dtype, head_dim, kv_dtype, f"c++ {level.name}: {reason}")
 
 
-def cpu_kernels(library: CpuLibrary, dtype: torch.dtype, head_dim: int, chosen: str) -> KernelSet:
+def cpu_kernels(
+    library: CpuLibrary, dtype: torch.dtype, head_dim: int, kv_dtype: torch.dtype, chosen: str
+) -> KernelSet:
     """The library's ops, and torch's where it has none for these shapes. chosen: what the table says of the library."""
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
-    if not takes_heads(head_dim):
+    if kv_dtype != dtype or not takes_heads(head_dim):
         rope, attention = rope_and_store_reference, paged_attention_reference
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
@@ -107,7 +121,7 @@ def cpu_kernels(library: CpuLibrary, dtype: torch.dtype, head_dim: int, chosen: 
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         set_num_threads=_set_num_threads(library),
-        table=stage_table(chosen, _name(dtype), head_dim),
+        table=stage_table(chosen, _name(dtype), head_dim, _name(kv_dtype)),
     )
 
 

@@ -67,7 +67,7 @@ def paged_attention_reference(
         blocks = step.block_tables[row, first_block : -(-context_len // block_size)]
         base = first_block * block_size
         keys, values = (
-            cache[blocks].transpose(0, 1).reshape(num_kv_heads, -1, head_dim)[None, :, : context_len - base]
+            cache[blocks].to(q.dtype).transpose(0, 1).reshape(num_kv_heads, -1, head_dim)[None, :, : context_len - base]
             for cache in (k_cache, v_cache)
         )
         key_positions = torch.arange(base, context_len, device=q.device)

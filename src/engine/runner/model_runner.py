@@ -6,7 +6,7 @@ forward pass, the draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from ..api import EngineInfo, SamplingParams, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
 from ..kernels import select_kernels
 from ..models.registry import model_class
+from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
@@ -29,9 +30,15 @@ _LOGIT_ROWS = 128  # rows of logits held at once: 78 MB in float32 for a vocabul
 
 
 class ModelRunner:
-    def __init__(self, resolved: Resolved, phase: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        resolved: Resolved,
+        phase: Callable[[str], None] | None = None,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
         """Loads the model and reserves the KV cache.
 
+        processors: change the logits of all requests.
         phase: is told the name of each start-up phase as it begins.
         Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that cannot be had.
         """
@@ -41,7 +48,10 @@ class ModelRunner:
         self._device = torch.device(resolved.device.device)
         self._dtype = getattr(torch, resolved.model.dtype)
         self._phases.start("kernels")
-        self._kernels = select_kernels(self._device, self._dtype, facts.head_dim)
+        kv_dtype = getattr(torch, resolved.cache.kv_cache_dtype)
+        self._kernels = select_kernels(
+            self._device, self._dtype, facts.head_dim, kv_dtype=kv_dtype, is_eager=resolved.model.enforce_eager
+        )
         self._kernels.set_num_threads(resolved.device.num_threads)
         self._phases.start("weights")
         model_len = resolved.model.max_model_len
@@ -51,11 +61,12 @@ class ModelRunner:
         self._phases.start("kv cache")
         block_size = resolved.cache.block_size
         self._cache = KVCache(
-            facts.num_layers, resolved.num_kv_blocks, facts.num_kv_heads, block_size, facts.head_dim, self._dtype
+            facts.num_layers, resolved.num_kv_blocks, facts.num_kv_heads, block_size, facts.head_dim, kv_dtype
         )
         sampling = SamplingTable(scheduler.max_num_seqs, facts.vocab_size, facts.eos_token_ids)
         self._slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
-        self._sampler = Sampler(sampling, self._kernels)
+        self._sampler = Sampler(sampling, self._kernels, processors, resolved.model.logprobs_mode)
+        self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
         self._phases.stop()
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -80,6 +91,7 @@ class ModelRunner:
         """rows: the batch indices of hidden and residual, ascending."""
         token_ids: Int32 = np.full(plan.num_rows, -1, np.int32)
         logprobs: dict[int, TokenLogprobs] = {}
+        errors: dict[int, str] = {}
         at = np.searchsorted(rows, wanted.sampled)
         for start in range(0, len(at), _LOGIT_ROWS):
             part = slice(start, start + _LOGIT_ROWS)
@@ -91,7 +103,8 @@ class ModelRunner:
             self._slots.append(slots, drawn.token_ids)
             token_ids[plan_rows] = drawn.token_ids
             logprobs.update((int(plan_rows[row]), found) for row, found in drawn.logprobs.items())
-        return StepResult(token_ids, logprobs)
+            errors.update((int(plan_rows[row]), error) for row, error in drawn.errors.items())
+        return StepResult(token_ids, logprobs, errors=errors)
 
     def _prompt_logprobs(
         self, plan: StepPlan, wanted: LogitTokens, rows: Int64, hidden: torch.Tensor, residual: torch.Tensor
@@ -107,7 +120,9 @@ class ModelRunner:
             next_ids = torch.from_numpy(self._slots.token_ids[slots, positions + 1].astype(np.int64))
             logits = self._logits(hidden, residual, at[part])
             counts = self._slots.sampling.num_prompt_logprobs[slots].tolist()
-            entries = token_logprobs(logits, next_ids.to(self._device), counts, self._kernels)
+            entries = token_logprobs(
+                logits, next_ids.to(self._device), counts, self._kernels, normalise=self._normalises_logprobs
+            )
             for row, entry in zip(plan_rows.tolist(), entries, strict=True):
                 found.setdefault(row, []).append(entry)
         return found

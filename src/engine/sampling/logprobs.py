@@ -1,4 +1,4 @@
-"""Log-probabilities of drawn and of prompt tokens, from the model's raw logits."""
+"""Log-probabilities of drawn and of prompt tokens, or the logits themselves where the deployment shows those."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from ..kernels import KernelSet
 
 
 def token_logprobs(
-    logits: torch.Tensor, token_ids: torch.Tensor, counts: list[int], kernels: KernelSet
+    logits: torch.Tensor, token_ids: torch.Tensor, counts: list[int], kernels: KernelSet, *, normalise: bool = True
 ) -> list[TokenLogprobs]:
     """What `logprobs` asks for, row by row.
 
     Args:
-        logits: [R, V] in any float type, before penalties, bias and temperature.
+        logits: [R, V] in any float type: the model's own, or those that tokens are drawn from.
         token_ids: [R] int64, the token at each row's position.
         counts: for each row, how many of the best tokens follow the token itself.
+        normalise: give log-probabilities; else logits as they are.
     """
-    rows = len(counts)
-    ones, zeros = logits.new_ones(rows, dtype=torch.float32), logits.new_zeros(rows, dtype=torch.float32)
-    largest, mass = kernels.softmax_mass(logits, ones, zeros)
-    normaliser = (largest + mass.log())[:, None]
+    normaliser = logits.new_zeros(len(counts), 1, dtype=torch.float32)
+    if normalise:
+        largest, mass = kernels.softmax_mass(logits, torch.ones_like(normaliser[:, 0]), normaliser[:, 0])
+        normaliser = (largest + mass.log())[:, None]
     own = logits.gather(1, token_ids[:, None]).float()
     ranks = (kernels.count_above(logits, own[:, 0].contiguous()) + 1).tolist()
     own_ids, own_logprobs = token_ids.tolist(), (own - normaliser).squeeze(1).tolist()

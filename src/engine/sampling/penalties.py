@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .sampling_table import SamplingTable
+from .sampling_table import SamplingTable, Slots
 
-Slots = npt.NDArray[np.int32]
 Lengths = npt.NDArray[np.int64]
 
 

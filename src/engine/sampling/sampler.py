@@ -7,7 +7,10 @@ mates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +19,15 @@ import torch
 from ..api import TokenLogprobs
 from ..kernels import KernelSet
 from ..kernels.noise import exponential_noise, row_keys
+from .logits_processor import LogitsProcessor, Rows, apply
 from .logprobs import token_logprobs
 from .penalties import apply_bias, apply_penalties, forbid_early_end
-from .sampling_table import SamplingTable
+from .processed import processed_logits
+from .sampling_table import SamplingTable, Slots
 
-Slots = npt.NDArray[np.int32]
+LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 Int64 = npt.NDArray[np.int64]
+logger = logging.getLogger(__name__)
 WINDOW = 256  # candidates looked at first; rows that need more sort the whole vocabulary
 
 
@@ -29,12 +35,26 @@ WINDOW = 256  # candidates looked at first; rows that need more sort the whole v
 class Drawn:
     token_ids: npt.NDArray[np.int32]  # [R]
     logprobs: dict[int, TokenLogprobs]  # row -> of the drawn token, where asked for
+    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request's own processor failed
 
 
 class Sampler:
-    def __init__(self, table: SamplingTable, kernels: KernelSet) -> None:
+    def __init__(
+        self,
+        table: SamplingTable,
+        kernels: KernelSet,
+        processors: Sequence[LogitsProcessor] = (),
+        logprobs_mode: LogprobsMode = "raw_logprobs",
+    ) -> None:
+        """
+        processors: installed for all requests.
+        logprobs_mode: what is shown where a request asks for log-probabilities.
+        """
         self.table = table
         self._kernels = kernels
+        self._processors = processors
+        self._shows_processed = logprobs_mode.startswith("processed")
+        self._normalises = logprobs_mode.endswith("logprobs")
 
     def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Drawn:
         """Draws and counts one token per row.
@@ -44,11 +64,19 @@ class Sampler:
             slots: [R], where the parameters are.
             lengths: [R] tokens known of each sequence, which is the position of the drawn one.
             token_table: [num_slots, max_model_len] those tokens' ids, by slot.
+
+        Raises what an installed logits processor raises.
         """
         table, raw = self.table, logits
-        is_held = lengths < table.end_allowed_at[slots]
-        if (table.has_bias[slots] | table.has_penalties[slots] | is_held).any():
+        errors: dict[int, str] = {}
+        is_changed = table.has_bias[slots] | table.has_penalties[slots] | table.has_processors[slots]
+        is_changed |= lengths < table.end_allowed_at[slots]
+        if self._processors or is_changed.any():
             logits = raw.float() if raw.dtype != torch.float32 else raw.clone()
+            if self._processors:
+                logits = apply(self._processors, logits, self._rows(slots, lengths, token_table))
+            if table.has_processors[slots].any():
+                errors = self._apply_named(logits, slots, lengths, token_table)
             apply_bias(logits, table, slots)
             apply_penalties(logits, table, slots, lengths, token_table)
             forbid_early_end(logits, table, slots, lengths)
@@ -58,16 +86,41 @@ class Sampler:
             if len(rows):
                 drawn = method(_take(logits, rows), slots[rows], lengths[rows])
                 token_ids[rows] = drawn.cpu().numpy()
+        shown = logits if self._shows_processed else raw
+        logprobs = self._logprobs(shown, slots, token_ids)
         table.record(slots, token_ids)
-        return Drawn(token_ids, self._logprobs(raw, slots, token_ids))
+        return Drawn(token_ids, logprobs, errors)
 
-    def _logprobs(self, raw: torch.Tensor, slots: Slots, token_ids: npt.NDArray[np.int32]) -> dict[int, TokenLogprobs]:
+    def _rows(self, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Rows:
+        return Rows(lengths, self.table.num_prompt_tokens[slots], slots, token_table)
+
+    def _apply_named(
+        self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]
+    ) -> dict[int, str]:
+        """Processors that requests named, each over its own row. One that fails is that request's affair."""
+        errors: dict[int, str] = {}
+        for row in np.flatnonzero(self.table.has_processors[slots]).tolist():
+            part = slice(row, row + 1)
+            rows = self._rows(slots[part], lengths[part], token_table)
+            try:
+                logits[part] = apply(self.table.processors[int(slots[row])], logits[part], rows)
+            except Exception as error:
+                logger.warning("a logits processor that a request named failed", exc_info=error)
+                errors[row] = f"a logits processor of this request failed: {type(error).__name__}: {error}"
+        return errors
+
+    def _logprobs(
+        self, logits: torch.Tensor, slots: Slots, token_ids: npt.NDArray[np.int32]
+    ) -> dict[int, TokenLogprobs]:
         counts = self.table.num_logprobs[slots]
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):
             return {}
-        ids = torch.from_numpy(token_ids[rows].astype(np.int64)).to(raw.device)
-        found = token_logprobs(_take(raw, rows), ids, counts[rows].tolist(), self._kernels)
+        ids = torch.from_numpy(token_ids[rows].astype(np.int64)).to(logits.device)
+        shown = _take(logits, rows)
+        if self._shows_processed:
+            shown = processed_logits(shown.float(), self.table, slots[rows])
+        found = token_logprobs(shown, ids, counts[rows].tolist(), self._kernels, normalise=self._normalises)
         return dict(zip(rows.tolist(), found, strict=True))
 
     def _draw_from_all(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:

@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..api import SamplingParams
+from .logits_processor import LogitsProcessor
+from .named_processors import make_named
 
+Slots = npt.NDArray[np.int32]  # [R] the slot of each row
 _PENALTIES_OFF = (0.0, 0.0, 1.0)
 
 
@@ -35,6 +38,9 @@ class SamplingTable:
         self.has_bias = np.zeros(num_slots, bool)
         self.bias: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]] = {}  # slot -> ids, values
         self.ending_ids: dict[int, npt.NDArray[np.int64]] = {}  # slot -> eos and stop ids, where min_tokens needs them
+        self.num_prompt_tokens = np.zeros(num_slots, np.int64)
+        self.has_processors = np.zeros(num_slots, bool)
+        self.processors: dict[int, list[LogitsProcessor]] = {}  # slot -> those that its request named
         # Generated tokens by (slot, token id). Zero pages cost nothing until a slot with penalties touches its row.
         self.counts = np.zeros((num_slots, vocab_size), np.int32)
 
@@ -57,6 +63,10 @@ class SamplingTable:
             ids = np.fromiter(sampling.logit_bias.keys(), np.int64, len(sampling.logit_bias))
             values = np.fromiter(sampling.logit_bias.values(), np.float32, len(sampling.logit_bias))
             self.bias[slot] = ids, values
+        self.num_prompt_tokens[slot] = num_prompt_tokens
+        self.has_processors[slot] = bool(sampling.logits_processors)
+        if sampling.logits_processors:
+            self.processors[slot] = [make_named(call) for call in sampling.logits_processors]
         self.end_allowed_at[slot] = num_prompt_tokens + sampling.min_tokens
         if sampling.min_tokens:
             ending = sorted({*self._eos_token_ids, *sampling.stop_token_ids})
@@ -73,6 +83,7 @@ class SamplingTable:
         """Gives back what a sequence held besides its numbers in the columns."""
         self.bias.pop(slot, None)
         self.ending_ids.pop(slot, None)
+        self.processors.pop(slot, None)
 
     def record(self, slots: npt.NDArray[np.int32], token_ids: npt.NDArray[np.int32]) -> None:
         """Counts the drawn tokens of the slots that have penalties. Each slot at most once."""

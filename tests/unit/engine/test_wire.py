@@ -17,6 +17,7 @@ from stoker.engine.api import (
     EngineRequest,
     EngineStats,
     FinishReason,
+    ProcessorCall,
     SamplingParams,
     TokenLogprobs,
 )
@@ -69,6 +70,7 @@ def test_a_request_arrives_with_every_parameter():
         stop_token_ids=(4,),
         logprobs=0,
         ignore_eos=True,
+        logits_processors=(ProcessorCall("a.b:C", (1, "x", [2.5]), {"k": {"n": None}}), ProcessorCall("a.f")),
     )
     request = EngineRequest(
         request_id="r-1", prompt_token_ids=[0, 7, 2**31 - 1], sampling=sampling, priority=-3, cache_salt="s"

@@ -24,7 +24,9 @@ _BY_NAME = {level.name: level for level in runnable_levels()}
 
 
 def kernels_of(name: str, dtype: torch.dtype, head_dim: int = 64, threads: int = 1) -> KernelSet:
-    kernels = KernelSet() if name == "torch" else cpu_kernels(load_library(_BY_NAME[name]), dtype, head_dim, name)
+    kernels = (
+        KernelSet() if name == "torch" else cpu_kernels(load_library(_BY_NAME[name]), dtype, head_dim, dtype, name)
+    )
     kernels.set_num_threads(threads)
     return kernels
 
