@@ -211,6 +211,17 @@ def init(
 
 
 @app.command()
+def migrate(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],
+    write: Annotated[bool, typer.Option("--write", help="Change the file; else only show what would change.")] = False,
+) -> None:
+    """Rewrite deprecated names in a deployment file."""
+    from .migrate import run
+
+    _exit(run(file, write=write))
+
+
+@app.command()
 def render(
     form: Annotated[str, typer.Argument(metavar="k8s|compose|systemd", help="Who runs the deployment.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],

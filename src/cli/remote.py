@@ -30,10 +30,14 @@ class Remote:
         self._connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._api_key = api_key or os.environ.get(KEY_VARIABLE)
 
+    def read(self, path: str) -> dict[str, Any]:
+        """What a GET answers. Raises RemoteError."""
+        with self._request("GET", path, None) as response:
+            return _json(response.read())
+
     def first_model(self) -> str:
         """The first one the server lists."""
-        with self._request("GET", "/models", None) as response:
-            models = _json(response.read()).get("data") or []
+        models = self.read("/models").get("data") or []
         if not models:
             raise RemoteError(f"{self._url} serves no model")
         return str(models[0]["id"])

@@ -1,0 +1,139 @@
+"""The table that completion reads: verbs, flags, values, topics. Built from the declarations and kept in the cache.
+
+Building it takes as long as importing all declarations; a TAB must not. The cache is found by the state of the files
+it was made from, so a new release, or a new option, makes a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from pathlib import Path
+
+from .completion_words import Table
+
+_PACKAGE = Path(__file__).parent.parent
+_MADE_FROM = ("cli", "config", "config/schema", "config/presets", "config/resolve/rule_tables")
+_CHOICES = re.compile(r"((?:[\w-]+, )+[\w-]+ or [\w-]+|[\w-]+ or [\w-]+)(?:\.|$)")
+
+
+def read_table() -> Table:
+    """From the cache if it is there and fresh, else built, and kept if that is possible."""
+    cache = _cache_file()
+    if cache is not None:
+        with contextlib.suppress(OSError, ValueError):
+            table = json.loads(cache.read_text("utf-8"))
+            if isinstance(table, dict) and table.get("state") == _state():
+                return table
+    table = {"state": _state(), **build_table()}
+    if cache is not None:
+        from .files import write_whole
+
+        with contextlib.suppress(OSError):
+            cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(cache, json.dumps(table))
+    return table
+
+
+def _cache_file() -> Path | None:
+    root = os.environ.get("XDG_CACHE_HOME")
+    home = os.environ.get("HOME")
+    if not root and not home:
+        return None
+    return Path(root or os.path.join(str(home), ".cache")) / "stoker" / "completion.json"
+
+
+def _state() -> list[str]:
+    """Where this program is and when its declarations were last changed."""
+    newest = 0
+    for folder in _MADE_FROM:
+        with os.scandir(_PACKAGE / folder) as entries:
+            newest = max([newest, *(entry.stat().st_mtime_ns for entry in entries if entry.is_file())])
+    return [str(_PACKAGE), str(newest)]
+
+
+def build_table() -> Table:
+    """Everything that can be completed."""
+    from ..config.codes import CODES
+    from ..config.explain import all_rules
+    from ..config.schema.options import options, sections
+    from ..config.source.presets import preset_names
+    from .app import overriding_verbs, verbs
+
+    live = {path: option for path, option in options().items() if option.status == "effective"}
+    named = {path: _sentence(option.description) for path, option in live.items() if option.section}
+    parts = {name: _sentence(section.__doc__ or "") for name, section in sections().items()}
+    table: Table = {
+        "options": {
+            path: {
+                "help": _sentence(option.description),
+                "values": _option_values(path, option, preset_names()),
+                "files": option.path_kind is not None,
+                "is_switch": option.kind == "flag",
+            }
+            for path, option in live.items()
+        },
+        "flags": {flag: path for path, option in live.items() for flag in option.flags},
+        "paths": {**parts, **named},
+        "models": ["builtin:tiny"],
+        "topics": {
+            **dict.fromkeys(("options", "rules", "codes"), "a list"),
+            **dict.fromkeys(("presets", *preset_names()), "preset"),
+            **parts,
+            **named,
+            **{option.flags[0]: _sentence(option.description) for option in live.values() if option.flags},
+            **{name: rule.title for name, rule in all_rules().items()},
+            **{name: code.title for name, code in CODES.items()},
+        },
+    }
+    overriding = overriding_verbs()
+    table["verbs"] = {
+        name: _verb(name, command, name in overriding, preset_names())
+        for name, command in verbs().items()
+        if not command.hidden
+    }
+    return table
+
+
+def _option_values(path: str, option, presets) -> list[str]:  # type: ignore[no-untyped-def]
+    if path == "preset":
+        return list(presets)
+    if path == "model.model":
+        return ["builtin:tiny"]
+    if option.kind == "flag":
+        return ["true", "false"]
+    return [str(choice) for choice in option.choices]
+
+
+def _verb(name: str, command, takes_overrides: bool, presets) -> Table:  # type: ignore[no-untyped-def]
+    flags: Table = {"--help": {"help": "Show this message and end.", "values": [], "files": False, "is_switch": True}}
+    arguments = []
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            kind = (parameter.metavar or parameter.name or "").strip("[]").rstrip(".").upper()
+            kind = parameter.metavar.strip("[]") if parameter.metavar and "|" in parameter.metavar else kind
+            arguments.append({"kind": kind, "is_many": parameter.nargs == -1})
+            continue
+        for flag in (*parameter.opts, *parameter.secondary_opts):
+            said = parameter.help or ""
+            choices = _CHOICES.match(said)
+            flags[flag] = {
+                "help": _sentence(said),
+                "values": list(presets) if flag == "--preset" else re.split(", | or ", choices[1]) if choices else [],
+                "files": parameter.metavar == "FILE" or flag == "--model",
+                "is_switch": parameter.is_flag,
+            }
+    return {
+        "help": _sentence(command.help or ""),
+        "flags": flags,
+        "arguments": arguments,
+        "overrides": takes_overrides,
+        "topics": name == "explain",
+    }
+
+
+def _sentence(text: str) -> str:
+    """The first sentence, on one line."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")

@@ -1,0 +1,18 @@
+"""Telling systemd that the service is ready (`Type=notify`): one datagram to the socket that it names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+
+
+def tell_ready(env: Mapping[str, str] = os.environ) -> None:
+    """Nothing happens where nobody asked, or where nobody listens any more."""
+    address = env.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect(address.replace("@", "\0", 1) if address[0] == "@" else address)
+        sock.sendall(b"READY=1")

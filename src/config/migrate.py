@@ -1,0 +1,257 @@
+"""A manifest with deprecated names rewritten into what they are called today; everything else stays as it is.
+
+The text is edited, not written anew: comments, order, quotes, anchors and blanks are the author's. One option is
+rewritten at a time and the text read again, so that every place is a place in the text at hand. In the end both texts
+are read, and what cannot be shown to mean the same is not handed out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .diagnostics import Diagnostic, Label
+from .effective import as_yaml_value
+from .origin import Layer
+from .schema.options import Option, options
+from .source.check import check, problems
+from .source.deprecated import modernise
+from .source.files import fill_in
+from .source.keys import known_part
+from .source.node import Node, Tree
+from .source.text import SourceText, Span
+from .source.yaml import lines_of, parse
+
+_BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
+_REST = re.compile(r"[ \t]*(#[^\n\r]*)?")
+
+
+@dataclass(slots=True)
+class Migrated:
+    """`text` is the new manifest; `left` tells what has to be done by hand; `renamed` are lines such as `a -> b`."""
+
+    text: str
+    renamed: list[str] = field(default_factory=list)
+    left: list[Diagnostic] = field(default_factory=list)
+
+
+class _ByHand(Exception):
+    """This one cannot be rewritten; the message says why."""
+
+
+def migrate(text: str, name: str, env: Mapping[str, str]) -> Migrated:
+    """Rewrite what can be rewritten. Raises ConfigError for a text that is no manifest.
+
+    name: of the file, for messages. env: for `${...}` in the values of deprecated options.
+    """
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    done = Migrated(text.removeprefix(mark))
+    skipped: set[str] = set()
+    while True:
+        page = _Page(done.text, name, env)
+        found = next((option for option in page.deprecated() if option.path not in skipped), None)
+        if found is None:
+            break
+        try:
+            new, became = page.rewritten(found)
+            if _meaning(new, name, env) != _meaning(done.text, name, env):
+                raise _ByHand("it stands where it cannot be moved without changing something else")
+        except _ByHand as reason:
+            skipped.add(found.path)
+            done.left.append(page.finding(found, str(reason)))
+            continue
+        done.text = new
+        done.renamed.append(f"{found.path} -> {', '.join(became) or '(removed)'}")
+    done.text = mark + done.text
+    return done
+
+
+def _meaning(text: str, name: str, env: Mapping[str, str]) -> Any:
+    tree = _Page(text, name, env).tree
+    modernise(tree, env, [])
+    return {key: plain for key, node in tree.items() if (plain := node.plain()) not in ({}, None)}
+
+
+class _Page:
+    """One text of a manifest, read, with edits that give another one."""
+
+    def __init__(self, text: str, name: str, env: Mapping[str, str]) -> None:
+        self._text = text
+        self._env = env
+        self._source = SourceText(Layer.FILE, name, lines_of(text))
+        self._starts = [0, *(match.end() for match in _BREAK.finditer(text))]
+        self._newline = "\r\n" if "\r\n" in text else "\n"
+        found: list[Diagnostic] = []
+        self._root = parse(text, self._source, found)
+        self.tree: Tree = {}
+        if self._root is not None and isinstance(self._root.value, dict):
+            self.tree = known_part(self._root, found)
+            seen: set[int] = set()
+            for node in self.tree.values():
+                fill_in(node, env, seen)
+
+    def deprecated(self) -> list[Option]:
+        """Deprecated options that are written here."""
+        return [option for option in options().values() if option.status == "deprecated" and self._entry(option)]
+
+    def _entry(self, option: Option) -> Node | None:
+        home = self.tree.get(option.section)
+        return home.value.get(option.name) if home is not None and isinstance(home.value, dict) else None
+
+    def finding(self, option: Option, why: str) -> Diagnostic:
+        node = self._entry(option)
+        assert node is not None
+        return Diagnostic(
+            code="C123",
+            message=f"`{option.path}` has to be rewritten by hand: {why}",
+            path=option.path,
+            labels=(Label(node.key or node.span, option.reason),),
+            suggestions=option.replaced_by,
+        )
+
+    def rewritten(self, option: Option) -> tuple[str, list[str]]:
+        """The text without the option, and with what stands for it. Raises _ByHand."""
+        node = self._entry(option)
+        assert node is not None
+        assert node.key is not None
+        values, is_same = self._values(option, node)
+        paths = list(values)
+        written = self._slice(self._offset(node.span), self._end(node))
+        if is_same and paths[0].rpartition(".")[0] == option.section and self._find(paths[0]) is None:
+            start = self._offset(node.key)
+            key = re.compile(r"""["']?""" + re.escape(option.name) + r"""["']?""").match(self._text, start)
+            if key is None:
+                raise _ByHand("its key is not written plainly")
+            return self._edited((start, key.end(), options()[paths[0]].name)), paths
+        if is_same and not self._is_flow(node) and isinstance(node.value, dict | list):
+            raise _ByHand("its value takes several lines")
+        edits = [self._removed(option, node)]
+        new = {path: written if is_same else as_yaml_value(value) for path, value in values.items()}
+        for path, text in new.items():
+            known = self._find(path)
+            if known is None:
+                edits.append(self._added(path, text, option.section))
+            elif not is_same and known.plain() != values[path]:
+                raise _ByHand(f"`{path}` is written too and says something else")
+        return self._edited(*edits), paths
+
+    def _values(self, option: Option, node: Node) -> tuple[Mapping[str, Any], bool]:
+        """What the option means today, and whether that is one path with the value as it is written."""
+        if node.is_null:
+            return {}, False
+        if problems(node):
+            raise _ByHand("a variable in its value is not set here")
+        found: list[Diagnostic] = []
+        value = check(option, node, self._env, found)
+        if found:
+            raise _ByHand(found[0].message)
+        try:
+            values = option.becomes(value)
+        except ValueError as error:
+            raise _ByHand(str(error)) from None
+        is_same = len(values) == 1 and next(iter(values.values())) is value
+        if not is_same and values and "${" in self._slice(self._offset(node.span), self._end(node)):
+            raise _ByHand("its value is made from a variable")
+        return values, is_same
+
+    def _find(self, path: str) -> Node | None:
+        section, name, *keys = path.split(".")
+        node = self.tree.get(section)
+        for key in (name, *keys):
+            node = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
+        return node
+
+    def _removed(self, option: Option, node: Node) -> tuple[int, int, str]:
+        home = self.tree[option.section]
+        assert node.key is not None
+        start, end = self._offset(node.key), self._end(node)
+        if home.anchor is not None or not self._offset(home.span) <= start < self._end(home):
+            raise _ByHand("it stands in a mapping that is used in several places")
+        if self._is_flow(home):
+            after = re.compile(r"\s*,\s*").match(self._text, end)
+            if after is not None:
+                return start, after.end(), ""
+            before = re.compile(r",\s*$").search(self._text, 0, start)
+            return (before.start() if before else start), end, ""
+        first, last = self._starts[node.key.line - 1], self._line_end(end)
+        if self._text[first:start].strip() or not _REST.fullmatch(self._text, end, self._before_break(last)):
+            raise _ByHand("something else stands on its line")
+        return first, last, ""
+
+    def _added(self, path: str, text: str, beside: str) -> tuple[int, int, str]:
+        """An edit that writes a value at a path: into the mapping that is there, or into a section of its own."""
+        section, name, *keys = path.split(".")
+        home = self.tree.get(section)
+        inner = self._find(f"{section}.{name}") if keys else None
+        if inner is not None and isinstance(inner.value, dict) and len(keys) == 1:
+            return self._into(inner, f"{keys[0]}: {text}")
+        for key in reversed(keys):
+            text = f"{{{key}: {text}}}"
+        if home is not None and isinstance(home.value, dict):
+            return self._into(home, f"{name}: {text}")
+        assert self._root is not None
+        if self._is_flow(self._root):
+            return self._into(self._root, f"{section}: {{{name}: {text}}}")
+        at = self._line_end(self._end(self.tree[beside]))
+        if home is not None:
+            raise _ByHand(f"`{section}` holds no keys")
+        return at, at, f"{self._break_before(at)}{section}:{self._newline}  {name}: {text}{self._newline}"
+
+    def _into(self, home: Node, entry: str) -> tuple[int, int, str]:
+        if home.anchor is not None:
+            raise _ByHand("what stands for it belongs in a mapping that is used in several places")
+        assert isinstance(home.value, dict)
+        if self._is_flow(home):
+            at = self._end(home) - 1
+            while self._text[at - 1] in " \t":
+                at -= 1
+            return at, at, f", {entry}" if home.value else entry
+        last = max(home.value.values(), key=self._end)
+        assert last.key is not None
+        at = self._line_end(self._end(last))
+        indent = " " * (min(child.key.column for child in home.value.values() if child.key) - 1)
+        return at, at, f"{self._break_before(at)}{indent}{entry}{self._newline}"
+
+    def _break_before(self, at: int) -> str:
+        """A line break for a text whose last line has none."""
+        return "" if at in self._starts else self._newline
+
+    def _edited(self, *edits: tuple[int, int, str]) -> str:
+        text = self._text
+        for start, end, new in sorted(edits, reverse=True):
+            text = text[:start] + new + text[end:]
+        return text
+
+    def _slice(self, start: int, end: int) -> str:
+        return self._text[start:end]
+
+    def _offset(self, span: Span) -> int:
+        return self._starts[span.line - 1] + span.column - 1
+
+    def _is_flow(self, node: Node) -> bool:
+        return self._text[self._offset(node.span) : self._offset(node.span) + 1] in ("{", "[")
+
+    def _end(self, node: Node) -> int:
+        """Where a value ends; what PyYAML calls the end of a block is where the next thing begins."""
+        span = node.span
+        end = self._starts[span.end_line - 1] + span.end_column - 1
+        if node.anchor is not None or self._is_flow(node):
+            return end
+        if isinstance(node.value, dict | list):
+            children = node.value.values() if isinstance(node.value, dict) else node.value
+            return max(self._end(child) for child in children) if node.value else end
+        while end > self._offset(span) and self._text[end - 1] in " \t\r\n":
+            end -= 1
+        return end
+
+    def _line_end(self, offset: int) -> int:
+        """Where the next line starts; the end of the text on the last line."""
+        match = _BREAK.search(self._text, offset)
+        return match.end() if match else len(self._text)
+
+    def _before_break(self, line_end: int) -> int:
+        while line_end and self._text[line_end - 1] in "\r\n":
+            line_end -= 1
+        return line_end

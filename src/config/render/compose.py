@@ -1,0 +1,109 @@
+"""A deployment as a compose file with one service. Paths in it are relative to the manifest's folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .k8s import CACHE, HOST, USER, Wanted
+from .luggage import Carried, Luggage
+from .text import Noted, comments, document
+
+_PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:{port}/readyz', timeout=3)"
+_TLS_PROBE = (
+    "import ssl, urllib.request as u; "
+    "u.urlopen('https://127.0.0.1:{port}/readyz', timeout=3, context=ssl._create_unverified_context())"
+)
+_SOCKET_PROBE = "import socket; socket.create_connection(('127.0.0.1', {port}), 3)"
+
+
+def compose(luggage: Luggage, wanted: Wanted) -> str:
+    lines = [
+        f"Rendered from {luggage.manifest.source.name}; render again instead of editing.",
+        f"Keep it beside {luggage.manifest.source.name}: docker compose -f FILE up --wait",
+    ]
+    if luggage.memory_bytes is None:
+        lines += ["The model's files were not here, so no memory limit is set."]
+    record: dict[str, Any] = {
+        "services": {wanted.name: _service(luggage, wanted)},
+        "configs": {entry.key: {"file": luggage.beside(entry.source)} for entry in luggage.files},
+    }
+    if luggage.secret_files:
+        record["secrets"] = {entry.key: {"file": luggage.beside(entry.source)} for entry in luggage.secret_files}
+    record["volumes"] = {"cache": {}}
+    return comments(*lines) + document(record)
+
+
+def _service(luggage: Luggage, wanted: Wanted) -> dict[str, Any]:
+    environment = {
+        "ENGINE__SERVER__HOST": HOST,
+        "HOME": "/tmp",
+        "XDG_CACHE_HOME": CACHE,
+        **{name: value.replace("$", "$$") for name, value in luggage.variables.items()},
+        **{name: f"${{{name}:?set {name}}}" for name in luggage.secret_variables},
+    }
+    service: dict[str, Any] = {
+        "image": wanted.image,
+        "entrypoint": ["engine"],
+        "command": ["up", luggage.manifest.target],
+        "environment": environment,
+        "ports": Noted([_port(luggage, wanted.replicas)], "This machine only; `host_ip: 0.0.0.0` serves the network."),
+        "configs": [_mount(entry) for entry in luggage.files],
+    }
+    if luggage.secret_files:
+        service["secrets"] = [_mount(entry) for entry in luggage.secret_files]
+    service |= {
+        "volumes": _volumes(luggage),
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", _probe(luggage)],
+            "interval": "10s",
+            "timeout": "5s",
+            "retries": 3,
+            "start_period": Noted("1h", "Time to fetch and load the model; no failure counts before."),
+        },
+        "stop_grace_period": Noted(
+            f"{luggage.grace_s}s", "server.drain_timeout and a margin: longer than the drain, or requests are killed."
+        ),
+        "restart": "on-failure:5",
+        "user": f"{USER}:{USER}",
+        "read_only": True,
+        "tmpfs": ["/tmp:exec"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "shm_size": "1gb",
+    }
+    if luggage.memory_bytes is not None:
+        service["mem_limit"] = Noted(
+            f"{luggage.memory_bytes >> 20}m",
+            "Weights, KV cache at cache.gpu_memory_utilization, and 1 GiB for the rest.",
+        )
+    if luggage.num_threads is not None:
+        service["cpus"] = Noted(float(luggage.num_threads), "device.num_threads")
+    if wanted.replicas > 1:
+        service["deploy"] = {"replicas": wanted.replicas}
+    return service
+
+
+def _port(luggage: Luggage, replicas: int) -> dict[str, Any]:
+    """Replicas cannot share one port of the host: each is given a free one."""
+    published = {"published": str(luggage.port)} if replicas == 1 else {}
+    return {"target": luggage.port, **published, "host_ip": "127.0.0.1", "protocol": "tcp"}
+
+
+def _mount(entry: Carried) -> dict[str, Any]:
+    return {"source": entry.key, "target": entry.target}
+
+
+def _volumes(luggage: Luggage) -> list[dict[str, Any]]:
+    folders = [
+        {"type": "bind", "source": luggage.beside(folder.source), "target": folder.target, "read_only": True}
+        for folder in luggage.folders
+    ]
+    return [*folders, {"type": "volume", "source": "cache", "target": CACHE}]
+
+
+def _probe(luggage: Luggage) -> str:
+    if luggage.wants_client_certificate:
+        text = _SOCKET_PROBE
+    else:
+        text = _TLS_PROBE if luggage.has_tls else _PROBE
+    return text.format(port=luggage.port)

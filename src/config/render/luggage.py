@@ -1,0 +1,335 @@
+"""What a deployment needs on another machine: its files, its secrets by name, its variables, its memory.
+
+The manifest travels as it is written. Files it names by a relative path keep their places beside it, so that the paths
+stay true; what cannot travel is refused with what to do instead.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..diagnostics import Diagnostic, Label
+from ..errors import ConfigError
+from ..examine import Report, report_on
+from ..load import Deployment
+from ..origin import Layer
+from ..resolve.resolved import MachineFacts
+from ..schema.options import ENV_PREFIX, Option, options
+from ..source.files import read_files
+from ..source.interpolate import names_only
+from ..source.node import Node
+from ..source.text import SourceText, Span
+from ..source.yaml import lines_of, parse
+
+MAX_FILE_BYTES = 512 << 10  # a ConfigMap and a Secret hold 1 MiB each, all files of the deployment together
+OVERHEAD_BYTES = 1 << 30  # interpreters, libraries, requests under way: 0.4 GiB measured when idle
+MARGIN_S = 10  # after the drain: connections are cut and the process ends within 2 seconds
+_ROUNDED_TO = 256 << 20
+_VARIABLE = re.compile(r"(?<!\$)(?:\$\$)*\$\{([A-Za-z_][A-Za-z0-9_]*)")
+_PRIVATE = frozenset({"server.ssl_keyfile"})  # files that are secrets though their option is a path
+# The machine that is planned for: the same everywhere, so that the same file gives the same bytes.
+NOMINAL_MACHINE = MachineFacts(
+    system="Linux",
+    architecture="x86_64",
+    num_cores=64,
+    total_memory_bytes=1 << 40,
+    available_memory_bytes=1 << 40,
+    cpu_flags=("avx2", "avx512_bf16", "avx512f"),
+)
+
+
+Entry = tuple[str, Path, bool]  # option, file, whether it was written as an absolute path
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """One file that travels. `target` is where the deployment looks for it there."""
+
+    option: str  # empty for manifests
+    source: Path
+    target: str
+    key: str  # its name in a ConfigMap or Secret
+    text: str  # empty for secrets, which are never read
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A directory that an option names, such as a model's."""
+
+    option: str
+    written: str
+    source: Path
+    target: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class Luggage:
+    report: Report
+    deployment: Deployment
+    manifest: Carried
+    files: tuple[Carried, ...]  # the manifest first
+    secret_files: tuple[Carried, ...]
+    folders: tuple[Folder, ...]
+    variables_of: Mapping[str, tuple[str, ...]]  # variables that secrets come from, by option
+    variables: Mapping[str, str]  # others, with the values that they had here
+
+    @property
+    def secret_variables(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for names in self.variables_of.values() for name in names))
+
+    def beside(self, source: Path) -> str:
+        """A file as commands in the manifest's folder name it."""
+        relative = os.path.relpath(source, self.manifest.source.parent)
+        return relative if relative.startswith("../") else f"./{relative}"
+
+    @property
+    def port(self) -> int:
+        return self.deployment.server.port
+
+    @property
+    def grace_s(self) -> int:
+        """How long a supervisor has to wait after its signal: the drain, and a margin for the end."""
+        return math.ceil(self.deployment.server.drain_timeout) + MARGIN_S
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What the deployment needs of a machine; None while the model's files are not here."""
+        plan = self.report.decisions.memory if self.report.decisions else None
+        if plan is None:
+            return None
+        share = self.deployment.cache.gpu_memory_utilization
+        needed = int(plan.total_bytes / share) + OVERHEAD_BYTES
+        return -(-needed // _ROUNDED_TO) * _ROUNDED_TO
+
+    @property
+    def num_threads(self) -> int | None:
+        """Written threads; None where the machine decides."""
+        threads = self.deployment.device.num_threads
+        return threads if isinstance(threads, int) else None
+
+    @property
+    def has_tls(self) -> bool:
+        return getattr(self.deployment.server, "ssl_certfile", None) is not None
+
+    @property
+    def wants_client_certificate(self) -> bool:
+        """Whether a prober without a certificate is turned away."""
+        return self.has_tls and str(getattr(self.deployment.server, "ssl_cert_reqs", 0)) in ("2", "required")
+
+
+def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = None) -> Luggage:
+    """Check the deployment for where it will run, and gather what it needs there. Raises ConfigError.
+
+    Args:
+        home: folder there that holds the manifest and what lies beside it.
+        env: of this process; ENGINE__ variables are left out, since they would be missing there.
+        host: the address that the server will be told to listen on.
+    """
+    written = {name: value for name, value in env.items() if not name.startswith(ENV_PREFIX)}
+    if host is not None:
+        written[options()["server.host"].variable] = host
+    # A secret need not be here: one in the environment is stronger than the file's and is what is checked.
+    stand_ins = {options()[path].variable: "-" for path in _secret_paths(file, written)}
+    report = report_on([file], [], NOMINAL_MACHINE, env={**written, **stand_ins}, is_elsewhere=True)
+    if report.deployment is None or report.errors:
+        raise ConfigError(report.errors)
+    deployment = report.deployment
+    found: list[Diagnostic] = []
+    read = [Path(source.name) for source in deployment.sources if source.layer is Layer.FILE]
+    trees = [_tree(path) for path in read]
+    secret_files, variables_of = _secrets(trees, found)
+    named, folders = _named_files(deployment, found)
+    if deployment.server.port == 0:
+        found.append(_refused("server.port", deployment, "port 0 is another one at each start", "write a port"))
+    if host is not None and deployment.server.uds is not None:
+        fix = "leave it out: a container is reached through its port"
+        found.append(_refused("server.uds", deployment, "no probe and no client outside reaches a Unix socket", fix))
+    manifests = [("", Path(os.path.abspath(path)), False) for path in reversed(read)]
+    packer = _Packer(home, _root([*manifests, *named, *secret_files]), deployment, found)
+    files = [packer.carried(*entry) for entry in [*manifests, *named] if entry[0] not in _PRIVATE]
+    private = [packer.carried(*entry) for entry in [*secret_files, *(e for e in named if e[0] in _PRIVATE)]]
+    if found:
+        raise ConfigError(found)
+    secret = {name for names in variables_of.values() for name in names}
+    names = sorted({name for tree in trees for name in _variables(tree)} - secret)
+    return Luggage(
+        report=report,
+        deployment=deployment,
+        manifest=files[0],
+        files=tuple(dict.fromkeys(files)),
+        secret_files=tuple(dict.fromkeys(private)),
+        folders=tuple(packer.placed(folder) for folder in folders),
+        variables_of={path: tuple(dict.fromkeys(names)) for path, names in variables_of.items()},
+        variables={name: env[name] for name in names if name in env},
+    )
+
+
+class _Packer:
+    """Gives every file its place there, and a name that a ConfigMap takes."""
+
+    def __init__(self, home: str, root: Path, deployment: Deployment, found: list[Diagnostic]) -> None:
+        self._home = home
+        self._root = root
+        self._deployment = deployment
+        self._found = found
+        self._names: dict[str, Path] = {}
+
+    def carried(self, option: str, source: Path, is_absolute: bool) -> Carried:
+        inside = str(source).lstrip("/") if is_absolute else str(source.relative_to(self._root))
+        target = str(source) if is_absolute else f"{self._home}/{inside}"
+        key = re.sub(r"[^A-Za-z0-9._-]", "-", inside.replace("/", "--"))
+        while self._names.setdefault(key, source) != source:
+            key += "-2"
+        is_secret = option in _PRIVATE or (bool(option) and options()[option].is_secret)
+        return Carried(option, source, target, key, "" if is_secret else self._text(source, option))
+
+    def placed(self, folder: Folder) -> Folder:
+        target = str(folder.source)
+        if not Path(folder.written).expanduser().is_absolute():
+            target = os.path.normpath(f"{self._home}/{os.path.relpath(folder.source, self._root)}")
+        return replace(folder, target=target)
+
+    def _text(self, source: Path, option: str) -> str:
+        try:
+            content = source.read_bytes()
+            text = content.decode()
+        except (OSError, UnicodeDecodeError):
+            problem = f"`{source.name}` is no text in UTF-8"
+            self._found.append(_refused(option, self._deployment, problem, "only texts travel"))
+            return ""
+        if len(content) > MAX_FILE_BYTES:
+            problem = f"`{source.name}` is larger than {MAX_FILE_BYTES >> 10} KiB"
+            self._found.append(_refused(option, self._deployment, problem, "shorten it"))
+        return text
+
+
+def _root(entries: list[Entry]) -> Path:
+    """The folder that holds all files named relatively."""
+    return Path(os.path.commonpath([str(source.parent) for _, source, is_absolute in entries if not is_absolute]))
+
+
+def _tree(file: Path) -> Node | None:
+    """A manifest as it is written, `${...}` untouched. It has been read before, so it can be."""
+    content = file.read_text("utf-8-sig")
+    return parse(content, SourceText(Layer.FILE, str(file), lines_of(content), file.parent), [])
+
+
+def _secret_paths(file: Path, env: Mapping[str, str]) -> set[str]:
+    """Secrets that the files set."""
+    return {
+        f"{section}.{name}"
+        for source in read_files([file], env, [])
+        for section, node in source.tree.items()
+        if isinstance(node.value, dict)
+        for name, child in node.value.items()
+        if options()[f"{section}.{name}"].is_secret and any(not scalar.is_null for scalar in child.scalars())
+    }
+
+
+def _leaves(tree: Node | None) -> Iterator[tuple[Option, Node]]:
+    if tree is None or not isinstance(tree.value, dict):
+        return
+    for section, node in tree.value.items():
+        if section in options():
+            yield options()[section], node
+        elif isinstance(node.value, dict):
+            for name, child in node.value.items():
+                option = options().get(f"{section}.{name}")
+                if option is not None:
+                    yield option, child
+
+
+def _variables(tree: Node | None) -> list[str]:
+    return [
+        name
+        for option, node in _leaves(tree)
+        if not option.is_secret
+        for scalar in node.scalars()
+        if isinstance(scalar.value, str)
+        for name in _VARIABLE.findall(scalar.value)
+    ]
+
+
+def _secrets(trees: list[Node | None], found: list[Diagnostic]) -> tuple[list[Entry], dict[str, list[str]]]:
+    """Files and, by option, variables that secrets come from. A secret in plain text is told without showing it."""
+    files: list[Entry] = []
+    variables: dict[str, list[str]] = {}
+    for option, node in (leaf for tree in trees for leaf in _leaves(tree)):
+        if not option.is_secret or node.is_null:
+            continue
+        for item in node.value if isinstance(node.value, list) else [node]:
+            if isinstance(item.value, dict):
+                for kind, child in item.value.items():
+                    if kind == "file":
+                        path = Path(child.text or "").expanduser()
+                        place = Path(os.path.abspath(child.span.source.folder / path))
+                        files.append((option.path, place, path.is_absolute()))
+                    else:
+                        variables.setdefault(option.path, []).append(child.text or "")
+            elif names_only(item.text or ""):
+                variables.setdefault(option.path, []).extend(_VARIABLE.findall(item.text or ""))
+            else:
+                found.append(_plain_secret(option, item))
+    return list(dict.fromkeys(files)), variables
+
+
+def _plain_secret(option: Option, node: Node) -> Diagnostic:
+    for span in (node.span, node.anchor):
+        if span is not None:
+            span.source.hide(span)
+    return Diagnostic(
+        code="C130",
+        message=f"`{option.path}` holds a secret in plain text, which would be copied into what is written",
+        path=option.path,
+        labels=(Label(node.span, f"write {{env: {option.name.upper()}}} or {{file: path}}"),),
+    )
+
+
+def _named_files(deployment: Deployment, found: list[Diagnostic]) -> tuple[list[Entry], list[Folder]]:
+    """Files and folders that options name and that are here."""
+    files: list[Entry] = []
+    folders: list[Folder] = []
+    for path, option in options().items():
+        if option.path_kind is None or deployment.origin(path).layer is not Layer.FILE:
+            continue
+        if path == "load.download_dir":
+            problem, fix = "downloads go where the supervisor keeps the cache", "leave it out"
+            found.append(_refused(path, deployment, problem, fix))
+            continue
+        value = getattr(getattr(deployment.config, option.section), option.name)
+        if not isinstance(value, str) or (option.path_kind == "template" and ("{{" in value or "{%" in value)):
+            continue
+        place = Path(deployment.located(path))
+        is_absolute = Path(value).expanduser().is_absolute()
+        if place.is_file():
+            files.append((path, place, is_absolute))
+        elif place.is_dir() or (option.path_kind == "path" and is_absolute):
+            folders.append(Folder(path, value, Path(os.path.abspath(place)), "", deployment.spans[path]))
+        elif option.path_kind == "path":
+            fix = "write an absolute path, or put the file there"
+            found.append(_refused(path, deployment, f"there is no `{value}` to carry along", fix))
+    return files, folders
+
+
+def _refused(path: str, deployment: Deployment, message: str, fix: str) -> Diagnostic:
+    span = deployment.spans.get(path)
+    return Diagnostic(
+        code="C131",
+        message=f"`{path}` cannot be carried along: {message}" if path else message,
+        path=path or None,
+        labels=(Label(span),) if span is not None else (),
+        fixes=(fix,),
+    )
+
+
+def refused_folder(folder: Folder, why: str, fix: str) -> ConfigError:
+    message = f"`{folder.option}` cannot be carried along: {why}"
+    return ConfigError(
+        [Diagnostic(code="C131", message=message, path=folder.option, labels=(Label(folder.span),), fixes=(fix,))]
+    )

@@ -1,0 +1,136 @@
+"""A deployment as a systemd unit: a user of its own, a drain that is waited for, and nothing it does not need."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..schema.options import options
+from .k8s import Wanted
+from .luggage import Carried, Luggage, refused_folder
+from .text import comments
+
+PROGRAM = "/opt/stoker/bin/engine"
+LOAD_LIMIT = "1h"
+
+
+def home(name: str) -> str:
+    return f"/etc/stoker/{name}"
+
+
+def systemd(luggage: Luggage, wanted: Wanted, program: str = PROGRAM) -> str:
+    """The unit. Raises ConfigError for a folder named relative to a file that is moved."""
+    runtime = f"/run/stoker/{wanted.name}"
+    for folder in luggage.folders:
+        if folder.option == "server.uds":
+            if folder.source.parent != Path(runtime):
+                raise refused_folder(folder, "the unit may write no socket there", f"write {runtime}/NAME.sock")
+        elif folder.target != str(folder.source):
+            raise refused_folder(folder, "the unit reads the file from another folder", "write its absolute path")
+    server = options()["server.drain_timeout"]
+    drain = server.show(luggage.deployment.server.drain_timeout)
+    unit: list[tuple[str, str]] = [
+        ("Description", f"Stoker deployment {wanted.name}"),
+        ("After", "network-online.target"),
+        ("Wants", "network-online.target"),
+    ]
+    service: list[tuple[str, str]] = [
+        ("#", "Ready once requests are answered; an hour to fetch and load the model."),
+        ("Type", "notify"),
+        ("TimeoutStartSec", LOAD_LIMIT),
+        ("ExecStart", f"{program} up {luggage.manifest.target}"),
+        (
+            "#",
+            f"server.drain_timeout {drain} and a margin. The server gets the signal, and ends its engine itself.",
+        ),
+        ("TimeoutStopSec", f"{luggage.grace_s}s"),
+        ("KillMode", "mixed"),
+        ("#", "Wrong options, refused model files and a wrong configuration do not heal."),
+        ("Restart", "on-failure"),
+        ("RestartSec", "5s"),
+        ("RestartPreventExitStatus", "2 3 78"),
+        ("DynamicUser", "yes"),
+        ("CacheDirectory", f"stoker/{wanted.name}"),
+        ("RuntimeDirectory", f"stoker/{wanted.name}"),
+        ("Environment", f"HOME=%C/stoker/{wanted.name} XDG_CACHE_HOME=%C/stoker/{wanted.name}"),
+        *(("Environment", _quoted(f"{name}={value}")) for name, value in luggage.variables.items()),
+        *_secrets(luggage, wanted),
+        *_limits(luggage),
+        *_HARDENED,
+    ]
+    parts = [("Unit", unit), ("Service", service), ("Install", [("WantedBy", "multi-user.target")])]
+    return _head(luggage, wanted) + "\n".join(
+        f"[{name}]\n" + "".join(f"# {value}\n" if key == "#" else f"{key}={value}\n" for key, value in entries)
+        for name, entries in parts
+    )
+
+
+# No MemoryDenyWriteExecute: kernels that are compiled at start are mapped as code.
+_HARDENED = (
+    ("NoNewPrivileges", "yes"),
+    ("ProtectSystem", "strict"),
+    ("ProtectHome", "yes"),
+    ("PrivateTmp", "yes"),
+    ("PrivateDevices", "yes"),
+    ("ProtectKernelTunables", "yes"),
+    ("ProtectKernelModules", "yes"),
+    ("ProtectControlGroups", "yes"),
+    ("ProtectClock", "yes"),
+    ("ProtectHostname", "yes"),
+    ("RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6"),
+    ("RestrictNamespaces", "yes"),
+    ("RestrictSUIDSGID", "yes"),
+    ("LockPersonality", "yes"),
+    ("CapabilityBoundingSet", ""),
+    ("SystemCallFilter", "@system-service"),
+    ("SystemCallErrorNumber", "EPERM"),
+    ("UMask", "0077"),
+)
+
+
+def _head(luggage: Luggage, wanted: Wanted) -> str:
+    unit = f"/etc/systemd/system/stoker-{wanted.name}.service"
+    lines = [f"Rendered from {luggage.manifest.source.name}; render again instead of editing. Install it with:"]
+    lines += [f"  install -D -m 0644 {luggage.beside(entry.source)} {entry.target}" for entry in luggage.files]
+    lines += [f"  install -D -m 0600 {luggage.beside(entry.source)} {entry.target}" for entry in luggage.secret_files]
+    if luggage.secret_variables:
+        names = ", ".join(f"{name}=..." for name in luggage.secret_variables)
+        lines += [f"  install -m 0600 /dev/stdin {home(wanted.name)}/secrets.env    # {names}, a line each"]
+    lines += [f"  install -m 0644 THIS {unit}", f"  systemctl enable --now stoker-{wanted.name}"]
+    return comments(*lines)
+
+
+def _secrets(luggage: Luggage, wanted: Wanted) -> list[tuple[str, str]]:
+    """Files are read by systemd, as root, and handed to the service; an option that names them is told where."""
+    found: list[tuple[str, str]] = []
+    if luggage.secret_variables:
+        found.append(("EnvironmentFile", f"{home(wanted.name)}/secrets.env"))
+    found += [("LoadCredential", f"{entry.key}:{entry.target}") for entry in luggage.secret_files]
+    for path in dict.fromkeys(entry.option for entry in luggage.secret_files):
+        here = [entry for entry in luggage.secret_files if entry.option == path]
+        found.append(("Environment", _quoted(f"{options()[path].variable}={_value(path, here, luggage)}", keep="%d")))
+    return found
+
+
+def _value(path: str, files: list[Carried], luggage: Luggage) -> str:
+    """What the option's variable says instead of the file: the same secrets, where systemd puts them."""
+    if not options()[path].is_secret:
+        return f"%d/{files[0].key}"
+    sources: list[Any] = [{"file": f"%d/{entry.key}"} for entry in files]
+    sources += [{"env": name} for name in luggage.variables_of.get(path, ())]
+    return json.dumps(sources if options()[path].kind == "texts" else sources[0])
+
+
+def _limits(luggage: Luggage) -> list[tuple[str, str]]:
+    limits = []
+    if luggage.memory_bytes is not None:
+        limits.append(("#", "Weights, KV cache at cache.gpu_memory_utilization, and 1 GiB for the rest."))
+        limits.append(("MemoryMax", f"{luggage.memory_bytes >> 20}M"))
+    return limits
+
+
+def _quoted(text: str, keep: str = "") -> str:
+    """One assignment for Environment=: quoted, `%` doubled but for the specifier that is meant."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return '"' + (escaped.replace(keep.replace("%", "%%"), keep) if keep else escaped) + '"'
