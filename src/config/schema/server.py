@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from .section import Section, about
 from .types import Auto, Count, Duration, Flag, Secrets, Size, Texts, Whole
@@ -14,16 +13,6 @@ _TOOL_CALLS = (
     "tool calls stay in the text of the answer, in the model's own form: tools reach the prompt, and the client reads "
     "the calls out of `content`"
 )
-
-
-def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    for origin in origins:
-        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#]+", origin):
-            raise ValueError(f"{origin!r} is no origin: write scheme://host or scheme://host:port and nothing behind")
-    return origins
-
-
-Origins = Annotated[Texts, AfterValidator(_check_origins)]
 
 
 class ServerConfig(Section):
@@ -311,17 +300,20 @@ class ServerConfig(Section):
         None,
         min_length=1,
         description="Name of the parser that finds tool calls in generated text.",
+        examples=["hermes"],
         json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
     )
     tool_parser_plugin: str = Field(
         "",
         description="Python file that brings further tool call parsers.",
+        examples=["./parsers.py"],
         json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
     )
     tool_server: str | None = Field(
         None,
         min_length=1,
         description="Servers whose tools are run on behalf of the model, as host:port, separated by commas.",
+        examples=["demo"],
         json_schema_extra=about(
             reload="process", refused="the server runs no tools: the client runs those that the model asks for"
         ),
@@ -329,6 +321,7 @@ class ServerConfig(Section):
     lora_modules: Texts = Field(
         (),
         description="Adapters to load at start, each as name=path and served under its name.",
+        examples=[["sql=./adapters/sql"]],
         json_schema_extra=about(
             reload="process", refused="this build serves no adapters: merge one into its model, and serve that"
         ),
@@ -440,7 +433,7 @@ class ServerConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="process"),
     )
-    allowed_origins: Origins = Field(
+    allowed_origins: Texts = Field(
         (),
         description=(
             "Web sites whose scripts may call the server from a browser, such as https://chat.example; `*` is any "

@@ -76,7 +76,7 @@ def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
             return value
     shown = f"{option.path}: {node.text}" if node.text is not None else option.path
     said = option.reason
-    if accepted := [as_word(value) for value in option.accepted if value not in (None, (), {})]:
+    if accepted := [as_word(value) for value in option.accepted if value not in (None, (), {}, "")]:
         said += f"; it takes {' or '.join(accepted)}"
     found.append(
         Diagnostic(
