@@ -203,6 +203,10 @@ def test_files_that_do_not_fit_together_leave_those_before_in_force(
     assert [record.levelno for record in caplog.records if "those before" in record.message] == [logging.ERROR]
 
 
+def has_ended() -> bool:
+    return not any(task.get_coro().__qualname__ == "run_server" for task in asyncio.all_tasks())
+
+
 def test_a_silent_tls_client_cannot_delay_the_end(folder: Path, ours: Identity, monkeypatch: pytest.MonkeyPatch):
     """It never answers the goodbye, for which asyncio alone waits half a minute."""
     monkeypatch.setattr(serve, "GOODBYE_S", 0.2)
@@ -216,7 +220,22 @@ def test_a_silent_tls_client_cannot_delay_the_end(folder: Path, ours: Identity, 
             sock = await asyncio.to_thread(silent, port)
             shutdown.request()
             began = time.monotonic()
-            await until(lambda: len(asyncio.all_tasks()) == 1)  # ours: the server has ended
+            await until(has_ended)
+            took = time.monotonic() - began
+        sock.close()
+        return took
+
+    assert asyncio.run(run()) < 3
+
+
+def test_a_client_that_never_shakes_hands_cannot_delay_the_end(folder: Path, ours: Identity):
+    async def run() -> float:
+        async with on_a_socket(folder, FakeEngine(), **ours.options, drain_timeout=20) as (port, shutdown):
+            sock = socket.create_connection(("127.0.0.1", port))
+            assert await call(port, client_context(ours))  # by now it has been accepted
+            began = time.monotonic()
+            shutdown.request()
+            await until(has_ended)
             took = time.monotonic() - began
         sock.close()
         return took

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from ..rule import Rule, StatedRule
+
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#]+")
 
 
 def is_loopback(host: str) -> bool:
@@ -188,6 +191,15 @@ RULES: tuple[Rule, ...] = (
         message="`server.log_config_file`: {log_config_problem}",
         why="Server and engine process both read it, in place of the built-in set-up.",
         fixes=("write a JSON object as Python's logging.config.dictConfig takes it",),
+    ),
+    Rule(
+        id="R267",
+        title="an origin is what browsers call one",
+        fields=("server.allowed_origins",),
+        is_broken=lambda v: not all(map(_ORIGIN.fullmatch, v.allowed_origins)),
+        message="`server.allowed_origins` is {allowed_origins}, and not each of these can be the origin of a call",
+        why="A browser names scheme, host and port and nothing behind; a text of another form would never match.",
+        fixes=("write scheme://host or scheme://host:port without a slash at the end, or `*` for any site",),
     ),
     Rule(
         id="R260",

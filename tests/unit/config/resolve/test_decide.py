@@ -34,6 +34,8 @@ def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
         "device.num_threads": 4,
         "cache.block_size": 16,
         "load.load_format": "safetensors",
+        "server.uvicorn_log_level": "info",
+        "server.h11_max_incomplete_event_size": 64 * 1024,
         "server.log_format": "json",
         "scheduler.max_num_seqs": 64,
         "scheduler.max_num_batched_tokens": 2048,

@@ -137,6 +137,7 @@ def test_old_rope_names_override_new_ones(tmp_path: Path) -> None:
     assert (rope.theta, rope.kind, rope.parameters) == (1e6, "yarn", {"factor": 4})
 
 
+@pytest.mark.effect("model.hf_overrides")
 def test_overrides_are_merged_into_config_json(tmp_path: Path) -> None:
     words = ["--hf-overrides", '{"max_position_embeddings": 64, "tokenizr": 1, "deep": {"b": 2}}']
     model = facts(tmp_path, *words, deep={"a": 1})
@@ -154,6 +155,7 @@ def test_without_weights_config_json_says_the_format(tmp_path: Path, key: str) -
     assert written(tmp_path, shape("Qwen3ForCausalLM", **{key: "float32"})).checkpoint_dtype == "float32"
 
 
+@pytest.mark.effect("model.generation_config")
 def test_end_ids_of_the_generation_config_come_first(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 5], "temperature": 0.6, "top_k": 20}')
@@ -177,6 +179,7 @@ def test_a_file_that_does_not_sample_is_greedy(tmp_path: Path) -> None:
     assert facts(tmp_path).sampling_defaults == {"temperature": 0.0}
 
 
+@pytest.mark.effect("model.tokenizer", "model.skip_tokenizer_init")
 def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
     write_model(tmp_path / "a", tokenizer=False)
     with pytest.raises(ModelFilesError, match=r"no tokenizer\.json") as caught:

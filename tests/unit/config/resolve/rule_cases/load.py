@@ -20,6 +20,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--load-format dummy --model-loader-extra-config.deviation 0.1", "--load-format dummy"],
     ),
-    "R243": (["--pt-load-map-location.cuda:0 cuda:1"], ["--pt-load-map-location.cuda:0 cpu"]),
+    "R283": (["--pt-load-map-location.cuda:0 cuda:1"], ["--pt-load-map-location.cuda:0 cpu"]),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {}

@@ -13,7 +13,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--rope-theta 5"],
         ["", "--rope-theta 5 --rope-scaling.rope_type linear", "--hf-overrides.rope_theta 5"],
     ),
-    "R241": (
+    "R281": (
         [
             "--rope-theta 5 --hf-overrides.rope_theta 6",
             "--rope-theta 5 --hf-overrides.rope_parameters.rope_theta 6",
@@ -25,7 +25,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "--rope-theta 5 --hf-overrides.vocab_size 90",
         ],
     ),
-    "R242": (
+    "R282": (
         ["--rope-scaling.factor 4", "--rope-scaling.rope_type yearn"],
         ["", "--rope-scaling.rope_type yarn", "--rope-scaling.type linear --rope-scaling.factor 2"],
     ),

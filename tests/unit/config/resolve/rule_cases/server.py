@@ -58,6 +58,10 @@ CASES |= {
         ["--allow-credentials --allowed-origins https://a.example", "--allowed-origins *"],
     ),
     "R035": (["--log-config-file nowhere.json", "--log-config-file FILE"], ["--log-config-file JSON"]),
+    "R267": (
+        [f"--allowed-origins {origin}" for origin in ("https://a.example/", "a.example", "https://a.example/chat")],
+        [f"--allowed-origins {origin}" for origin in ("*", "null", "https://a.example", "http://[::1]:3000")],
+    ),
     "R260": (
         ["--allow-credentials", "--allowed-methods POST", "--allowed-headers Authorization"],
         ["--allowed-methods POST --allowed-origins *"],
