@@ -26,6 +26,7 @@ def test_a_sharded_checkpoint_equals_a_single_file(saved: Callable[[str], Saved]
     assert Engine(resolved(sharded, tmp_path)).generate(PROMPTS) == whole
 
 
+@pytest.mark.effect("load.load_format", "model.seed")
 def test_dummy_weights_need_only_config_json_and_follow_the_seed(saved: Callable[[str], Saved], tmp_path: Path):
     folder = tmp_path / "bare"
     folder.mkdir()

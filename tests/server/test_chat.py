@@ -167,6 +167,7 @@ def test_without_max_tokens_an_answer_may_fill_the_context(served: Served):
     assert request.sampling.max_tokens == 512 - len(request.prompt_token_ids)
 
 
+@pytest.mark.effect("model.served_model_name")
 def test_a_model_answers_to_each_of_its_names(served: Served):
     assert served.chat(model="alias").json()["model"] == "alias"
 

@@ -122,6 +122,7 @@ def test_a_stop_token_is_named_and_not_shown(saying: Saying, tokenizer: Tokenize
     assert shown["text"] == tokenizer.decode(token_ids[:3])
 
 
+@pytest.mark.effect("model.skip_tokenizer_init")
 def test_without_a_tokenizer_ids_go_in_and_come_out(folder: Path):
     served = Served(folder, FakeEngine(), model={"skip_tokenizer_init": True, "tokenizer": ""})
     choice = served.complete([5, 6], max_tokens=3, logprobs=1, ignore_eos=True).json()["choices"][0]

@@ -144,6 +144,7 @@ def test_more_prompts_than_the_queue_holds_are_served_in_turn(folder: Path):
     assert all(result.finished for result in results)
 
 
+@pytest.mark.effect("model.skip_tokenizer_init")
 def test_a_directory_without_tokenizer_works_on_token_ids(tmp_path: Path, folder: Path, llm: LLM):
     bare = write_checkpoint(tmp_path / "bare", tokenizer=False)
     ids = llm.get_tokenizer().encode(PROMPTS[0])
@@ -157,6 +158,21 @@ def test_a_directory_without_tokenizer_works_on_token_ids(tmp_path: Path, folder
             blind.generate({"prompt_token_ids": ids}, replace(GREEDY, stop=("a",)))
     with pytest.raises(RuntimeError, match="closed"):
         blind.generate({"prompt_token_ids": ids}, GREEDY)
+
+
+@pytest.mark.effect("model.override_generation_config", "model.generation_config", "model.max_logprobs")
+def test_defaults_of_the_deployment_hold_where_a_caller_is_silent(folder: Path, tmp_path: Path):
+    (tmp_path / "generation_config.json").write_text('{"max_new_tokens": 5, "temperature": 0.4}')
+    options = {"generation_config": str(tmp_path), "override_generation_config": {"temperature": 0.0}}
+    with make(folder, max_logprobs=2, **options) as ours:
+        assert len(ours.generate(PROMPTS[0])[0].outputs[0].token_ids) <= 5
+        assert (ours.get_default_sampling_params().temperature, ours.get_default_sampling_params().max_tokens) == (
+            0.0,
+            5,
+        )
+        assert ours.generate(PROMPTS[0], replace(GREEDY, logprobs=2))[0].outputs[0].logprobs is not None
+        with pytest.raises(InvalidRequest, match="2"):
+            ours.generate(PROMPTS[0], replace(GREEDY, logprobs=3))
 
 
 def test_an_option_this_build_does_not_have_is_an_error(folder: Path):

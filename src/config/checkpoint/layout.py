@@ -82,7 +82,10 @@ def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation =
     tensors: dict[str, StoredTensor] = {}
     for name in names:
         path = folder / name
-        tensors |= read_header(path) if name.endswith(".safetensors") else read_torch_file(path, map_location)
+        found = read_header(path) if name.endswith(".safetensors") else read_torch_file(path, map_location)
+        if twice := next((tensor for tensor in found if tensor in tensors), None):
+            raise ModelFilesError(f"{path}: tensor `{twice}` is in {tensors[twice].file.name} too", code="M303")
+        tensors |= found
     return tensors
 
 

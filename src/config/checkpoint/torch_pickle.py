@@ -118,9 +118,7 @@ class _Machine:
                 count = int(opcode[-1])
                 if len(stack) < count:
                     raise IndexError("too few values for a tuple")
-                items = tuple(stack[-count:])
-                del stack[-count:]
-                stack.append(items)
+                stack[-count:] = [tuple(stack[-count:])]
             case "APPEND" | "APPENDS":
                 items = self._since_mark() if opcode == "APPENDS" else [stack.pop()]
                 _expect(stack[-1], list).extend(items)

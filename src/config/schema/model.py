@@ -180,8 +180,8 @@ class ModelConfig(Section):
         "auto",
         description=(
             "Number format of weights, activations and KV cache. bfloat16 halves memory and reads twice as fast; "
-            "float32 (or float) is exact. `auto` takes the checkpoint's own format, and float32 for a float16 checkpoint "
-            "on a CPU."
+            "float32 (or float) is exact. `auto` takes the checkpoint's own format, and float32 for a float16 "
+            "checkpoint on a CPU."
         ),
         examples=["bfloat16"],
         json_schema_extra=about(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -37,13 +37,22 @@ def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float],
             loadables[index].load(read)
         return index
 
+    for index in _each(load, len(loadables), num_workers):
+        done += sizes[index]
+        if progress is not None:
+            progress(done / total)
+
+
+def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[int]:
+    """Carries out `load(0)` to `load(count - 1)`; what they return, in the order in which they are done."""
+    if num_workers == 1:  # in this thread, whose OpenMP threads are there already
+        yield from map(load, range(count))
+        return
     with ThreadPoolExecutor(num_workers, thread_name_prefix="weights") as pool:
-        started = [pool.submit(load, index) for index in range(len(loadables))]
+        started = [pool.submit(load, index) for index in range(count)]
         try:
             for future in as_completed(started):
-                done += sizes[future.result()]
-                if progress is not None:
-                    progress(done / total)
+                yield future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

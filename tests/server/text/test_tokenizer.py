@@ -9,8 +9,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from stoker.engine.api import InvalidRequest
+from stoker.server.run import load_text
 from stoker.server.text.tokenizer import INLINE_CHARS, Tokenizer, TokenizerError
 
+from ..deployment import resolved
 from ..tiny_tokenizer import TEXTS, write_tokenizer
 
 CONFIGS = [
@@ -80,6 +82,28 @@ def test_an_older_format_is_converted_by_transformers(tmp_path: Path):
     (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in model["merges"]))
     (folder / "tokenizer.json").unlink()
     assert Tokenizer.load(folder).encode("Hello world", add_special_tokens=False) == expected
+
+
+@pytest.mark.effect("model.tokenizer_mode", "model.tokenizer")
+def test_the_mode_says_which_files_count(tmp_path: Path):
+    """Another vocabulary in vocab.json than in tokenizer.json tells which was read; a flag of a class, who read it."""
+    end = "<|endoftext|>"
+    folder = write_tokenizer(tmp_path, tokenizer_class="GPT2Tokenizer", bos_token=end, unk_token=end,
+                             add_prefix_space=True)  # fmt: skip
+    (folder / "vocab.json").write_text(json.dumps({end: 0, "\u0120": 1, "x": 2, "y": 3}))
+    (folder / "merges.txt").write_text("")
+
+    def encoded(mode: str) -> list[int]:
+        tokenizer, _ = load_text(resolved(folder, model={"tokenizer_mode": mode}))
+        assert tokenizer is not None
+        return tokenizer.encode("xy", add_special_tokens=False)
+
+    plain = Tokenizer.load(folder).encode("xy", add_special_tokens=False)
+    assert encoded("auto") == plain
+    assert encoded("hf") == Tokenizer.load(folder).encode(" xy", add_special_tokens=False) != plain
+    assert encoded("slow") == [1, 2, 3]
+    (folder / "tokenizer.json").unlink()
+    assert encoded("auto") == [1, 2, 3]
 
 
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path):

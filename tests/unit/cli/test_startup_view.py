@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
+from rich.console import Console
 
 from stoker.cli.startup_view import StartupView
 
@@ -31,6 +33,23 @@ def test_off_a_terminal_each_phase_is_a_line_when_it_ends(capsys: pytest.Capture
         "    warm-up          1.00 s\n"
         "  engine           5.00 s\n",
     )
+
+
+@pytest.mark.effect("load.use_tqdm_on_load")
+def test_how_far_a_part_is_stands_behind_it_until_it_ends():
+    view = StartupView("stoker 1", is_live=True, clock=lambda: 0.0)
+    view.begin("engine")
+    view.part("weights")
+    view.part("weights: 42 %")
+
+    def drawn() -> str:
+        console = Console(file=io.StringIO(), width=80)
+        console.print(view._tree())
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    assert "weights          0.00 s  42 %" in drawn()
+    view.part("warm-up")
+    assert "%" not in drawn()
 
 
 def test_a_failure_ends_the_phase_it_came_from(capsys: pytest.CaptureFixture[str]):

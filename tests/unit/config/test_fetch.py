@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,104 @@ def test_a_hub_that_cannot_be_reached_is_one_message(tmp_path: Path, monkeypatch
         fetch_model(deployment)
     assert str(caught.value) == "a/b: cannot be downloaded: no route to host"
     assert (caught.value.code, caught.value.exit_code) == ("M308", 3)
+
+
+class Hub:
+    """Repositories as name -> files, and a `snapshot_download` that copies what is allowed into a cache."""
+
+    def __init__(self, **repositories: list[str]) -> None:
+        self.repositories = {name.replace("__", "/"): files for name, files in repositories.items()}
+        self.asked: list[tuple[str, str | None, str | bool | None]] = []
+
+    def download(
+        self,
+        name: str,
+        *,
+        revision: str | None,
+        cache_dir: str,
+        token: str | bool | None,
+        allow_patterns: list[str],
+        ignore_patterns: list[str],
+    ) -> None:
+        from huggingface_hub.utils import filter_repo_objects
+
+        self.asked.append((name, revision, token))
+        repository = Path(cache_dir) / f"models--{name.replace('/', '--')}"
+        folder = repository / "snapshots" / f"at-{revision or 'main'}"
+        (repository / "refs").mkdir(parents=True, exist_ok=True)
+        (repository / "refs" / (revision or "main")).write_text(folder.name)
+        chosen = filter_repo_objects(
+            self.repositories[name], allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        )
+        for file in chosen:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text("{}")
+
+
+@pytest.fixture
+def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Path, list[str], Hub]]:
+    """Fetch with these words from this hub: the folder, the files in it, and what was asked."""
+    import huggingface_hub
+
+    def of(hub: Hub, *words: str) -> tuple[Path, list[str], Hub]:
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.download)
+        folder = fetch_model(load_deployment([], ["--download-dir", str(tmp_path), *words], {}))
+        return folder, sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()), hub
+
+    return of
+
+
+Fetched = Callable[..., tuple[Path, list[str], Hub]]
+BOTH = ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json", "original/model.safetensors"]
+OLD = ["config.json", "pytorch_model.bin", "tokenizer.json", "training_args.bin"]
+
+
+@pytest.mark.effect("load.download_dir", "load.load_format", "load.ignore_patterns")
+def test_only_the_files_of_the_format_are_downloaded(fetched: Fetched, tmp_path: Path) -> None:
+    folder, files, _ = fetched(Hub(a__both=BOTH), "--model", "a/both")
+    assert tmp_path in folder.parents
+    assert files == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert "pytorch_model.bin" in fetched(Hub(a__torch=BOTH), "--model", "a/torch", "--load-format", "pt")[1]
+    bare = fetched(Hub(a__bare=BOTH), "--model", "a/bare", "--load-format", "dummy")[1]
+    assert bare == ["config.json", "tokenizer.json"]
+    words = ["--model", "a/all", "--ignore-patterns", "tokenizer*", "--ignore-patterns", "*.txt"]
+    assert fetched(Hub(a__all=[*BOTH, "notes.txt"]), *words, "--skip-tokenizer-init")[1] == [
+        *("config.json", "model.safetensors", "original/model.safetensors")
+    ]
+
+
+def test_torchs_files_are_downloaded_where_there_are_no_safetensors(fetched: Fetched) -> None:
+    _, files, hub = fetched(Hub(a__old=OLD), "--model", "a/old")
+    assert "pytorch_model.bin" in files
+    num_asked = len(hub.asked)
+    fetched(hub, "--model", "a/old")
+    assert len(hub.asked) == num_asked
+
+
+@pytest.mark.effect("model.revision", "model.tokenizer_revision")
+def test_model_and_tokenizer_have_revisions_of_their_own(fetched: Fetched) -> None:
+    folder, _, hub = fetched(Hub(a__model=BOTH), "--model", "a/model", "--revision", "v1", "--tokenizer-revision", "v2")
+    assert folder.name == "at-v1"
+    assert [asked[1] for asked in hub.asked] == ["v1", "v2"]
+    words = ["--model", "a/model", "--revision", "v1", "--tokenizer", "a/words", "--tokenizer-revision", "v3"]
+    hub = fetched(Hub(a__words=["tokenizer.json"]), *words)[2]
+    assert [asked[:2] for asked in hub.asked] == [("a/words", "v3")]
+
+
+@pytest.mark.effect("model.hf_config_path", "model.tokenizer")
+def test_config_json_and_tokenizer_may_come_from_other_repositories(fetched: Fetched) -> None:
+    hub = Hub(a__weights=["model.safetensors"], a__shape=BOTH, a__words=["tokenizer.json", "config.json"])
+    words = ["--model", "a/weights", "--hf-config-path", "a/shape", "--tokenizer", "a/words"]
+    _, files, hub = fetched(hub, *words)
+    assert files == ["model.safetensors"]
+    assert [asked[0] for asked in hub.asked] == ["a/weights", "a/shape", "a/words"]
+
+
+@pytest.mark.effect("model.hf_token")
+@pytest.mark.parametrize(
+    ("words", "token"), [([], None), (["--hf-token", "hf_x"], "hf_x"), (["--hf-token", "true"], True)]
+)
+def test_the_hub_is_shown_the_token_or_that_of_its_login(
+    fetched: Fetched, words: list[str], token: str | bool | None
+) -> None:
+    assert fetched(Hub(a__model=BOTH), "--model", "a/model", *words)[2].asked == [("a/model", None, token)]

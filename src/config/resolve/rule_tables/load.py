@@ -29,7 +29,7 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove it",),
     ),
     Rule(
-        id="R243",
+        id="R283",
         title="torch's files are mapped onto the CPU",
         fields=("load.pt_load_map_location",),
         is_broken=lambda v: (

@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
         fixes=("add the scaling that the base belongs to, or remove it",),
     ),
     Rule(
-        id="R241",
+        id="R281",
         title="one source for rotary positions",
         fields=("model.rope_theta", "model.rope_scaling", "model.hf_overrides"),
         is_broken=lambda v: bool(v.rope_problem),
@@ -91,7 +91,7 @@ RULES: tuple[Rule, ...] = (
         fixes=("keep one of the two",),
     ),
     Rule(
-        id="R242",
+        id="R282",
         title="a rope scaling is of a kind that this build computes",
         fields=("model.rope_scaling",),
         is_broken=lambda v: bool(v.rope_scaling) and v.rope_kind not in ROPE_KINDS,

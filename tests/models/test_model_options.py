@@ -1,0 +1,106 @@
+"""Section `model`: what the options about the model's shape and precision do to what it computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.config import ConfigError, ModelFilesError
+
+from .checkpoints import build, save
+from .conftest import Saved
+from .engine import Engine, resolved
+
+PROMPTS = [[5, 6, 7], list(range(20, 40))]
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}
+
+
+def tokens(folder: Path, place: Path, **model: Any) -> list[list[int]]:
+    return Engine(resolved(folder, place, model=model)).generate(PROMPTS)
+
+
+@pytest.mark.effect("model.rope_theta", "model.rope_scaling", "model.hf_overrides")
+def test_rope_options_are_as_if_config_json_said_so(saved: Callable[[str], Saved], tmp_path: Path):
+    plain = saved("llama")[1]
+    written = save(build("llama", rope_parameters={"rope_theta": 300.0, **YARN}), tmp_path / "written")
+    expected = tokens(written, tmp_path)
+    assert expected != tokens(plain, tmp_path)
+    assert tokens(plain, tmp_path, rope_theta=300, rope_scaling=YARN) == expected
+    assert tokens(plain, tmp_path, hf_overrides={"rope_theta": 300}, rope_scaling=YARN) == expected
+    assert tokens(plain, tmp_path, hf_overrides={"rope_parameters": {"rope_theta": 300, **YARN}}) == expected
+
+
+def test_rope_options_replace_the_old_names_of_config_json_too(saved: Callable[[str], Saved], tmp_path: Path):
+    written = save(build("llama", rope_parameters={"rope_theta": 300.0, **YARN}), tmp_path / "written")
+    expected = tokens(written, tmp_path)
+    config = json.loads((written / "config.json").read_text())
+    del config["rope_parameters"]
+    config |= {"rope_theta": 7.0, "rope_scaling": {"rope_type": "linear", "factor": 9.0}}
+    (written / "config.json").write_text(json.dumps(config))
+    assert tokens(written, tmp_path, rope_theta=300, rope_scaling=YARN) == expected
+
+
+@pytest.mark.effect("model.rope_scaling", "model.max_model_len")
+def test_a_scaling_stretches_the_models_limit(saved: Callable[[str], Saved], tmp_path: Path):
+    folder = saved("llama")[1]
+    with pytest.raises(ConfigError, match="the model was made for 128 tokens"):
+        resolved(folder, tmp_path, model={"max_model_len": 256})
+    assert resolved(folder, tmp_path, model={"max_model_len": 256, "rope_scaling": YARN}).model.max_model_len == 256
+    assert resolved(folder, tmp_path, model={"max_model_len": "auto"}).model.max_model_len == 128
+    assert Engine(resolved(folder, tmp_path, model={"max_model_len": 32})).runner.info().max_model_len == 32
+
+
+@pytest.mark.effect("model.disable_sliding_window")
+def test_without_the_window_all_is_seen_and_the_context_ends_there(saved: Callable[[str], Saved], tmp_path: Path):
+    folder = saved("mistral")[1]  # a window of 6
+    bounded = resolved(folder, tmp_path, model={"disable_sliding_window": True, "max_model_len": "auto"})
+    assert bounded.model.max_model_len == 6
+    assert not any(bounded.facts.sliding_window_layers)
+    with pytest.raises(ConfigError, match="the model was made for 6 tokens"):
+        resolved(folder, tmp_path, model={"disable_sliding_window": True, "max_model_len": 64})
+    inside = Engine(resolved(folder, tmp_path, model={"max_model_len": 6})).generate([[5, 6, 7]])
+    assert Engine(bounded).generate([[5, 6, 7]]) == inside
+
+
+@pytest.mark.effect("model.hf_config_path", "model.model")
+def test_config_json_may_come_from_elsewhere(saved: Callable[[str], Saved], tmp_path: Path):
+    source = saved("llama")[1]
+    expected = tokens(source, tmp_path)
+    weights, shape = tmp_path / "weights", tmp_path / "shape"
+    weights.mkdir()
+    shape.mkdir()
+    (weights / "model.safetensors").symlink_to(source / "model.safetensors")
+    (shape / "config.json").write_text((source / "config.json").read_text())
+    with pytest.raises(ModelFilesError, match=r"holds no config\.json"):
+        tokens(weights, tmp_path)
+    assert tokens(weights, tmp_path, hf_config_path=str(shape)) == expected
+    settings = resolved(weights, tmp_path, model={"hf_config_path": "./shape"})  # beside the manifest
+    assert settings.model.hf_config_path == str(shape)
+
+
+@pytest.mark.effect("model.dtype")
+def test_the_format_decides_the_bytes_of_the_weights(saved: Callable[[str], Saved], tmp_path: Path):
+    folder = saved("llama")[1]
+
+    def loaded(dtype: str) -> tuple[str, int]:
+        info = Engine(resolved(folder, tmp_path, model={"dtype": dtype})).runner.info()
+        return info.dtype, info.weights_bytes
+
+    name, size = loaded("float32")
+    assert loaded("float") == (name, size) == ("float32", size)
+    assert loaded("bfloat16") == ("bfloat16", size // 2)
+
+
+def test_a_model_that_needs_code_of_its_repository_names_the_option(saved: Callable[[str], Saved], tmp_path: Path):
+    folder = save(saved("llama")[0], tmp_path / "own-code")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_mine.MineForCausalLM"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelFilesError, match=r"`model\.trust_remote_code` would allow elsewhere") as caught:
+        resolved(folder, tmp_path)
+    assert (caught.value.code, caught.value.exit_code) == ("M304", 3)
+    assert tokens(folder, tmp_path, hf_overrides={"auto_map": None}) == tokens(saved("llama")[1], tmp_path)

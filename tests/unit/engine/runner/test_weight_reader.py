@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stoker.config import ModelFilesError
+from stoker.config.checkpoint.layout import read_tensors
+from stoker.engine.runner.weight_reader import EagerReader
+from stoker.engine.runner.weights import Checkpoint
+
+A, B = torch.arange(6.0), torch.arange(100.0, 104.0)
+
+
+def read(files: Checkpoint, name: str, like: torch.Tensor) -> torch.Tensor:
+    into = torch.empty_like(like)
+    files.read(name, into)
+    return into
+
+
+def two(folder: Path) -> Path:
+    save_file({"a": A, "b": B}, folder / "one.safetensors")
+    return folder / "one.safetensors"
+
+
+@pytest.mark.effect("load.safetensors_load_strategy")
+def test_an_eager_reader_needs_the_file_once_and_a_lazy_one_for_each_tensor(tmp_path: Path):
+    file = two(tmp_path)
+    tensors = read_tensors(tmp_path, [file.name])
+    eager, lazy = (Checkpoint(tmp_path, tensors, is_eager=is_eager) for is_eager in (True, False))
+    for files in (eager, lazy):
+        assert torch.equal(read(files, "a", A), A)
+    file.unlink()
+    assert torch.equal(read(eager, "b", B), B)
+    with pytest.raises(ModelFilesError, match=r"one\.safetensors: cannot be read: No such file"):
+        read(lazy, "b", B)
+
+
+def test_an_eager_reader_lets_a_file_go_with_its_last_tensor(tmp_path: Path):
+    file = two(tmp_path)
+    tensors = read_tensors(tmp_path, [file.name])
+    reader = EagerReader(tensors.values())
+    reader.read(file, tensors["a"].offset, memoryview(bytearray(24)), "a")
+    assert reader.held_bytes == file.stat().st_size
+    reader.done(file)
+    assert reader.held_bytes == file.stat().st_size
+    reader.done(file)
+    assert reader.held_bytes == 0
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_a_file_that_shrinks_after_its_header_was_read_is_named(tmp_path: Path, is_eager: bool):
+    file = two(tmp_path)
+    files = Checkpoint(tmp_path, read_tensors(tmp_path, [file.name]), is_eager=is_eager)
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(ModelFilesError, match=r"one\.safetensors: cut short while reading tensor `b`"):
+        read(files, "b", B)
