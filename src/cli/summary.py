@@ -6,6 +6,7 @@ import json
 import shlex
 
 from ..config import Measured, Resolved
+from ..config.plan.calibration import planned_memory
 from ..engine.api import EngineInfo
 from ..server.text.renderer import Renderer
 
@@ -42,7 +43,8 @@ def summary(
         ("KV cache", f"{size(measured.kv_cache_bytes)}, planned {size(memory.kv_cache_bytes)}"),
     ]
     if measured.resident_bytes is not None:
-        rows.append(("resident", f"{size(measured.resident_bytes)} of engine process, after warm-up"))
+        planned = planned_memory(resolved)[0].likely
+        rows.append(("resident", f"{size(measured.resident_bytes)} of engine process, planned about {size(planned)}"))
     rows += [
         ("kernels" if not index else "", f"{stage}: {why}") for index, (stage, why) in enumerate(info.kernels.items())
     ]

@@ -37,6 +37,7 @@ from ..server.text.renderer import Renderer, TemplateProblem
 from ..server.text.tokenizer import Tokenizer, TokenizerError
 from ..server.tls import TlsProblem
 from .console import is_coloured, say, tell
+from .notify import tell_ready
 from .startup_view import StartupView
 from .summary import summary
 
@@ -132,7 +133,12 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
         )
         calibration.append(calibration.record(resolved, measured, __version__))
         ready = summary(resolved, info, measured, text[1], port, view.seconds)
-        return await run_server(resolved, client, text, sockets, on_listening=lambda: say(ready))
+
+        def on_listening() -> None:
+            say(ready)
+            tell_ready()
+
+        return await run_server(resolved, client, text, sockets, on_listening=on_listening)
     finally:
         await client.close()
 

@@ -11,7 +11,7 @@ from .estimate import Estimate, Status, about, estimate
 from .model import PlannedModel
 
 MOST_CHANGES = 3
-_USEFUL_CONTEXT = 1024
+_DOUBT = 15  # cost of an outcome that an estimate still speaks against
 _GOOD: tuple[Status, ...] = ("fits", "fits with less context")
 
 
@@ -37,21 +37,25 @@ def cheapest_changes(model: PlannedModel, device: DeviceProfile, ask: Ask, found
     """At most three, cheapest first; none where nothing is missing."""
     if found.status == "fits":
         return []
-    offered: list[Change] = []
-    for candidate in sorted(_candidates(model, device, ask, found), key=lambda candidate: candidate.cost):
+    offered: list[tuple[int, Change]] = []
+    for candidate in _candidates(model, device, ask, found):
         again = estimate(model, candidate.device, candidate.ask)
         if _is_better(found, again):
-            offered.append(candidate.change.model_copy(update={"outcome": _outcome(again, model)}))
-    return offered[:MOST_CHANGES]
+            change = candidate.change.model_copy(update={"outcome": _outcome(again)})
+            offered.append((candidate.cost + (again.status not in _GOOD) * _DOUBT, change))
+    offered.sort(key=lambda entry: entry[0])
+    return [change for _, change in offered[:MOST_CHANGES]]
 
 
 def _is_better(before: Estimate, after: Estimate) -> bool:
     if before.status == "fits with less context":
         return after.status == "fits"
-    return after.status in _GOOD and after.max_model_len >= min(_USEFUL_CONTEXT, after.kv.block_size)
+    if before.status == "may not fit":
+        return after.status in _GOOD
+    return not after.is_blocked and after.max_model_len >= after.kv.block_size
 
 
-def _outcome(again: Estimate, model: PlannedModel) -> str:
+def _outcome(again: Estimate) -> str:
     kv = again.kv_cache_bytes
     return (
         f"{again.status}: weights {about(again.weights_bytes)}, KV cache {about(kv)}, "
@@ -96,11 +100,23 @@ def _options(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estima
                 price = "long prompts take more steps" if "tokens" in name else "fewer requests run side by side"
                 value = getattr(smaller, name)
                 yield _candidate(30, f"{option}: {value}", price, smaller, device, option=option, value=str(value))
+        yield from _smaller_share(model, device, ask)
     if ask.memory_share < 0.95:
         option = "cache.gpu_memory_utilization"
         more = ask.model_copy(update={"memory_share": 0.95})
         price = "less room for other programs on the device"
         yield _candidate(25, f"{option}: 0.95", price, more, device, option=option, value="0.95")
+
+
+def _smaller_share(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
+    """On a CPU the share counts weights and KV cache only: a smaller one leaves room for everything else."""
+    for percent in range(int(ask.memory_share * 100) // 5 * 5, 25, -5):
+        less = ask.model_copy(update={"memory_share": percent / 100})
+        if less.memory_share < ask.memory_share and estimate(model, device, less).status in _GOOD:
+            option, value = "cache.gpu_memory_utilization", f"{percent / 100:g}"
+            price = "a smaller KV cache: fewer sequences at once"
+            yield _candidate(12, f"{option}: {value}", price, less, device, option=option, value=value)
+            return
 
 
 def _halved(model: PlannedModel, device: DeviceProfile, ask: Ask, name: str, least: int) -> Ask | None:

@@ -64,9 +64,9 @@ def find_profile(name: str, machine: MachineFacts) -> DeviceProfile:
     path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _read_file(path)
-    close = difflib.get_close_matches(wanted, profiles(), 3, 0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join([THIS_MACHINE, *profiles()])}"
-    raise DeviceProblem(f"no device profile `{name}`; {hint} Or name a YAML file of your own")
+    close = [known for known in profiles() if wanted in known] or difflib.get_close_matches(wanted, profiles(), 2, 0.6)
+    hint = f"did you mean {' or '.join(close)}" if close else f"there are: {', '.join([THIS_MACHINE, *profiles()])}"
+    raise DeviceProblem(f"no device profile `{name}`; {hint}, or a YAML file of your own")
 
 
 def _read_file(path: Path) -> DeviceProfile:

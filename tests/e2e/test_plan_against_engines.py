@@ -1,0 +1,84 @@
+"""Estimates against engines that truly start: weights, KV cache and the memory of the process under a full load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.config.plan.shapes import write_config
+
+ENGINE = """
+import json, sys
+from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve
+from stoker.config.plan.calibration import planned_memory
+import stoker.engine.process
+from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.startup import build_core
+
+def held():
+    lines = open("/proc/self/status").read().splitlines()
+    fields = dict(line.split(":", 1) for line in lines if line.startswith("Vm"))
+    return [int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")]
+
+deployment = load_deployment([], sys.argv[1:])
+resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+core = build_core(resolved)
+info, (resident, _) = core.info, held()
+length = resolved.scheduler.max_num_batched_tokens // resolved.scheduler.max_num_seqs
+for number in range(resolved.scheduler.max_num_seqs):
+    prompt = [(number + position) % 300 for position in range(length)]
+    core.add(EngineRequest(request_id=str(number), prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=2)))
+while core.has_work:
+    core.step()
+started, peak = planned_memory(resolved)
+print(json.dumps({
+    "weights": info.weights_bytes, "planned_weights": resolved.memory.weights_bytes,
+    "kv_cache": info.kv_cache_bytes, "planned_kv_cache": resolved.memory.kv_cache_bytes,
+    "resident": resident, "planned_resident": started.likely,
+    "peak": held()[1], "planned_peak": peak.likely, "low": peak.low, "high": peak.high,
+}))
+"""
+MADE_UP = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 20000,
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 10,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "eos_token_id": 5,
+    "dtype": "bfloat16",
+}
+
+
+def measure(*words: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", ENGINE, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process")
+@pytest.mark.parametrize(
+    ("model", "dtype"), [("builtin:tiny", "bfloat16"), ("made-up", "bfloat16"), ("made-up", "float32")]
+)
+def test_an_engine_takes_what_the_plan_says(tmp_path: Path, model: str, dtype: str) -> None:
+    """Weights within 1 %, the KV cache to the byte, the process within 15 %, at start and at its fullest."""
+    words = ["--model", model, "--dtype", dtype, "--max-num-seqs", "32"]
+    if model == "made-up":
+        folder = write_config(tmp_path / "model", MADE_UP)
+        words = ["--model", str(folder), "--load-format", "dummy", "--skip-tokenizer-init", *words[2:]]
+    found = measure(*words)
+    assert found["weights"] == pytest.approx(found["planned_weights"], rel=0.01)
+    assert found["kv_cache"] == found["planned_kv_cache"]
+    assert found["planned_resident"] == pytest.approx(found["resident"], rel=0.15)
+    assert found["planned_peak"] == pytest.approx(found["peak"], rel=0.15)
+    assert found["low"] <= found["peak"] <= found["high"]

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.config.plan.shapes import write_config
+
+from stoker.cli.app import main
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("qwen3-0.6b", "llama-3.1-8b", "llama-3.1-70b"):
+        write_config(tmp_path / name, name)
+        text = f"model: {{model: ./{name}, skip_tokenizer_init: true}}\nload: {{load_format: dummy}}\n"
+        Path(f"{name}.yaml").write_text(text)
+
+
+def plan(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["plan", *words])
+    code = caught.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_a_deployment_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("llama-3.1-8b.yaml", "--device-profile", "h100-80gb") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "llama-3.1-8b.yaml on NVIDIA H100 80GB: fits"
+    assert "  weights       14.96 GiB in bfloat16" in lines
+
+
+def test_one_that_does_not_fit_ends_with_4_and_says_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("llama-3.1-70b.yaml", "--device-profile", "h100-80gb") == 4
+    out = capsys.readouterr().out
+    assert out.startswith("llama-3.1-70b.yaml on NVIDIA H100 80GB: does not fit\n  the weights alone need 131.42 GiB")
+    assert "  1. weights in 4 bits (AWQ or GPTQ) [not in this build]\n     price: " in out
+
+
+def test_overrides_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("qwen3-0.6b.yaml", "--max-model-len", "1024", "--max-num-seqs", "2", "-o", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "fits"
+    assert answer["max_model_len"] == 1024
+    assert answer["memory"]["kv_cache_bytes"] == 2 * 1024 * 114688
+    assert answer["sequences_by_context"]["1024"] == 2
+
+
+def test_json_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("qwen3-0.6b.yaml", "-o", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["format_version"] == 1
+    assert answer["model"]["num_parameters"] == 596_049_920
+    assert answer["kv_cache"]["layers"] == [{"kind": "full", "count": 28, "bytes": 4096, "window": 0}]
+    assert answer["kernels"].keys() >= {"linear", "paged_attention"}
+    decided = {entry["path"]: entry for entry in answer["decided"]}
+    assert decided["model.dtype"]["value"] == "bfloat16"
+    assert decided["model.dtype"]["why"] == "auto, R051: the checkpoint's own format"
+
+
+def test_the_model_of_the_package_is_planned_with_its_template(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--model", "builtin:tiny", "-o", "json") == 0
+    forms = json.loads(capsys.readouterr().out)["chat_template"]
+    assert (forms["tool_calls"], forms["reasoning"]) == ("hermes", "think tags")
+
+
+@pytest.mark.effect("server.chat_template")
+def test_a_template_of_the_deployment_is_looked_at_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    template = "{{ messages[0].content }}[TOOL_CALLS]"
+    assert plan("--model", "builtin:tiny", "--chat-template", template, "-o", "json") == 0
+    forms = json.loads(capsys.readouterr().out)["chat_template"]
+    assert (forms["source"], forms["tool_calls"], forms["reasoning"]) == ("server.chat_template", "mistral", None)
+
+
+def test_an_estimate_blocks_only_when_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("small.yaml").write_text("{name: small, memory: 1900MiB, bandwidth_gb_per_s: 300, bf16_tflops: 50}")
+    words = ("qwen3-0.6b.yaml", "--max-model-len", "1024", "--device-profile", "small.yaml")
+    assert plan(*words) == 0
+    assert "on small: may not fit" in capsys.readouterr().out
+    assert plan(*words, "--strict-fit") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "nothing to plan"),
+        (("qwen3-0.6b.yaml", "-o", "xml"), 2, "no such output `xml`; there are text and json"),
+        (("qwen3-0.6b.yaml", "--device-profile", "h1000"), 2, "no device profile `h1000`; did you mean h100-80gb"),
+        (("--model", "owner/absent"), 3, "owner/absent: not on this machine"),
+        (("--model", "./nowhere"), 3, "nowhere"),
+        (("qwen3-0.6b.yaml", "--max-num-seqs", "none"), 78, "max_num_seqs"),
+        (("qwen3-0.6b.yaml", "--max-model-len", "999999999"), 78, "R205"),
+    ],
+)
+def test_what_cannot_be_planned_is_said_with_its_code(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, said: str
+) -> None:
+    assert plan(*words) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+
+
+def test_no_torch_is_imported(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom stoker.cli.plan import run\n"
+        "code = run(['llama-3.1-8b.yaml'], [], device_profile='h100-80gb')\n"
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules), 'torch'\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_kernels_are_those_that_the_engine_chooses(capsys: pytest.CaptureFixture[str]) -> None:
+    from stoker.engine.kernels import select_kernels
+
+    assert plan("qwen3-0.6b.yaml", "-o", "json") == 0
+    planned = json.loads(capsys.readouterr().out)["kernels"]
+    import torch
+
+    chosen = select_kernels("cpu", torch.bfloat16, 128).table
+    assert {stage: said.partition(", built")[0] for stage, said in chosen.items()} == planned
+
+
+def test_calibration_before_the_first_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    assert plan("--calibration") == 0
+    assert "nothing measured yet" in capsys.readouterr().out

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.config import MachineFacts, read_model_facts, resolve
+from stoker.config.plan.changes import cheapest_changes
+from stoker.config.plan.devices import find_profile, profiles
+from stoker.config.plan.estimate import Range, estimate
+from stoker.config.plan.model import read_model
+from stoker.config.plan.plan import Plan, make_plan
+from stoker.config.resolve.resolve import examine
+
+from ..deployments import GIB, MACHINE, load
+from .shapes import write_config
+
+WIDE = MACHINE.model_copy(update={"available_memory_bytes": 24 * GIB})
+
+
+def planned(
+    folder: Path,
+    config: dict[str, Any] | str,
+    *words: str,
+    device: str = "this-machine",
+    machine: MachineFacts = WIDE,
+) -> Plan:
+    model = write_config(folder / "model", config)
+    words = ("--model", str(model), "--load-format", "dummy", "--skip-tokenizer-init", *words)
+    deployment = load(folder, "{}", *words)
+    planned_model = read_model(deployment)
+    decisions = examine(deployment, planned_model.facts, machine).decisions
+    return make_plan(planned_model, find_profile(device, machine), decisions)
+
+
+def test_on_this_machine_the_plan_is_what_will_run(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "qwen3-0.6b", "--max-model-len", "4096")
+    deployment = load(
+        tmp_path, "{}", "--model", str(tmp_path / "model"), "--load-format", "dummy", "--skip-tokenizer-init",
+        "--max-model-len", "4096",
+    )  # fmt: skip
+    resolved = resolve(deployment, read_model_facts(deployment), WIDE)
+    assert plan.estimate.weights_bytes == resolved.memory.weights_bytes == 2 * 596_049_920
+    assert plan.estimate.kv_cache_bytes == resolved.memory.kv_cache_bytes
+    assert plan.estimate.kv.token_bytes == resolved.memory.kv_bytes_per_token
+    assert plan.estimate.max_model_len == 4096
+    assert (plan.estimate.status, plan.notes) == ("fits", ())
+
+
+@pytest.mark.parametrize("words", [(), ("--max-model-len", "2048"), ("--max-num-seqs", "3"), ("--dtype", "float32")])
+def test_auto_is_filled_by_the_same_rule_as_at_start(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The plan's own rule serves changes and models that the engine does not run."""
+    plan = planned(tmp_path, "qwen3-0.6b", *words)
+    again = estimate(plan.model, plan.device, plan.ask)
+    assert again.kv_cache_bytes == plan.estimate.kv_cache_bytes
+    assert again.max_model_len == plan.estimate.max_model_len
+
+
+def test_an_8b_model_on_an_80_gb_card(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "llama-3.1-8b", device="h100-80gb")
+    found = plan.estimate
+    assert found.status == "fits"
+    assert found.weights_bytes == pytest.approx(16.06e9, rel=0.001)
+    assert 50 * GIB < found.kv_cache_bytes < 58 * GIB
+    assert plan.capacity.sequences[131072] == 3
+    assert plan.capacity.longest[1] == 131072
+    assert plan.speed is not None
+    low, high = plan.speed.decode_one
+    assert 60 < low < 150 < high < 250  # what such a card does with such a model, by public benchmarks
+    assert any("this build runs on CPUs" in note for note in plan.notes)
+    assert plan.kernels == {}
+
+
+def test_a_70b_model_that_does_not_fit_says_what_would_help(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "llama-3.1-70b", device="h100-80gb")
+    assert plan.estimate.is_blocked
+    assert plan.estimate.reason.startswith("the weights alone need 131.42 GiB of the 71.19 GiB")
+    assert [change.what for change in plan.changes] == [
+        "weights in 4 bits (AWQ or GPTQ)",
+        "parallel.tensor_parallel_size: 2",
+        "one NVIDIA B200 192GB",
+    ]
+    assert not any(change.is_in_build for change in plan.changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "memory", "first"),
+    [
+        (("--max-model-len", "32768"), 4 * GIB, "model.max_model_len"),
+        (("--max-model-len", "4096", "--kv-cache-memory-bytes", "20GiB"), 8 * GIB, "cache.kv_cache_memory_bytes"),
+        (("--max-model-len", "4096", "--dtype", "float32"), 3 * GIB, "model.dtype"),
+        ((), 16 * GIB, "model.max_model_len"),
+        (("--max-model-len", "1024"), 2 * GIB, "cache.gpu_memory_utilization"),
+    ],
+)
+def test_the_cheapest_change_does_make_it_fit(tmp_path: Path, words: tuple[str, ...], memory: int, first: str) -> None:
+    """Written as it is offered, the deployment fits: planning again says so."""
+    machine = MACHINE.model_copy(update={"available_memory_bytes": memory})
+    before = planned(tmp_path, "qwen3-0.6b", *words, machine=machine)
+    assert before.estimate.status != "fits"
+    change = before.changes[0]
+    assert change.option == first
+    assert change.value is not None
+    flag = f"--{first.partition('.')[2].replace('_', '-')}"
+    after = planned(tmp_path, "qwen3-0.6b", *words, f"{flag}!", flag, change.value, machine=machine)
+    assert not after.estimate.is_blocked
+    assert change.outcome.startswith(after.estimate.status)
+
+
+def test_changes_come_cheapest_first_and_at_most_three(tmp_path: Path) -> None:
+    machine = MACHINE.model_copy(update={"available_memory_bytes": 2 * GIB})
+    plan = planned(tmp_path, "qwen3-0.6b", "--dtype", "float32", "--max-model-len", "16384", machine=machine)
+    assert plan.estimate.is_blocked
+    assert 1 <= len(plan.changes) <= 3
+    assert plan.changes[0].is_in_build or not any(change.is_in_build for change in plan.changes)
+
+
+def test_a_plan_that_only_an_estimate_speaks_against_may_not_fit(tmp_path: Path) -> None:
+    """Weights and KV cache are within the share; libraries and activations are what goes beyond the memory."""
+    machine = MACHINE.model_copy(update={"available_memory_bytes": 2 * GIB})
+    plan = planned(tmp_path, "qwen3-0.6b", "--max-model-len", "1024", machine=machine)
+    assert plan.estimate.status == "may not fit"
+    assert not plan.estimate.is_blocked
+    assert "is estimated at" in plan.estimate.reason
+
+
+def test_more_memory_never_makes_a_plan_worse(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "llama-3.1-8b", device="t4")
+    order = ["does not fit", "may not fit", "fits with less context", "fits"]
+    ranks = [
+        order.index(estimate(plan.model, plan.device.model_copy(update={"memory": size * GIB}), plan.ask).status)
+        for size in (8, 16, 18, 20, 24, 40, 80, 160)
+    ]
+    assert ranks == sorted(ranks)
+    assert (ranks[0], ranks[-1]) == (0, 3)
+
+
+def test_a_model_that_this_build_cannot_run_is_planned_all_the_same(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096,
+        "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 32768,
+    }  # fmt: skip
+    model = write_config(tmp_path / "mixtral", config)
+    deployment = load(tmp_path, "{}", "--model", str(model))
+    planned_model = read_model(deployment)
+    assert planned_model.facts is None
+    decisions = examine(deployment, None, WIDE).decisions
+    plan = make_plan(planned_model, profiles()["h200"], decisions)
+    assert plan.estimate.status == "fits"
+    assert any(note.startswith("this build cannot run the model, but this is what it needs") for note in plan.notes)
+
+
+def test_ranges_hold_their_likely_value(tmp_path: Path) -> None:
+    for device in ("this-machine", "l4", "h100-80gb"):
+        found = planned(tmp_path, "qwen3-0.6b", device=device).estimate
+        for size in (found.process, found.activations, found.graphs, found.peak):
+            assert isinstance(size, Range)
+            assert 0 <= size.low <= size.likely <= size.high
+
+
+@pytest.mark.effect("cache.gpu_memory_utilization")
+def test_the_share_of_memory_bounds_what_is_planned(tmp_path: Path) -> None:
+    half = planned(tmp_path, "llama-3.1-8b", "--gpu-memory-utilization", "0.5", device="h100-80gb")
+    whole = planned(tmp_path, "llama-3.1-8b", "--gpu-memory-utilization", "0.9", device="h100-80gb")
+    difference = whole.estimate.kv_cache_bytes - half.estimate.kv_cache_bytes
+    assert difference == pytest.approx(0.4 * profiles()["h100-80gb"].memory, rel=0.001)
+
+
+def test_nothing_is_offered_where_nothing_is_missing(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "llama-3.1-8b", device="h100-80gb")
+    assert cheapest_changes(plan.model, plan.device, plan.ask, plan.estimate) == []
