@@ -25,7 +25,7 @@ from .service import Service
 
 access_log = logging.getLogger(ACCESS_LOGGER)
 
-_UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/metrics"})
+_UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/metrics", "/load"})
 _CLIENT_GONE = 499  # in logs and metrics only: nobody is there to receive it
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
