@@ -18,7 +18,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .config import Resolved, fetch_model, load_deployment, read_machine_facts, read_model_facts, resolve
-from .engine.api import EngineInfo, EngineRequest, InvalidRequest, QueueFull, SamplingParams, fan_out
+from .engine.api import (
+    EngineInfo,
+    EngineRequest,
+    InvalidRequest,
+    QueueFull,
+    SamplingParams,
+    check_allowed,
+    fan_out,
+)
 from .engine.engine_core import EngineCore
 from .engine.startup import build_core
 from .outputs import RequestOutput, SequenceCollector
@@ -198,6 +206,7 @@ class LLM:
     def _check(self, params: SamplingParams, token_ids: list[int]) -> None:
         """Raises InvalidRequest for what can be told before anything runs."""
         params.validate()
+        check_allowed(params.logits_processors, self._resolved.model.logits_processor_pattern)
         most, context = self._resolved.model.max_logprobs, self._resolved.model.max_model_len
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(params, name)

@@ -52,6 +52,7 @@ class FakeSettings:
     max_queued_requests: int = 1024
     max_model_len: int = 512
     max_num_batched_tokens: int = 128
+    async_scheduling: bool = False
 
 
 class FakeRunner:
@@ -114,7 +115,7 @@ def build_core(config: str, phase: Callable[[str], None]) -> EngineCore:
         kernels={},
         phases={"weights": 0.0, "warm-up": 0.0},
     )
-    return EngineCore(Scheduler(limits), FakeRunner(settings), info)
+    return EngineCore(Scheduler(limits), FakeRunner(settings), info, async_scheduling=settings.async_scheduling)
 
 
 if __name__ == "__main__":

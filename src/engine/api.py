@@ -6,6 +6,8 @@ A request here is one sequence: a client's `n=4` is four requests that share a p
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -98,6 +100,23 @@ class InvalidRequest(ValueError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+
+def check_allowed(calls: Sequence[ProcessorCall], pattern: str | None) -> None:
+    """Raises InvalidRequest for logits processors that requests may not name.
+
+    pattern: of the whole import path as the request writes it; None allows none (`model.logits_processor_pattern`).
+    """
+    if calls and pattern is None:
+        raise InvalidRequest(
+            "requests may not name logits processors here (`model.logits_processor_pattern`)",
+            param="logits_processors",
+            code="unsupported_parameter",
+        )
+    for call in calls:
+        if pattern is not None and re.fullmatch(pattern, call.qualname) is None:
+            message = f"the logits processor {call.qualname[:100]!r} is not among those that requests may name"
+            raise InvalidRequest(message, param="logits_processors")
 
 
 class QueueFull(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.api import SamplingParams
+from ..engine.api import SamplingParams, check_allowed
 from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import SamplingFields
 from .text.tokenizer import too_long
@@ -32,6 +32,7 @@ class ModelLimits:
     max_logprobs: int  # per position; -1 is without bound
     has_tokenizer: bool
     has_priorities: bool
+    logits_processor_pattern: str | None = None  # import paths that requests may name
 
 
 def check_prompt(token_ids: list[int], limits: ModelLimits, *, param: str) -> None:
@@ -79,6 +80,8 @@ def sampling_params(
         raise bad_request(f"min_tokens is {min_tokens}, but at most {max_tokens} can be generated", param="min_tokens")
     _check_logprobs(logprobs, limits, logprobs_param)
     _check_logprobs(prompt_logprobs, limits, "prompt_logprobs")
+    processors = tuple(fields.logits_processors or ())
+    check_allowed(processors, limits.logits_processor_pattern)
     if fields.stop and not limits.has_tokenizer:
         raise unsupported("stop", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
     if fields.priority and not limits.has_priorities:
@@ -105,6 +108,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         detokenize=limits.has_tokenizer,
+        logits_processors=processors,
     )
 
 

@@ -75,6 +75,7 @@ class Service:
         self.metrics = Metrics(self.model_name, lambda: client.stats, lambda: client.state)
         self.max_queued_requests = resolved.scheduler.max_queued_requests
         self._max_logprobs = resolved.model.max_logprobs
+        self._logits_processor_pattern = resolved.model.logits_processor_pattern
         self._has_priorities = resolved.scheduler.scheduling_policy == "priority"
         self._warned_fields: set[str] = set()
 
@@ -91,6 +92,7 @@ class Service:
             max_logprobs=self._max_logprobs,
             has_tokenizer=self.tokenizer is not None,
             has_priorities=self._has_priorities,
+            logits_processor_pattern=self._logits_processor_pattern,
         )
 
     def not_ready(self) -> ApiError | None:

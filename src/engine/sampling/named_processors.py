@@ -5,11 +5,10 @@ What one must be: logits_processor.py. This module loads no torch, because reque
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..api import InvalidRequest, ProcessorCall
+from ..api import InvalidRequest, ProcessorCall, check_allowed
 from ..plugins import PluginError, import_class, import_named, make
 
 Processor = Callable[..., Any]  # a LogitsProcessor, whose types belong to torch
@@ -21,20 +20,9 @@ def install(paths: Sequence[str]) -> tuple[Processor, ...]:
 
 
 def check_named(calls: Sequence[ProcessorCall], pattern: str | None) -> None:
-    """Raises InvalidRequest for processors that may not be named, do not exist or cannot be made.
-
-    pattern: of the whole import path, with a dot or a colon before the class as the request writes it.
-    """
+    """Raises InvalidRequest for processors that may not be named, do not exist or cannot be made."""
+    check_allowed(calls, pattern)
     for call in calls:
-        if pattern is None:
-            raise InvalidRequest(
-                "requests may not name logits processors here (`model.logits_processor_pattern`)",
-                param="logits_processors",
-                code="unsupported_parameter",
-            )
-        if re.fullmatch(pattern, call.qualname) is None:
-            message = f"the logits processor {call.qualname[:100]!r} is not among those that requests may name"
-            raise InvalidRequest(message, param="logits_processors")
         try:
             make_named(call)
         except PluginError as error:

@@ -6,12 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from ...engine.api import ProcessorCall
 from .errors import FieldError, unsupported
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_N = 128
 MAX_TOOLS = 128
+MAX_PROCESSORS = 16
+MAX_PATH_CHARS = 256
 MAX_TOKENS = 2**31 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -21,7 +24,7 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 REFUSED = frozenset({
     "allowed_token_ids", "audio", "bad_words", "best_of", "chat_template", "function_call", "functions",
     "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
-    "guided_whitespace_pattern", "kv_transfer_params", "length_penalty", "logits_processors", "lora_request",
+    "guided_whitespace_pattern", "kv_transfer_params", "length_penalty", "lora_request",
     "mm_processor_kwargs", "prediction", "prompt_embeds", "structured_outputs", "suffix", "thinking_token_budget",
     "truncate_prompt_tokens", "use_beam_search", "verbosity", "web_search_options",
 })
@@ -80,6 +83,7 @@ class SamplingFields(Wire):
     return_tokens_as_token_ids: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
     cache_salt: str | None = Field(None, min_length=1, max_length=256)
+    logits_processors: list[ProcessorCall] | None = Field(None, max_length=MAX_PROCESSORS)
 
     @property
     def unknown_fields(self) -> list[str]:
@@ -107,6 +111,14 @@ class SamplingFields(Wire):
                 raise FieldError(f"at most {MAX_STOP_CHARS} characters each", code="string_above_max_length")
         return value
 
+    @field_validator("logits_processors", mode="before")
+    @classmethod
+    def _processor_calls(cls, value: Any) -> Any:
+        """Import paths, or objects of `qualname`, `args` and `kwargs`."""
+        if not isinstance(value, list):
+            return value
+        return [_processor_call(item, index) for index, item in enumerate(value[: MAX_PROCESSORS + 1])]
+
     @field_validator("logit_bias")
     @classmethod
     def _bias_range(cls, value: dict[str, float] | None) -> dict[str, float] | None:
@@ -116,3 +128,22 @@ class SamplingFields(Wire):
             if not -100 <= bias <= 100:
                 raise FieldError("a bias is a number from -100 to 100")
         return value
+
+
+def _processor_call(item: Any, index: int) -> ProcessorCall:
+    place = f"[{index}]"
+    if isinstance(item, str):
+        item = {"qualname": item}
+    if not isinstance(item, dict):
+        raise FieldError("an import path, or an object with `qualname`", code="invalid_type", place=place)
+    for name in item:
+        if name not in ("qualname", "args", "kwargs"):
+            raise FieldError(f"`qualname`, `args` and `kwargs` are known, not {name[:40]!r}", place=place)
+    path, args, kwargs = item.get("qualname"), item.get("args"), item.get("kwargs")
+    if not isinstance(path, str) or not 0 < len(path) <= MAX_PATH_CHARS:
+        raise FieldError(f"an import path of at most {MAX_PATH_CHARS} characters", place=f"{place}.qualname")
+    if not isinstance(args, list | None):
+        raise FieldError("a list", code="invalid_type", place=f"{place}.args")
+    if not isinstance(kwargs, dict | None):
+        raise FieldError("an object", code="invalid_type", place=f"{place}.kwargs")
+    return ProcessorCall(path, tuple(args or ()), kwargs or {})

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
-from tests.fake_runner import build_core, continuation
+from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
 
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, SamplingParams
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, ProcessorCall, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.engine_core import EngineCore, RunnerUnusable
+
+LIMITS = SchedulerSettings(num_blocks=50, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=99)
 
 
 def core(**settings: object) -> EngineCore:
@@ -75,6 +79,115 @@ def test_ids_outside_the_vocabulary_are_refused(prompt: list[int], sampling: dic
     with pytest.raises(InvalidRequest) as refused:
         engine.add(request("r", prompt, **sampling))
     assert refused.value.param == param
+    assert not engine.has_work
+
+
+# ---- steps planned ahead
+
+
+@pytest.mark.effect("scheduler.async_scheduling")
+def test_the_next_step_is_planned_while_one_computes():
+    is_planned = threading.Event()
+
+    class Watched(Scheduler):
+        def schedule(self) -> StepPlan | None:
+            plan = super().schedule()
+            if plan is not None and plan.step == 1:
+                is_planned.set()
+            return plan
+
+    class Patient(FakeRunner):
+        def execute(self, plan: StepPlan) -> StepResult:
+            assert is_planned.wait(10), "the second step is planned after the first one is done"
+            return super().execute(plan)
+
+    engine = EngineCore(Watched(LIMITS), Patient(FakeSettings()), core().info, async_scheduling=True)
+    engine.add(request("r", [1, 2], max_tokens=4))
+    assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
+
+
+def test_planning_ahead_changes_no_answer_though_memory_runs_out():
+    def answers(*, ahead: bool) -> dict[str, list[int]]:
+        engine = core(async_scheduling=ahead, num_blocks=12, max_num_seqs=5, max_num_batched_tokens=9)
+        for index in range(9):
+            engine.add(request(str(index), [index, *range(index)], max_tokens=20, stop_token_ids=tuple(range(1, 60))))
+        found = {name: [token for one in parts for token in one.token_ids] for name, parts in run(engine).items()}
+        assert engine.stats.num_free_blocks == 12
+        assert engine.stats.num_preemptions > 0
+        return found
+
+    assert answers(ahead=True) == answers(ahead=False)
+
+
+def test_a_step_that_fails_takes_the_one_planned_behind_it_along():
+    engine = core(async_scheduling=True, fail_steps=[1])
+    engine.add(request("early", [1, 2]))
+    first = engine.step()
+    failed = engine.step()
+    engine.add(request("late", [1, 2]))
+    late = run(engine)["late"]
+    assert first[0].token_ids == continuation([1, 2], 1)
+    assert [(output.request_id, output.finish_reason) for output in failed] == [("early", FinishReason.ERROR)]
+    assert [token for output in late for token in output.token_ids] == continuation([1, 2], 6)
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+def test_three_failures_in_a_row_end_an_engine_that_plans_ahead():
+    engine = core(async_scheduling=True, fail_all=True)
+    for index in range(2):
+        engine.add(request(str(index), [1]))
+        assert engine.step()[0].finish_reason is FinishReason.ERROR
+        assert not engine.has_work
+    engine.add(request("third", [1]))
+    with pytest.raises(RunnerUnusable, match="out of memory"):
+        engine.step()
+
+
+def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
+    class Interrupted(FakeRunner):
+        def execute(self, plan: StepPlan) -> StepResult:
+            if plan.step == 1:
+                raise KeyboardInterrupt
+            return super().execute(plan)
+
+    for ahead in (False, True):
+        engine = EngineCore(Scheduler(LIMITS), Interrupted(FakeSettings()), core().info, async_scheduling=ahead)
+        engine.add(request("r", [1, 2]))
+        engine.step()
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+        assert not engine.has_work
+        assert engine.stats.num_free_blocks == 50
+        engine.add(request("again", [1, 2]))
+        assert [token for one in run(engine)["again"] for token in one.token_ids] == continuation([1, 2], 6)
+
+
+# ---- logits processors that requests name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "said"),
+    [
+        (None, "tests.own_code:Only", "requests may not name logits processors here"),
+        ("other.*", "tests.own_code:Only", "'tests.own_code:Only' is not among those"),
+        ("tests", "tests.own_code:Only", "is not among those"),  # the whole path must match
+        (".*", "tests.own_code:Missing", "tests.own_code has no Missing"),
+        (".*", "tests.own_code:Ban", "cannot be made: TypeError"),
+        (".*", "tests.own_code:NUMBER", "cannot be called"),
+    ],
+)
+def test_a_processor_that_cannot_be_had_is_refused_before_anything_runs(pattern: str | None, path: str, said: str):
+    engine = EngineCore(
+        Scheduler(
+            SchedulerSettings(num_blocks=9, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=9)
+        ),
+        FakeRunner(FakeSettings()),
+        core().info,
+        processor_pattern=pattern,
+    )
+    with pytest.raises(InvalidRequest, match=said) as refused:
+        engine.add(request("r", [1], logits_processors=(ProcessorCall(path),)))
+    assert refused.value.param == "logits_processors"
     assert not engine.has_work
 
 

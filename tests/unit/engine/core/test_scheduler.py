@@ -630,6 +630,19 @@ def test_a_failed_step_ends_its_requests_and_no_others():
     assert bench.run()["waits"][-1].finish_reason is FinishReason.LENGTH
 
 
+def test_a_row_that_cannot_go_on_ends_its_request_and_no_other():
+    bench = Bench()
+    bench.add("good", prompt(3))
+    bench.add("bad", prompt(3, first=500))
+    plan = bench.schedule()
+    result = StepResult(token_ids=np.array([9, 9], np.int32), errors={1: "its processor failed"})
+    outputs = {output.request_id: output for output in bench.scheduler.finish_step(plan, result)}
+    assert (outputs["bad"].finish_reason, outputs["bad"].error) == (FinishReason.ERROR, "its processor failed")
+    assert outputs["bad"].token_ids == []
+    assert outputs["good"].token_ids == [9]
+    assert bench.step()[1].keys() == {"good"}
+
+
 def test_slots_released_in_a_failed_step_are_released_again():
     bench = Bench()
     bench.add("a", prompt(3), max_tokens=1)

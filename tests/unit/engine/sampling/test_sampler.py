@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from tests.own_code import Ban, NoRepeats, cuts
 
-from stoker.engine.api import SamplingParams
+from stoker.engine.api import ProcessorCall, SamplingParams
 from stoker.engine.kernels import KernelSet, select_kernels
-from stoker.engine.sampling.sampler import WINDOW, Drawn, Sampler
+from stoker.engine.sampling.logits_processor import LogitsProcessor
+from stoker.engine.sampling.sampler import WINDOW, Drawn, LogprobsMode, Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
 
 EOS = 2
@@ -28,6 +33,8 @@ def sample(
     tokens: list[list[int]] | None = None,
     num_prompt_tokens: int = 1,
     kernels: KernelSet = TORCH,
+    processors: Sequence[LogitsProcessor] = (),
+    logprobs_mode: LogprobsMode = "raw_logprobs",
 ) -> Drawn:
     """One step of rows in slots of their own. Row r has the tokens tokens[r], a single 0 by default."""
     count, vocab_size = logits.shape
@@ -38,7 +45,8 @@ def sample(
         token_table[slot, : len(ids)] = ids
         table.admit(slot, sampling, seeds[slot] if seeds else slot, ids, num_prompt_tokens)
     lengths = np.array([len(ids) for ids in tokens], np.int64)
-    return Sampler(table, kernels).sample(logits, np.arange(count, dtype=np.int32), lengths, token_table)
+    sampler = Sampler(table, kernels, processors, logprobs_mode)
+    return sampler.sample(logits, np.arange(count, dtype=np.int32), lengths, token_table)
 
 
 def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
@@ -234,3 +242,68 @@ def test_logprobs_are_those_of_the_raw_logits():
     assert entry.rank == int((expected[0] > expected[0, 9]).sum()) + 1
     assert drawn.logprobs[2].token_ids == [int(logits[2].argmax())]
     assert drawn.logprobs[2].rank == 1
+
+
+@pytest.mark.parametrize("params", [SamplingParams(top_k=3), SamplingParams(top_p=0.7, min_p=0.02, temperature=0.6)])
+def test_processed_log_probabilities_are_those_that_tokens_are_drawn_by(params: SamplingParams):
+    logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(6)) * 2
+    asking = replace(params, logprobs=50, logit_bias={3: 5.0})
+    entry = sample(logits, [asking], logprobs_mode="processed_logprobs").logprobs[0]
+    logits[0, 3] += 5
+    found = torch.zeros(50, dtype=torch.float64)
+    found[entry.token_ids[1:]] = torch.tensor(entry.logprobs[1:], dtype=torch.float64).exp()
+    torch.testing.assert_close(found, kept(logits[0], params), atol=1e-6, rtol=1e-5)
+
+
+def test_logits_can_be_shown_as_they_are_and_as_they_are_drawn_from():
+    logits = torch.tensor([[1.0, 3.0, 2.0, -4.0]])
+    params = SamplingParams(temperature=0.5, top_k=2, logit_bias={0: 6.0}, logprobs=4)
+    raw = sample(logits, [params], logprobs_mode="raw_logits").logprobs[0]
+    processed = sample(logits, [params], logprobs_mode="processed_logits").logprobs[0]
+    assert (raw.token_ids[1:], raw.logprobs[1:]) == ([1, 2, 0, 3], [3.0, 2.0, 1.0, -4.0])
+    assert (processed.token_ids[1:3], processed.logprobs[1:3]) == ([0, 1], [14.0, 6.0])
+    assert processed.logprobs[3:] == [-float("inf")] * 2
+
+
+def test_a_greedy_row_shows_processed_logits_without_temperature():
+    params = SamplingParams(temperature=0, logit_bias={0: 6.0}, logprobs=1)
+    entry = sample(torch.tensor([[1.0, 3.0]]), [params], logprobs_mode="processed_logits").logprobs[0]
+    assert (entry.token_ids, entry.logprobs) == ([0, 0], [7.0, 7.0])
+
+
+def test_installed_processors_come_one_after_another_and_before_bias():
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0]] * 2)
+    params = [SamplingParams(temperature=0), SamplingParams(temperature=0, logit_bias={0: 100.0})]
+    assert sample(logits, params, processors=[Ban([1])]).token_ids.tolist() == [2, 0]
+    assert sample(logits, params, processors=[Ban([1]), Ban([2, 0], strength=50)]).token_ids.tolist() == [3, 0]
+    assert logits.tolist() == [[1.0, 3.0, 2.0, 0.0]] * 2  # the model's own are not touched
+
+
+def test_processors_see_prompt_and_answer_of_each_row():
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0]] * 2)
+    tokens = [[1, 2], [1, 1]]  # one prompt token, one of the answer
+    params = [SamplingParams(temperature=0)] * 2
+    drawn = sample(logits, params, tokens=tokens, processors=[NoRepeats()])
+    assert drawn.token_ids.tolist() == [1, 2]
+
+
+def test_a_named_processor_works_on_its_own_row_alone():
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0]] * 3)
+    named = ("tests.own_code:Only", (3,), {}), ("tests.own_code.negated", (), {})
+    params = [SamplingParams(temperature=0, logits_processors=(ProcessorCall(*call),)) for call in named]
+    assert sample(logits, [*params, SamplingParams(temperature=0)]).token_ids.tolist() == [3, 3, 1]
+
+
+@pytest.mark.parametrize(("name", "said"), [("breaks", "ArithmeticError: no such logits"), ("cuts", "ValueError")])
+def test_a_named_processor_that_fails_is_told_for_its_row_and_leaves_the_others(name: str, said: str):
+    logits = torch.tensor([[1.0, 3.0]] * 2)
+    calls = (ProcessorCall(f"tests.own_code:{name}"),)
+    drawn = sample(logits, [SamplingParams(temperature=0, logits_processors=calls), SamplingParams(temperature=0)])
+    assert drawn.errors.keys() == {0}
+    assert said in drawn.errors[0]
+    assert drawn.token_ids[1] == 1
+
+
+def test_an_installed_processor_that_changes_the_shape_is_refused():
+    with pytest.raises(ValueError, match=r"a logits processor gave .*\[1, 1\].*, not \(1, 2\)"):
+        sample(torch.zeros(1, 2), [SamplingParams()], processors=[cuts])

@@ -1,0 +1,76 @@
+"""What a deployment may bring of its own: named by import path in tests of plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from stoker.engine.api import EngineRequest
+from stoker.engine.core import Scheduler
+from stoker.engine.sampling.logits_processor import Rows
+
+
+class Only:
+    """Allows nothing but one token, 7 where none is said."""
+
+    def __init__(self, token_id: int = 7) -> None:
+        self._token_id = token_id
+
+    def __call__(self, logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+        allowed = logits[:, self._token_id].clone()
+        logits.fill_(-torch.inf)
+        logits[:, self._token_id] = allowed
+        return logits
+
+
+class NoRepeats:
+    """Forbids every token that the answer holds already."""
+
+    def __call__(self, logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+        for row in range(len(rows.num_tokens)):
+            answer = rows.token_ids(row)[rows.num_prompt_tokens[row] :]
+            logits[row, answer.astype(int).tolist()] = -torch.inf
+        return logits
+
+
+class Ban:
+    def __init__(self, token_ids: Iterable[int], *, strength: float = float("inf")) -> None:
+        self._token_ids = list(token_ids)
+        self._strength = strength
+
+    def __call__(self, logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+        logits[:, self._token_ids] -= self._strength
+        return logits
+
+
+def negated(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+    return -logits
+
+
+def breaks(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+    raise ArithmeticError("no such logits")
+
+
+def cuts(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+    return logits[:, :1]
+
+
+class ShortestFirst(Scheduler):
+    """Shorter prompts have the better priority."""
+
+    def add(self, request: EngineRequest) -> None:
+        request.priority = len(request.prompt_token_ids)
+        super().add(request)
+
+
+class NotAScheduler:
+    def schedule(self) -> None: ...
+
+
+class CannotBeMade(Scheduler):
+    def __init__(self, settings: object) -> None:
+        raise RuntimeError("no licence")
+
+
+NUMBER = 7

@@ -1,0 +1,66 @@
+"""The request field `logits_processors`: taken where the deployment has a pattern, and a 400 everywhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.engine.api import ProcessorCall
+
+from .deployment import Served
+
+
+@pytest.fixture
+def allowing(folder: Path) -> Served:
+    return Served(folder, model={"logits_processor_pattern": r"mine\.\w+[.:]\w+"})
+
+
+@pytest.mark.parametrize("route", ["chat", "complete"])
+def test_names_and_calls_reach_the_engine(allowing: Served, route: str):
+    calls = ["mine.logits:Ban", {"qualname": "mine.logits.Only", "args": [7, "x"], "kwargs": {"a": {"b": None}}}]
+    assert getattr(allowing, route)(logits_processors=calls, max_tokens=1).status_code == 200
+    assert allowing.engine.requests[0].sampling.logits_processors == (
+        ProcessorCall("mine.logits:Ban"),
+        ProcessorCall("mine.logits.Only", (7, "x"), {"a": {"b": None}}),
+    )
+
+
+@pytest.mark.effect("model.logits_processor_pattern")
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_a_pattern_a_request_that_names_one_is_refused(served: Served, allowing: Served, stream: bool):
+    asked: dict[str, Any] = {"logits_processors": ["mine.logits:Ban"], "max_tokens": 1, "stream": stream}
+    refused = served.chat(**asked)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "logits_processors"
+    assert refused.json()["error"]["code"] == "unsupported_parameter"
+    assert not served.engine.requests
+    assert allowing.chat(**asked).status_code == 200
+
+
+def test_nothing_named_needs_no_pattern(served: Served):
+    assert served.chat(logits_processors=None, max_tokens=1).status_code == 200
+    assert served.chat(logits_processors=[], max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        (["os.system"], "logits_processors"),
+        (["mine.logits:Ban.__init__"], "logits_processors"),
+        ("mine.logits:Ban", "logits_processors"),
+        ([7], "logits_processors[0]"),
+        (["mine.logits:Ban", {"args": []}], "logits_processors[1].qualname"),
+        ([{"qualname": "mine.logits:Ban", "args": {}}], "logits_processors[0].args"),
+        ([{"qualname": "mine.logits:Ban", "kwargs": []}], "logits_processors[0].kwargs"),
+        ([{"qualname": "mine.logits:Ban", "more": 1}], "logits_processors[0]"),
+        (["m" * 257], "logits_processors[0].qualname"),
+        (["mine.logits:Ban"] * 17, "logits_processors"),
+    ],
+)
+def test_what_is_no_list_of_allowed_processors_is_refused_with_its_place(allowing: Served, value: Any, param: str):
+    answer = allowing.chat(logits_processors=value)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert not allowing.engine.requests
