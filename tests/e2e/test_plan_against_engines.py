@@ -82,3 +82,18 @@ def test_an_engine_takes_what_the_plan_says(tmp_path: Path, model: str, dtype: s
     assert found["planned_resident"] == pytest.approx(found["resident"], rel=0.15)
     assert found["planned_peak"] == pytest.approx(found["peak"], rel=0.15)
     assert found["low"] <= found["peak"] <= found["high"]
+
+
+def test_each_start_is_kept_beside_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
+    manifest = tmp_path / "deploy.yaml"
+    manifest.write_text("model: {model: builtin:tiny}\ncache: {num_gpu_blocks_override: 64}\nserver: {port: 0}\n")
+    with serving(manifest) as (server, _):
+        shown = "".join(server.out)
+    (entry,) = entries()
+    assert (entry.model, entry.version) == ("builtin:tiny", stoker.__version__)
+    assert (entry.weights, entry.kv_cache) == (entry.planned_weights, entry.planned_kv_cache)
+    assert "of engine process, planned about" in shown
+    if sys.platform == "linux":
+        assert entry.peak is not None
+        assert entry.planned_resident.likely == pytest.approx(entry.peak, rel=0.15)

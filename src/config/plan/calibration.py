@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class Calibration(Record):
-    """One start. Bytes; `peak` is the most that the engine's process has held, None where the system does not tell."""
+    """One start. Bytes; None where the system does not tell.
+
+    peak: the most that the engine's process has held until then; planned_peak: what it may come to under a full load.
+    """
 
     date: str
     version: str
