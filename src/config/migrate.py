@@ -78,11 +78,13 @@ class _Page:
     """One text of a manifest, read, with edits that give another one."""
 
     def __init__(self, text: str, name: str, env: Mapping[str, str]) -> None:
+        self._newline = "\r\n" if "\r\n" in text else "\n"
+        if text and not _BREAK.search(text, len(text) - 1):
+            text += self._newline  # so that something can be written behind the last line
         self._text = text
         self._env = env
         self._source = SourceText(Layer.FILE, name, lines_of(text))
         self._starts = [0, *(match.end() for match in _BREAK.finditer(text))]
-        self._newline = "\r\n" if "\r\n" in text else "\n"
         found: list[Diagnostic] = []
         self._root = parse(text, self._source, found)
         self.tree: Tree = {}
@@ -197,7 +199,7 @@ class _Page:
         at = self._line_end(self._end(self.tree[beside]))
         if home is not None:
             raise _ByHand(f"`{section}` holds no keys")
-        return at, at, f"{self._break_before(at)}{section}:{self._newline}  {name}: {text}{self._newline}"
+        return at, at, f"{section}:{self._newline}  {name}: {text}{self._newline}"
 
     def _into(self, home: Node, entry: str) -> tuple[int, int, str]:
         if home.anchor is not None:
@@ -212,15 +214,12 @@ class _Page:
         assert last.key is not None
         at = self._line_end(self._end(last))
         indent = " " * (min(child.key.column for child in home.value.values() if child.key) - 1)
-        return at, at, f"{self._break_before(at)}{indent}{entry}{self._newline}"
-
-    def _break_before(self, at: int) -> str:
-        """A line break for a text whose last line has none."""
-        return "" if at in self._starts else self._newline
+        return at, at, f"{indent}{entry}{self._newline}"
 
     def _edited(self, *edits: tuple[int, int, str]) -> str:
+        """The text with all edits made; of several at one place the first comes first."""
         text = self._text
-        for start, end, new in sorted(edits, reverse=True):
+        for start, end, new in sorted(reversed(edits), key=lambda edit: edit[:2], reverse=True):
             text = text[:start] + new + text[end:]
         return text
 
@@ -236,7 +235,9 @@ class _Page:
     def _end(self, node: Node) -> int:
         """Where a value ends; what PyYAML calls the end of a block is where the next thing begins."""
         span = node.span
-        end = self._starts[span.end_line - 1] + span.end_column - 1
+        end = len(self._text)
+        if span.end_line <= len(self._starts):
+            end = self._starts[span.end_line - 1] + span.end_column - 1
         if node.anchor is not None or self._is_flow(node):
             return end
         if isinstance(node.value, dict | list):

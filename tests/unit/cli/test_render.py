@@ -1,0 +1,272 @@
+"""What is rendered: the same bytes every time, valid for the program that reads it, and true to the one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import stoker.builtin
+from stoker.cli.app import main
+from stoker.cli.render import run
+from stoker.config import load_deployment
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "render"
+PLANTED = "sk-planted-4711"
+FILES = {
+    "base.yaml": "scheduler: {max_num_seqs: 4}\n",
+    "deploy.yaml": (
+        "# one file for everything\n"
+        "extends: ./base.yaml\n"
+        "model:\n"
+        "  model: builtin:tiny\n"
+        "  max_model_len: ${LENGTH:-1k}\n"
+        "device: {num_threads: 2}\n"
+        "server:\n"
+        '  api_key: [{env: API_KEY}, "${OTHER_KEY:?set it}", {file: ./keys/team-a}]\n'
+        "  chat_template: templates/chat.jinja\n"
+        "  drain_timeout: 45s\n"
+        "  port: 8080\n"
+    ),
+    "open.yaml": "model: {model: builtin:tiny}\nserver: {auth: none}\n",
+    "keys/team-a": PLANTED,
+    "templates/chat.jinja": "{{ messages[0].content }}\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ENGINE_")] + ["API_KEY", "OTHER_KEY"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LENGTH", "512")
+    for name, text in FILES.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+
+
+def rendered(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", **wanted: Any) -> str:
+    if form != "systemd":
+        wanted.setdefault("image", "registry.local/stoker:1")
+    assert run(form, file, **wanted) == 0
+    return capsys.readouterr().out
+
+
+def objects(text: str) -> dict[str, Any]:
+    return {each["kind"]: each for each in yaml.safe_load_all(text)}
+
+
+def refused(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", code: int = 78) -> str:
+    assert run(form, file) == code
+    answer, talk = capsys.readouterr()
+    assert answer == ""
+    return talk
+
+
+@pytest.mark.parametrize("form", ["k8s", "compose", "systemd"])
+def test_the_same_file_gives_the_same_bytes(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    golden = GOLDEN / {"k8s": "k8s.yaml", "compose": "compose.yaml", "systemd": "stoker.service"}[form]
+    more = {"replicas": 2, "namespace": "llm"} if form == "k8s" else {}
+    text = rendered(capsys, form, name="chat", **more)
+    assert PLANTED not in text
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml"])
+def test_kubernetes_takes_every_object(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads((GOLDEN / "kubernetes.schema.json").read_text())
+    found = objects(rendered(capsys, "k8s", file, replicas=2))
+    assert list(found) == ["ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
+    for kind, each in found.items():
+        jsonschema.validate(each, {"$ref": f"#/$defs/{schema['roots'][kind]}", "$defs": schema["$defs"]})
+
+
+@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml"])
+def test_compose_takes_the_file(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = rendered(capsys, "compose", file, replicas=2)
+    jsonschema.validate(yaml.safe_load(text), json.loads((GOLDEN / "compose.schema.json").read_text()))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml"])
+def test_systemd_takes_the_unit(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    unit = Path("stoker-chat.service")
+    unit.write_text(rendered(capsys, "systemd", file, name="chat", program=shutil.which("true")))
+    result = subprocess.run(["systemd-analyze", "verify", f"./{unit}"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_what_travels_is_a_deployment_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The ConfigMap and the Secret, laid out as the volumes say, are what was written."""
+    found = objects(rendered(capsys, "k8s"))
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    config_map, secret = pod["volumes"][0]["projected"]["sources"]
+    there = tmp_path / "there"
+    for item in config_map["configMap"]["items"]:
+        target = there / item["path"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(found["ConfigMap"]["data"][item["key"]])
+    for item in secret["secret"]["items"]:
+        (there / item["path"]).parent.mkdir(parents=True, exist_ok=True)
+        (there / item["path"]).write_text("from the secret")
+    (container,) = pod["containers"]
+    file = there / Path(container["command"][-1]).relative_to("/etc/stoker")
+    env = {each["name"]: each.get("value", "from the environment") for each in container["env"]}
+    deployment = load_deployment([file], env=env)
+    keys = [key.get_secret_value() for key in deployment.server.api_key]
+    assert keys == ["from the environment", "from the environment", "from the secret"]
+    assert (deployment.model.max_model_len, deployment.scheduler.max_num_seqs) == (512, 4)
+    assert deployment.server.host == "0.0.0.0"
+    assert Path(deployment.located("server.chat_template")).read_text() == FILES["templates/chat.jinja"]
+
+
+def test_ports_and_probes_follow_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    found = objects(rendered(capsys, "k8s"))
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+    assert found["Service"]["spec"]["ports"][0]["port"] == 8080
+    probes = {name: container[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/livez"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("certificates", "probe"), [(0, "httpGet"), (2, "tcpSocket")])
+def test_probes_speak_tls_where_the_server_does(
+    certificates: int, probe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cert.pem", "key.pem", "ca.pem"):
+        Path(name).write_text("PEM")
+    tls = "ssl_certfile: cert.pem, ssl_keyfile: key.pem, ssl_ca_certs: ca.pem"
+    Path("tls.yaml").write_text(
+        f"model: {{model: builtin:tiny}}\nserver: {{auth: none, {tls}, ssl_cert_reqs: {certificates}}}\n"
+    )
+    found = objects(rendered(capsys, "k8s", "tls.yaml"))
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert probe in container["readinessProbe"]
+    if not certificates:
+        assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    assert sorted(found["ConfigMap"]["data"]) == ["ca.pem", "cert.pem", "tls.yaml"]  # the key is a secret
+
+
+@pytest.mark.effect("server.drain_timeout")
+def test_every_supervisor_waits_longer_than_the_drain(capsys: pytest.CaptureFixture[str]) -> None:
+    pod = objects(rendered(capsys, "k8s"))["Deployment"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 45 + 5 + 10
+    service = yaml.safe_load(rendered(capsys, "compose"))["services"]["deploy"]
+    assert service["stop_grace_period"] == "55s"
+    assert "\nTimeoutStopSec=55s\n" in rendered(capsys, "systemd")
+
+
+@pytest.mark.parametrize(("kv", "memory"), [("1GiB", 2304), ("9GiB", 11520)])
+def test_memory_is_that_of_the_plan(kv: str, memory: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights and KV cache at 0.9 of the memory, and 1 GiB for the rest, in steps of 256 MiB."""
+    Path("deploy.yaml").write_text(
+        f"model: {{model: builtin:tiny}}\ncache: {{kv_cache_memory_bytes: {kv}}}\nserver: {{auth: none}}\n"
+    )
+    pod = objects(rendered(capsys, "k8s"))["Deployment"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"]["memory"] == f"{memory}Mi"
+    assert f"\nMemoryMax={memory}M\n" in rendered(capsys, "systemd")
+
+
+def test_a_model_that_is_not_here_leaves_the_memory_out(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("hub.yaml").write_text("model: {model: org/none}\nserver: {auth: none}\n")
+    assert run("k8s", "hub.yaml") == 0
+    answer, talk = capsys.readouterr()
+    assert "memory" not in objects(answer)["Deployment"]["spec"]["template"]["spec"]["containers"][0].get(
+        "resources", {}
+    )
+    assert "org/none is not on this machine, so no memory is stated" in talk
+
+
+@pytest.mark.parametrize("form", ["k8s", "compose", "systemd"])
+@pytest.mark.parametrize("secret", [PLANTED, f"${{NOWHERE:-{PLANTED}}}", f"[{{env: A}}, {PLANTED}]"])
+def test_a_secret_in_plain_text_is_not_copied(form: str, secret: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver:\n  api_key: {secret}\n")
+    talk = refused(capsys, form)
+    assert "error[C130]: `server.api_key` holds a secret in plain text" in talk
+    assert PLANTED not in talk
+
+
+def test_a_container_serves_the_network_so_it_needs_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text("model: {model: builtin:tiny}\n")
+    for form in ("k8s", "compose"):
+        talk = refused(capsys, form)
+        assert "error[R201]" in talk
+        assert "note: in a container the server listens on 0.0.0.0" in talk
+    assert run("systemd", "deploy.yaml") == 0  # it stays on 127.0.0.1
+
+
+def test_a_models_folder_travels_where_it_can(capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(Path(stoker.builtin.__file__).parent / "tiny", "weights")
+    Path("deploy.yaml").write_text("model: {model: ./weights}\nserver: {auth: none}\n")
+    assert "error[C131]: `model.model` cannot be carried along" in refused(capsys, "k8s")
+    assert "write its absolute path" in refused(capsys, "systemd")
+    volumes = yaml.safe_load(rendered(capsys, "compose"))["services"]["deploy"]["volumes"]
+    assert volumes[0] == {
+        "type": "bind", "source": "./weights", "target": "/etc/stoker/weights", "read_only": True
+    }  # fmt: skip
+    Path("deploy.yaml").write_text(f"model: {{model: {Path('weights').resolve()}}}\nserver: {{auth: none}}\n")
+    assert "The image, or a volume that you add, must hold" in rendered(capsys, "k8s")
+
+
+@pytest.mark.parametrize(
+    ("option", "code"),
+    [
+        ("port: 0", "C131"),
+        ("uds: /run/stoker.sock", "C131"),
+        ("ssl_certfile: ./nowhere.pem, ssl_keyfile: ./nowhere.key", "C131"),
+        ("port: http", "C104"),
+    ],
+)
+def test_what_makes_no_sense_in_a_container_is_told(option: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver: {{auth: none, {option}}}\n")
+    assert f"error[{code}]" in refused(capsys, "k8s")
+
+
+def test_variables_of_this_shell_do_not_travel(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = rendered(capsys, "k8s")
+    monkeypatch.setenv("ENGINE__SERVER__PORT", "81")
+    assert rendered(capsys, "k8s") == before
+
+
+def test_systemd_hands_secret_files_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """As root, so that the service's own user need not be able to read them."""
+    unit = rendered(capsys, "systemd", name="chat")
+    (line,) = re.findall(r'^Environment="ENGINE__SERVER__API_KEY=(.*)"$', unit, re.MULTILINE)
+    written = json.loads(line.replace('\\"', '"'))
+    assert written == [{"file": "%d/keys--team-a"}, {"env": "API_KEY"}, {"env": "OTHER_KEY"}]
+    assert "\nLoadCredential=keys--team-a:/etc/stoker/chat/keys/team-a\n" in unit
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nomad", "deploy.yaml"],
+        ["k8s", "-"],
+        ["k8s", "deploy.yaml", "--name", "Not_A_Name"],
+        ["k8s", "deploy.yaml", "--replicas", "0"],
+        ["systemd", "deploy.yaml", "--image", "x"],
+        ["compose", "deploy.yaml", "--namespace", "x"],
+        ["systemd", "deploy.yaml", "--program", "engine"],
+        ["k8s"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["render", *words])
+    assert ended.value.code == 2
+
+
+def test_a_file_that_is_not_there_ends_with_78(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "error[C101]" in refused(capsys, "k8s", "nowhere.yaml")

@@ -1,0 +1,109 @@
+"""Deprecated names in today's words; everything else stays byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.config.migrate import migrate
+from stoker.config.schema.options import options
+
+
+def migrated(text: str) -> str:
+    done = migrate(text, "deploy.yaml", {})
+    assert not done.left
+    return done.text
+
+
+def test_a_name_changes_in_place() -> None:
+    text = 'cache:\n  block_size: 16   # blocks\nmodel:\n  # the job\n  "task": &t "generate"   # told\n  seed: 7\n'
+    assert migrated(text) == text.replace('"task"', "runner")
+
+
+def test_what_is_gone_leaves_with_its_line() -> None:
+    text = "# head\ncache:\n  swap_space: 4  # GiB\n  block_size: 16\n\n# tail\n"
+    assert migrated(text) == "# head\ncache:\n  block_size: 16\n\n# tail\n"
+
+
+def test_what_belongs_elsewhere_moves() -> None:
+    text = "model: {model: m}\nparallel:\n  tensor_parallel_size: 1\n  worker_use_ray: true\nserver:\n  port: 81\n"
+    assert migrated(text) == (
+        "model: {model: m}\nparallel:\n  tensor_parallel_size: 1\n  distributed_executor_backend: ray\n"
+        "server:\n  port: 81\n"
+    )
+    old = next(o for o in options().values() if o.name == "guided_decoding_disable_fallback")
+    text = f"structured_outputs: {{backend: auto}}\n{old.section}:\n  {old.name}: true\nmodel: {{model: m}}\n"
+    if old.section != "structured_outputs":
+        assert migrated(text) == (
+            f"structured_outputs: {{backend: auto, disable_fallback: true}}\n{old.section}:\nmodel: {{model: m}}\n"
+        )
+
+
+def test_a_section_that_is_not_there_yet_is_made() -> None:
+    old = next(
+        option for option in options().values() if option.replaced_by == ("structured_outputs.disable_fallback",)
+    )
+    text = f"{old.section}:\n  {old.name}: true"
+    done = migrate(text, "deploy.yaml", {})
+    assert "disable_fallback: true" in done.text
+    assert old.name not in done.text
+
+
+def test_flow_mappings_stay_flow_mappings() -> None:
+    text = (
+        "{model: {model: m, task: embed}, cache: {swap_space: 4, block_size: 16}, scheduler: {num_scheduler_steps: 8}}"
+    )
+    assert migrated(text) == (
+        "{model: {model: m, runner: pooling, convert: embed}, cache: {block_size: 16}, scheduler: {}}\n"
+    )
+
+
+def test_several_values_become_several_lines() -> None:
+    assert migrated("model:\r\n  model: m\r\n  task: embed") == (
+        "model:\r\n  model: m\r\n  runner: pooling\r\n  convert: embed\r\n"
+    )
+
+
+def test_keys_go_into_the_mapping_that_is_there() -> None:
+    text = "load:\n  model_loader_extra_config:\n    a: 1\n  qlora_adapter_name_or_path: org/x\nmodel:\n  model: m\n"
+    assert migrated(text) == (
+        "load:\n  model_loader_extra_config:\n    a: 1\n    qlora_adapter_name_or_path: org/x\nmodel:\n  model: m\n"
+    )
+    assert migrated("load:\n  qlora_adapter_name_or_path: org/x\n") == (
+        "load:\n  model_loader_extra_config: {qlora_adapter_name_or_path: org/x}\n"
+    )
+
+
+def test_today_is_left_alone() -> None:
+    text = '\ufeff# x\nmodel: {model: m}\nserver: {port: "${PORT}"}\n'
+    assert migrate(text, "deploy.yaml", {}).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("model: {model: m, task: '${TASK}'}\n", "a variable in its value is not set here"),
+        ("model: {model: m, task: sing}\n", "`model.task` is"),
+        ("scheduler: {preemption_mode: swap}\n", "swapping is gone"),
+        ("x-c: &c {swap_space: 4}\ncache: *c\n", "used in several places"),
+    ],
+)
+def test_what_cannot_be_rewritten_is_told_and_left(text: str, why: str) -> None:
+    done = migrate(text, "deploy.yaml", {})
+    assert done.text == text
+    (finding,) = done.left
+    assert "has to be rewritten by hand" in finding.message
+    assert why in finding.message
+
+
+@pytest.mark.parametrize("name", [o.path for o in options().values() if o.status == "deprecated"])
+def test_every_deprecated_option_can_be_rewritten(name: str) -> None:
+    """Its own example is either rewritten, or told with a reason; afterwards the file has no warning about it."""
+    option = options()[name]
+    from stoker.config.effective import as_yaml_value
+
+    text = f"model:\n  model: m\n{option.section}:\n  {option.name}: {as_yaml_value(option.examples[0])}\n"
+    if option.section == "model":
+        text = text.replace("model:\n  model: m\nmodel:\n", "model:\n  model: m\n")
+    done = migrate(text, "deploy.yaml", {})
+    assert bool(done.left) == (f"  {option.name}:" in done.text)
+    assert not migrate(done.text, "deploy.yaml", {}).renamed
