@@ -25,7 +25,7 @@ MACHINE = MachineFacts(
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
-def resolved(folder: Path, place: Path, **sections: dict[str, Any]) -> Resolved:
+def resolved(folder: Path, place: Path, machine: MachineFacts = MACHINE, **sections: dict[str, Any]) -> Resolved:
     """A small deployment of a checkpoint: blocks of 8 tokens, 11 tokens per step. Its file is written to `place`."""
     manifest: dict[str, dict[str, Any]] = {
         "model": {"model": str(folder), "dtype": "float32", "max_model_len": 64, "skip_tokenizer_init": True},
@@ -38,7 +38,7 @@ def resolved(folder: Path, place: Path, **sections: dict[str, Any]) -> Resolved:
     file = place / "deployment.yaml"
     file.write_text(json.dumps({"apiVersion": "stoker/v1", "kind": "Deployment", **manifest}))
     deployment = load_deployment([file], env={})
-    return resolve(deployment, read_model_facts(deployment), MACHINE)
+    return resolve(deployment, read_model_facts(deployment), machine)
 
 
 class Engine:

@@ -1,0 +1,368 @@
+"""Options of `cache`, `scheduler`, `device` and `model` in a running engine: with each one it does something else."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.own_code import ShortestFirst
+
+from stoker.config import ConfigError
+from stoker.engine.api import (
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    InvalidRequest,
+    ProcessorCall,
+    QueueFull,
+    SamplingParams,
+)
+from stoker.engine.engine_core import EngineCore
+from stoker.engine.plugins import PluginError
+from stoker.engine.startup import build_core
+
+from .conftest import Saved
+from .engine import MACHINE, resolved
+
+PROMPT = list(range(10, 29))
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+Start = Callable[..., EngineCore]
+
+
+@pytest.fixture
+def start(saved: Callable[[str], Saved], tmp_path: Path) -> Start:
+    """An engine of a small Qwen3 with these options, by section."""
+    _, folder = saved("qwen3")
+
+    def build(**sections: dict[str, Any]) -> EngineCore:
+        return build_core(resolved(folder, tmp_path, **sections))
+
+    return build
+
+
+def add(core: EngineCore, *prompts: list[int], sampling: SamplingParams = GREEDY) -> None:
+    for index, prompt in enumerate(prompts):
+        core.add(EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling))
+
+
+def finish(core: EngineCore) -> dict[str, list[EngineOutput]]:
+    outputs: dict[str, list[EngineOutput]] = {}
+    while core.has_work:
+        for output in core.step():
+            outputs.setdefault(output.request_id, []).append(output)
+    return outputs
+
+
+def answer(core: EngineCore, prompt: list[int] = PROMPT, sampling: SamplingParams = GREEDY) -> list[int]:
+    add(core, prompt, sampling=sampling)
+    return [token for output in finish(core)["0"] for token in output.token_ids]
+
+
+# ---- cache
+
+
+@pytest.mark.effect("cache.block_size", "cache.num_gpu_blocks_override", "cache.enable_prefix_caching")
+def test_a_prefix_is_shared_in_whole_blocks_and_only_where_that_is_on(start: Start):
+    def num_cached(**cache: Any) -> int:
+        core = start(cache=cache)
+        assert core.info.block_size == cache.get("block_size", 8)
+        assert core.info.num_blocks == core.stats.num_blocks == cache.get("num_gpu_blocks_override", 64)
+        answer(core)
+        add(core, [*PROMPT, 5])
+        return finish(core)["0"][0].num_cached_tokens
+
+    assert num_cached() == 16  # of 19
+    assert num_cached(block_size=16) == 16
+    assert num_cached(block_size=32, num_gpu_blocks_override=9) == 0
+    assert num_cached(enable_prefix_caching=False) == 0
+
+
+@pytest.mark.effect("cache.kv_cache_memory_bytes", "cache.gpu_memory_utilization")
+def test_the_cache_is_as_large_as_memory_or_a_written_size_says(saved: Callable[[str], Saved], tmp_path: Path):
+    _, folder = saved("qwen3")
+    free, many = {"num_gpu_blocks_override": None}, {"max_num_seqs": 64, "max_num_batched_tokens": 64}
+    written = build_core(resolved(folder, tmp_path, cache={**free, "kv_cache_memory_bytes": "1MiB"}))
+    assert 0.9 * (1 << 20) < written.info.kv_cache_bytes <= 1 << 20
+    small = MACHINE.model_copy(update={"available_memory_bytes": 2 << 20})
+    sizes = []
+    for share in (0.5, 0.9):
+        settings = resolved(folder, tmp_path, small, scheduler=many, cache={**free, "gpu_memory_utilization": share})
+        core = build_core(settings)
+        assert core.info.weights_bytes + core.info.kv_cache_bytes <= share * small.available_memory_bytes
+        sizes.append(core.info.kv_cache_bytes)
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.effect("cache.prefix_caching_hash_algo")
+def test_blocks_are_named_by_the_chosen_algorithm(start: Start):
+    names = {}
+    for algo in ("sha256", "sha256_cbor", "blake2b"):
+        core = start(cache={"prefix_caching_hash_algo": algo})
+        answer(core)
+        names[algo] = set(core._scheduler._cache._blocks)  # type: ignore[attr-defined]
+    content = struct.pack("<8i", *PROMPT[:8])
+    assert hashlib.sha256(hashlib.sha256(b"stoker kv root ").digest() + content).digest() in names["sha256"]
+    ids = b"".join(bytes([token]) if token < 24 else bytes([0x18, token]) for token in PROMPT[:8])
+    cbor = b"\x83\x58\x20" + hashlib.sha256(b"\x60").digest() + b"\x88" + ids + b"\xf6"
+    assert hashlib.sha256(cbor).digest() in names["sha256_cbor"]
+    assert {len(name) for name in names["blake2b"]} == {16}
+
+
+@pytest.mark.effect("cache.kv_cache_dtype")
+def test_keys_and_values_can_be_kept_in_another_format_than_the_weights(start: Start):
+    wide, narrow = start(), start(cache={"kv_cache_dtype": "bfloat16"})
+    assert narrow.info.kv_cache_bytes * 2 == wide.info.kv_cache_bytes
+    assert narrow.info.kernels["paged_attention"] == "torch: keys and values in bfloat16 beside float32"
+    asking = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, logprobs=0, prompt_logprobs=0)
+    found = []
+    for core in (wide, narrow):
+        add(core, PROMPT, sampling=asking)
+        entries = finish(core)["0"][0].prompt_logprobs
+        assert entries is not None
+        found.append([entry.logprobs[0] for entry in entries[1:] if entry is not None])
+    assert found[0] != found[1]  # it is really rounded
+    assert found[0] == pytest.approx(found[1], abs=0.02)
+
+
+def test_a_bfloat16_model_can_keep_its_cache_in_float32(start: Start):
+    core = start(model={"dtype": "bfloat16"}, cache={"kv_cache_dtype": "float32"})
+    assert len(answer(core)) == 8
+
+
+def test_8_bit_formats_are_refused_with_what_there_is(start: Start):
+    with pytest.raises(ConfigError, match="write bfloat16, which halves a float32 cache"):
+        start(cache={"kv_cache_dtype": "fp8"})
+
+
+# ---- scheduler
+
+
+@pytest.mark.effect("scheduler.max_num_seqs")
+def test_no_more_sequences_run_than_allowed(start: Start):
+    core = start(scheduler={"max_num_seqs": 3})
+    add(core, *([token] for token in range(10, 17)))
+    core.step()
+    assert (core.stats.num_running, core.stats.num_waiting) == (3, 4)
+
+
+@pytest.mark.effect("scheduler.max_num_batched_tokens", "scheduler.enable_chunked_prefill")
+def test_a_step_takes_so_many_tokens_and_a_prompt_is_cut_or_waits(start: Start):
+    def steps(**scheduler: Any) -> int:
+        core = start(scheduler=scheduler)
+        add(core, PROMPT)
+        while not core.step():
+            pass
+        return core.num_steps
+
+    assert steps(max_num_batched_tokens=8) == 3  # 19 tokens
+    assert steps(max_num_batched_tokens=64) == 1
+    assert steps(max_num_batched_tokens=64, enable_chunked_prefill=False) == 1
+    with pytest.raises(ConfigError, match="without chunked prefill a step must hold the longest prompt"):
+        start(scheduler={"max_num_batched_tokens": 63, "enable_chunked_prefill": False})
+
+
+@pytest.mark.effect("scheduler.enable_chunked_prefill")
+def test_without_chunked_prefill_a_prompt_waits_until_a_step_can_hold_it(start: Start):
+    def num_first_tokens(*, is_chunked: bool) -> int:
+        core = start(scheduler={"max_num_batched_tokens": 64, "enable_chunked_prefill": is_chunked})
+        add(core, *([index + 10, *range(30, 65)] for index in range(2)))  # 36 tokens each
+        core.step()
+        return core.stats.num_running
+
+    assert num_first_tokens(is_chunked=True) == 2
+    assert num_first_tokens(is_chunked=False) == 1
+
+
+@pytest.mark.effect("scheduler.scheduling_policy")
+def test_requests_are_served_by_arrival_or_by_priority(start: Start):
+    def order(policy: str) -> list[str]:
+        core = start(scheduler={"scheduling_policy": policy, "max_num_seqs": 1})
+        for name, priority in (("later", 5), ("soon", 1), ("now", -3)):
+            request = EngineRequest(request_id=name, prompt_token_ids=PROMPT, sampling=GREEDY, priority=priority)
+            core.add(request)
+        return list(finish(core))
+
+    assert order("fcfs") == ["later", "soon", "now"]
+    assert order("priority") == ["now", "soon", "later"]
+
+
+@pytest.mark.effect("scheduler.max_queued_requests", "scheduler.max_queued_tokens")
+def test_the_queue_takes_so_many_requests_and_so_many_tokens(start: Start):
+    def num_taken(**scheduler: Any) -> int:
+        core = start(scheduler={"max_num_seqs": 1, **scheduler})
+        for index in range(9):
+            try:
+                core.add(EngineRequest(request_id=str(index), prompt_token_ids=PROMPT, sampling=GREEDY))
+            except QueueFull:
+                return index
+        return 9
+
+    assert num_taken() == 9
+    assert num_taken(max_queued_requests=3) == 4  # one of them has a slot
+    assert num_taken(max_queued_tokens=40) == 2
+
+
+@pytest.mark.effect(
+    "scheduler.max_num_partial_prefills",
+    "scheduler.max_long_partial_prefills",
+    "scheduler.long_prefill_token_threshold",
+)
+def test_limits_of_prompts_computed_in_part_reach_the_scheduler(start: Start):
+    def first_tokens(**scheduler: int) -> dict[str, int]:
+        """The step in which each of two prompts of 40 tokens and one of 12 gets its first one; 24 tokens a step."""
+        core = start(scheduler={"max_num_batched_tokens": 24, **scheduler})
+        add(core, [3, *range(20, 59)], [4, *range(20, 59)], list(range(70, 82)))
+        found: dict[str, int] = {}
+        while core.has_work:
+            for output in core.step():
+                found.setdefault(output.request_id, core.num_steps)
+        return found
+
+    one_long = {"max_long_partial_prefills": 1}
+    assert first_tokens() == {"2": 2, "0": 5, "1": 5}  # all three have shares of each step
+    assert first_tokens(max_num_partial_prefills=1) == {"0": 2, "2": 3, "1": 5}
+    assert first_tokens(**one_long, long_prefill_token_threshold=30) == {"2": 1, "0": 3, "1": 6}
+    assert first_tokens(**one_long, long_prefill_token_threshold=50) == first_tokens()
+
+
+@pytest.mark.effect("scheduler.async_scheduling")
+@pytest.mark.parametrize("algo", ["sha256", "sha256_cbor"])
+def test_planning_ahead_changes_no_answer(start: Start, algo: str):
+    few = {"num_gpu_blocks_override": 16, "prefix_caching_hash_algo": algo}
+    prompts = [[10 + index % 3, *range(20, 30 + index)] for index in range(10)]
+    found = []
+    for ahead in (False, True):
+        core = start(cache=few, scheduler={"async_scheduling": ahead})
+        add(core, *prompts, sampling=SamplingParams(seed=3, max_tokens=24, top_k=9))
+        found.append({name: [one.token_ids for one in parts] for name, parts in finish(core).items()})
+        assert core.stats.num_preemptions > 0
+        assert core.stats.num_free_blocks == 16
+    assert found[0] == found[1]
+
+
+@pytest.mark.effect("scheduler.scheduler_cls")
+def test_a_class_of_ones_own_takes_the_place_of_the_scheduler(start: Start):
+    def order(**scheduler: Any) -> list[str]:
+        core = start(scheduler={"max_num_seqs": 1, "scheduling_policy": "priority", **scheduler})
+        add(core, PROMPT[:9], PROMPT[:3], PROMPT[:6])
+        return list(finish(core))
+
+    assert order() == ["0", "1", "2"]
+    assert order(scheduler_cls="tests.own_code:ShortestFirst") == ["1", "2", "0"]
+    assert ShortestFirst.__module__ == "tests.own_code"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Missing", "tests.own_code has no Missing"),
+        ("NotAScheduler", "the class has no has_work, add, abort, stats, finish_step, fail_step"),
+        ("CannotBeMade", "cannot be made: RuntimeError: no licence"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_used_ends_the_start_before_the_model_is_loaded(
+    saved: Callable[[str], Saved], tmp_path: Path, name: str, said: str
+):
+    settings = resolved(saved("qwen3")[1], tmp_path, scheduler={"scheduler_cls": f"tests.own_code:{name}"})
+    phases: list[str] = []
+    with pytest.raises(PluginError, match=f"^tests.own_code:{name}: {said}$") as caught:
+        build_core(settings, phases.append)
+    assert caught.value.exit_code == 78
+    assert phases == ["libraries"]
+
+
+# ---- device
+
+
+@pytest.mark.effect("device.device")
+def test_the_engine_runs_where_the_deployment_says(start: Start):
+    assert start(device={"device": "cpu"}).info.device == start().info.device == "cpu"
+    with pytest.raises(ConfigError, match="this build runs on CPUs only"):
+        start(device={"device": "cuda"})
+
+
+@pytest.fixture
+def as_many_threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.effect("device.num_threads")
+@pytest.mark.usefixtures("as_many_threads_as_before")
+def test_the_engine_computes_with_so_many_threads(start: Start):
+    answers = []
+    for count in (1, 2):
+        core = start(device={"num_threads": count})
+        assert torch.get_num_threads() == count
+        answers.append(answer(core))
+    assert answers[0] == answers[1]
+
+
+# ---- model
+
+
+@pytest.mark.effect("model.enforce_eager")
+def test_eager_takes_plain_operations_and_says_so(start: Start):
+    eager = start(model={"enforce_eager": True})
+    assert set(eager.info.kernels.values()) == {"torch: model.enforce_eager"}
+    assert answer(eager) == answer(start())
+
+
+@pytest.mark.effect("model.logprobs_mode")
+def test_scores_are_shown_before_or_after_what_changes_them(start: Start):
+    def scores(mode: str) -> dict[int, float]:
+        core = start(model={"logprobs_mode": mode, "max_logprobs": -1})
+        banned = SamplingParams(seed=1, max_tokens=1, top_k=3, logit_bias={7: -100.0}, logprobs=core.info.vocab_size)
+        add(core, PROMPT, sampling=banned)
+        (entry,) = finish(core)["0"][0].logprobs or []
+        return dict(zip(entry.token_ids, entry.logprobs, strict=True))
+
+    raw, raw_logits = scores("raw_logprobs"), scores("raw_logits")
+    assert sum(map(math.exp, raw.values())) == pytest.approx(1, abs=1e-4)
+    normaliser = raw_logits[7] - raw[7]
+    assert all(raw_logits[token] - raw[token] == pytest.approx(normaliser, abs=1e-4) for token in raw)
+    processed = scores("processed_logprobs")
+    assert sorted(map(math.exp, processed.values()))[:-3] == [0.0] * (len(raw) - 3)
+    assert sum(map(math.exp, processed.values())) == pytest.approx(1, abs=1e-4)
+    best = sorted(scores("processed_logits").values())[-3:]
+    assert best == pytest.approx(sorted(value for token, value in raw_logits.items() if token != 7)[-3:], abs=1e-4)
+
+
+@pytest.mark.effect("model.logits_processors")
+def test_installed_processors_change_the_answers_of_all_requests(start: Start):
+    assert answer(start(model={"logits_processors": ["tests.own_code:Only"]})) == [7] * 8
+    varied = answer(start(model={"logits_processors": ["tests.own_code.NoRepeats"]}))
+    assert len(set(varied)) == 8
+    with pytest.raises(PluginError, match=r"tests\.own_code:Ban: cannot be made: TypeError"):
+        start(model={"logits_processors": ["tests.own_code:Ban"]})
+
+
+@pytest.mark.effect("model.logits_processor_pattern")
+def test_requests_may_name_processors_that_the_pattern_allows(start: Start):
+    core = start(model={"logits_processor_pattern": r"tests[.]own_code:\w+"})
+    plain = answer(core)
+    named = SamplingParams(
+        temperature=0, max_tokens=8, ignore_eos=True, logits_processors=(ProcessorCall("tests.own_code:Only", (9,)),)
+    )
+    assert answer(core, sampling=named) == [9] * 8
+    assert answer(core) == plain  # the slot remembers nothing
+    with pytest.raises(InvalidRequest, match="not among those"):
+        answer(core, sampling=SamplingParams(logits_processors=(ProcessorCall("os.system", ("true",)),)))
+
+
+def test_a_named_processor_that_fails_ends_its_own_request(start: Start):
+    core = start(model={"logits_processor_pattern": "tests[.].*"})
+    core.add(EngineRequest(request_id="good", prompt_token_ids=PROMPT, sampling=GREEDY))
+    broken = SamplingParams(logits_processors=(ProcessorCall("tests.own_code:breaks"),))
+    core.add(EngineRequest(request_id="bad", prompt_token_ids=PROMPT, sampling=broken))
+    outputs = finish(core)
+    assert outputs["bad"][-1].finish_reason is FinishReason.ERROR
+    assert "ArithmeticError: no such logits" in (outputs["bad"][-1].error or "")
+    assert sum(len(output.token_ids) for output in outputs["good"]) == 8
