@@ -6,6 +6,7 @@ The archive's members are stored, not compressed, so a tensor is a place in the 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -35,7 +36,7 @@ def read_torch_file(path: Path, map_location: MapLocation = "cpu") -> dict[str, 
                 return _Archive(path, size, stream, archive).tensors(map_location)
     except OSError as error:
         raise ModelFilesError(f"{path}: cannot be read: {error.strerror or error}", code="M302") from error
-    except (BadZipFile, NotImplementedError, UnicodeDecodeError) as error:
+    except (BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error) as error:
         raise ModelFilesError(f"{path}: cut short or damaged: {error}", code="M303") from error
     except ForbiddenPickle as error:
         raise ModelFilesError(

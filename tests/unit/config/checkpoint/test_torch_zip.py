@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import struct
 import zipfile
 from collections import OrderedDict
@@ -187,3 +189,18 @@ def test_tensors_of_another_device_are_taken_if_the_map_names_it(tmp_path: Path,
     assert read_torch_file(path, map_location)["a"].shape == (4,)
     with pytest.raises(ModelFilesError, match=r"tensor `a` was saved from cuda:3, which `load\.pt_load_map_location`"):
         read_torch_file(path, {"cuda:0": "cpu"})
+
+
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(tmp_path: Path) -> None:
+    """Bytes changed at random, most of them in the table and the archive's headers."""
+    layer = torch.nn.Linear(3, 2)
+    path = saved(tmp_path, {**layer.state_dict(), "view": layer.weight.T})
+    whole, draw = path.read_bytes(), random.Random(7)
+    for _ in range(400):
+        content = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        path.write_bytes(content)
+        with contextlib.suppress(ModelFilesError):
+            for stored in read_torch_file(path).values():
+                assert stored.offset + stored.span <= len(content)
