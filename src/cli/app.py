@@ -178,7 +178,7 @@ def diff(
     old: Annotated[str, typer.Argument(metavar="FILE", help="A deployment, or the URL of a running server.")],
     new: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="What to compare it with; left out: FILE with the options given here."),
+        typer.Argument(metavar="FILE", help="What to compare it with; left out: FILE with the options given here."),
     ] = None,
     server_key: Annotated[
         str | None, typer.Option("--server-key", help="Key for the server; else OPENAI_API_KEY.")
@@ -197,7 +197,7 @@ def diff(
 
 @app.command()
 def init(
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to write; - prints it.")] = "deploy.yaml",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What to write; - prints it.")] = "deploy.yaml",
     minimal: Annotated[bool, typer.Option("--minimal", help="A dozen lines; this is the default.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Every option with what it does, at its default.")] = False,
     model: Annotated[str, typer.Option("--model", help="Hub id, directory or builtin:tiny.")] = "builtin:tiny",
@@ -333,7 +333,7 @@ def _run(words: list[str]) -> int:
     known: dict[str, Any] = command.commands  # type: ignore[attr-defined]
     verb = words[0] if words else ""
     if verb and not verb.startswith("-") and verb not in known:
-        return _fail(f"no such command `{verb}`", difflib.get_close_matches(verb, known, 3, 0.5))
+        return _fail(f"no such command `{verb}`", difflib.get_close_matches(verb, known, 3, 0.6))
     overrides: list[str] = []
     if verb in _TAKES_OVERRIDES or verb == "explain":
         from .overrides import behind_dashes, own_flags, take_overrides

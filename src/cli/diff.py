@@ -72,7 +72,8 @@ def _side(name: str, overrides: Sequence[str], api_key: str | None) -> Side:
     report = report_on([name], overrides, read_machine_facts(), is_elsewhere=True)
     if report.deployment is None or report.decisions is None or report.errors:
         raise _Failed(show(report.errors))
-    return written_side(" ".join([name, *overrides]), report.deployment, report.decisions)
+    shown = f"{name} with the options given" if overrides else name  # which may be secrets
+    return written_side(shown, report.deployment, report.decisions)
 
 
 def _text(differences: Sequence[Difference]) -> str:

@@ -43,7 +43,7 @@ def test_each_difference_is_a_line_with_what_it_costs(capsys: pytest.CaptureFixt
 
 def test_the_verdict_names_the_dearest_change(capsys: pytest.CaptureFixture[str]) -> None:
     run("a.yaml", None, ["--max-queued-requests", "7"])
-    assert capsys.readouterr().err == ("1 difference from a.yaml to a.yaml --max-queued-requests 7: no reload\n")
+    assert capsys.readouterr().err == ("1 difference from a.yaml to a.yaml with the options given: no reload\n")
 
 
 def test_files_that_say_the_same_in_other_words_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +56,7 @@ def test_secrets_are_compared_and_never_shown(capsys: pytest.CaptureFixture[str]
     assert run("b.yaml", "b.yaml", ["--api-key", "sk-two"]) == 1
     answer, talk = capsys.readouterr()
     assert answer == "server.api_key: set -> set  [process]\n"
-    assert "sk-" not in answer + talk.replace("--api-key sk-two", "")
+    assert "sk-" not in answer + talk
     assert run("b.yaml", "b.yaml", ["--api-key", "sk-one"]) == 0
 
 

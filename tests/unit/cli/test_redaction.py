@@ -43,6 +43,8 @@ VERBS = [
     ["config", "--show-origin"],
     ["config", "-o", "json", "--show-origin"],
     ["config", "--minimal"],
+    ["diff"],
+    ["diff", "-o", "json"],
 ]
 
 
@@ -59,7 +61,7 @@ def test_a_planted_secret_is_found_nowhere(
     num_said = 0
     for index, verb in enumerate(VERBS):
         words, env = WORDS[index % len(WORDS)], ENV[index % len(ENV)]
-        for extra, variables in ((words, {}), ([], env), (WORDS[-1 - index], env)):
+        for extra, variables in ((words, {}), ([], env), (WORDS[-1 - index % len(WORDS)], env)):
             with monkeypatch.context() as patch:
                 for variable, value in variables.items():
                     patch.setenv(variable, value)

@@ -30,22 +30,18 @@ def test_what_belongs_elsewhere_moves() -> None:
         "model: {model: m}\nparallel:\n  tensor_parallel_size: 1\n  distributed_executor_backend: ray\n"
         "server:\n  port: 81\n"
     )
-    old = next(o for o in options().values() if o.name == "guided_decoding_disable_fallback")
-    text = f"structured_outputs: {{backend: auto}}\n{old.section}:\n  {old.name}: true\nmodel: {{model: m}}\n"
-    if old.section != "structured_outputs":
-        assert migrated(text) == (
-            f"structured_outputs: {{backend: auto, disable_fallback: true}}\n{old.section}:\nmodel: {{model: m}}\n"
-        )
+    text = (
+        "parallel: {enable_multimodal_encoder_data_parallel: true}\n"
+        "multimodal: {mm_processor_cache_gb: 4}\nmodel: {model: m}\n"
+    )
+    assert migrated(text) == (
+        "parallel: {}\nmultimodal: {mm_processor_cache_gb: 4, mm_encoder_tp_mode: data}\nmodel: {model: m}\n"
+    )
 
 
 def test_a_section_that_is_not_there_yet_is_made() -> None:
-    old = next(
-        option for option in options().values() if option.replaced_by == ("structured_outputs.disable_fallback",)
-    )
-    text = f"{old.section}:\n  {old.name}: true"
-    done = migrate(text, "deploy.yaml", {})
-    assert "disable_fallback: true" in done.text
-    assert old.name not in done.text
+    text = "parallel:\n  enable_multimodal_encoder_data_parallel: true  # old\nmodel:\n  model: m\n"
+    assert migrated(text) == "parallel:\nmultimodal:\n  mm_encoder_tp_mode: data\nmodel:\n  model: m\n"
 
 
 def test_flow_mappings_stay_flow_mappings() -> None:

@@ -1,0 +1,34 @@
+"""A real deployment as its supervisor and its operator see it: told when ready, compared with its file."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .deployment import command, environment, serving
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_systemd_is_told_when_it_serves_and_its_file_does_not_differ_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def differs(*words: str) -> tuple[int, str]:
+        result = subprocess.run(
+            command("diff", str(file), *words), env=environment(), capture_output=True, text=True, check=False
+        )
+        return result.returncode, result.stdout
+
+    file = tmp_path / "deploy.yaml"
+    file.write_text("model: {model: builtin:tiny}\nserver: {port: 0, drain_timeout: 7s}\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "notify"))
+        supervisor.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with serving(file) as (_, url):
+            assert supervisor.recv(64) == b"READY=1"
+            assert differs(url) == (0, "")
+            assert differs(url, "--drain-timeout", "9s") == (1, "server.drain_timeout: 7s -> 9s  [hot]\n")
