@@ -5,8 +5,9 @@ Found as Python finds any module: installed, on PYTHONPATH, or in the folder tha
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..config import DeploymentError
@@ -18,6 +19,15 @@ class PluginError(DeploymentError):
     """Code that an option names cannot be used."""
 
     exit_code = EXIT_INVALID_CONFIGURATION
+
+
+@contextlib.contextmanager
+def named_by(option: str) -> Iterator[None]:
+    """Put the option before what is said of the code that it names."""
+    try:
+        yield
+    except PluginError as error:
+        raise PluginError(f"`{option}`: {error}") from error
 
 
 def import_named(path: str) -> Any:

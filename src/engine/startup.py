@@ -10,7 +10,7 @@ from ..config import DeploymentError, Resolved
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
 from .engine_core import EngineCore
-from .plugins import import_class, make
+from .plugins import import_class, make, named_by
 from .runner.measure import PhaseClock
 from .sampling.named_processors import install
 
@@ -49,8 +49,10 @@ def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -
     clock = PhaseClock(phase)
     clock.start("libraries")
     _spin_little()
-    scheduler = _scheduler(resolved)
-    processors = install(resolved.model.logits_processors)
+    with named_by("scheduler.scheduler_cls"):
+        scheduler = _scheduler(resolved)
+    with named_by("model.logits_processors"):
+        processors = install(resolved.model.logits_processors)
     from .runner.model_runner import ModelRunner  # torch: takes a second, and is a phase of its own
 
     clock.stop()

@@ -271,7 +271,7 @@ def test_a_scheduler_that_cannot_be_used_ends_the_start_before_the_model_is_load
 ):
     settings = resolved(saved("qwen3")[1], tmp_path, scheduler={"scheduler_cls": f"tests.own_code:{name}"})
     phases: list[str] = []
-    with pytest.raises(PluginError, match=f"^tests.own_code:{name}: {said}$") as caught:
+    with pytest.raises(PluginError, match=f"^`scheduler.scheduler_cls`: tests.own_code:{name}: {said}$") as caught:
         build_core(settings, phases.append)
     assert caught.value.exit_code == 78
     assert phases == ["libraries"]
@@ -340,7 +340,7 @@ def test_installed_processors_change_the_answers_of_all_requests(start: Start):
     assert answer(start(model={"logits_processors": ["tests.own_code:Only"]})) == [7] * 8
     varied = answer(start(model={"logits_processors": ["tests.own_code.NoRepeats"]}))
     assert len(set(varied)) == 8
-    with pytest.raises(PluginError, match=r"tests\.own_code:Ban: cannot be made: TypeError"):
+    with pytest.raises(PluginError, match=r"^`model\.logits_processors`: tests\.own_code:Ban: cannot be made: TypeError"):
         start(model={"logits_processors": ["tests.own_code:Ban"]})
 
 

@@ -91,7 +91,8 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
     kernels: dict[str, str] = {}
     if not device.is_gpu and model.facts is not None:
-        kernels = planned_kernels(ask.dtype, model.facts.head_dim)
+        is_eager = decisions.get("model.enforce_eager")
+        kernels = planned_kernels(ask.dtype, model.facts.head_dim, ask.kv_dtype, is_eager=is_eager)
     return Plan(
         model=model,
         device=device,

@@ -23,7 +23,11 @@ class CacheConfig(Section):
             "only whole blocks are shared. `auto` is 16 on a CPU."
         ),
         examples=[16],
-        json_schema_extra=about(reload="model", unit="tokens"),
+        json_schema_extra=about(
+            reload="model",
+            unit="tokens",
+            refused={"1": "8 is the least: with one token per block the tables would cost more than they share"},
+        ),
     )
     gpu_memory_utilization: Share = Field(
         0.9,

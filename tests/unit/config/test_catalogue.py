@@ -74,7 +74,7 @@ def test_a_record_says_all_about_an_option() -> None:
             *("replaced_by", "reason", "reload", "rules", "description"),
         }
     assert RECORDS["tensor-parallel-size"]["flags"][:2] == ["--tensor-parallel-size", "-tp"]
-    assert RECORDS["max-num-seqs"]["rules"] == ["R099", "R102", "R105", "R211"]
+    assert RECORDS["max-num-seqs"]["rules"] == ["R099", "R102", "R105", "R119", "R211"]
     assert RECORDS["disable-log-requests"]["replaced_by"] == ["server.enable_log_requests"]
 
 

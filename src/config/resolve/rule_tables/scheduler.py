@@ -87,7 +87,9 @@ RULES: tuple[Rule, ...] = (
         id="R116",
         title="a long prompt fits into the context",
         fields=("scheduler.long_prefill_token_threshold", "model.max_model_len"),
-        is_broken=lambda v: v.long_prefill_token_threshold > v.max_model_len,
+        is_broken=lambda v: (
+            v.is_written("scheduler.long_prefill_token_threshold") and v.long_prefill_token_threshold > v.max_model_len
+        ),
         message=(
             "`scheduler.long_prefill_token_threshold` is {long_prefill_token_threshold}; a prompt has at most "
             "`model.max_model_len` = {max_model_len} tokens"
