@@ -20,15 +20,16 @@ DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 FILES = {"deployment.schema.json": DRAFT_2020_12, "deployment.draft-07.schema.json": DRAFT_07}
 
+# numbers above 0 as texts; a fraction needs a unit that it can be a fraction of
 _UNITS: dict[Kind, str] = {
-    "human int": r"^[0-9]+(\.[0-9]+)?[kmgtKMGT]?$",
-    "size": r"^[0-9]+(\.[0-9]+)?(\s*(B|[kKMGT]i?B)|[kmgtKMGT])?$",
-    "duration": r"^([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$",
+    "human int": r"^(?=.*[1-9])([0-9]+(\.0+|[kmgtKMGT])?|[0-9]+\.[0-9]+[kmgt])$",
+    "size": r"^(?=.*[1-9])([0-9]+(\.0+|\s*(B|[kKMGT]i?B)|[kmgtKMGT])?|[0-9]+\.[0-9]+(\s*[kKMGT]i?B|[kmgt]))$",
+    "duration": r"^(?=.*[1-9])([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$",
 }
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{", "description": "Filled in from the environment."}
 _SECRET = {
     "anyOf": [
-        {"type": "string", "minLength": 1},
+        {"type": ["string", "number", "boolean"], "minLength": 1},
         {
             "type": "object",
             "properties": {"env": {"type": "string", "minLength": 1}},
@@ -110,15 +111,18 @@ def _option(option: Option, home: str) -> dict[str, Any]:
 def _values(option: Option, home: str) -> list[dict[str, Any]]:
     """What the option takes besides null."""
     interpolation = {"$ref": f"#/{home}/Interpolation"}
-    if option.status == "refused":
-        accepted = [list(value) if isinstance(value, tuple) else value for value in option.accepted]
-        return [{"enum": [value for value in accepted if value is not None]}, interpolation]
+    if (taken := accepted_values(option)) is not None:
+        return [{"enum": [list(value) if isinstance(value, tuple) else value for value in taken]}, interpolation]
     if option.is_secret:
         secret: dict[str, Any] = {"$ref": f"#/{home}/Secret"}
         return [secret, {"type": "array", "items": secret}] if option.kind == "texts" else [secret]
     if option.name == "preset":
         return [{"enum": list(preset_names())}, interpolation]
-    text = {"type": ["string", "number", "boolean"]}  # plain scalars count as written: `revision: 0123`
+    text: dict[str, Any] = {"type": ["string", "number", "boolean"]}  # scalars count as written: `revision: 0123`
+    if option.min_length:
+        text["minLength"] = option.min_length
+    if option.pattern:
+        text = {"anyOf": [{"type": "string", "pattern": option.pattern}, interpolation]}
     match option.kind:
         case "text":
             return [text]
@@ -138,8 +142,41 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
     if option.kind in _UNITS:
         values.append({"type": "string", "pattern": _UNITS[option.kind]})
     if option.choices:
-        values.insert(0, {"enum": list(option.choices)})
+        spellings = [word for number in option.spellings for word in (number, str(number))]
+        values.insert(0, {"enum": [*option.choices, *spellings]})
     return [*values, interpolation]
+
+
+def accepted_values(option: Option) -> list[Any] | None:
+    """All that an option takes besides null if that is a handful of values; None for an ordinary option.
+
+    A refused option takes its default. A deprecated one that stands for refused ones takes what becomes of theirs.
+    """
+    if option.status == "refused":
+        return [value for value in option.accepted if value is not None]
+    if option.status == "deprecated":
+        candidates = list(option.choices) or ([False, True] if option.kind == "flag" else [])
+        if candidates or any(_target(path).status == "refused" for path in option.replaced_by):
+            candidates = candidates or [value for path in option.replaced_by for value in _target(path).accepted]
+            return [value for value in candidates if _is_taken(option, value)]
+    return None
+
+
+def _target(path: str) -> Option:
+    return options()[".".join(path.split(".")[:2])]
+
+
+def _is_taken(option: Option, value: Any) -> bool:
+    if value is None:
+        return False
+    try:
+        becomes = option.becomes(value)
+    except ValueError:
+        return False
+    return all(
+        _target(path).status != "refused" or (new in _target(path).accepted and path.count(".") == 1)
+        for path, new in becomes.items()
+    )
 
 
 def _bound(bound: Any) -> dict[str, Any]:

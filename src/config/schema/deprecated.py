@@ -352,7 +352,11 @@ class OldParallel(Section):
         False,
         description="Log how evenly experts are used.",
         examples=[True],
-        json_schema_extra=_renamed(f"{_EPLB}.log_balancedness"),
+        json_schema_extra=old(
+            _if_true(f"{_EPLB}.log_balancedness", True),
+            f"{_EPLB}.log_balancedness",
+            why=f"it is `{_EPLB}.log_balancedness` now",
+        ),
     )
     enable_multimodal_encoder_data_parallel: Flag = Field(
         False,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -54,6 +54,9 @@ class Option:
     kind: Kind
     choices: tuple[str | int, ...]  # words it takes; for a number usually just `auto`
     bounds: tuple[Any, ...]  # of annotated_types
+    spellings: tuple[int, ...]  # numbers that stand for `auto`
+    min_length: int  # of a text
+    pattern: str | None  # of a text
     is_nullable: bool
     is_secret: bool
 
@@ -323,6 +326,9 @@ class _Parts:
     kind: Kind = "text"
     choices: tuple[str | int, ...] = ()
     bounds: tuple[Any, ...] = ()
+    spellings: tuple[int, ...] = ()
+    min_length: int = 0
+    pattern: str | None = None
     is_nullable: bool = False
     is_secret: bool = False
     has_type: bool = False
@@ -362,10 +368,16 @@ class _Parts:
         elif isinstance(extra, FieldInfo):
             for part in extra.metadata:
                 self.read_extra(part)
+        elif isinstance(extra, MinLen):
+            self.min_length = extra.min_length
+        elif isinstance(pattern := getattr(extra, "pattern", None), str):
+            self.pattern = pattern
         else:
-            parser = _PARSERS.get(getattr(extra, "func", None))  # type: ignore[arg-type]
-            if parser is not None:
-                self.kind = parser  # type: ignore[assignment]
+            function: Any = getattr(extra, "func", None)
+            if function in _PARSERS:
+                self.kind = _PARSERS[function]  # type: ignore[assignment]
+            if hasattr(function, "spelling"):
+                self.spellings += (function.spelling,)
 
 
 def _bare(annotation: Any) -> Any:
@@ -384,6 +396,9 @@ def _option(section: str, name: str, info: FieldInfo) -> Option:
         kind=parts.kind,
         choices=parts.choices,
         bounds=parts.bounds,
+        spellings=parts.spellings,
+        min_length=parts.min_length,
+        pattern=parts.pattern,
         is_nullable=parts.is_nullable,
         is_secret=parts.is_secret,
     )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from .section import Section, about
-from .types import Auto, Count, Counts, Flag, HumanInt, Whole
-
-
-def _zero_is_auto(value: Any) -> Any:
-    return "auto" if value in (0, "0") and not isinstance(value, bool) else value
+from .types import Auto, Count, Counts, Flag, HumanInt, Whole, means_auto
 
 
 class SchedulerConfig(Section):
@@ -74,7 +70,7 @@ class SchedulerConfig(Section):
         examples=[1],
         json_schema_extra=about(reload="model", unit="prompts"),
     )
-    long_prefill_token_threshold: Annotated[HumanInt | Auto, BeforeValidator(_zero_is_auto)] = Field(
+    long_prefill_token_threshold: Annotated[HumanInt | Auto, means_auto(0)] = Field(
         "auto",
         description=(
             "A prompt of more tokens than this is a long one. Lower lets fewer prompts pass as short; "

@@ -157,6 +157,17 @@ def parse_one_or_more(value: Any) -> Any:
     return (value,) if isinstance(value, str | int | float | SecretStr) else value
 
 
+def means_auto(number: int) -> BeforeValidator:
+    """A number that other systems write for `auto`. `Option` reads it from the validator, for schema and docs."""
+
+    def read(value: Any) -> Any:
+        is_meant = not isinstance(value, bool) and value in (number, str(number))
+        return "auto" if is_meant else value
+
+    read.spelling = number  # type: ignore[attr-defined]
+    return BeforeValidator(read)
+
+
 Flag = Annotated[bool, Strict()]  # true or false, never 1 or "yes": what the file says is what is meant
 Whole = Annotated[int, BeforeValidator(parse_whole)]
 NumberFromZero = Annotated[float, BeforeValidator(parse_number), Field(ge=0, allow_inf_nan=False)]
@@ -164,7 +175,7 @@ Gibibytes = NumberFromZero  # options that other systems count in GiB keep their
 Share = Annotated[float, BeforeValidator(parse_number), Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1, le=2**31 - 1)]
 HumanInt = Annotated[int, BeforeValidator(parse_human_int), Field(ge=1, le=2**48)]
-ContextLen = Annotated[HumanInt | Auto, BeforeValidator(lambda value: "auto" if value in (-1, "-1") else value)]
+ContextLen = Annotated[HumanInt | Auto, means_auto(-1)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=2**60)]
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(parse_one_or_more)]

@@ -10,9 +10,11 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 
 from ..diagnostics import Diagnostic, Label
+from ..origin import Layer
 from ..schema.options import Option
 from ..suggest import close, did_you_mean
 from .node import Node
+from .scalars import resolve_plain
 
 _MAX_SECRET_BYTES = 64 << 10
 _OUT_OF_RANGE = {
@@ -55,6 +57,9 @@ def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagno
     """The typed value of a node that is not null. After a finding, which is added to `found`, None."""
     if option.status == "refused":
         return _check_refused(option, node, found)
+    if _is_quoted_number(option, node):
+        found.append(_quoted(option, node))
+        return None
     try:
         raw = _secret(option, node, env) if option.is_secret else _raw(option, node)
     except SecretError as error:
@@ -68,11 +73,31 @@ def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagno
         return None
 
 
+def _is_quoted_number(option: Option, node: Node) -> bool:
+    """A number in quotes is a text: the file means what it says, and the JSON Schema says the same."""
+    takes_numbers = option.kind in ("whole", "number") or (option.kind == "choice" and not option.takes_text)
+    is_text = isinstance(node.value, str) and not node.is_plain and not node.is_filled
+    return takes_numbers and is_text and _is_in_file(node) and not isinstance(resolve_plain(node.text or ""), str)
+
+
+def _is_in_file(node: Node) -> bool:
+    return node.span.source.layer is Layer.FILE
+
+
+def _quoted(option: Option, node: Node) -> Diagnostic:
+    return Diagnostic(
+        code="C104",
+        message=f'`{option.path}` is the text "{node.text}"',
+        path=option.path,
+        labels=(Label(node.span, f"allowed: {option.allowed}; write it without quotes"),),
+    )
+
+
 def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
     """Only what says what this build does anyway; anything else is refused, whether it could be read or not."""
     with contextlib.suppress(ValidationError):
         value = option.adapter.validate_python(_raw(option, node))
-        if value in option.accepted:
+        if value in option.accepted and not _is_quoted_number(option, node):
             return value
     shown = f"{option.path}: {node.text}" if node.text is not None else option.path
     said = option.reason
@@ -100,6 +125,8 @@ def _raw(option: Option, node: Node) -> Any:
         if isinstance(node.value, list):
             return [child.text if child.text is not None and child.value is not None else None for child in node.value]
         return node.plain() if node.text is None else node.text
+    if option.kind == "choice" and isinstance(node.value, bool):
+        return node.text  # true is not the choice 1
     return node.plain()
 
 
@@ -112,12 +139,12 @@ def _secret(option: Option, node: Node, env: Mapping[str, str]) -> Any:
 def _one_secret(node: Node, env: Mapping[str, str]) -> SecretStr:
     if isinstance(node.value, dict) and len(node.value) == 1:
         ((kind, child),) = node.value.items()
-        if kind == "env" and child.text:
+        if kind == "env" and child.text and isinstance(child.value, str):
             if not env.get(child.text):
                 state = "not set" if child.text not in env else "empty"
                 raise SecretError(f"the variable `{child.text}` is {state}", child, "the secret is read from it")
             return SecretStr(env[child.text])
-        if kind == "file" and child.text:
+        if kind == "file" and child.text and isinstance(child.value, str):
             return SecretStr(_secret_file(child))
     if node.text is None or node.is_null:
         raise SecretError("not a secret", node, "allowed: a text, {env: NAME} or {file: path}")

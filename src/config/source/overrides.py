@@ -16,12 +16,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
-from ..schema.options import Option, options, section_flags, section_option, sections
+from ..schema.options import Option, options, options_of, section_flags, section_option, sections
 from ..suggest import close, did_you_mean, normal
 from .layer import LayerSource
 from .node import Node
@@ -193,13 +193,17 @@ class OverrideSource(LayerSource):
                 node.appends = True
             if first is not None and not (node.appends or first.flag.unsets or option.kind == "mapping"):
                 self.found.append(_twice(first, override))
-            place(self.tree, option, node)
+            if option.path in sections() and node.is_null:
+                for part in options_of(option.path):
+                    place(self.tree, part, replace(node))
+            else:
+                place(self.tree, option, node)
             before[option.path] = override
 
     def _node(self, override: Override) -> Node | None:
         flag, option = override.flag, override.flag.option
         span = _span(override.words, flag, option.is_secret)
-        if flag.unsets:
+        if flag.unsets or (option.path in sections() and override.values in (("None",), ("",))):
             node = Node(None, span, text="null", unsets=True)
         elif flag.appends:
             if option.kind != "texts" and not flag.keys:

@@ -47,7 +47,7 @@ def test_the_verdict_names_the_dearest_change(capsys: pytest.CaptureFixture[str]
 
 
 def test_files_that_say_the_same_in_other_words_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("c.yaml").write_text("extends: a.yaml\nserver:\n  port: '81'\n  drain_timeout: 30s\n")
+    Path("c.yaml").write_text("extends: a.yaml\nserver:\n  port: 81.0\n  drain_timeout: 30s\n")
     assert run("a.yaml", "c.yaml", []) == 0
     assert capsys.readouterr().out == ""
 

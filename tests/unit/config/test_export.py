@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 
 from stoker.config import load_deployment
-from stoker.config.export import DRAFT_07, DRAFT_2020_12, FILES, json_schema, schema_text
+from stoker.config.export import DRAFT_07, DRAFT_2020_12, FILES, accepted_values, json_schema, schema_text
 from stoker.config.schema.options import Option, options
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +48,8 @@ def written(option: Option, value: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("option", options().values(), ids=lambda option: option.path)
 def test_what_the_loader_takes_the_editor_takes(option: Option) -> None:
-    values = [*option.examples, *option.choices, None] if option.status != "refused" else [None]
+    taken = accepted_values(option)
+    values = [*option.examples, *option.choices, None] if taken is None else [*taken, None]
     if option.section:
         values.append("${VARIABLE}") if option.kind != "mapping" else None
     if not option.is_required and not option.is_secret:

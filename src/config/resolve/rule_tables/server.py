@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
                 or v.enable_tokenizer_info_endpoint
             )
         ),
-        message="without a tokenizer there are no chats and nothing to show of it, so what is set for them has no effect",
+        message="without a tokenizer there are no chats and nothing to show of it, so what is set for them is idle",
         why="With skip_tokenizer_init requests carry token ids; /v1/chat/completions and /tokenizer_info serve nobody.",
         fixes=("remove the options of `server` that are about chats, or `model.skip_tokenizer_init`",),
     ),

@@ -34,7 +34,7 @@ from ..deployments import findings, load, message
         ("parallel: {tensor_parallel_size: many}", "C118", "it takes 1"),
         ("speculative: {method: ngram}", "C118", "this build drafts no tokens"),
         ("speculative: {metod: ngram}", "C103", "did you mean `speculative.method`?"),
-        ("preset: fast", "C115", "there are: cpu-laptop, latency, throughput"),
+        ("preset: fast", "C115", "there are: cpu-laptop, latency, long-context"),
         ("apiVersion: stoker/v2", "C107", "allowed: stoker/v1"),
         ("max-num-seqs: 3", "C103", "this key exists under `scheduler.`: `scheduler.max_num_seqs`"),
         ("server: {api_key: {vault: x}}", "C113", "allowed: a text, {env: NAME} or {file: path}"),

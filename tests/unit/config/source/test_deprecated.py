@@ -60,7 +60,6 @@ def test_old_and_new_name_that_contradict_each_other_are_an_error(tmp_path: Path
         "--tokenizer-pool-size 4",
         "--engine-use-ray",
         "--max-context-len-to-capture 8192",
-        "--task generate",
         "--spec-decoding-acceptance-method rejection_sampler",
     ],
 )
@@ -89,6 +88,12 @@ def test_an_old_name_for_what_this_build_refuses_is_refused_at_its_place(tmp_pat
     shown = message(tmp_path, text + "\n")
     assert said in shown
     assert "deploy.yaml:" in shown
+
+
+def test_a_task_is_a_runner() -> None:
+    deployment = words("--task", "generate")
+    assert deployment.model.runner == "generate"
+    assert codes(deployment) == ["C123"]
 
 
 @pytest.mark.parametrize("option", DEPRECATED, ids=lambda option: option.path)
