@@ -340,7 +340,7 @@ def test_installed_processors_change_the_answers_of_all_requests(start: Start):
     assert answer(start(model={"logits_processors": ["tests.own_code:Only"]})) == [7] * 8
     varied = answer(start(model={"logits_processors": ["tests.own_code.NoRepeats"]}))
     assert len(set(varied)) == 8
-    with pytest.raises(PluginError, match=r"^`model\.logits_processors`: tests\.own_code:Ban: cannot be made: TypeError"):
+    with pytest.raises(PluginError, match=r"^`model\.logits_processors`: tests\.own_code:Ban: cannot be made"):
         start(model={"logits_processors": ["tests.own_code:Ban"]})
 
 
