@@ -1,16 +1,16 @@
 """Stoker: declare an LLM deployment in one YAML file, check it, and serve it.
 
-Importing this package imports no torch; `LLM` is loaded when it is first named.
+Importing this package imports no torch; `LLM` and `SamplingParams` are loaded when they are first named.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .engine.api import SamplingParams
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .engine.api import SamplingParams
     from .llm import LLM
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
@@ -21,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from .llm import LLM
 
         return LLM
+    if name == "SamplingParams":
+        from .engine.api import SamplingParams
+
+        return SamplingParams
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

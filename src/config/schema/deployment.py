@@ -31,7 +31,9 @@ API_VERSION: Literal["stoker/v1"] = "stoker/v1"
 class DeploymentConfig(BaseSettings):
     """One LLM deployment. Keys that start with `x-` are free space, for anchors and notes."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), defer_build=True
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -74,17 +76,17 @@ class DeploymentConfig(BaseSettings):
         json_schema_extra=about(reload="process"),
     )
     model: ModelConfig
-    load: LoadConfig = LoadConfig()
-    cache: CacheConfig = CacheConfig()
-    scheduler: SchedulerConfig = SchedulerConfig()
-    parallel: ParallelConfig = ParallelConfig()
-    device: DeviceConfig = DeviceConfig()
-    compilation: CompilationConfig = CompilationConfig()
-    lora: LoRAConfig = LoRAConfig()
-    multimodal: MultiModalConfig = MultiModalConfig()
-    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
-    speculative: SpeculativeConfig = SpeculativeConfig()
-    kv_transfer: KVTransferConfig = KVTransferConfig()
-    kv_events: KVEventsConfig = KVEventsConfig()
-    observability: ObservabilityConfig = ObservabilityConfig()
-    server: ServerConfig = ServerConfig()
+    load: LoadConfig = Field(default_factory=LoadConfig)
+    cache: CacheConfig = Field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = Field(default_factory=ParallelConfig)
+    device: DeviceConfig = Field(default_factory=DeviceConfig)
+    compilation: CompilationConfig = Field(default_factory=CompilationConfig)
+    lora: LoRAConfig = Field(default_factory=LoRAConfig)
+    multimodal: MultiModalConfig = Field(default_factory=MultiModalConfig)
+    structured_outputs: StructuredOutputsConfig = Field(default_factory=StructuredOutputsConfig)
+    speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
+    kv_transfer: KVTransferConfig = Field(default_factory=KVTransferConfig)
+    kv_events: KVEventsConfig = Field(default_factory=KVEventsConfig)
+    observability: ObservabilityConfig = Field(default_factory=ObservabilityConfig)
+    server: ServerConfig = Field(default_factory=ServerConfig)
