@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from stoker.cli.collect_env import cpu_line
+
 ROOT = Path(__file__).parent
 ENGINES = ["stoker", "stoker-no-prefix-cache", "transformers"]
 WORKLOADS = ["decode-1", "prefill-1024", "prefill-2048", "mixed-32", "prefix-16"]
@@ -52,16 +54,9 @@ class Worker:
 
 
 def environment() -> dict[str, Any]:
-    cpu = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        text = cpuinfo.read_text()
-        cpu = next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")), cpu)
-        flags = next((line for line in text.splitlines() if line.startswith("flags")), "").split()
-        cpu += " " + " ".join(flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags)
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "cpu": cpu,
+        "cpu": cpu_line(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("stoker", "torch", "transformers")},
     }

@@ -74,7 +74,17 @@ class LLM:
         arguments = {name: value for name, value in named.items() if value is not None}
         deployment = load_deployment([], arguments=arguments)
         fetch_model(deployment)
-        self._resolved: Resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+        self._open(resolve(deployment, read_model_facts(deployment), read_machine_facts()))
+
+    @classmethod
+    def of(cls, resolved: Resolved) -> LLM:
+        """Of a deployment that is read already, as `engine bench` has it."""
+        made = cls.__new__(cls)
+        made._open(resolved)
+        return made
+
+    def _open(self, resolved: Resolved) -> None:
+        self._resolved = resolved
         self._tokenizer: Tokenizer | None = None
         if not self._resolved.model.skip_tokenizer_init:
             self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)

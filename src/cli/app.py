@@ -15,7 +15,7 @@ import typer
 
 EXIT_WRONG_COMMAND_LINE = 2
 EXIT_ENVIRONMENT = 4
-_TAKES_OVERRIDES = {"up", "serve", "validate", "config", "plan", "diff"}
+_TAKES_OVERRIDES = {"up", "serve", "validate", "config", "plan", "diff", "run-batch", "bench"}
 # Typer carries its own copy of Click in newer releases, so its base error is found from a public class.
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -272,6 +272,169 @@ def complete(
     from .complete import run
 
     _exit(run(url, model_name=model_name, api_key=api_key, quick=quick))
+
+
+@app.command("run-batch", epilog=OVERRIDES_HELP)
+def run_batch(
+    context: typer.Context,
+    input_file: Annotated[
+        str,
+        typer.Option("--input-file", "-i", metavar="FILE", help="Requests, a JSON object per line: a file, URL or -."),
+    ],
+    output_file: Annotated[
+        str,
+        typer.Option("--output-file", "-o", metavar="FILE", help="Results, a line each: a file, or a URL for a PUT."),
+    ],
+    file: File = None,
+    overlays: Overlays = None,
+    output_tmp_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--output-tmp-dir", metavar="DIR", help="Where results wait before they go to a URL; else TMPDIR."
+        ),
+    ] = None,
+    response_role: Annotated[
+        str | None, typer.Option("--response-role", help="Role on generated messages; else assistant.")
+    ] = None,
+    enable_metrics: Annotated[bool, typer.Option("--enable-metrics", help="Serve /metrics while it runs.")] = False,
+    url: Annotated[str | None, typer.Option("--url", help="Address of the metrics; else 0.0.0.0.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port of the metrics; else 8000.")
+    ] = None,
+    enable_prompt_tokens_details: Annotated[
+        bool, typer.Option("--enable-prompt-tokens-details", help="Say how much of a prompt was in the cache.")
+    ] = False,
+    max_log_len: Annotated[
+        int | None, typer.Option("--max-log-len", min=0, help="Longest part of a prompt that is logged.")
+    ] = None,
+    disable_log_requests: Annotated[
+        bool, typer.Option("--disable-log-requests", help="No log record for each request.")
+    ] = False,
+    disable_log_stats: Annotated[
+        bool, typer.Option("--disable-log-stats", help="No record of the engine's load every ten seconds.")
+    ] = False,
+    use_v2_block_manager: Annotated[
+        bool | None, typer.Option("--use-v2-block-manager", help="Deprecated: there is one block pool.")
+    ] = None,
+) -> None:
+    """Answer a file of requests, in OpenAI's batch format, and end.
+
+    Results come in the order in which they are ready. A run that is cut short keeps what it has, and the same command
+    goes on from there. Ends with 0 if every line was answered, with 1 if one was refused or is no request.
+    """
+    from .run_batch import BatchFlags, run
+
+    flags = BatchFlags(
+        input_file=input_file,
+        output_file=output_file,
+        output_tmp_dir=output_tmp_dir,
+        response_role=response_role,
+        enable_metrics=enable_metrics,
+        url=url,
+        port=port,
+        enable_prompt_tokens_details=enable_prompt_tokens_details,
+        max_log_len=max_log_len,
+        disable_log_requests=disable_log_requests,
+        disable_log_stats=disable_log_stats,
+        use_v2_block_manager=use_v2_block_manager,
+    )
+    _exit(run(_files(file, overlays), context.obj or [], flags))
+
+
+@app.command(epilog=OVERRIDES_HELP)
+def bench(
+    context: typer.Context,
+    bench_type: Annotated[
+        str, typer.Argument(metavar="latency|throughput|serve|startup", help="What is measured; see above.")
+    ],
+    file: File = None,
+    overlays: Overlays = None,
+    input_len: Annotated[int | None, typer.Option("--input-len", min=1, help="Tokens of a prompt; else 128.")] = None,
+    output_len: Annotated[
+        int | None, typer.Option("--output-len", min=1, help="Tokens of an answer; else 128.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="latency: prompts at once; else 8.")
+    ] = None,
+    num_iters: Annotated[int | None, typer.Option("--num-iters", min=1, help="latency: batches; else 10.")] = None,
+    num_prompts: Annotated[
+        int | None, typer.Option("--num-prompts", min=1, help="throughput, serve: requests in all; else 100.")
+    ] = None,
+    length_spread: Annotated[
+        float | None,
+        typer.Option(
+            "--length-spread", min=0, max=1, help="throughput, serve: lengths vary by this share, up and down; else 0."
+        ),
+    ] = None,
+    prefix_len: Annotated[
+        int | None,
+        typer.Option("--prefix-len", min=0, help="throughput, serve: tokens that all prompts begin with; else 0."),
+    ] = None,
+    num_warmup: Annotated[
+        int | None, typer.Option("--num-warmup", min=0, help="Batches or requests before the clock runs; else 1.")
+    ] = None,
+    num_runs: Annotated[int | None, typer.Option("--num-runs", min=1, help="startup: how many; else 3.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="serve: base URL of the server; else http://localhost:8000/v1.")
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option("--model-name", help="serve: model to ask; else the first the server lists.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option("--api-key", help="serve: its key; else OPENAI_API_KEY.")] = None,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", help="serve: chat or completions; else chat.")] = None,
+    request_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--request-rate", min=0.001, help="serve: requests per second, at random times; else all at once."
+        ),
+    ] = None,
+    max_concurrency: Annotated[
+        int | None, typer.Option("--max-concurrency", min=1, max=1024, help="serve: requests under way; else 32.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool | None, typer.Option("--ignore-eos", help="serve: ask for answers of full length; not every server can.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of prompts, lengths and arrivals; else 0.")] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+) -> None:
+    """Measure speed: times to the first token, between tokens and to the end, tokens per second.
+
+    latency: one batch of prompts after the other. throughput: all prompts at once. Both run the engine in this process.
+    serve: requests to a running server, also one of another make. startup: the phases of a start.
+    """
+    from .bench.run import run
+
+    given = {
+        "input_len": input_len,
+        "output_len": output_len,
+        "batch_size": batch_size,
+        "num_iters": num_iters,
+        "num_prompts": num_prompts,
+        "length_spread": length_spread,
+        "prefix_len": prefix_len,
+        "num_warmup": num_warmup,
+        "num_runs": num_runs,
+        "url": url,
+        "model_name": model_name,
+        "api_key": api_key,
+        "endpoint": endpoint,
+        "request_rate": request_rate,
+        "max_concurrency": max_concurrency,
+        "ignore_eos": ignore_eos,
+        "seed": seed,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    _exit(run(bench_type, _files(file, overlays), context.obj or [], given, output=output))
+
+
+@app.command("collect-env")
+def collect_env(
+    output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
+) -> None:
+    """Print what a bug report needs to say of this machine and this installation; no secrets."""
+    from .collect_env import run
+
+    _exit(run(output))
 
 
 def _version(value: bool) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .console import tell
-from .remote import Remote, RemoteError
+from .remote import connect
 from .talk import talk
 
 
@@ -18,12 +17,10 @@ def run(
     quick: str | None = None,
 ) -> int:
     """Returns the exit code: 0, or 1 when the server cannot be reached or refuses the only message."""
-    try:
-        remote = Remote(url, api_key)
-        model = model_name or remote.first_model()
-    except RemoteError as error:
-        tell(f"error: {error}")
+    connected = connect(url, model_name, api_key)
+    if connected is None:
         return 1
+    remote, model = connected
     messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
 
     def answer(text: str) -> Iterator[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .console import tell
-from .remote import Remote, RemoteError
+from .remote import connect
 from .talk import talk
 
 
@@ -16,12 +15,10 @@ def run(
     quick: str | None = None,
 ) -> int:
     """Returns the exit code: 0, or 1 when the server cannot be reached or refuses the only prompt."""
-    try:
-        remote = Remote(url, api_key)
-        model = model_name or remote.first_model()
-    except RemoteError as error:
-        tell(f"error: {error}")
+    connected = connect(url, model_name, api_key)
+    if connected is None:
         return 1
+    remote, model = connected
 
     def answer(text: str) -> Iterator[str]:
         for choice in remote.stream("/completions", {"model": model, "prompt": text}):

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from .console import tell
+
 CONNECT_LIMIT_S = 10.0
 ANSWER_LIMIT_S = 600.0  # for the next piece of an answer: a queue may be in front of it
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -44,6 +46,12 @@ class Remote:
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The first choice of each event of a streamed answer. Raises RemoteError, also in the middle."""
+        for event in self.events(path, body):
+            if event.get("choices"):
+                yield event["choices"][0]
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Each event of a streamed answer. Raises RemoteError, also in the middle."""
         with self._request("POST", path, {**body, "stream": True}) as response:
             ended = False
             for line in _lines(response):
@@ -56,8 +64,7 @@ class Remote:
                 event = _json(data)
                 if "error" in event:
                     raise RemoteError(str(event["error"].get("message", "the server reported an error")))
-                if event.get("choices"):
-                    yield event["choices"][0]
+                yield event
             if not ended:
                 raise RemoteError("the server closed the connection before the answer was complete")
 
@@ -83,6 +90,16 @@ class Remote:
             return response
         with response:
             raise RemoteError(_refusal(response))
+
+
+def connect(url: str, model_name: str | None, api_key: str | None) -> tuple[Remote, str] | None:
+    """The server, and the model to ask: the one that was named, or its first. None after telling why not."""
+    try:
+        remote = Remote(url, api_key)
+        return remote, model_name or remote.first_model()
+    except RemoteError as error:
+        tell(f"error: {error}")
+        return None
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -65,6 +65,15 @@ class StartupView:
         """Since the view was made."""
         return self._clock() - self._began
 
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds of each phase that has ended, and of its parts: `engine`, `engine: weights`."""
+        found: dict[str, float] = {}
+        for phase in self._phases:
+            found[phase.name] = phase.seconds or 0.0
+            found |= {f"{phase.name}: {part.name}": part.seconds or 0.0 for part in phase.parts}
+        return found
+
     def begin(self, name: str) -> None:
         self._end(self._phases)
         self._phases.append(Phase(name, self._clock()))

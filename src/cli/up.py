@@ -8,44 +8,24 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..config import (
-    DeploymentError,
-    Measured,
-    Resolved,
-    fetch_model,
-    load_deployment,
-    read_machine_facts,
-    read_model_facts,
-    resolve,
-)
+from ..config import Measured, Resolved
 from ..config.plan import calibration
 from ..engine.api import EngineDead
-from ..engine.client import EngineStartFailed
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
-from ..engine.startup import build_core, exit_code_of
-from ..logs import LoggingProblem, configure_logging
-from ..server.address import CannotListen, take_address
-from ..server.middleware import MiddlewareProblem
-from ..server.run import check_server, load_text, run_server
-from ..server.text.renderer import Renderer, TemplateProblem
-from ..server.text.tokenizer import Tokenizer, TokenizerError
-from ..server.tls import TlsProblem
-from .console import is_coloured, say, tell
+from ..logs import configure_logging
+from ..server.address import take_address
+from ..server.run import Text, check_server, load_text, run_server
+from .console import is_coloured, say
 from .notify import tell_ready
+from .prepare import EXIT_FAILED, engine_client, fail, failing, read, resolve_here
 from .startup_view import StartupView
 from .summary import summary
-
-EXIT_FAILED = 1
-EXIT_MODEL_FILES = 3
-EXIT_ENVIRONMENT = 4
-EXIT_INVALID_CONFIGURATION = 78
-Text = tuple[Tokenizer | None, Renderer | None]
 
 
 class _Stopped(Exception):
@@ -59,63 +39,41 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
     overrides: words of the command line.
     """
     sockets: list[socket.socket] = []
-    try:
+
+    def work() -> int:
         with StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)) as view:
-            resolved, text, sockets = _prepare(files, overrides, view)
+            resolved, text = _prepare(files, overrides, view, sockets)
             configure_logging(resolved.server)
             return asyncio.run(_serve(resolved, text, sockets, view))
-    except DeploymentError as error:
-        return _fail(str(error), error.exit_code)
-    except (TokenizerError, TemplateProblem) as error:
-        return _fail(str(error), EXIT_MODEL_FILES)
-    except (MiddlewareProblem, LoggingProblem) as error:
-        return _fail(str(error), EXIT_INVALID_CONFIGURATION)
-    except (CannotListen, TlsProblem) as error:
-        return _fail(str(error), EXIT_ENVIRONMENT)
-    except EngineStartFailed as error:
-        return _fail(_cause(error), error.exit_code)
-    except (MemoryError, OSError) as error:
-        return _fail(str(error), exit_code_of(error))
+
+    try:
+        return failing(work)
     except (_Stopped, KeyboardInterrupt):
-        return _fail("stopped before it was ready", EXIT_FAILED)
+        return fail("stopped before it was ready", EXIT_FAILED)
     finally:
         for sock in sockets:
             sock.close()
 
 
 def _prepare(
-    files: Sequence[Path | str], overrides: Sequence[str], view: StartupView
-) -> tuple[Resolved, Text, list[socket.socket]]:
+    files: Sequence[Path | str], overrides: Sequence[str], view: StartupView, sockets: list[socket.socket]
+) -> tuple[Resolved, Text]:
     """All that needs no torch. The address is taken first: in use, it is known before anything is downloaded."""
-    view.begin("configuration")
-    view.note(", ".join(str(file) for file in files))
-    deployment = load_deployment(files, overrides)
+    deployment = read(files, overrides, view)
     view.begin("address")
     server = deployment.server
     uds = None if server.uds is None else deployment.located("server.uds")
-    sockets = take_address(server.host, server.port, uds)
-    try:
-        view.note(uds or f"{server.host}:{_port(sockets)}")
-        view.begin("model files")
-        view.note(str(fetch_model(deployment)))
-        facts = read_model_facts(deployment)
-        machine = read_machine_facts()
-        resolved = resolve(deployment, facts, machine)
-        for warning in resolved.warnings:  # of the files and of the rules
-            tell(warning)
-        check_server(resolved)
-        view.begin("tokenizer")
-        text = load_text(resolved)
-    except BaseException:
-        for sock in sockets:
-            sock.close()
-        raise
-    return resolved, text, sockets
+    sockets += take_address(server.host, server.port, uds)
+    view.note(uds or f"{server.host}:{_port(sockets)}")
+    resolved = resolve_here(deployment, view)
+    check_server(resolved)
+    view.begin("tokenizer")
+    return resolved, load_text(resolved)
 
 
 async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], view: StartupView) -> int:
     view.begin("engine")
-    client = _client(resolved, view.part)
+    client = engine_client(resolved, view.part)
     try:
         if not await _started(client):
             raise _Stopped
@@ -141,17 +99,6 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
         return await run_server(resolved, client, text, sockets, on_listening=on_listening)
     finally:
         await client.close()
-
-
-def _client(resolved: Resolved, on_phase: Callable[[str], None]) -> EngineProcessClient | InProcessClient:
-    server = resolved.server
-    if server.disable_frontend_multiprocessing:
-        return InProcessClient(lambda phase: build_core(resolved, phase), on_phase=on_phase)
-    return EngineProcessClient(
-        resolved.model_dump_json(),
-        max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
-        on_phase=on_phase,
-    )
 
 
 async def _started(client: EngineProcessClient | InProcessClient) -> bool:
@@ -204,14 +151,3 @@ def _peak_bytes(client: EngineProcessClient | InProcessClient) -> int | None:
 
 def _pid(client: EngineProcessClient | InProcessClient) -> int | None:
     return client.pid if isinstance(client, EngineProcessClient) else os.getpid()
-
-
-def _cause(error: EngineStartFailed) -> str:
-    """The root cause as its own last word. For faults of ours the class says more than the message alone."""
-    return error.reason if error.exit_code != EXIT_FAILED else f"{error.error}: {error.reason}"
-
-
-def _fail(message: str, code: int) -> int:
-    """The last thing on standard error. Diagnostics of a configuration carry their own `error[...]`."""
-    tell(message if message.startswith("error[") else f"error: {message}")
-    return code

@@ -22,9 +22,10 @@ from .tls import Tls, TlsFiles, load_context
 STATS_INTERVAL_S = 10.0
 _WATCH_INTERVAL_S = 0.2
 logger = logging.getLogger(__name__)
+Text = tuple[Tokenizer | None, Renderer | None]
 
 
-def load_text(resolved: Resolved) -> tuple[Tokenizer | None, Renderer | None]:
+def load_text(resolved: Resolved) -> Text:
     """The tokenizer and the compiled chat template; (None, None) with skip_tokenizer_init.
 
     A template that cannot render a greeting is warned about. Raises TokenizerError or TemplateProblem: before the
@@ -53,7 +54,7 @@ def check_server(resolved: Resolved) -> None:
 async def run_server(
     resolved: Resolved,
     client: EngineClient,
-    text: tuple[Tokenizer | None, Renderer | None],
+    text: Text,
     sockets: list[socket.socket],
     shutdown: Shutdown | None = None,
     *,
@@ -78,7 +79,7 @@ async def run_server(
     app = build_app(service)
     tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
     if not settings.disable_log_stats:
-        tasks.append(asyncio.ensure_future(_log_stats(service)))
+        tasks.append(asyncio.ensure_future(log_stats(service)))
     if tls is not None and settings.enable_ssl_refresh:
         tasks.append(asyncio.ensure_future(tls.watch()))
     try:
@@ -112,7 +113,7 @@ async def _stop_when_dead(client: EngineClient, shutdown: Shutdown) -> None:
     shutdown.request()  # nothing to drain: no request can go on
 
 
-async def _log_stats(service: Service) -> None:
+async def log_stats(service: Service) -> None:
     """One line each interval in which anything happened."""
     stats = service.client.stats
     generated = service.metrics.num_generated

@@ -1,0 +1,104 @@
+"""Where a batch comes from and where its results go: files, standard input, URLs; what is kept of a run cut short."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+from ..config import Deployment
+from ..server.batch.part_file import PartFile
+from .console import tell
+from .transfer import download, is_url, upload
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """file: at its start. num_requests: lines that are not blank. digest: of its content."""
+
+    file: BinaryIO
+    num_requests: int
+    digest: str
+
+
+@contextlib.contextmanager
+def open_input(name: str) -> Iterator[BatchInput]:
+    """A path, a URL, or `-`. Raises OSError, TransferError."""
+    with contextlib.ExitStack() as stack:
+        file: BinaryIO
+        if name == "-" or is_url(name):
+            file = stack.enter_context(tempfile.TemporaryFile())
+            if name == "-":
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            else:
+                download(name, file)
+            file.seek(0)
+        else:
+            file = stack.enter_context(open(name, "rb"))
+        digest, count, is_start = hashlib.sha256(), 0, True
+        while piece := file.readline(1 << 20):  # of a line
+            digest.update(piece)
+            count += is_start and bool(piece.strip())
+            is_start = piece.endswith(b"\n")
+        file.seek(0)
+        yield BatchInput(file, count, digest.hexdigest())
+
+
+def run_id(source: BatchInput, deployment: Deployment) -> str:
+    """The same for the same requests to the same model: then a run goes on where an earlier one ended."""
+    model = json.dumps(deployment.model.model_dump(mode="json"), sort_keys=True)
+    role = deployment.server.response_role
+    return hashlib.sha256(f"{source.digest} {role} {model}".encode()).hexdigest()[:12]
+
+
+class BatchOutput:
+    """The results on their way: beside the output file or, for a URL, in a folder to be uploaded from.
+
+    As a context manager it says, where the run ends early, what is kept.
+    """
+
+    def __init__(self, name: str, folder: str | None, run: str) -> None:
+        """folder: for a URL; the system's own for temporary files if None. Raises OSError, PartFileInUse."""
+        self.name = name
+        self._is_finished = False
+        if is_url(name):
+            target = Path(folder or tempfile.gettempdir()) / (Path(urlsplit(name).path).name or "batch")
+        else:
+            target = Path(name)
+            if target.is_dir():
+                raise IsADirectoryError(f"{name} is a folder; name a file for the results")
+        self._target = target
+        self.part = PartFile(target.with_name(f"{target.name}.{run}.part"), mode=0o600 if is_url(name) else 0o666)
+        if self.part.done:
+            tell(f"going on from {self.part.path}: {len(self.part.done)} results are there; remove it to start over")
+
+    def __enter__(self) -> BatchOutput:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.part.close()
+        if self.part.counts.total and not self._is_finished:
+            tell(f"{self.part.counts.total} results are kept in {self.part.path}; the same command goes on from there")
+
+    def finish(self) -> None:
+        """All is done: the output gets its name, or its URL. Raises TransferError."""
+        if is_url(self.name):
+            self.part.close()
+            upload(self.part.path, self.name)
+            self.part.path.unlink()
+        else:
+            self.part.close(target=self._target)
+        self._is_finished = True
+
+
+def same_file(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)

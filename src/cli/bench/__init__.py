@@ -1,0 +1,1 @@
+"""`engine bench`: how fast a deployment, or any server, is."""

@@ -1,0 +1,149 @@
+"""serve: streamed requests to a running server, ours or another that speaks OpenAI's API.
+
+A thread per request under way and a connection per request, so the time to connect counts. Where requests come at a
+rate, their clock starts when they were due: a place that is not free in time is the server's slowness.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..remote import Remote, RemoteError, connect
+from .figures import Sample, figures
+from .measured import BenchError, Measurement
+from .workload import Shape, TextJob, arrivals, text_jobs
+
+_PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+
+
+def measure_server(
+    *,
+    url: str,
+    model_name: str | None,
+    api_key: str | None,
+    endpoint: str,
+    input_len: int,
+    output_len: int,
+    num_prompts: int,
+    length_spread: float,
+    prefix_len: int,
+    request_rate: float | None,
+    max_concurrency: int,
+    ignore_eos: bool,
+    num_warmup: int,
+    seed: int,
+) -> Measurement:
+    """Raises BenchError if the server cannot be reached, or if it refuses what the warm-up asks."""
+    connected = connect(url, model_name, api_key)
+    if connected is None:
+        raise BenchError("nothing was measured")
+    remote, model = connected
+    shape = Shape(input_len, output_len, length_spread, prefix_len)
+    client = _Client(
+        remote, endpoint, {"model": model, "temperature": 0} | ({"ignore_eos": True} if ignore_eos else {})
+    )
+    try:
+        for job in text_jobs(num_warmup, shape, seed, batch=-1):
+            client.ask(job, time.perf_counter())
+    except RemoteError as error:
+        raise BenchError(f"the first request failed: {error}") from None
+    jobs = text_jobs(num_prompts, shape, seed)
+    load = _Load(client, max_concurrency)
+    began = time.perf_counter()
+    samples = load.run(jobs, arrivals(num_prompts, request_rate, seed), from_due=request_rate is not None)
+    seconds = time.perf_counter() - began
+    if not samples:
+        message, _ = load.errors.most_common(1)[0]
+        raise BenchError(f"every request failed: {message}")
+    results = {**figures(samples, seconds), "failed": load.errors.total()}
+    facts = {"tokens_counted_by": "the server" if client.has_usage else "events of the stream"}
+    return Measurement(model=model, results=results, facts=facts, errors=dict(load.errors))
+
+
+class _Client:
+    def __init__(self, remote: Remote, endpoint: str, fields: dict[str, Any]) -> None:
+        self._remote = remote
+        self._endpoint = endpoint
+        self._fields = {**fields, "stream_options": {"include_usage": True}}
+        self._stopped = threading.Event()
+        self.has_usage = True
+
+    def stop(self) -> None:
+        """End what is under way at its next event."""
+        self._stopped.set()
+
+    def ask(self, job: TextJob, due: float) -> Sample:
+        """Raises RemoteError."""
+        body: dict[str, Any] = {**self._fields, "max_tokens": job.output_len}
+        if self._endpoint == "chat":
+            body["messages"] = [{"role": "user", "content": job.prompt}]
+        else:
+            body["prompt"] = job.prompt
+        first: float | None = None
+        last = 0.0
+        gaps: list[float] = []
+        usage: dict[str, Any] = {}
+        for event in self._remote.events(_PATHS[self._endpoint], body):
+            now = time.perf_counter()
+            if self._stopped.is_set():
+                raise RemoteError("stopped")
+            usage = event.get("usage") or usage
+            if not _has_text(event):
+                continue
+            if first is None:
+                first = now
+            else:
+                gaps.append(now - last)
+            last = now
+        end = time.perf_counter()
+        if not usage:
+            self.has_usage = False
+        num_output = usage.get("completion_tokens") or len(gaps) + (first is not None)
+        first = end if first is None else first  # an answer without text: its end is all there is
+        return Sample(usage.get("prompt_tokens") or 0, num_output, first - due, end - due, gaps)
+
+
+class _Load:
+    """Jobs at their times, at most so many at once."""
+
+    def __init__(self, client: _Client, max_concurrency: int) -> None:
+        self._client = client
+        self._max_concurrency = max_concurrency
+        self.errors: Counter[str] = Counter()
+
+    def run(self, jobs: Sequence[TextJob], due: Sequence[float], *, from_due: bool) -> list[Sample]:
+        began = time.perf_counter()
+
+        def ask(job: TextJob, due_s: float) -> Sample | None:
+            try:
+                return self._client.ask(job, began + due_s if from_due else time.perf_counter())
+            except RemoteError as error:
+                self.errors[str(error)] += 1  # one thread at a time holds the interpreter here
+                return None
+
+        with ThreadPoolExecutor(self._max_concurrency, thread_name_prefix="bench") as threads:
+            try:
+                waiting = []
+                for job, due_s in zip(jobs, due, strict=True):
+                    time.sleep(max(0.0, began + due_s - time.perf_counter()))
+                    waiting.append(threads.submit(ask, job, due_s))
+                found = [future.result() for future in waiting]
+            except KeyboardInterrupt:
+                self._client.stop()
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        return [sample for sample in found if sample is not None]
+
+
+def _has_text(event: dict[str, Any]) -> bool:
+    """Whether tokens came with it."""
+    for choice in event.get("choices") or ():
+        delta = choice.get("delta") or {}
+        if choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"):
+            return True
+    return False

@@ -1,0 +1,127 @@
+"""What the verbs that run a model share: the deployment read to its end, the engine, and how trouble is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..config import (
+    Deployment,
+    DeploymentError,
+    Resolved,
+    fetch_model,
+    load_deployment,
+    read_machine_facts,
+    read_model_facts,
+    resolve,
+)
+from ..engine.client import EngineStartFailed
+from ..engine.in_process_client import InProcessClient
+from ..engine.process_client import EngineProcessClient
+from ..engine.startup import build_core, exit_code_of
+from ..logs import LoggingProblem
+from ..server.address import CannotListen
+from ..server.middleware import MiddlewareProblem
+from ..server.text.renderer import TemplateProblem
+from ..server.text.tokenizer import TokenizerError
+from ..server.tls import TlsProblem
+from .console import tell
+from .startup_view import StartupView
+
+EXIT_FAILED = 1
+EXIT_MODEL_FILES = 3
+EXIT_ENVIRONMENT = 4
+EXIT_INVALID_CONFIGURATION = 78
+Result = TypeVar("Result")
+
+
+class Interrupted(Exception):
+    """A signal ended the work."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted")
+        self.exit_code = 128 + number
+
+
+def read(files: Sequence[Path | str], overrides: Sequence[str], view: StartupView) -> Deployment:
+    view.begin("configuration")
+    view.note(", ".join(str(file) for file in files))
+    return load_deployment(files, overrides)
+
+
+def resolve_here(deployment: Deployment, view: StartupView) -> Resolved:
+    """The model's files on this machine and every value decided. Warnings are told."""
+    view.begin("model files")
+    view.note(str(fetch_model(deployment)))
+    resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+    for warning in resolved.warnings:  # of the files and of the rules
+        tell(warning)
+    return resolved
+
+
+def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> EngineProcessClient | InProcessClient:
+    """Not started yet."""
+    server = resolved.server
+    if server.disable_frontend_multiprocessing:
+        return InProcessClient(lambda phase: build_core(resolved, phase), on_phase=on_phase)
+    return EngineProcessClient(
+        resolved.model_dump_json(),
+        max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
+        on_phase=on_phase,
+    )
+
+
+async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
+    """Carry out `work`; at the first SIGINT or SIGTERM it is cancelled, and Interrupted raised once it has ended."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if received:
+            raise Interrupted(received[0]) from None
+        raise
+    finally:
+        task.cancel()
+        with contextlib.suppress(BaseException):
+            await task
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def failing(work: Callable[[], int]) -> int:
+    """The exit code of `work`. What went wrong is the last thing on standard error, in its own words."""
+    try:
+        return work()
+    except DeploymentError as error:
+        return fail(str(error), error.exit_code)
+    except (TokenizerError, TemplateProblem) as error:
+        return fail(str(error), EXIT_MODEL_FILES)
+    except (MiddlewareProblem, LoggingProblem) as error:
+        return fail(str(error), EXIT_INVALID_CONFIGURATION)
+    except (CannotListen, TlsProblem) as error:
+        return fail(str(error), EXIT_ENVIRONMENT)
+    except EngineStartFailed as error:  # for faults of ours the class says more than the message alone
+        cause = error.reason if error.exit_code != EXIT_FAILED else f"{error.error}: {error.reason}"
+        return fail(cause, error.exit_code)
+    except (MemoryError, OSError) as error:
+        return fail(str(error) or "out of memory", exit_code_of(error))
+
+
+def fail(message: str, code: int) -> int:
+    """Diagnostics of a configuration carry their own `error[...]`."""
+    tell(message if message.startswith("error[") else f"error: {message}")
+    return code

@@ -1,0 +1,59 @@
+"""A request to an ASGI app of this process, answered whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..endpoint import Message
+
+App = Callable[..., Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+    @property
+    def retry_after_s(self) -> float:
+        value = self.headers.get(b"retry-after", b"")
+        return float(value) if value.isdigit() else 1.0
+
+
+async def post(app: App, path: str, body: bytes) -> Answer:
+    """Cancelling it aborts the request."""
+    scope: Message = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+        "client": None,
+        "server": None,
+    }
+    unread = [body]
+    started: dict[str, Any] = {"status": 500, "headers": []}
+    pieces: list[bytes] = []
+
+    async def receive() -> Message:
+        if not unread:
+            await asyncio.get_running_loop().create_future()  # this client never leaves
+        return {"type": "http.request", "body": unread.pop(), "more_body": False}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            started.update(message)
+        else:
+            pieces.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return Answer(started["status"], dict(started["headers"]), b"".join(pieces))

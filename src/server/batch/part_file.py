@@ -1,0 +1,104 @@
+"""The results of a run that is not over: whole lines only, kept when the run ends early, and gone on from then.
+
+Its lines carry the number of the input line in their id, so the run that goes on knows what is done.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_ID = re.compile(r"batch_req_[0-9a-f]+_([0-9]+)")
+
+
+class PartFileInUse(Exception):
+    """Another run writes this file."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Lines by what became of them."""
+
+    answered: int = 0
+    refused: int = 0  # by the API: a response with another status than 200
+    malformed: int = 0  # no request
+
+    @property
+    def total(self) -> int:
+        return self.answered + self.refused + self.malformed
+
+    def add(self, status: int | None) -> None:
+        """status: None where there was no request."""
+        if status is None:
+            self.malformed += 1
+        elif status == 200:
+            self.answered += 1
+        else:
+            self.refused += 1
+
+
+class PartFile:
+    def __init__(self, path: Path, *, mode: int = 0o666) -> None:
+        """mode: for a new file, less the umask. Raises OSError, PartFileInUse."""
+        self.path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW  # a link may lead anywhere
+        self._file = os.open(path, flags, mode)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise PartFileInUse(f"{path} is being written by another run") from None
+        self.done: set[int] = set()  # numbers of input lines
+        self.custom_ids: set[str] = set()
+        self.counts = Counts()
+        self._size = 0
+        self._read()
+
+    def _read(self) -> None:
+        """Take in what an earlier run has done. A line that was cut is cut off."""
+        with open(self.path, "rb") as file:
+            for line in file:
+                try:
+                    result = json.loads(line)
+                    found = _ID.fullmatch(result["id"])
+                    status = result["response"]["status_code"] if result["response"] else None
+                except (ValueError, KeyError, TypeError):
+                    break
+                if not found or not line.endswith(b"\n"):
+                    break
+                self.done.add(int(found[1]))
+                if status is not None:
+                    self.custom_ids.add(result["custom_id"])
+                self.counts.add(status)
+                self._size += len(line)
+        os.ftruncate(self._file, self._size)
+
+    def append(self, line: bytes) -> None:
+        """All of it or, with OSError (a full disk), nothing."""
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(line)
+
+    def close(self, *, target: Path | None = None) -> None:
+        """Every byte on disk; with `target`, moved there in one step. What is empty goes. May be called again."""
+        if self._file < 0:
+            return
+        try:
+            if self._size or target is not None:
+                os.fsync(self._file)
+            else:
+                self.path.unlink(missing_ok=True)
+            if target is not None:
+                os.replace(self.path, target)
+        finally:
+            os.close(self._file)
+            self._file = -1

@@ -1,0 +1,53 @@
+"""The metrics of a service on an address of their own, for work that is served nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from .serve import Shutdown, serve
+from .service import Service
+
+
+@contextlib.asynccontextmanager
+async def serving_metrics(service: Service, sockets: list[socket.socket]) -> AsyncIterator[None]:
+    """GET /metrics, and nothing else, for as long as the body runs. sockets: of `bind`; closed at the end."""
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.render(), headers={"content-type": service.metrics.content_type})
+
+    async def nothing_to_end() -> None:
+        pass
+
+    shutdown, listening = Shutdown(), asyncio.Event()
+    app = Starlette(routes=[Route("/metrics", metrics)])
+    task = asyncio.ensure_future(
+        serve(
+            app,
+            sockets,
+            shutdown,
+            end_streams=nothing_to_end,
+            drain_timeout=0,
+            on_listening=listening.set,
+            handle_signals=False,
+            exit_hard=False,
+        )
+    )
+    heard = asyncio.ensure_future(listening.wait())
+    try:
+        await asyncio.wait([task, heard], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        yield
+    finally:
+        heard.cancel()
+        shutdown.request()
+        shutdown.request()
+        await task

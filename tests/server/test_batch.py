@@ -1,0 +1,270 @@
+"""A batch through the app, with an engine whose every token is known and that dies or fills up on command."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.engine.api import EngineRequest
+from stoker.engine.client import EngineState
+from stoker.server.batch.lines import lines_of
+from stoker.server.batch.part_file import Counts, PartFile, PartFileInUse
+from stoker.server.batch.run import Batch, EngineGone
+
+from ..fakes import FakeEngine
+from .deployment import MODEL, Served
+
+RUN = "ab12"
+
+
+def line(custom_id: object = "a", url: str = "/v1/completions", **body: Any) -> bytes:
+    fields = {"model": MODEL, "prompt": "Hello", "max_tokens": 3, **body}
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": fields}).encode() + b"\n"
+
+
+class Runs:
+    """Runs of one batch into one part file."""
+
+    def __init__(self, folder: Path, part: Path) -> None:
+        self.folder = folder
+        self.path = part
+
+    def batch(self, served: Served, content: bytes, part: PartFile, **options: Any) -> Batch:
+        return Batch(
+            served.service, served.app, io.BytesIO(content), part, **{"run_id": RUN, "concurrency": 4, **options}
+        )
+
+    def run(
+        self, *lines: bytes, engine: FakeEngine | None = None, concurrency: int = 4, **options: Any
+    ) -> dict[int, dict[str, Any]]:
+        """Results by the number of the line."""
+        part = PartFile(self.path)
+        try:
+            batch = self.batch(Served(self.folder, engine, **options), b"".join(lines), part, concurrency=concurrency)
+            asyncio.run(batch.run())
+        finally:
+            part.close()
+        return self.results()
+
+    def results(self) -> dict[int, dict[str, Any]]:
+        results = [json.loads(each) for each in self.path.read_bytes().splitlines()]
+        return {int(result["id"].rpartition("_")[2]): result for result in results}
+
+
+@pytest.fixture
+def runs(folder: Path, tmp_path: Path) -> Runs:
+    return Runs(folder, tmp_path / "out.part")
+
+
+def test_each_line_gets_the_answer_that_the_api_gives(runs: Runs, folder: Path):
+    chat = line("c", "/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], prompt=None)
+    results = runs.run(line("a"), b"\n", chat.replace(b'"prompt": null, ', b""))
+    assert set(results) == {1, 3}, "a blank line is no request"
+    direct = Served(folder).complete(max_tokens=3).json()
+    answer = results[1]["response"]
+    assert (results[1]["custom_id"], results[1]["error"], answer["status_code"]) == ("a", None, 200)
+    assert answer["body"]["choices"] == direct["choices"]
+    assert answer["body"]["usage"] == direct["usage"]
+    assert answer["request_id"]
+    assert results[3]["response"]["body"]["object"] == "chat.completion"
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "message"),
+    [
+        (b"nonsense\n", "invalid_json", "line 1 is not JSON: Expecting value (line 1, column 1)"),
+        (b"[1]\n", "invalid_json", "line 1 must be a JSON object"),
+        (b'{"custom_id": "a", "custom_id": "b"}\n', "invalid_json", "line 1: the key 'custom_id' stands twice"),
+        (b"\xff\n", "invalid_unicode", "line 1 is not UTF-8"),
+        (line(custom_id=7), "invalid_custom_id", "line 1: `custom_id` must be a text, and not an empty one"),
+        (line(url="/v1/embeddings"), "invalid_url", "line 1: `url` must be /v1/chat/completions or /v1/completions"),
+        (line().replace(b"POST", b"GET"), "invalid_method", 'line 1: `method` must be "POST"'),
+        (line(stream=True), "unsupported_parameter", "line 1: `stream`: a batch has whole answers only"),
+        (b'{"custom_id": "a", "method": "POST", "url": "/v1/completions"}', "invalid_body", "`body` must be an object"),
+    ],
+)
+def test_a_line_that_is_no_request_is_told_and_the_next_one_runs(runs: Runs, content: bytes, code: str, message: str):
+    results = runs.run(content.rstrip(b"\n") + b"\n", line("next"))
+    assert results[1]["response"] is None
+    assert results[1]["error"]["code"] == code
+    assert message in results[1]["error"]["message"]
+    assert results[2]["response"]["status_code"] == 200
+
+
+@pytest.mark.effect("server.max_request_bytes")
+def test_a_line_is_read_no_further_than_a_body_may_be_long(runs: Runs):
+    results = runs.run(line("a", prompt="x" * 5000), line("b"), max_request_bytes=1000)
+    assert results[1]["error"]["code"] == "request_too_large"
+    assert results[2]["response"]["status_code"] == 200
+    content = b"x" * 50 + b"\n" + b"y" * 9
+    assert list(lines_of(io.BytesIO(content), 10)) == [(1, None), (2, b"y" * 9)]
+
+
+def test_what_the_api_refuses_is_a_response_with_its_status(runs: Runs):
+    results = runs.run(line("long", max_tokens=50_000), line("other", model="none"), line("good"))
+    answers = [results[number]["response"] for number in (1, 2, 3)]
+    assert [answer["status_code"] for answer in answers] == [400, 404, 200]
+    assert answers[0]["body"]["error"]["code"] == "context_length_exceeded"
+    assert results[1]["error"] is None
+
+
+def test_a_custom_id_that_was_there_is_told_and_not_run_again(runs: Runs):
+    engine = FakeEngine()
+    results = runs.run(line("a"), line("b"), line("a"), engine=engine)
+    assert results[3]["error"] == {
+        "code": "duplicate_custom_id",
+        "message": "line 3: an earlier line has the same `custom_id`",
+    }
+    assert results[3]["custom_id"] == "a"
+    assert len(engine.requests) == 2
+
+
+def test_no_more_run_at_once_than_are_allowed(runs: Runs):
+    engine, most = FakeEngine(), [0]
+
+    async def pace() -> None:
+        most[0] = max(most[0], len(engine.open_requests))
+        await asyncio.sleep(0)
+
+    engine._pace = pace
+    runs.run(*(line(str(number)) for number in range(20)), engine=engine, concurrency=3)
+    assert most == [3]
+    assert len(runs.results()) == 20
+
+
+def test_a_full_queue_is_waited_for(runs: Runs):
+    engine = FakeEngine(max_queued=1)
+    original = engine.generate
+
+    async def generate(request: EngineRequest) -> Any:
+        async for output in original(request):
+            yield output
+
+    engine.generate = generate  # type: ignore[method-assign]
+    results = runs.run(line("a"), line("b"), engine=engine, concurrency=2)
+    assert [result["response"]["status_code"] for result in results.values()] == [200, 200]
+    assert len(engine.requests) > 2, "one was refused, and asked again"
+
+
+def dying(state: EngineState, comes_back: bool) -> FakeEngine:
+    """Dies under its first request."""
+    engine = FakeEngine()
+
+    async def pace() -> None:
+        await asyncio.sleep(0)
+        if len(engine.requests) == 1:
+            engine.die(state)
+            if comes_back:
+                asyncio.get_running_loop().call_later(0.01, setattr, engine, "state", EngineState.READY)
+
+    engine._pace = pace
+    return engine
+
+
+def test_what_an_engine_was_at_when_it_died_is_asked_again(runs: Runs):
+    engine = dying(EngineState.RESTARTING, comes_back=True)
+    results = runs.run(line("a"), line("b"), engine=engine, concurrency=1)
+    assert [result["response"]["status_code"] for result in results.values()] == [200, 200]
+    assert len(engine.requests) == 3
+
+
+def test_a_request_that_kills_every_engine_is_given_up(runs: Runs):
+    engine = FakeEngine()
+
+    async def pace() -> None:
+        await asyncio.sleep(0)
+        if engine.open_requests[0].sampling.max_tokens == 7:
+            engine.die()
+            asyncio.get_running_loop().call_later(0.01, setattr, engine, "state", EngineState.READY)
+
+    engine._pace = pace
+    results = runs.run(line("poison", max_tokens=7), line("good"), engine=engine, concurrency=1)
+    assert results[1]["response"]["status_code"] == 503
+    assert results[1]["response"]["body"]["error"]["code"] == "engine_restarting"
+    assert results[2]["response"]["status_code"] == 200
+    assert len(engine.requests) == 4
+
+
+def test_an_engine_that_is_gone_ends_the_run_and_a_later_one_goes_on(runs: Runs):
+    lines = [line(str(number), prompt="x" * (number + 1)) for number in range(6)] + [b"nonsense\n"]
+    engine = FakeEngine()
+
+    async def pace() -> None:
+        await asyncio.sleep(0)
+        if len(engine.finished) == 3:
+            engine.die(EngineState.DEAD)
+
+    engine._pace = pace
+    with pytest.raises(EngineGone, match="signal 9"):
+        runs.run(*lines, engine=engine, concurrency=1)
+    kept = runs.results()
+    assert sorted(kept) == [1, 2, 3]
+    second = FakeEngine()
+    results = runs.run(*lines, engine=second)
+    assert len(second.requests) == 3, "what was done is not done again"
+    assert sorted(results) == [1, 2, 3, 4, 5, 6, 7]
+    assert {number: results[number] for number in kept} == kept
+
+
+def test_a_cancelled_run_keeps_whole_lines_and_aborts_the_rest(runs: Runs, folder: Path):
+    engine = FakeEngine()
+    part = PartFile(runs.path)
+
+    async def run() -> None:
+        done = asyncio.Event()
+        on_progress: Callable[[Counts], None] = lambda counts: done.set()  # noqa: E731
+        lines = line("short", max_tokens=1) + line("long", max_tokens=400)
+        batch = runs.batch(Served(folder, engine), lines, part, on_progress=on_progress)
+        task = asyncio.ensure_future(batch.run())
+        await done.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    part.close()
+    assert list(runs.results()) == [1]
+    assert len(engine.aborted) == 1
+
+
+def test_a_torn_line_is_cut_off(tmp_path: Path):
+    path = tmp_path / "part"
+    good = b'{"id":"batch_req_ab_4","custom_id":"x","response":{"status_code":400},"error":null}\n'
+    path.write_bytes(good + good[:30])
+    part = PartFile(path)
+    assert (part.done, part.custom_ids, part.counts) == ({4}, {"x"}, Counts(refused=1))
+    part.append(good.replace(b"_4", b"_5"))
+    part.close()
+    assert path.read_bytes() == good + good.replace(b"_4", b"_5")
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path):
+    part = PartFile(tmp_path / "part")
+    with pytest.raises(PartFileInUse, match="is being written by another run"):
+        PartFile(tmp_path / "part")
+    part.close()
+
+
+def test_a_part_file_without_results_goes(tmp_path: Path):
+    PartFile(tmp_path / "part").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_ends_the_run(runs: Runs, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    part = PartFile(runs.path)
+    full = os.open("/dev/full", os.O_WRONLY)
+    kept, part._file = part._file, full
+    monkeypatch.setattr(os, "ftruncate", lambda file, size: None)  # a device has no size
+    with pytest.raises(OSError, match="No space left"):
+        asyncio.run(runs.batch(Served(folder), line(), part).run())
+    part._file = kept
+    part.close()
+    os.close(full)
