@@ -84,11 +84,11 @@ class BatchFlags:
             return "--input-file: name a file, an http(s) URL, or - for standard input"
         if same_file(self.input_file, self.output_file):
             return "--output-file is the input file"
+        if not self.enable_metrics and (self.url is not None or self.port is not None):
+            return "--url and --port are the address of the metrics: add --enable-metrics"
         return None
 
     def warnings(self) -> Iterator[str]:
-        if not self.enable_metrics and (self.url is not None or self.port is not None):
-            yield "--url and --port have no effect without --enable-metrics"
         if self.output_tmp_dir is not None and not is_url(self.output_file):
             yield "--output-tmp-dir has no effect: --output-file is no URL"
         if self.use_v2_block_manager is not None:

@@ -18,11 +18,6 @@ class Answer:
     headers: dict[bytes, bytes]
     body: bytes
 
-    @property
-    def retry_after_s(self) -> float:
-        value = self.headers.get(b"retry-after", b"")
-        return float(value) if value.isdigit() else 1.0
-
 
 async def post(app: App, path: str, body: bytes) -> Answer:
     """Cancelling it aborts the request."""

@@ -54,6 +54,7 @@ class Batch:
         self._max_bytes = service.settings.max_request_bytes
         self._requests = self._read(source)
         self._num_open = 0
+        self._one_ended = asyncio.Event()
 
     async def run(self) -> Counts:
         """Every line once. Raises EngineGone, or OSError where a result cannot be written; cancelling it is safe."""
@@ -102,8 +103,10 @@ class Batch:
                 answer = await post(self._app, request.url, request.body)
             finally:
                 self._num_open -= 1
+                self._one_ended.set()
             if answer.status == 429 and self._num_open:  # alone, it would be refused for ever
-                await asyncio.sleep(answer.retry_after_s)
+                self._one_ended.clear()
+                await self._one_ended.wait()
             elif answer.status == 503:
                 await self._until_ready()
                 if attempts == ATTEMPTS:

@@ -115,6 +115,7 @@ def test_a_line_that_was_not_answered_is_told_by_the_exit_code(tmp_path: Path, c
             "cannot read http://127.0.0.1:9/x: connection refused",
         ),
         (["-o", "out.jsonl"], 2, "--input-file"),
+        (["-i", "in.jsonl", "-o", "out.jsonl", "--port", "1"], 2, "add --enable-metrics"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_told_before_a_model_is_loaded(
@@ -129,9 +130,8 @@ def test_a_place_that_cannot_be_used_is_told_before_a_model_is_loaded(
 
 
 def test_flags_without_effect_are_told():
-    flags = BatchFlags(input_file="a", output_file="b", port=1, output_tmp_dir="t", use_v2_block_manager=True)
+    flags = BatchFlags(input_file="a", output_file="b", output_tmp_dir="t", use_v2_block_manager=True)
     assert list(flags.warnings()) == [
-        "--url and --port have no effect without --enable-metrics",
         "--output-tmp-dir has no effect: --output-file is no URL",
         "--use-v2-block-manager is deprecated and has no effect: there is one block pool",
     ]
