@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -90,14 +89,11 @@ async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
         loop.add_signal_handler(number, stop, number)
     try:
         return await task
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Exception):  # what is cancelled may fail on its way out
         if received:
             raise Interrupted(received[0]) from None
         raise
     finally:
-        task.cancel()
-        with contextlib.suppress(BaseException):
-            await task
         for number in signals:
             loop.remove_signal_handler(number)
 
@@ -106,6 +102,8 @@ def failing(work: Callable[[], int]) -> int:
     """The exit code of `work`. What went wrong is the last thing on standard error, in its own words."""
     try:
         return work()
+    except Interrupted as error:
+        return fail("interrupted", error.exit_code)
     except DeploymentError as error:
         return fail(str(error), error.exit_code)
     except (TokenizerError, TemplateProblem) as error:

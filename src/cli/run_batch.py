@@ -32,7 +32,6 @@ from .console import is_coloured, say, tell
 from .prepare import (
     EXIT_ENVIRONMENT,
     EXIT_FAILED,
-    Interrupted,
     engine_client,
     fail,
     failing,
@@ -107,8 +106,6 @@ def run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> in
             return _run(files, [*overrides, *flags.overrides()], flags)
         except (TransferError, PartFileInUse) as error:
             return fail(str(error), EXIT_ENVIRONMENT)
-        except Interrupted as error:
-            return fail("interrupted", error.exit_code)
         except EngineGone as error:
             return fail(str(error), EXIT_FAILED)
 

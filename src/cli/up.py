@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..config import Measured, Resolved
 from ..config.plan import calibration
-from ..engine.api import EngineDead
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
 from ..logs import configure_logging
@@ -23,7 +19,7 @@ from ..server.address import take_address
 from ..server.run import Text, check_server, load_text, run_server
 from .console import is_coloured, say
 from .notify import tell_ready
-from .prepare import EXIT_FAILED, engine_client, fail, failing, read, resolve_here
+from .prepare import EXIT_FAILED, Interrupted, engine_client, fail, failing, interruptible, read, resolve_here
 from .startup_view import StartupView
 from .summary import summary
 
@@ -75,8 +71,10 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
     view.begin("engine")
     client = engine_client(resolved, view.part)
     try:
-        if not await _started(client):
-            raise _Stopped
+        try:
+            await interruptible(client.start())
+        except Interrupted:
+            raise _Stopped from None
         view.close()
         port = _port(sockets)
         info = client.info
@@ -99,30 +97,6 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
         return await run_server(resolved, client, text, sockets, on_listening=on_listening)
     finally:
         await client.close()
-
-
-async def _started(client: EngineProcessClient | InProcessClient) -> bool:
-    """Whether the engine got ready before a signal told us to stop."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stopped.set)
-    start, stop = asyncio.ensure_future(client.start()), asyncio.ensure_future(stopped.wait())
-    try:
-        waits: list[asyncio.Future[Any]] = [start, stop]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if start.done():
-            start.result()
-            return True
-        start.cancel()
-        with contextlib.suppress(asyncio.CancelledError, EngineDead):
-            await start
-        return False
-    finally:
-        stop.cancel()
-        for number in signals:
-            loop.remove_signal_handler(number)
 
 
 def _port(sockets: list[socket.socket]) -> int:

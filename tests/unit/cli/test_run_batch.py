@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import signal
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -119,8 +119,13 @@ def test_a_line_that_was_not_answered_is_told_by_the_exit_code(tmp_path: Path, c
     ],
 )
 def test_a_place_that_cannot_be_used_is_told_before_a_model_is_loaded(
-    words: list[str], code: int, said: str, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):  # fmt: skip
+    words: list[str],
+    code: int,
+    said: str,
+    source: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.chdir(source.parent)
     found, out, err = run(capsys, "run-batch", *words, *MODEL)
     assert (found, out) == (code, "")
@@ -143,8 +148,9 @@ def test_an_interrupted_run_keeps_its_lines_and_the_same_command_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    long = {"max_tokens": 400, "ignore_eos": True}
-    source.write_text(line("first", max_tokens=1) + "".join(line(str(number), **long) for number in range(300)))
+    long = {"max_tokens": 250, "ignore_eos": True}
+    lines = [line("first", max_tokens=1), *(line(str(number), **long) for number in range(59))]
+    source.write_text("".join(lines))
     words = ["run-batch", "-i", str(source), "-o", str(target), *MODEL, "--disable-log-requests"]
     process = subprocess.Popen(
         command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -161,18 +167,15 @@ def test_an_interrupted_run_keeps_its_lines_and_the_same_command_goes_on(
     assert f"results are kept in {parts[0]}; the same command goes on from there" in err
     kept = parts[0].read_bytes()
     assert kept.endswith(b"\n")
-    assert 0 < len(kept.splitlines()) < 301
-    assert not target.exists()
-    short = dict.fromkeys(["first"], 0)
-    assert set(short) <= set(results(parts[0]))
-
-    source_lines = source.read_text().splitlines(keepends=True)
     done = len(kept.splitlines())
+    assert 0 < done < 60
+    assert not target.exists()
+
     code, out, err = run(capfd, *words, "--disable-frontend-multiprocessing")
     assert code == 0, err
     assert f"going on from {parts[0]}: {done} results are there" in err
     assert target.read_bytes().startswith(kept)
-    assert len(results(target)) == len(source_lines)
+    assert len(results(target)) == len(target.read_bytes().splitlines()) == 60
     assert not parts[0].exists()
 
 
@@ -279,5 +282,5 @@ def test_an_upload_is_tried_again_where_the_server_may_recover(store: str, tmp_p
     transfer.upload(path, f"{store}/y", wait=waits.append)
     assert (Store.files["/y"], waits) == (b"x", [2.0, 4.0])
     Store.failures = [503] * 3
-    with pytest.raises(transfer.TransferError, match="503"), contextlib.nullcontext():
+    with pytest.raises(transfer.TransferError, match="503"):
         transfer.upload(path, f"{store}/y", wait=waits.append)
