@@ -219,7 +219,7 @@ class _Page:
     def _edited(self, *edits: tuple[int, int, str]) -> str:
         """The text with all edits made; of several at one place the first comes first."""
         text = self._text
-        for start, end, new in sorted(reversed(edits), key=lambda edit: edit[:2], reverse=True):
+        for start, end, new in sorted(edits[::-1], key=lambda edit: edit[:2], reverse=True):
             text = text[:start] + new + text[end:]
         return text
 
