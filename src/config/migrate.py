@@ -219,7 +219,8 @@ class _Page:
     def _edited(self, *edits: tuple[int, int, str]) -> str:
         """The text with all edits made; of several at one place the first comes first."""
         text = self._text
-        for start, end, new in sorted(edits[::-1], key=lambda edit: edit[:2], reverse=True):
+        in_order = sorted(edits, key=lambda edit: edit[:2])
+        for start, end, new in in_order[::-1]:  # from the end, so that places before it stay where they are
             text = text[:start] + new + text[end:]
         return text
 
