@@ -44,7 +44,8 @@ def behind_dashes(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
     while index < len(words):
         name = words[index].partition("=")[0]
         count = 1
-        if name in own:
+        is_last = index + 1 == len(words)
+        if name in own and not (own[name] and is_last and "=" not in words[index]):  # `explain run-batch -o`
             count = 2 if own[name] and "=" not in words[index] else 1
             mine += words[index : index + count]
         else:

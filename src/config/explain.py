@@ -163,7 +163,12 @@ def section_page(name: str) -> Page:
     parts = options_of(name)
     defaults = {option.name: _shown_default(option) for option in parts}
     width = max((len(defaults[option.name]) for option in parts if option.status == "effective"), default=0)
-    facts = [Fact("flags", section.json_flags)] if section.json_flags else []
+    facts: list[Fact] = []
+    if section.json_flags:
+        is_refused = all(option.status != "effective" for option in parts)
+        status = "refused: see each key" if is_refused else "effective"
+        facts += [Fact("takes", ("a mapping of these keys",)), Fact("default", ("{}",)), Fact("status", (status,))]
+        facts.append(Fact("flags", section.json_flags))
     facts += [
         Fact(option.name, (f"{defaults[option.name]:<{width}}  {first_sentence(option.description)}",))
         for option in parts
