@@ -25,6 +25,7 @@ from .source.check import check, problems
 from .source.deprecated import modernise
 from .source.environment import EnvironmentSource
 from .source.files import FileSource, read_files
+from .source.flat import read_flat
 from .source.layer import LayerSource
 from .source.merge import Written, merge
 from .source.node import Node
@@ -119,6 +120,10 @@ def load_deployment(
     for source in (EnvironmentSource(env), ArgumentSource(arguments or {}), command_line(overrides, found)):
         found += source.found
         sources.append(source)
+    named = merge(source.tree for source in sources).get("config")
+    if named is not None and named.effective is not None and (flat := read_flat(named.effective, env, found)):
+        sources.insert(len(read), flat)
+        read.append(flat)
     for layer in sources:
         modernise(layer.tree, env, found)
     if preset := _preset(merge(source.tree for source in sources), found):

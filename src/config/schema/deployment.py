@@ -75,6 +75,17 @@ class DeploymentConfig(BaseSettings):
         examples=["./base.yaml"],
         json_schema_extra=about(reload="process"),
     )
+    config: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "A flat file of long option names and values, such as `max-model-len: 32k`: what other serving engines "
+            "take with --config. It lies above all manifest files and below the environment. A manifest says the same "
+            "with sections; `engine import FILE` writes one."
+        ),
+        examples=["./vllm.yaml"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
     model: ModelConfig
     load: LoadConfig = Field(default_factory=LoadConfig)
     cache: CacheConfig = Field(default_factory=CacheConfig)

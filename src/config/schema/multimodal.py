@@ -19,7 +19,7 @@ class MultiModalConfig(Section):
         {},
         description="Most items of each kind of media in a prompt.",
         examples=[{"image": 4}],
-        json_schema_extra=about(reload="process", devices=(), refused=TEXT_ONLY),
+        json_schema_extra=about(notation="pairs", reload="process", devices=(), refused=TEXT_ONLY),
     )
     media_io_kwargs: dict[str, Any] = Field(
         {},

@@ -35,5 +35,5 @@ class ObservabilityConfig(Section):
         (),
         description="Modules that are timed in detail.",
         examples=[["model"]],
-        json_schema_extra=about(reload="process", devices=(), refused=NO_TRACES),
+        json_schema_extra=about(notation="commas", reload="process", devices=(), refused=NO_TRACES),
     )

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from . import types as values
 from .deployment import DeploymentConfig
 from .deprecated import DEPRECATED, Becomes
-from .section import Reload, Section
+from .section import Notation, Reload, Section
 from .types import format_duration, format_size
 
 ENV_PREFIX = "ENGINE__"
@@ -152,12 +152,18 @@ class Option:
     @property
     def has_flag(self) -> bool:
         """apiVersion, kind and extends speak about one file, so only a file can say them."""
-        return bool(self.section) or self.name == "preset"
+        return bool(self.section) or self.name in ("preset", "config")
 
     @property
     def aliases(self) -> tuple[str, ...]:
         """Spellings that do not follow from the name."""
         return tuple(self._extra.get("aliases", ()))
+
+    @property
+    def notation(self) -> Notation | None:
+        """How its text on a command line may differ from the usual."""
+        notation: Notation | None = self._extra.get("notation")
+        return notation
 
     @property
     def is_flat(self) -> bool:

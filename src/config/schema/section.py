@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 Reload = Literal["hot", "model", "process"]
+Notation = Literal["commas", "pairs"]
 
 
 class Section(BaseModel):
@@ -34,6 +35,7 @@ def about(
     refused: str | dict[str, str] | None = None,
     same: tuple[Any, ...] = (),
     repeats: bool = False,
+    notation: Notation | None = None,
 ) -> dict[str, Any]:
     """The `json_schema_extra` of one field.
 
@@ -48,6 +50,8 @@ def about(
             refuses the whole option, that is, every value but the default, which says what this build does anyway.
         repeats: each further flag adds to the list.
         same: values of a refused option that mean the same as its default.
+        notation: how its text on a command line may be written besides the usual: list items parted by `commas`, a
+            mapping as `pairs` such as image=16,video=2.
     """
     extra: dict[str, Any] = {"reload": reload, "devices": list(devices), "since": since}
     if aliases:
@@ -56,6 +60,8 @@ def about(
         extra["repeats"] = True
     if same:
         extra["same"] = list(same)
+    if notation is not None:
+        extra["notation"] = notation
     if unit is not None:
         extra["unit"] = unit
     if kind is not None:

@@ -477,7 +477,7 @@ class ServerConfig(Section):
             "process, so what is slow in it delays every request."
         ),
         examples=[["company.gateway.Audit"]],
-        json_schema_extra=about(reload="process"),
+        json_schema_extra=about(repeats=True, reload="process"),
     )
     h11_max_incomplete_event_size: Size | Auto = Field(
         "auto",

@@ -15,17 +15,19 @@ from ..schema.options import options
 from .interpolate import InterpolationError, interpolate
 from .keys import known_part
 from .layer import LayerSource
-from .node import Node
+from .node import Node, Tree
 from .scalars import resolve_plain
 from .text import SourceText, Span
 from .yaml import MAX_BYTES, lines_of, parse
 
 STDIN = "-"
-_SECRET_NAMES = frozenset(option.name for option in options().values() if option.is_secret)
+SECRET_NAMES = frozenset(option.name for option in options().values() if option.is_secret)
 
 
 class FileSource(LayerSource):
     """One manifest file, its `${...}` filled in. What is wrong with it is in `found`, and what can be read is kept."""
+
+    shape = "a deployment is a mapping: start with `model:`"
 
     def __init__(self, text: SourceText, content: str, env: Mapping[str, str]) -> None:
         super().__init__()
@@ -40,13 +42,17 @@ class FileSource(LayerSource):
         if root is None or root.is_null:
             return
         if not isinstance(root.value, dict):
-            label = Label(root.span, "a deployment is a mapping: start with `model:`")
+            label = Label(root.span, self.shape)
             self.found.append(Diagnostic(code="C119", message="the file is no mapping", labels=(label,)))
             return
-        self.tree = known_part(root, self.found)
+        self.tree = self.known(root)
         seen: set[int] = set()
         for node in self.tree.values():
             fill_in(node, env, seen)
+
+    def known(self, root: Node) -> Tree:
+        """What options have names for, in sections."""
+        return known_part(root, self.found)
 
     @property
     def extends(self) -> list[Node]:
@@ -122,11 +128,11 @@ def _read(
             labels += [Label(p.name, "by way of") for p in above if p.name is not None and p.name is not named]
             found.append(Diagnostic(code="C114", message=f"`{path}` extends itself", labels=tuple(labels)))
             return
-    content = _content(path, named, found)
+    content = content_of(path, named, found)
     if content is None:
         return
     shown = "<stdin>" if str(path) == STDIN else str(path)
-    text = SourceText(Layer.FILE, shown, lines_of(content), path.parent, _SECRET_NAMES)
+    text = SourceText(Layer.FILE, shown, lines_of(content), path.parent, SECRET_NAMES)
     source = FileSource(text, content, env)
     found += source.found
     for node in source.extends:
@@ -140,7 +146,7 @@ def _read(
     sources.append(source)
 
 
-def _content(path: Path, named: Span | None, found: list[Diagnostic]) -> str | None:
+def content_of(path: Path, named: Span | None, found: list[Diagnostic]) -> str | None:
     """The file's text; None after telling why there is none. Never reads more than the limit."""
 
     def tell(code: str, message: str, said: str = "") -> None:
@@ -172,7 +178,7 @@ def _content(path: Path, named: Span | None, found: list[Diagnostic]) -> str | N
         line = before.count(b"\n") + 1
         start = before.rfind(b"\n") + 1
         shown = content[start : start + 200].split(b"\n")[0].decode("utf-8", "replace")
-        text = SourceText(Layer.FILE, str(path), [""] * (line - 1) + [shown], secret_names=_SECRET_NAMES)
+        text = SourceText(Layer.FILE, str(path), [""] * (line - 1) + [shown], secret_names=SECRET_NAMES)
         column = len(before[start:].decode("utf-8", "replace")) + 1
         span = Span(text, line, column, line, column + 1)
         message = f"`{path}` is not UTF-8: byte 0x{content[error.start]:02x}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -108,55 +108,74 @@ def read_flag(word: str) -> Flag | None:
     return Flag(option, tuple(keys), spelling, attached, appends, unsets)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Words that belong together: an option with its values, a flag that cannot be read, or a word of the command."""
+
+    words: tuple[str, ...]
+    override: Override | None = None
+    finding: Diagnostic | None = None
+
+
+def parts_of(words: Sequence[str], own: Mapping[str, bool]) -> Iterator[Part]:
+    """A command line in order, every word in exactly one part.
+
+    own: the command's own flags, each with whether it takes a value.
+    """
+    index = 0
+    while index < len(words):
+        part = _part(words, index, own)
+        yield part
+        index += len(part.words)
+
+
+def _part(words: Sequence[str], index: int, own: Mapping[str, bool]) -> Part:
+    word = words[index]
+    if word == "--":
+        return Part(tuple(words[index:]))
+    name = word.partition("=")[0]
+    if name in own or not word.startswith("-") or word == "-":
+        count = 2 if own.get(name) and "=" not in word else 1
+        return Part(tuple(words[index : index + count]))
+    flag = read_flag(word)
+    if flag is None:
+        has_value = "=" not in word and index + 1 < len(words) and not words[index + 1].startswith("-")
+        count = 2 if has_value and not words[index + 1].endswith(_FILE_ENDINGS) else 1  # its value, most likely
+        return Part(tuple(words[index : index + count]), finding=_unknown(words, index, own))
+    values = _values(flag, words, index + 1)
+    if isinstance(values, Diagnostic):
+        return Part((word,), finding=values)
+    end = index + 1 + (len(values) if flag.attached is None else 0)
+    written = tuple(words[index:end])
+    return Part(written, Override(flag, tuple(values), written))
+
+
 def split_words(
     words: Sequence[str], own: Mapping[str, bool], found: list[Diagnostic]
 ) -> tuple[list[str], list[str], list[Override]]:
     """Part a command line into the command's own words, the words that set options, and those options.
 
-    Args:
-        words: behind the verb.
-        own: the command's own flags, each with whether it takes a value.
-        found: gets a finding for every flag that nobody knows or that lacks its value.
+    found: gets a finding for every flag that nobody knows or that lacks its value.
     """
     mine: list[str] = []
     theirs: list[str] = []
     overrides: list[Override] = []
-    index = 0
-    while index < len(words):
-        word = words[index]
-        if word == "--":
-            mine += words[index:]
-            break
-        name = word.partition("=")[0]
-        if name in own or not word.startswith("-") or word == "-":
-            count = 2 if own.get(name) and "=" not in word else 1
-            mine += words[index : index + count]
-            index += count
-            continue
-        flag = read_flag(word)
-        if flag is None:
-            found.append(_unknown(words, index, own))
-            index += 1
-            if "=" not in word and index < len(words) and not words[index].startswith("-"):
-                index += not words[index].endswith(_FILE_ENDINGS)  # its value, most likely
-            continue
-        values = _values(flag, words, index + 1, found)
-        if values is None:
-            index += 1
-            continue
-        end = index + 1 + (len(values) if flag.attached is None else 0)
-        theirs += words[index:end]
-        overrides.append(Override(flag, tuple(values), tuple(words[index:end])))
-        index = end
+    for part in parts_of(words, own):
+        if part.finding is not None:
+            found.append(part.finding)
+        elif part.override is not None:
+            theirs += part.words
+            overrides.append(part.override)
+        else:
+            mine += part.words
     return mine, theirs, overrides
 
 
-def _values(flag: Flag, words: Sequence[str], index: int, found: list[Diagnostic]) -> list[str] | None:
-    """The flag's values; those not attached are the words from `index` on. None after telling what is missing."""
+def _values(flag: Flag, words: Sequence[str], index: int) -> list[str] | Diagnostic:
+    """The flag's values; those not attached are the words from `index` on. A finding if some are missing."""
     if flag.unsets or flag.is_negated:
         if flag.attached is not None:
-            found.append(_misused(flag, "takes no value", "leave out the value"))
-            return None
+            return _misused(flag, "takes no value", "leave out the value")
         return []
     if flag.attached is not None:
         return [flag.attached]
@@ -171,10 +190,7 @@ def _values(flag: Flag, words: Sequence[str], index: int, found: list[Diagnostic
             values.append(word)
     else:
         values = [following] if following is not None and not following.startswith("--") else []
-    if not values:
-        found.append(_misused(flag, "needs a value", f"allowed: {flag.option.allowed}"))
-        return None
-    return values
+    return values or _misused(flag, "needs a value", f"allowed: {flag.option.allowed}")
 
 
 class OverrideSource(LayerSource):
@@ -209,8 +225,7 @@ class OverrideSource(LayerSource):
             if option.kind != "texts" and not flag.keys:
                 self.found.append(_misused(flag, "takes one value, so nothing can be added", "leave out the +"))
                 return None
-            items = [part for value in override.values for part in value.split(",")]
-            node = Node([_item(option, item, span) for item in items], span, appends=True)
+            node = Node(_items(option, override.values, span), span, appends=True)
         elif option.kind == "flag":
             text = "false" if flag.is_negated else (override.values or ("true",))[0]
             node = Node(resolve_plain(text), span, text=text, is_plain=True)
@@ -231,6 +246,16 @@ class OverrideSource(LayerSource):
         for key in reversed(flag.keys):
             node = Node({key: node}, span)
         return node
+
+
+def _items(option: Option, values: Sequence[str], span: Span) -> list[Node]:
+    """What `+` adds: a JSON list, or parts between commas."""
+    items: list[Node] = []
+    for value in values:
+        whole = json_or_text(value, span)
+        parts = value.split(",")
+        items += whole.value if isinstance(whole.value, list) else [_item(option, part, span) for part in parts]
+    return items
 
 
 def _item(option: Option, text: str, span: Span) -> Node:
@@ -271,6 +296,9 @@ def _twice(first: Override, second: Override) -> Diagnostic:
         for override, said in ((second, "this one counts"), (first, "this one does not"))
     )
     path = second.flag.option.path
+    if path == "config":
+        labels = tuple(Label(label.span, "one file at most") for label in labels)
+        return Diagnostic(code="C121", message="`--config` is given twice", path=path, labels=labels)
     return Diagnostic(code="C122", severity="warning", message=f"`{path}` is set twice", path=path, labels=labels)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 from ..diagnostics import Diagnostic, Label
@@ -12,6 +13,8 @@ from .merge import merge_nodes
 from .node import Node, Tree
 from .scalars import resolve_plain
 from .text import Span
+
+_PAIRS = re.compile(r"\s*\w+\s*=\s*[0-9]{1,9}\s*(,\s*\w+\s*=\s*[0-9]{1,9}\s*)*")
 
 
 def place(tree: Tree, option: Option, node: Node) -> None:
@@ -35,6 +38,9 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
     if text in ("", "None"):
         return Node(None, span, text="null")
     if option.kind == "mapping" and text not in option.choices:
+        if option.notation == "pairs" and _PAIRS.fullmatch(text):
+            pairs = (pair.split("=") for pair in text.split(","))
+            return json_node({name.strip(): int(count) for name, count in pairs}, span)
         node = json_node(load_json(text), span)
         if not isinstance(node.value, dict) and node.value is not None:
             raise ValueError("not an object")
@@ -42,6 +48,7 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
     if option.kind == "texts":
         if text.startswith("["):
             return json_node(load_json(text), span)
+        separator = separator or ("," if option.notation == "commas" else None)
         parts = text.split(separator) if separator else [text]
         return Node([Node(part.strip(), span, text=part.strip()) for part in parts], span)
     return Node(resolve_plain(text), span, text=text, is_plain=True)
