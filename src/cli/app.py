@@ -210,6 +210,24 @@ def init(
     _exit(run(file, model=model, preset=preset, is_full=full, is_minimal=minimal, force=force))
 
 
+@app.command("import")
+def import_(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT", help="A command line in quotes or behind --, a script, or a flat YAML file."),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option("--from", help="Whose options they are: vllm, sglang, llama.cpp or stoker.")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="yaml or json.")] = "yaml",
+    strict: Annotated[bool, typer.Option("--strict", help="End with 1 if anything has no counterpart.")] = False,
+) -> None:
+    """Write the manifest that says what a launch of vLLM, SGLang or llama.cpp says."""
+    from .import_ import run
+
+    _exit(run(what or [], engine=engine, output=output, strict=strict))
+
+
 @app.command()
 def migrate(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],
@@ -498,11 +516,11 @@ def _run(words: list[str]) -> int:
     if verb and not verb.startswith("-") and verb not in known:
         return _fail(f"no such command `{verb}`", difflib.get_close_matches(verb, known, 3, 0.6))
     overrides: list[str] = []
-    if verb in _TAKES_OVERRIDES or verb == "explain":
+    if verb in _TAKES_OVERRIDES or verb in ("explain", "import"):
         from .overrides import behind_dashes, own_flags, take_overrides
 
         own = own_flags(known[verb])
-        if verb == "explain":
+        if verb in ("explain", "import"):
             words = [verb, *behind_dashes(words[1:], own)]
         else:
             from ..config.errors import ConfigError

@@ -37,11 +37,17 @@ def take_overrides(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[
 
 
 def behind_dashes(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """The command's own flags first, everything else behind `--`: for `explain --max-num-seqs`."""
+    """The command's own flags first, everything else behind `--`: for `explain --max-num-seqs`.
+
+    Behind a `--` that is there already, nothing is the command's own.
+    """
     mine: list[str] = []
     rest: list[str] = []
     index = 0
     while index < len(words):
+        if words[index] == "--":
+            rest += words[index + 1 :]
+            break
         name = words[index].partition("=")[0]
         count = 1
         is_last = index + 1 == len(words)

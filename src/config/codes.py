@@ -182,6 +182,14 @@ _CODES = (
         "Do as the message says: mostly, write an absolute path that exists where the deployment runs.",
     ),
     Code(
+        "C125",
+        "nothing to import",
+        "The text, script or file starts no server that `engine import` knows, or it cannot be read: vLLM, SGLang and "
+        "llama.cpp's server are known, started directly, as a Python module or in a container.",
+        "Give the line as it starts the server, in single quotes or in a file; or name the engine with --from.",
+        EXIT_WRONG_COMMAND_LINE,
+    ),
+    Code(
         "M301",
         "no such model",
         "The name is no directory with a config.json and no model in the hub's cache on this machine.",

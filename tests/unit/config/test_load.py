@@ -17,7 +17,7 @@ from .deployments import load
 WRITABLE = [
     option
     for option in options().values()
-    if option.has_flag and option.name != "preset" and option.status == "effective"
+    if option.has_flag and option.name not in ("preset", "config") and option.status == "effective"
 ]
 WORDS = st.text("abcXYZ019._/-", min_size=1, max_size=12).filter(lambda text: text[0] not in "-" and text != "None")
 

@@ -1,0 +1,140 @@
+"""What an option of another engine is here: the form of the tables in sglang.py and llama_cpp.py, and their reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..schema.options import options
+from ..source.overrides import Flag, Override
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """One option of another engine.
+
+    Attributes:
+        names: its spellings.
+        path: our option, with the key below it for a mapping; empty if there is none.
+        takes: how many values it has: 1, 0, any number (`many`), or 0 or 1 (`maybe`).
+        value: what it sets if it has no value of its own.
+        values: its values that are called otherwise here; an empty text: nothing needs to be set for it.
+        only: if not empty, the values that have a counterpart.
+        says: what a reader should know; for an option without `path`, why there is none and what there is instead.
+        is_needless: without `path`: nothing is lost, this is how it works here anyway.
+        commas: its one value holds several, parted by commas.
+        unit: what its number counts, where ours needs it said.
+        also: further options, with their values, that it stands for.
+    """
+
+    names: tuple[str, ...]
+    path: str = ""
+    takes: int | str = 1
+    value: str = "true"
+    values: Mapping[str, str] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    says: str = ""
+    is_needless: bool = False
+    commas: bool = False
+    unit: str = ""
+    also: tuple[tuple[str, str], ...] = ()
+
+
+def to(
+    path: str, *names: str, says: str = "", takes: int | str = 1, commas: bool = False, unit: str = ""
+) -> Counterpart:
+    """The same option under another name."""
+    return Counterpart(names, path, takes, says=says, commas=commas, unit=unit)
+
+
+def choice(
+    path: str,
+    *names: str,
+    values: Mapping[str, str],
+    only: tuple[str, ...] = (),
+    says: str = "",
+    also: tuple[tuple[str, str], ...] = (),
+) -> Counterpart:
+    """The same option, some of whose values have other names."""
+    return Counterpart(names, path, 1, values=values, only=only, says=says, also=also)
+
+
+def switch(path: str, value: str, *names: str, says: str = "") -> Counterpart:
+    """A flag without a value that stands for one value of an option."""
+    return Counterpart(names, path, 0, value, says=says)
+
+
+def gone(says: str, *names: str, takes: int | str = 1) -> Counterpart:
+    """Nothing stands for it."""
+    return Counterpart(names, "", takes, says=says)
+
+
+def needless(says: str, *names: str, takes: int | str = 1) -> Counterpart:
+    """Nothing has to stand for it."""
+    return Counterpart(names, "", takes, says=says, is_needless=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Words of the other engine, what they are here, and what is known about their option."""
+
+    words: tuple[str, ...]
+    overrides: tuple[Override, ...] = ()
+    counterpart: Counterpart | None = None
+
+
+def read_foreign(words: Sequence[str], table: Mapping[str, Counterpart]) -> Iterator[Read]:
+    """A command line of another engine, every word in exactly one part. `table` is by spelling."""
+    index = 0
+    while index < len(words):
+        name, equals, attached = words[index].partition("=")
+        found = table.get(name) or table.get(name.replace("_", "-"))
+        if not name.startswith("-") or name == "-":
+            yield Read((words[index],))
+            index += 1
+            continue
+        takes = found.takes if found else "maybe"
+        values = [attached] if equals else _following(words, index + 1, takes)
+        end = index + 1 + (0 if equals else len(values))
+        yield _read(found, name, values, tuple(words[index:end]))
+        index = end
+
+
+def _following(words: Sequence[str], index: int, takes: int | str) -> list[str]:
+    values: list[str] = []
+    most = {0: 0, 1: 1, "maybe": 1}.get(takes, len(words))
+    while index < len(words) and len(values) < most:
+        word = words[index]
+        is_number = word[1:2].isdigit() or word[1:2] == "."
+        if word.startswith("-") and not is_number and len(word) > 1 and (takes != 1 or word.startswith("--")):
+            break
+        values.append(word)
+        index += 1
+    return values
+
+
+def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[str, ...]) -> Read:
+    if found is None or not found.path:
+        return Read(words, counterpart=found)
+    if found.takes in (0, "maybe") and (not values or found.takes == 0):
+        values = [found.value]
+    if found.only and not all(value in found.only for value in values):
+        return Read(words, counterpart=found)
+    if found.commas:
+        values = [part for value in values for part in value.split(",") if part]
+    values = [found.values.get(value, value) for value in values]
+    if not values or "" in values:
+        return Read(words, counterpart=found)
+    values = [value + found.unit if value[-1:].isdigit() else value for value in values]
+    overrides = [_override(found.path, name, values, words)]
+    overrides += [_override(path, name, [value], words) for path, value in found.also]
+    return Read(words, tuple(overrides), found)
+
+
+def _override(path: str, name: str, values: Sequence[str], words: tuple[str, ...]) -> Override:
+    section, option, *keys = path.split(".")
+    return Override(Flag(options()[f"{section}.{option}"], tuple(keys), name, None), tuple(values), words)
+
+
+def by_name(*table: Counterpart) -> dict[str, Counterpart]:
+    return {name: counterpart for counterpart in table for name in counterpart.names}

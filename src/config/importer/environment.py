@@ -1,0 +1,52 @@
+"""Variables that stand in front of a launch: which of them are options here, and what the others are."""
+
+from __future__ import annotations
+
+import re
+
+from .counterparts import Counterpart, choice, gone, needless, to
+
+_HUB = "this program reads it too"
+_GPU = "it belongs to a GPU's libraries, which are not used here"
+_ONE = "there is one engine, so nothing has to be chosen"
+
+VARIABLES: dict[str, Counterpart] = {
+    "VLLM_API_KEY": to("server.api_key", "VLLM_API_KEY"),
+    "SGLANG_API_KEY": to("server.api_key", "SGLANG_API_KEY"),
+    "LLAMA_API_KEY": to("server.api_key", "LLAMA_API_KEY", commas=True),
+    "VLLM_LOGGING_LEVEL": choice(
+        "server.log_level",
+        "VLLM_LOGGING_LEVEL",
+        values={"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"},
+    ),
+    "VLLM_CPU_KVCACHE_SPACE": to("cache.kv_cache_memory_bytes", "VLLM_CPU_KVCACHE_SPACE", unit="GiB"),
+    "OMP_NUM_THREADS": to("device.num_threads", "OMP_NUM_THREADS"),
+    "VLLM_CPU_OMP_THREADS_BIND": gone("start `engine` under numactl or taskset", "VLLM_CPU_OMP_THREADS_BIND"),
+    "VLLM_ATTENTION_BACKEND": gone("`engine plan` says which kernels run here", "VLLM_ATTENTION_BACKEND"),
+    "VLLM_USE_V1": needless(_ONE, "VLLM_USE_V1"),
+    "VLLM_WORKER_MULTIPROC_METHOD": needless(_ONE, "VLLM_WORKER_MULTIPROC_METHOD"),
+    "VLLM_USE_MODELSCOPE": gone("models come from the Hugging Face hub or a folder", "VLLM_USE_MODELSCOPE"),
+    "SGLANG_USE_MODELSCOPE": gone("models come from the Hugging Face hub or a folder", "SGLANG_USE_MODELSCOPE"),
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": gone(
+        "`model.hf_overrides` says that a model is good for more", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+    ),
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": gone("this build loads no adapters", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+    "CUDA_VISIBLE_DEVICES": gone("`device.device` says where the model runs", "CUDA_VISIBLE_DEVICES"),
+    "HIP_VISIBLE_DEVICES": gone("`device.device` says where the model runs", "HIP_VISIBLE_DEVICES"),
+}
+_OTHERS = (
+    (re.compile(r"HF_\w+|HUGGING_FACE_HUB_TOKEN|HUGGINGFACE_\w+|TRANSFORMERS_\w+"), needless(_HUB)),
+    (re.compile(r"ENGINE__\w+"), needless("this program reads it; the manifest could say it instead")),
+    (re.compile(r"(\w+_)?(proxy|PROXY)"), needless(_HUB)),
+    (
+        re.compile(r"(NCCL|CUDA|CUBLAS|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|FLASHINFER|NVIDIA|HSA|ROCR?|GLOO)_\w+"),
+        gone(_GPU),
+    ),
+)
+
+
+def variable(name: str) -> Counterpart | None:
+    """What a variable is here; None for one that nobody knows."""
+    if name in VARIABLES:
+        return VARIABLES[name]
+    return next((found for pattern, found in _OTHERS if pattern.fullmatch(name)), None)
