@@ -21,8 +21,8 @@ _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.
 
 OVERRIDES_HELP = """
 Every option can be given as a flag: --max-num-seqs 64, --scheduler.max-num-seqs 64, --no-enable-prefix-caching,
---hf-overrides.rope_theta 1e6. `engine explain` lists them. Stronger layers win: default < preset < files in order
-< environment ENGINE__SECTION__OPTION < command line.
+--hf-overrides.rope_theta 1e6. `engine explain` lists them. --config FILE reads a flat file of such names. Stronger
+layers win: default < preset < files in order < --config < environment ENGINE__SECTION__OPTION < command line.
 """
 
 app = typer.Typer(

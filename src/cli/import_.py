@@ -44,7 +44,8 @@ def run(what: Sequence[str], *, engine: str | None = None, output: str = "yaml",
     say(_json(draft) if output == "json" else manifest_text(draft).rstrip("\n"))
     counts = summary_of(draft)
     lost = counts["lost"]
-    tell(f"{counts['options']} options, {lost} without a place in this build, {counts['needless']} not needed")
+    plural = "s" * (counts["options"] != 1)
+    tell(f"{counts['options']} option{plural}, {lost} without a place in this build, {counts['needless']} not needed")
     return EXIT_LOST if strict and lost else 0
 
 

@@ -54,6 +54,8 @@ def behind_dashes(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
         if name in own and not (own[name] and is_last and "=" not in words[index]):  # `explain run-batch -o`
             count = 2 if own[name] and "=" not in words[index] else 1
             mine += words[index : index + count]
+            if index + count > len(words):
+                return mine  # its value is missing, and must not be the dashes
         else:
             rest.append(words[index])
         index += count

@@ -137,4 +137,9 @@ def _override(path: str, name: str, values: Sequence[str], words: tuple[str, ...
 
 
 def by_name(*table: Counterpart) -> dict[str, Counterpart]:
-    return {name: counterpart for counterpart in table for name in counterpart.names}
+    found: dict[str, Counterpart] = {}
+    for counterpart in table:
+        for name in counterpart.names:
+            assert name not in found, f"{name} stands twice in the table"
+            found[name] = counterpart
+    return found

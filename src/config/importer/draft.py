@@ -178,9 +178,8 @@ def _modernise(source: OverrideSource, draft: Draft) -> None:
         if finding.is_error:
             _leave_finding(draft, finding)
         elif finding.path not in failed:
-            name = (finding.path or "").rpartition(".")[2]
             if finding.suggestions:
-                draft.remark(_home(finding.suggestions[0]), f"formerly `{name}`")
+                draft.remark(_home(finding.suggestions[0]), f"formerly `{_written(finding)}`")
             else:
                 draft.leave(Left(_written(finding), "needless", finding.labels[0].text, finding.path or ""))
 
@@ -205,8 +204,6 @@ def _settle(draft: Draft, option: Option, node: Node, span: Span) -> None:
         if found:
             return
     draft.values[option.path] = node
-    if option.path == "server.host" and not is_loopback(node.text or ""):
-        draft.remark("server.host", "other machines reach this address")
 
 
 def _secret_names(option: Option, node: Node) -> list[str]:

@@ -126,7 +126,8 @@ def _container(words: Sequence[str], index: int) -> Launch | None:
         return None
     image, rest = words[at], list(words[at + 1 :])
     engine = next((engine for pattern, engine in _IMAGES if pattern.search(image)), None)
-    launch = launch_of(rest) or (Launch(engine, rest[rest[:1] == ["serve"] :]) if engine else None)
+    entry = [value for name, value in options if name == "--entrypoint"]
+    launch = launch_of([*entry, *rest]) or (Launch(engine, rest[rest[:1] == ["serve"] :]) if engine else None)
     if launch is None:
         return None
     launch.in_container = True
@@ -145,7 +146,7 @@ def _read_container(options: Sequence[tuple[str, str]], launch: Launch) -> None:
             launch.notes.append(f"Paths are those of the container: `{value}` was mounted.")
         elif name in ("-p", "--publish"):
             launch.notes.append(f"The container's ports were published as `{value}`.")
-        else:
+        elif name != "--entrypoint":
             around.append(f"{name} {value}".strip())
     if around:
         launch.notes.append(f"Options of the container are not part of a manifest: `{' '.join(around)}`.")

@@ -13,9 +13,10 @@ from ..schema.deployment import API_VERSION
 from ..schema.options import Option, options, options_of, sections
 from ..source.node import Node
 from ..source.scalars import resolve_plain
+from ..starter import SCHEMA_FILE
 from .draft import Draft, Kind, Left
 
-_MODELINE = "# yaml-language-server: $schema=../schemas/deployment.schema.json"
+_MODELINE = f"# yaml-language-server: $schema={SCHEMA_FILE}"
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp", "stoker": "Stoker"}
 _SAID: dict[Kind, str] = {
     "refused": "not in this build",
@@ -30,13 +31,16 @@ _PLAIN = re.compile(r"[\w./+][\w./:+-]*")
 
 
 def manifest_text(draft: Draft) -> str:
-    """The whole file. Everything in it that is not a comment holds in this build."""
+    """The whole file. Everything in it that is not a comment holds in this build.
+
+    `# ` begins words for the reader; `#` alone takes out a line that this build would refuse.
+    """
     lines = [_MODELINE, "#", f"# Read by `engine import` from a start of {_TITLES[draft.engine]}."]
     for note in draft.notes:
         lines += _comment(note, "")
     lines += ["apiVersion: " + API_VERSION, "kind: Deployment"]
     for option in options_of(""):
-        lines += _option_lines(draft, option, "")
+        lines += _option_lines(draft, option, "", set())
     for section in sections():
         lines += _section_lines(draft, section)
     rest = [left for left in draft.left if not left.path]
@@ -48,7 +52,7 @@ def manifest_text(draft: Draft) -> str:
         if some:
             lines += ["", f"# {title}"]
             for left in some:
-                lines += _comment(f"{left.written}: {left.reason}", "  ")
+                lines += _comment(f"{left.written}: {left.reason}", "", "#   ")
     return "\n".join(lines) + "\n"
 
 
@@ -69,24 +73,23 @@ def manifest_tree(draft: Draft) -> dict[str, Any]:
 
 def _section_lines(draft: Draft, section: str) -> list[str]:
     lines: list[str] = []
+    told: set[str] = set()
     for left in draft.left:
         if left.path == section:
-            lines += _left_lines(left, "  ")
+            lines += _left_lines(left, "  ", told)
     for option in options_of(section):
-        lines += _option_lines(draft, option, "  ")
+        lines += _option_lines(draft, option, "  ", told)
     if not lines:
         return []
     is_live = any(path.partition(".")[0] == section for path in (*draft.values, *draft.secrets))
-    return (
-        [f"{section}:", *lines] if is_live else [f"# {section}:", *(f"# {line.replace('# ', '', 1)}" for line in lines)]
-    )
+    return [f"{section}:" if is_live else f"#{section}:", *lines]
 
 
-def _option_lines(draft: Draft, option: Option, indent: str) -> list[str]:
+def _option_lines(draft: Draft, option: Option, indent: str, told: set[str]) -> list[str]:
     lines: list[str] = []
     for left in draft.left:
         if left.path == option.path:
-            lines += _left_lines(left, indent)
+            lines += _left_lines(left, indent, told)
     if option.path in draft.secrets or option.path in draft.values:
         for said in draft.remarks.get(option.path, []):
             lines += _comment(said, indent)
@@ -100,18 +103,21 @@ def _option_lines(draft: Draft, option: Option, indent: str) -> list[str]:
     return lines
 
 
-def _left_lines(left: Left, indent: str) -> list[str]:
-    lines = _comment(f"{left.written}: {_SAID[left.kind]}: {left.reason}", indent)
+def _left_lines(left: Left, indent: str, told: set[str]) -> list[str]:
+    """`told`: what this section has said already, since one flag may hold several options."""
+    said = f"{left.written}: {_SAID[left.kind]}: {left.reason}"
+    lines = _comment(said, indent) if said not in told else []
+    told.add(said)
     option = options().get(left.path)
     if left.node is not None and option is not None:
         commented = _value_lines(option.name, left.node, option.takes_text, "")
-        lines += [f"{indent}# {line}" for line in commented]
+        lines += [f"{indent}#{line}" for line in commented]
     return lines
 
 
-def _comment(said: str, indent: str) -> list[str]:
+def _comment(said: str, indent: str, start: str = "# ") -> list[str]:
     said = "".join(char if char.isprintable() else " " for char in re.sub(r"\s+", " ", said)).strip()
-    start = f"{indent}# "
+    start = indent + start
     return textwrap.wrap(
         said,
         _WIDTH,
