@@ -25,6 +25,8 @@ class Counterpart:
         commas: its one value holds several, parted by commas.
         unit: what its number counts, where ours needs it said.
         also: further options, with their values, that it stands for.
+        until: what stands behind this character belongs to something that is not here.
+        elsewhere: values of it that are an option of their own here: its path and value.
     """
 
     names: tuple[str, ...]
@@ -38,6 +40,8 @@ class Counterpart:
     commas: bool = False
     unit: str = ""
     also: tuple[tuple[str, str], ...] = ()
+    until: str = ""
+    elsewhere: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def to(
@@ -54,9 +58,10 @@ def choice(
     only: tuple[str, ...] = (),
     says: str = "",
     also: tuple[tuple[str, str], ...] = (),
+    elsewhere: Mapping[str, tuple[str, str]] | None = None,
 ) -> Counterpart:
     """The same option, some of whose values have other names."""
-    return Counterpart(names, path, 1, values=values, only=only, says=says, also=also)
+    return Counterpart(names, path, values=values, only=only, says=says, also=also, elsewhere=elsewhere or {})
 
 
 def switch(path: str, value: str, *names: str, says: str = "") -> Counterpart:
@@ -122,6 +127,11 @@ def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[
         return Read(words, counterpart=found)
     if found.commas:
         values = [part for value in values for part in value.split(",") if part]
+    if len(values) == 1 and values[0] in found.elsewhere:
+        path, value = found.elsewhere[values[0]]
+        return Read(words, (_override(path, name, [value], words),), Counterpart(found.names, path))
+    if found.until:
+        values = [value.partition(found.until)[0] for value in values]
     values = [found.values.get(value, value) for value in values]
     if not values or "" in values:
         return Read(words, counterpart=found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .counterparts import by_name, choice, gone, needless, switch, to
+from .counterparts import Counterpart, by_name, choice, gone, needless, switch, to
 
 _LAYERS = "the whole model is on one device; `device.device` says which"
 _SAMPLING = "requests say it themselves; `model.override_generation_config` holds what a request leaves out"
@@ -13,7 +13,12 @@ _TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 TABLE = by_name(
     to("model.model", "-m", "--model"),
-    to("model.model", "-hf", "-hfr", "--hf-repo", says="without the quantisation behind a colon"),
+    Counterpart(
+        ("-hf", "-hfr", "--hf-repo"),
+        "model.model",
+        until=":",
+        says="without the quantisation behind a colon: this build reads safetensors, so name that repository",
+    ),
     gone("name the folder or the repository that holds the file", "-hff", "--hf-file", "-mu", "--model-url"),
     to("model.hf_token", "-hft", "--hf-token"),
     to("model.served_model_name", "-a", "--alias", commas=True),

@@ -50,7 +50,8 @@ TABLE = by_name(
         "scheduler.max_num_batched_tokens",
         "--chunked-prefill-size",
         says="SGLang bounds a prompt's chunk; here it is all tokens of a step, prompts and answers together",
-        values={"-1": ""},
+        values={},
+        elsewhere={"-1": ("scheduler.enable_chunked_prefill", "false")},
     ),
     gone(
         "one number bounds a step here: `scheduler.max_num_batched_tokens`",

@@ -21,7 +21,7 @@ def test_every_entry_leads_to_an_option_or_says_why_not(name: str, found: Counte
         assert option.kind == "mapping" or found.path == option.path
     else:
         assert found.says
-    for path, _ in found.also:
+    for path, _ in (*found.also, *found.elsewhere.values()):
         assert path in options()
 
 
@@ -50,6 +50,8 @@ def test_what_exists_under_the_same_name_stands_in_no_table_of_vllm() -> None:
         (["--enable-priority-scheduling"], "scheduler.scheduling_policy", "priority"),
         (["--json-model-override-args", '{"a": 1}'], "model.hf_overrides", {"a": 1}),
         (["--log_level", "warn"], "server.log_level", "warning"),
+        (["--chunked-prefill-size", "4k"], "scheduler.max_num_batched_tokens", "4k"),
+        (["--chunked-prefill-size", "-1"], "scheduler.enable_chunked_prefill", False),
     ],
 )
 def test_sglang(words: list[str], path: str, value: object) -> None:
@@ -60,6 +62,7 @@ def test_sglang(words: list[str], path: str, value: object) -> None:
     ("words", "path", "value"),
     [
         (["-c", "0"], "model.max_model_len", "auto"),
+        (["-hf", "user/repo-GGUF:Q4_K_M"], "model.model", "user/repo-GGUF"),
         (["--ctx-size", "4096"], "model.max_model_len", 4096),
         (["-np", "4"], "scheduler.max_num_seqs", 4),
         (["--parallel", "4"], "scheduler.max_num_seqs", 4),
