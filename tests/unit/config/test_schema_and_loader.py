@@ -15,7 +15,7 @@ from stoker.config.export import DRAFT_07, DRAFT_2020_12, json_schema
 from stoker.config.schema.options import Option, options
 
 VALIDATORS = [Draft202012Validator(json_schema(DRAFT_2020_12)), Draft7Validator(json_schema(DRAFT_07))]
-WRITABLE = [option for option in options().values() if option.name not in ("extends", "preset")]
+WRITABLE = [option for option in options().values() if option.name not in ("extends", "preset", "config")]  # name files
 ELSEWHERE = {"C105", "C123", "C124"}  # about other layers or other options
 
 
