@@ -12,6 +12,7 @@ from pydantic import SecretStr, ValidationError
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import Option
+from ..schema.types import REDACTED
 from ..suggest import close, did_you_mean
 from .node import Node
 from .scalars import resolve_plain
@@ -149,7 +150,9 @@ def _one_secret(node: Node, env: Mapping[str, str]) -> SecretStr:
     if node.text is None or node.is_null:
         raise SecretError("not a secret", node, "allowed: a text, {env: NAME} or {file: path}")
     if not node.text:
-        raise SecretError("the secret is empty", node, "an empty key would open the server to everybody")
+        raise SecretError("the secret is empty", node, "it would let everybody in; write null to do without one")
+    if node.text == REDACTED:  # printed by `engine config`, and now in a file or a script
+        raise SecretError("the asterisks stand for a secret and are none", node, "write {env: NAME} or {file: path}")
     return SecretStr(node.text)
 
 

@@ -24,15 +24,23 @@ def known_part(root: Node, found: list[Diagnostic]) -> Tree:
             elif isinstance(node.value, dict):
                 tree[name] = Node(_known_keys(name, node.value, found), node.span, key=node.key, anchor=node.anchor)
             else:
-                message = f"`{name}` is a section and holds keys"
-                label = Label(node.span, f"write the keys of `{name}` below it, indented")
-                found.append(Diagnostic(code="C104", message=message, path=name, labels=(label,)))
-                _hide(node)
+                found.append(_no_section(name, node))
         elif name in options():
             tree[name] = node
         else:
             found.append(_unknown("", name, node))
     return tree
+
+
+def _no_section(name: str, node: Node) -> Diagnostic:
+    """A value where a section's keys belong; for `model: NAME` it is clear what was meant."""
+    said = f"write the keys of `{name}` below it, indented"
+    if f"{name}.{name}" in options() and node.text:
+        said = f"write `{name}: {{{name}: {node.text}}}`"
+    else:
+        _hide(node)
+    message = f"`{name}` is a section and holds keys"
+    return Diagnostic(code="C104", message=message, path=name, labels=(Label(node.span, said),))
 
 
 def _known_keys(section: str, written: Tree, found: list[Diagnostic]) -> Tree:
@@ -49,7 +57,10 @@ def _known_keys(section: str, written: Tree, found: list[Diagnostic]) -> Tree:
 
 
 def hide_secret(node: Node) -> None:
-    """Never show what is written here, except the names in {env: NAME} and {file: path} and bare `${VAR}` forms."""
+    """Never show what is written here, except the names in {env: NAME} and {file: path} and bare `${VAR}` forms.
+
+    A secret is a text whatever it looks like: an empty `${VAR}` must not unset it and open the server.
+    """
     if isinstance(node.value, list):
         for child in node.value:
             hide_secret(child)
@@ -57,8 +68,10 @@ def hide_secret(node: Node) -> None:
         for name, child in node.value.items():
             if name not in ("env", "file"):
                 _hide(child)
-    elif node.text and not names_only(node.text):
-        _hide(node)
+    elif node.text:
+        node.is_plain = False
+        if not names_only(node.text):
+            _hide(node)
 
 
 def _hide(node: Node) -> None:

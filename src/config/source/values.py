@@ -33,9 +33,10 @@ def place(tree: Tree, option: Option, node: Node) -> None:
 def read_text(option: Option, text: str, span: Span, separator: str | None = None) -> Node:
     """What a variable's or a flag's text means for an option.
 
-    Empty and None unset. Mappings are JSON; lists are JSON or parts between separators. ValueError for broken JSON.
+    Empty and None unset, except that a secret is never empty. Mappings are JSON;
+    lists are JSON or parts between separators. ValueError for broken JSON.
     """
-    if text in ("", "None"):
+    if text == "None" or (not text and not option.is_secret):
         return Node(None, span, text="null")
     if option.kind == "mapping" and text not in option.choices:
         if option.notation == "pairs" and _PAIRS.fullmatch(text):
@@ -51,7 +52,7 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
         separator = separator or ("," if option.notation == "commas" else None)
         parts = text.split(separator) if separator else [text]
         return Node([Node(part.strip(), span, text=part.strip()) for part in parts], span)
-    return Node(resolve_plain(text), span, text=text, is_plain=True)
+    return Node(text if option.is_secret else resolve_plain(text), span, text=text, is_plain=True)
 
 
 def section_node(section: str, node: Node, spelling: str, found: list[Diagnostic]) -> Node | None:

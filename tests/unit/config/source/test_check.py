@@ -94,3 +94,33 @@ def test_minutes_and_mebibytes(tmp_path: Path) -> None:
     assert deployment.server.drain_timeout == 120
     assert deployment.server.max_request_bytes == 1 << 20
     assert deployment.cache.kv_cache_memory_bytes == 4 << 30
+
+
+@pytest.mark.parametrize("path", ["server.api_key", "model.hf_token"])
+@pytest.mark.parametrize("written", ["${K:-}", "${K}", '"${K:-}"'])
+def test_an_empty_variable_never_takes_a_secret_away(tmp_path: Path, path: str, written: str) -> None:
+    """Once `api_key: ${KEY:-}` without quotes was null, and the server open."""
+    section, _, name = path.partition(".")
+    text = f"{section}:\n  {name}: {written}\n"
+    assert findings(tmp_path, text, "--model", "x", env={"K": ""}) == ["C113"]
+
+
+def test_a_secret_is_unset_by_null_alone(tmp_path: Path) -> None:
+    text = "model: {model: x}\nserver: {api_key: written}\n"
+    assert load(tmp_path, text, "--api-key!").server.api_key == ()
+    assert load(tmp_path, text.replace("written", "null")).server.api_key == ()
+    assert findings(tmp_path, text, "--api-key", "") == ["C113"]
+    assert findings(tmp_path, text, env={"ENGINE__SERVER__API_KEY": ""}) == ["C113"]
+    assert findings(tmp_path, text, env={"ENGINE__MODEL__HF_TOKEN": ""}) == ["C113"]
+
+
+def test_the_asterisks_of_a_hidden_secret_are_no_secret(tmp_path: Path) -> None:
+    """What `engine config` prints would otherwise serve with a key that everybody can guess."""
+    said = message(tmp_path, 'model: {model: x}\nserver: {api_key: "**********"}\n')
+    assert "error[C113]: the asterisks stand for a secret and are none" in said
+
+
+def test_a_name_in_place_of_the_model_section_is_shown_where_it_belongs(tmp_path: Path) -> None:
+    said = message(tmp_path, "model: builtin:tiny\n")
+    assert "write `model: {model: builtin:tiny}`" in said
+    assert "sk-1" not in message(tmp_path, "model: {model: x}\nserver: sk-1\n")
