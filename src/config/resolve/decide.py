@@ -80,6 +80,7 @@ def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFac
         done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
         return done
     _files(done, facts)
+    _preset(done, facts)
     _precision(done, facts)
     _memory(done, facts)
     _context(done, facts)
@@ -158,6 +159,15 @@ def _files(done: Decisions, facts: ModelFacts) -> None:
         is_safe = facts.weight_format == "safetensors"
         reason = "the model has safetensors" if is_safe else "no safetensors, but files of torch, read as data"
         done.decide("load.load_format", facts.weight_format, "R079", reason)
+
+
+def _preset(done: Decisions, facts: ModelFacts) -> None:
+    """A preset is for every model: its context ends where the model's does."""
+    path = "model.max_model_len"
+    origin, length = done.origins.get(path, DEFAULT), done.get(path)
+    if origin.layer is Layer.PRESET and length != "auto" and length > facts.max_context:
+        reason = f"the model's own limit, below the {length} of preset {origin.name}"
+        done.decide(path, facts.max_context, "config.json", reason, layer=Layer.MODEL)
 
 
 def _precision(done: Decisions, facts: ModelFacts) -> None:

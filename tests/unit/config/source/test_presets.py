@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from stoker.config.examine import report_on
 from stoker.config.schema.options import options
 from stoker.config.source.node import Node
 from stoker.config.source.presets import PresetSource, preset_names
 
-from ..deployments import load
+from ..deployments import MACHINE, load
 
 
 def values(name: str) -> dict[str, Node]:
@@ -36,3 +37,21 @@ def test_the_strongest_layer_names_the_preset(tmp_path: Path) -> None:
     deployment = load(tmp_path, "preset: latency\nmodel: {model: x}\n", "--preset", "throughput")
     assert deployment.scheduler.max_num_seqs == 256
     assert load(tmp_path, "preset: latency\nmodel: {model: x}\n", "--preset!").scheduler.max_num_seqs == "auto"
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_runs_with_a_model_of_short_context(name: str) -> None:
+    report = report_on([], ["--model", "builtin:tiny", "--preset", name], MACHINE, {})
+    assert report.errors == []
+    assert report.decisions is not None
+    assert report.decisions.get("model.max_model_len") <= 2048
+
+
+def test_where_a_preset_goes_further_than_the_model_the_model_counts_and_it_is_said() -> None:
+    report = report_on([], ["--model", "builtin:tiny", "--preset", "low-memory"], MACHINE, {})
+    assert report.decisions is not None
+    assert report.decisions.get("model.max_model_len") == 2048
+    origin = report.decisions.origins["model.max_model_len"]
+    assert origin.reason == "the model's own limit, below the 4096 of preset low-memory"
+    written = report_on([], ["--model", "builtin:tiny", "--max-model-len", "4096"], MACHINE, {})
+    assert [finding.code for finding in written.errors] == ["R205"]
