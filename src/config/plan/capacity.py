@@ -40,6 +40,8 @@ def capacity(found: Estimate, ask: Ask) -> Capacity:
 
 # Of a device's peak, what such engines reach; decode by memory, prefill by arithmetic.
 _DECODE_SHARE, _PREFILL_SHARE = (0.45, 0.85), (0.25, 0.65)
+# Seconds that a layer of a GPU's step takes however little it computes: a dozen launches, in a captured graph or not.
+_GPU_LAYER_S = (50e-6, 15e-6)
 
 
 def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Speed | None:
@@ -58,20 +60,25 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
         operations /= 2 if device.is_gpu else 1.5
     per_token = 2 * model.parameters.active
     low, high = 1 / device.uncertainty, min(device.uncertainty, 1.5)
+    launches = [seconds * model.shape.num_layers * device.is_gpu for seconds in _GPU_LAYER_S]
 
     def decode(num_bytes: float, num_seqs: int) -> tuple[float, float]:
         compute = num_seqs * per_token / operations
         seconds = [
-            max(num_bytes / (bandwidth * share * factor), compute / (share * factor))
-            for share, factor in zip(_DECODE_SHARE, (low, high), strict=True)
+            max(num_bytes / (bandwidth * share * factor), compute / (share * factor)) + fixed
+            for share, factor, fixed in zip(_DECODE_SHARE, (low, high), launches, strict=True)
         ]
         return num_seqs / seconds[0], num_seqs / seconds[1]
 
-    reached = operations / per_token
+    step = ask.max_num_batched_tokens
+    prefill = [
+        step / (step * per_token / (operations * share * factor) + fixed)
+        for share, factor, fixed in zip(_PREFILL_SHARE, (low, high), launches, strict=True)
+    ]
     return Speed(
         context=context,
         num_seqs=seqs,
         decode_one=decode(one + found.kv.of(context), 1),
         decode_all=decode(touched + seqs * found.kv.of(context), seqs),
-        prefill=(reached * _PREFILL_SHARE[0] * low, reached * _PREFILL_SHARE[1] * high),
+        prefill=(prefill[0], prefill[1]),
     )

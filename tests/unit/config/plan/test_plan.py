@@ -171,3 +171,11 @@ def test_the_share_of_memory_bounds_what_is_planned(tmp_path: Path) -> None:
 def test_nothing_is_offered_where_nothing_is_missing(tmp_path: Path) -> None:
     plan = planned(tmp_path, "llama-3.1-8b", device="h100-80gb")
     assert cheapest_changes(plan.model, plan.device, plan.ask, plan.estimate) == []
+
+
+def test_a_card_is_not_faster_than_its_launches(tmp_path: Path) -> None:
+    """A model of a few megabytes would be read in microseconds; 28 layers of it are some hundred launches."""
+    plan = planned(tmp_path, "qwen3-0.6b", device="h100-80gb")
+    assert plan.speed is not None
+    slow, fast = plan.speed.decode_one
+    assert 300 < slow < fast < 1 / (28 * 15e-6)
