@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 from ..config.diagnostics import FORMAT_VERSION, show
 from ..config.effective import as_records, as_tree, as_yaml, digest, effective_values, select
+from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.examine import report_on
 from ..config.load import Deployment
 from ..config.resolve.machine import read_machine_facts
 from ..config.schema.options import options, sections
 from ..config.suggest import close, did_you_mean
 from .console import say, tell
-
-EXIT_WRONG_COMMAND_LINE = 2
 
 
 def run(
@@ -36,6 +35,10 @@ def run(
     if path is not None and path not in options() and path not in sections():
         hint = did_you_mean(close(path, [*options(), *sections()]))
         tell(f"error: no such option `{path}`{'; ' * bool(hint)}{hint}")
+        return EXIT_WRONG_COMMAND_LINE
+    if path in options() and options()[path].status == "deprecated":
+        option = options()[path]
+        tell(f"error: `{path}` is deprecated and has no value: {option.reason}")
         return EXIT_WRONG_COMMAND_LINE
     report = report_on(files, overrides, read_machine_facts())
     if report.findings:

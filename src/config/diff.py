@@ -81,8 +81,8 @@ def written_side(name: str, deployment: Deployment, decisions: Decisions) -> Sid
     values: dict[str, Held] = {}
     for entry in effective_values(deployment, decisions):
         option = entry.option
-        if not option.section:
-            continue  # the head says how the file is read; what came of it is in the sections
+        if not _is_compared(option):
+            continue
         is_auto = entry.is_waiting or entry.origin.layer in _FILLED_IN
         if option.is_secret:
             raw = getattr(getattr(deployment.config, option.section), option.name)
@@ -102,8 +102,10 @@ def running_side(name: str, records: Sequence[Mapping[str, Any]]) -> Side:
     try:
         for record in records:
             path, value, origin = str(record["path"]), record["value"], record["origin"]
-            costs[path] = record["reload"]
             option = options().get(path)
+            if option is not None and not _is_compared(option):
+                continue
+            costs[path] = record["reload"]
             is_auto = origin["layer"] in [layer.value for layer in _FILLED_IN]
             if option is not None and option.is_secret:
                 values[path] = Held(_count(value), _counted(_count(value)), origin["text"], is_secret=True)
@@ -113,6 +115,11 @@ def running_side(name: str, records: Sequence[Mapping[str, Any]]) -> Side:
     except (KeyError, TypeError):
         raise ValueError("the answer is no configuration") from None
     return Side(name, values, is_running=True, costs=costs)
+
+
+def _is_compared(option: Option) -> bool:
+    """Not the head, which says how the file is read; nor what this build refuses, which is the same everywhere."""
+    return bool(option.section) and option.status != "refused"
 
 
 def compare(old: Side, new: Side) -> list[Difference]:

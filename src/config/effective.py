@@ -12,7 +12,7 @@ from .load import Deployment
 from .origin import DEFAULT, Layer, Origin, Overridden
 from .resolve.decide import Decisions
 from .resolve.resolved import Resolved
-from .schema.options import Option, live_options
+from .schema.options import Option, live_options, sections
 from .source.scalars import resolve_plain
 
 _PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:+")
@@ -49,10 +49,9 @@ def effective_values(deployment: Deployment, decisions: Decisions) -> list[Effec
     for path, option in live_options().items():
         if option.section in decisions.values:
             value = decisions.get(path)
-        elif not option.section:
-            value = getattr(deployment.config, option.name)
-        else:
-            continue
+        else:  # the head, and sections in which nothing is left to decide
+            home = getattr(deployment.config, option.section) if option.section else deployment.config
+            value = getattr(home, option.name)
         found.append(
             Effective(
                 option,
@@ -146,8 +145,12 @@ def as_records(values: Sequence[Effective]) -> list[dict[str, Any]]:
 
 
 def digest(deployment: Deployment) -> str:
-    """A hash of the written configuration, the same on every machine; secrets do not enter it."""
-    content = json.dumps(deployment.config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    """A hash of the written configuration, the same on every machine; secrets do not enter it.
+
+    Nor does it matter in which files or presets a value stands: only what all of them say together.
+    """
+    values = deployment.config.model_dump(mode="json", include=set(sections()))
+    content = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
 

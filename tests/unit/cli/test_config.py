@@ -70,3 +70,18 @@ def test_what_a_refused_option_can_hold_is_not_listed(capsys: pytest.CaptureFixt
     assert "tensor_parallel_size" not in out(capsys)
     run(["deploy.yaml"], ["--tensor-parallel-size", "1"])
     assert "tensor_parallel_size: 1" in out(capsys)
+
+
+def test_a_refused_option_shows_what_this_build_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once nothing was printed, with exit code 0."""
+    assert run(["deploy.yaml"], [], path="lora.enable_lora") == 0
+    assert out(capsys) == "false\n"
+    assert run(["deploy.yaml"], [], path="speculative") == 0
+    assert "method: null" in out(capsys)
+
+
+def test_a_deprecated_option_has_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["deploy.yaml"], [], path="cache.swap_space") == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: `cache.swap_space` is deprecated and has no value: a preempted sequence")

@@ -94,3 +94,10 @@ def test_damaged_model_files_are_a_finding_with_a_place(tmp_path: Path) -> None:
     assert finding.code == "M303"
     assert str(finding.labels[0].span).endswith("deploy.yaml:1:16")
     assert report.exit_code == 3
+
+
+def test_the_hash_does_not_know_in_which_file_a_value_stands(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("model: {model: x}\nserver: {port: 3}\n")
+    (tmp_path / "deploy.yaml").write_text("extends: base.yaml\n")
+    hashes = {digest(load_deployment([tmp_path / name], (), {})) for name in ("base.yaml", "deploy.yaml")}
+    assert len(hashes) == 1
