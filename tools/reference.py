@@ -13,7 +13,8 @@ from pathlib import Path
 
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
-from stoker.config.explain import Page, all_rules, code_page, find, markdown_lines, option_page, preset_page, rule_page
+from stoker.config.explain import Page, code_page, find, markdown_lines, option_page, preset_page, rule_page
+from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import options_of, sections
 from stoker.config.source.presets import preset_names
 
@@ -51,7 +52,7 @@ def pages() -> dict[str, str]:
         add_section(name, f"Section `{name}`", (section.__doc__ or "").strip(), parts)
     written["status.md"] = _status()
     enter("status.md", "Status", "Which options change something, which stand for others, which are refused and why.")
-    add_list("rules", "Rules", map(rule_page, all_rules().values()))
+    add_list("rules", "Rules", map(rule_page, BY_ID.values()))
     add_list("codes", "Error codes", map(code_page, CODES.values()))
     add_list("presets", "Presets", map(preset_page, preset_names()))
     written["README.md"] = "\n".join(index) + "\n"

@@ -20,11 +20,11 @@ from typing import Any
 from .. import __version__
 from ..config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ..config.diagnostics import FORMAT_VERSION
+from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.resolve.machine import read_machine_facts
+from ..config.schema.types import format_about
 from .console import say, tell
-from .summary import size
 
-EXIT_WRONG_COMMAND_LINE = 2
 PREFIXES = (
     *("ENGINE__", "STOKER_", "HF_", "HUGGING", "TRANSFORMERS_", "TORCH", "TRITON_"),
     *("CUDA_", "NVIDIA_", "OMP_", "GOMP_", "MKL_"),
@@ -166,4 +166,4 @@ def _text(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, list):
         return " ".join(value) or "none"
-    return size(value) if name.endswith("_bytes") else str(value)
+    return format_about(value) if name.endswith("_bytes") else str(value)

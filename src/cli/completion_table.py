@@ -57,7 +57,7 @@ def _state() -> list[str]:
 def build_table() -> Table:
     """Everything that can be completed."""
     from ..config.codes import CODES
-    from ..config.explain import all_rules
+    from ..config.resolve.rules import BY_ID
     from ..config.schema.options import options, sections
     from ..config.source.presets import preset_names
     from .app import overriding_verbs, verbs
@@ -84,7 +84,7 @@ def build_table() -> Table:
             **parts,
             **named,
             **{option.flags[0]: _sentence(option.description) for option in live.values() if option.flags},
-            **{name: rule.title for name, rule in all_rules().items()},
+            **{name: rule.title for name, rule in BY_ID.items()},
             **{name: code.title for name, code in CODES.items()},
         },
     }

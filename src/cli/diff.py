@@ -14,7 +14,7 @@ from .remote import Remote, RemoteError
 
 EXIT_DIFFERENT = 1
 EXIT_FAILED = 2
-_MEANS = {"hot": "no reload", "model": "the model loads again", "process": "the server restarts"}
+_MEANS = {"hot": "in force from the next start", "model": "the model loads again", "process": "the server restarts"}
 
 
 class _Failed(Exception):

@@ -8,12 +8,12 @@ from typing import Any
 from ..config.catalogue import STATUSES, by_status, counts, records
 from ..config.diagnostics import FORMAT_VERSION
 from ..config.effective import as_yaml_value
+from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.explain import as_markdown, as_text, find, first_sentence
 from .console import say, tell
 from .parameters import parameter_pages, parameter_records
 
 EXIT_NOT_FOUND = 1
-EXIT_WRONG_COMMAND_LINE = 2
 
 
 def run(what: str, *, output: str = "text", recursive: bool = False) -> int:

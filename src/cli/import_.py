@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.diagnostics import FORMAT_VERSION
-from ..config.errors import ConfigError
+from ..config.errors import EXIT_WRONG_COMMAND_LINE, ConfigError
 from ..config.importer.draft import Draft
 from ..config.importer.launch import ENGINES, Engine
 from ..config.importer.manifest import left_records, manifest_text, manifest_tree
@@ -17,7 +17,6 @@ from ..config.source.yaml import MAX_BYTES
 from .console import say, tell
 
 EXIT_LOST = 1
-EXIT_WRONG_COMMAND_LINE = 2
 _FLAT = (".yaml", ".yml", ".json")
 
 

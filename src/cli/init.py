@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from ..config.diagnostics import show
+from ..config.errors import EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE
 from ..config.examine import report_on
 from ..config.export import DRAFT_07, schema_text
 from ..config.resolve.machine import read_machine_facts
@@ -16,9 +17,6 @@ from ..config.suggest import close, did_you_mean
 from .console import say, tell
 from .files import write_whole
 
-EXIT_FAILED = 1
-EXIT_WRONG_COMMAND_LINE = 2
-EXIT_INVALID = 78
 STDOUT = "-"
 
 
@@ -43,7 +41,7 @@ def run(
     text = starter(_from(path, model), preset, is_full=is_full, name=file if file != STDOUT else path.name)
     if problem := _problem(text, path):
         tell(problem)
-        return EXIT_INVALID
+        return EXIT_INVALID_CONFIGURATION
     if file == STDOUT:
         say(text.rstrip("\n"))
         tell(f"for completion in editors:  engine schema --draft-07 > {SCHEMA_FILE}")

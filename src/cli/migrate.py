@@ -7,14 +7,12 @@ import os
 from pathlib import Path
 
 from ..config.diagnostics import show
-from ..config.errors import ConfigError
+from ..config.errors import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE, ConfigError
 from ..config.migrate import migrate
 from .console import say, tell
 from .files import write_whole
 
 EXIT_LEFT = 1
-EXIT_WRONG_COMMAND_LINE = 2
-EXIT_INVALID = 78
 
 
 def run(file: str, *, write: bool = False) -> int:
@@ -30,10 +28,10 @@ def run(file: str, *, write: bool = False) -> int:
             write_whole(path, done.text)
     except OSError as error:
         tell(f"error: cannot {'write' if error.filename != file else 'read'} {file}: {_reason(error)}")
-        return EXIT_INVALID
+        return EXIT_INVALID_CONFIGURATION
     except UnicodeDecodeError:
         tell(f"error: {file} is not UTF-8")
-        return EXIT_INVALID
+        return EXIT_INVALID_CONFIGURATION
     except ConfigError as error:
         tell(show(error.diagnostics))
         return error.exit_code

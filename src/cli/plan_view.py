@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config.plan.calibration import Calibration, error_in_per_cent
-from ..config.plan.estimate import Range, about
+from ..config.plan.estimate import Range
 from ..config.plan.kv import by_kind
 from ..config.plan.plan import Plan
 from ..config.plan.text import TextForms
+from ..config.schema.types import format_about as about
 
 _INDENT = 14
 _KINDS = {
@@ -79,7 +80,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     ]
     for kind, count, size, window in by_kind(plan.model.shape, ask.kv_dtype):
         if kind in _KINDS:
-            rows.append(("", _KINDS[kind].format(count=count, size=_small(size), window=window)))
+            rows.append(("", _KINDS[kind].format(count=count, size=about(size), window=window)))
     rows += [
         ("activations", f"{_range(found.activations)} in a step of {ask.max_num_batched_tokens} tokens (estimate)"),
         ("process", f"{_range(found.process)} for libraries and tables (estimate)"),
@@ -97,7 +98,7 @@ def _tokens(plan: Plan) -> str:
         return ""
     held = plan.estimate.kv_cache_bytes // per_token
     return (
-        f" = {held} tokens of {_small(per_token)}" if not plan.estimate.kv.windows else f", {_small(per_token)} a token"
+        f" = {held} tokens of {about(per_token)}" if not plan.estimate.kv.windows else f", {about(per_token)} a token"
     )
 
 
@@ -187,9 +188,3 @@ def _count(number: int) -> str:
         if number >= scale:
             return f"{number / scale:.2f}{unit}"
     return str(number)
-
-
-def _small(num_bytes: int) -> str:
-    if num_bytes >= 1 << 20:
-        return f"{num_bytes / 2**20:.1f} MiB"
-    return f"{num_bytes / 1024:.1f} KiB" if num_bytes >= 1024 else f"{num_bytes} B"

@@ -18,6 +18,7 @@ from ..config import (
     read_model_facts,
     resolve,
 )
+from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
 from ..engine.client import EngineStartFailed
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
@@ -31,10 +32,6 @@ from ..server.tls import TlsProblem
 from .console import tell
 from .startup_view import StartupView
 
-EXIT_FAILED = 1
-EXIT_MODEL_FILES = 3
-EXIT_ENVIRONMENT = 4
-EXIT_INVALID_CONFIGURATION = 78
 Result = TypeVar("Result")
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from .. import __version__
 from ..config.diagnostics import show
-from ..config.errors import ConfigError
+from ..config.errors import EXIT_WRONG_COMMAND_LINE, ConfigError
 from ..config.render.compose import compose
 from ..config.render.k8s import HOME, HOST, Wanted, kubernetes
 from ..config.render.luggage import Luggage, pack
 from ..config.render.systemd import home, systemd
 from .console import say, tell
 
-EXIT_WRONG_COMMAND_LINE = 2
 FORMS = ("k8s", "compose", "systemd")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
 

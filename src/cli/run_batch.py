@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import __version__
 from ..config import Resolved
+from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_WRONG_COMMAND_LINE
 from ..logs import configure_logging
 from ..server.address import bind
 from ..server.app import build_app
@@ -30,8 +31,6 @@ from ..server.service import Service
 from .batch_files import BatchInput, BatchOutput, open_input, run_id, same_file
 from .console import is_coloured, say, tell
 from .prepare import (
-    EXIT_ENVIRONMENT,
-    EXIT_FAILED,
     engine_client,
     fail,
     failing,
@@ -43,7 +42,6 @@ from .startup_view import StartupView
 from .summary import base_url
 from .transfer import TransferError, is_url, shown
 
-EXIT_WRONG_COMMAND_LINE = 2
 METRICS_HOST, METRICS_PORT = "0.0.0.0", 8000
 REPORT_INTERVAL_S = 10.0
 

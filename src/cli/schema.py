@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.export import DRAFT_07, DRAFT_2020_12, FILES, schema_text
 from .console import say, tell
 
 FOLDER = Path("schemas")
 EXIT_STALE = 1
-EXIT_WRONG_COMMAND_LINE = 2
 
 
 def run(*, check: bool = False, write: bool = False, draft_07: bool = False) -> int:

@@ -7,10 +7,10 @@ import shlex
 
 from ..config import Measured, Resolved
 from ..config.plan.calibration import planned_memory
+from ..config.schema.types import format_about as about
 from ..engine.api import EngineInfo
 from ..server.text.renderer import Renderer
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _INDENT = 12
 
 
@@ -39,12 +39,17 @@ def summary(
         ("context", f"{info.max_model_len} tokens"),
         ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),
         ("batch", f"{info.max_num_seqs} sequences at once, {info.max_num_batched_tokens} tokens per step"),
-        ("weights", f"{size(measured.weights_bytes)}, planned {size(memory.weights_bytes)}"),
-        ("KV cache", f"{size(measured.kv_cache_bytes)}, planned {size(memory.kv_cache_bytes)}"),
+        ("weights", f"{about(measured.weights_bytes)}, planned {about(memory.weights_bytes)}"),
+        ("KV cache", f"{about(measured.kv_cache_bytes)}, planned {about(memory.kv_cache_bytes)}"),
     ]
     if measured.resident_bytes is not None:
         planned = planned_memory(resolved)[0].likely
-        rows.append(("resident", f"{size(measured.resident_bytes)} of engine process, planned about {size(planned)}"))
+        rows.append(
+            (
+                "resident",
+                f"{about(measured.resident_bytes)} of engine process, planned about {about(planned)}",
+            )
+        )
     rows += [
         ("kernels" if not index else "", f"{stage}: {why}") for index, (stage, why) in enumerate(info.kernels.items())
     ]
@@ -75,12 +80,3 @@ def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
     key = " -H 'Authorization: Bearer <api key>'" if resolved.server.api_key else ""
     quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
     return f"curl{way} {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"
-
-
-def size(num_bytes: float) -> str:
-    """In the largest unit that leaves at least 1."""
-    unit = 0
-    while num_bytes >= 1024 and unit + 1 < len(_UNITS):
-        num_bytes /= 1024
-        unit += 1
-    return f"{num_bytes:.0f} B" if unit == 0 else f"{num_bytes:.1f} {_UNITS[unit]}"

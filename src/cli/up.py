@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..config import Measured, Resolved
+from ..config.errors import EXIT_FAILED
 from ..config.plan import calibration
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
@@ -19,7 +20,7 @@ from ..server.address import take_address
 from ..server.run import Text, check_server, load_text, run_server
 from .console import is_coloured, say
 from .notify import tell_ready
-from .prepare import EXIT_FAILED, Interrupted, engine_client, fail, failing, interruptible, read, resolve_here
+from .prepare import Interrupted, engine_client, fail, failing, interruptible, read, resolve_here
 from .startup_view import StartupView
 from .summary import summary
 

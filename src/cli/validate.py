@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 
 from ..config.diagnostics import FORMAT_VERSION, show
+from ..config.errors import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE
 from ..config.examine import Report, report_on
 from ..config.resolve.machine import read_machine_facts
 from ..config.sarif import as_sarif
 from .console import say, tell
-
-EXIT_WRONG_COMMAND_LINE = 2
-EXIT_INVALID = 78
 
 
 def run(
@@ -47,8 +45,9 @@ def run(
     else:
         for names, report in reports:
             say(_text(names, report))
-    codes = [report.exit_code or (EXIT_INVALID if deny_warnings and report.findings else 0) for _, report in reports]
-    return codes[0] if len(set(codes)) == 1 else EXIT_INVALID
+    denied = EXIT_INVALID_CONFIGURATION if deny_warnings else 0
+    codes = [report.exit_code or (denied if report.findings else 0) for _, report in reports]
+    return codes[0] if len(set(codes)) == 1 else EXIT_INVALID_CONFIGURATION
 
 
 def _name(names: Sequence[str]) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .resolve.rule import Rule, StatedRule
-from .resolve.rules import RULES, STATED
+from .resolve.rules import rules_of
 from .schema.options import Option, Status, options, options_of, section_flags, sections
 
 STATUSES: tuple[Status, ...] = ("effective", "deprecated", "refused")
@@ -13,16 +12,11 @@ STATUSES: tuple[Status, ...] = ("effective", "deprecated", "refused")
 
 def records() -> list[dict[str, Any]]:
     """One record per option, sections that are options on the command line (`--speculative-config`) among them."""
-    rules: dict[str, list[str]] = {}
-    every: list[Rule | StatedRule] = [*RULES, *STATED]
-    for rule in sorted(every, key=lambda rule: rule.id):
-        for path in rule.fields:
-            rules.setdefault(path, []).append(rule.id)
-    found = [_record(option, rules.get(option.path, [])) for option in options().values()]
-    return found + [_section_record(name, rules) for name in dict.fromkeys(section_flags().values())]
+    found = [_record(option) for option in options().values()]
+    return found + [_section_record(name) for name in dict.fromkeys(section_flags().values())]
 
 
-def _record(option: Option, rules: list[str]) -> dict[str, Any]:
+def _record(option: Option) -> dict[str, Any]:
     return {
         "name": option.name.replace("_", "-"),
         "section": option.section,
@@ -37,12 +31,12 @@ def _record(option: Option, rules: list[str]) -> dict[str, Any]:
         "replaced_by": list(option.replaced_by),
         "reason": option.reason,
         "reload": option.reload,
-        "rules": rules,
+        "rules": [rule.id for rule in rules_of(option.path)],
         "description": option.description,
     }
 
 
-def _section_record(name: str, rules: dict[str, list[str]]) -> dict[str, Any]:
+def _section_record(name: str) -> dict[str, Any]:
     parts = [option for option in options_of(name) if option.status != "deprecated"]
     refused = [option for option in parts if option.status == "refused"]
     flags = [flag for flag, section in section_flags().items() if section == name]
@@ -61,7 +55,7 @@ def _section_record(name: str, rules: dict[str, list[str]]) -> dict[str, Any]:
         "replaced_by": [],
         "reason": refused[0].reason if is_refused else "",
         "reload": "process",
-        "rules": sorted({rule for option in parts for rule in rules.get(option.path, [])}),
+        "rules": sorted({rule.id for option in parts for rule in rules_of(option.path)}),
         "description": (sections()[name].__doc__ or "").strip(),
     }
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .diagnostics import Diagnostic
 
+EXIT_FAILED = 1
 EXIT_WRONG_COMMAND_LINE = 2
 EXIT_MODEL_FILES = 3
 EXIT_ENVIRONMENT = 4
@@ -23,7 +24,7 @@ EXIT_INVALID_CONFIGURATION = 78
 class DeploymentError(Exception):
     """`exit_code` is what the command ends with."""
 
-    exit_code = 1
+    exit_code = EXIT_FAILED
 
 
 class ConfigError(DeploymentError):

@@ -20,14 +20,14 @@ from .origin import DEFAULT
 from .resolve.decide import decide
 from .resolve.machine import read_machine_facts
 from .resolve.rule import Rule, StatedRule
-from .resolve.rules import RULES, STATED
+from .resolve.rules import BY_ID, rules_of
 from .schema.options import Option, options, options_of, sections
 from .source.overrides import flat_options, read_flag
 from .source.presets import PresetSource, preset_names
 from .suggest import close, normal
 
 RELOAD = {
-    "hot": "takes effect without loading the model again",
+    "hot": "counts from the next start; the loaded model does not depend on it",
     "model": "the model is loaded again",
     "process": "the server is restarted",
 }
@@ -66,16 +66,6 @@ class Page:
         }
 
 
-def rules_of(path: str) -> list[Rule | StatedRule]:
-    return [rule for rule in all_rules().values() if path in rule.fields]
-
-
-@cache
-def all_rules() -> dict[str, Rule | StatedRule]:
-    rules: list[Rule | StatedRule] = [*RULES, *STATED]
-    return {rule.id: rule for rule in sorted(rules, key=lambda rule: rule.id)}
-
-
 def find(what: str, recursive: bool = False) -> list[Page]:
     """Pages for a name; for any other word, those that mention it; empty if nothing does.
 
@@ -86,8 +76,8 @@ def find(what: str, recursive: bool = False) -> list[Page]:
         return [_overview()]
     if what.upper() in CODES:
         return [code_page(CODES[what.upper()])]
-    if what.upper() in all_rules():
-        return [rule_page(all_rules()[what.upper()])]
+    if what.upper() in BY_ID:
+        return [rule_page(BY_ID[what.upper()])]
     name = _option_name(what)
     if name in sections() and (not what.startswith("-") or name not in flat_options()):
         pages = [section_page(name)]
@@ -217,7 +207,7 @@ def _overview() -> Page:
 
 
 def _rules_list() -> Page:
-    facts = tuple(Fact(rule.id, (rule.title,)) for rule in all_rules().values())
+    facts = tuple(Fact(rule.id, (rule.title,)) for rule in BY_ID.values())
     return Page("list", "rules", "rules", "What options demand of each other.", facts)
 
 
@@ -235,6 +225,7 @@ def _search(what: str) -> list[Page]:
     """One list of what resembles or mentions the words."""
     words = [normal(word) for word in what.split()]
     names = {option.name: option for option in options().values()}
+    named = [option for option in options().values() if all(word in option.path for word in words)]
     near = [names[match] for match in close(what, names, 0.6)]
     near += [option for option in options().values() if option.path in close(what, options(), 0.6)]
     told = [
@@ -242,9 +233,9 @@ def _search(what: str) -> list[Page]:
         for option in options().values()
         if all(word in f"{option.path} {option.description}".lower().replace("-", "_") for word in words)
     ]
-    found = list(dict.fromkeys(option.path for option in (*near, *told)))
+    found = list(dict.fromkeys(option.path for option in (*named, *near, *told)))
     facts = [Fact(path, (first_sentence(options()[path].description),)) for path in found]
-    pages = [*map(rule_page, all_rules().values()), *map(code_page, CODES.values())]
+    pages = [*map(rule_page, BY_ID.values()), *map(code_page, CODES.values())]
     facts += [
         Fact(page.name, (page.title.partition(": ")[2],))
         for page in pages
@@ -252,7 +243,7 @@ def _search(what: str) -> list[Page]:
     ]
     if not facts:
         return []
-    return [Page("list", what, f"mentions of `{what}`", "", tuple(facts[:20]))]
+    return [Page("list", what, f"what resembles or mentions `{what}`", "", tuple(facts[:20]))]
 
 
 def first_sentence(text: str) -> str:
@@ -265,7 +256,7 @@ def _shown_default(option: Option) -> str:
 
 def _default(option: Option) -> str:
     shown = _shown_default(option)
-    if option.default != "auto":
+    if option.default != "auto" or option.status == "refused":
         return shown
     here = _decided_here().get(option.path)
     return f"{shown}; here {here}" if here else f"{shown}; depends on the model"

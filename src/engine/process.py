@@ -25,11 +25,12 @@ from pathlib import Path
 import zmq
 
 from ..config import Resolved
+from ..config.errors import EXIT_FAILED
 from ..logs import configure_logging
 from .api import EngineStats
 from .dispatch import Dispatch
 from .engine_core import EngineCore
-from .startup import EXIT_FAILED, build_core, exit_code_of
+from .startup import build_core, exit_code_of
 from .wire import (
     BEATS_SOCKET,
     ENGINE_SOCKET,

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import DeploymentError, Resolved
+from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
 from .engine_core import EngineCore
 from .plugins import import_class, make, named_by
 from .runner.measure import PhaseClock
 from .sampling.named_processors import install
-
-EXIT_FAILED = 1
-EXIT_ENVIRONMENT = 4
 
 
 def scheduler_settings(resolved: Resolved) -> SchedulerSettings:

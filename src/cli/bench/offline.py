@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ...config.effective import digest
+from ...config.errors import EXIT_WRONG_COMMAND_LINE
 from ...engine.api import SamplingParams
 from ...llm import LLM
 from ..prepare import read, resolve_here
@@ -13,8 +14,6 @@ from ..startup_view import StartupView
 from .figures import Sample, figures, spread
 from .measured import BenchError, Measurement
 from .workload import Job, Shape, token_jobs
-
-EXIT_WRONG_COMMAND_LINE = 2
 
 
 def measure_latency(

@@ -11,6 +11,7 @@ from typing import Any
 
 from ... import __version__
 from ...config.diagnostics import FORMAT_VERSION
+from ...config.errors import EXIT_FAILED, EXIT_WRONG_COMMAND_LINE
 from ..collect_env import cpu_line, packages
 from ..console import is_coloured, say, tell
 from ..prepare import fail, failing
@@ -18,8 +19,6 @@ from ..startup_view import StartupView
 from .figures import lines
 from .measured import BenchError, Measurement
 
-EXIT_FAILED = 1
-EXIT_WRONG_COMMAND_LINE = 2
 _SIZES = {"input_len": 128, "output_len": 128, "num_warmup": 1, "seed": 0}
 _MANY = {**_SIZES, "num_prompts": 100, "length_spread": 0.0, "prefix_len": 0}
 DEFAULTS: dict[str, dict[str, Any]] = {

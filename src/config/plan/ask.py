@@ -43,7 +43,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
 
     dtype = written("model.dtype")
     dtype = dtype if isinstance(dtype, str) else auto_dtype(model, device)
-    kv_dtype = written("cache.kv_cache_dtype") if "kv_cache_dtype" in decisions.values["cache"] else None
+    kv_dtype = written("cache.kv_cache_dtype")
     length = number("model.max_model_len")
     seqs = number("scheduler.max_num_seqs") or (GPU_NUM_SEQS if device.is_gpu else MAX_NUM_SEQS["cpu"])
     tokens = number("scheduler.max_num_batched_tokens") or max(_batched_tokens(device), seqs)
@@ -59,7 +59,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         memory_share=decisions.get("cache.gpu_memory_utilization"),
         kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
-        has_graphs=device.is_gpu and not decisions.values["model"].get("enforce_eager", False),
+        has_graphs=device.is_gpu and not decisions.get("model.enforce_eager"),
     )
 
 

@@ -162,7 +162,7 @@ def _model(resolved: Resolved) -> PlannedModel:
 def _ask(resolved: Resolved) -> Ask:
     return Ask(
         dtype=resolved.model.dtype,
-        kv_dtype=resolved.model.dtype,  # the cache's bytes are given below
+        kv_dtype=resolved.cache.kv_cache_dtype,
         block_size=resolved.cache.block_size,
         max_num_seqs=resolved.scheduler.max_num_seqs,
         max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..resolve.resolved import Record
+from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile, profiles
-from .estimate import Estimate, Status, about, estimate
+from .estimate import Estimate, Status, estimate
 from .model import PlannedModel
 
 MOST_CHANGES = 3

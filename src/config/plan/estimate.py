@@ -10,6 +10,7 @@ from typing import Literal
 
 from ..resolve.decide import MAX_AUTO_KV_BYTES
 from ..resolve.resolved import DTYPE_BYTES, Record
+from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile
 from .kv import KVCost, kv_cost
@@ -194,7 +195,3 @@ def graph_memory(model: PlannedModel, ask: Ask) -> Range:
         return NOTHING
     likely = round(GRAPH_SIZES * model.shape.num_layers * 0.4 * MIB)
     return Range(low=likely // 2, likely=likely, high=2 * likely)
-
-
-def about(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

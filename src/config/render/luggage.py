@@ -115,12 +115,12 @@ class Luggage:
 
     @property
     def has_tls(self) -> bool:
-        return getattr(self.deployment.server, "ssl_certfile", None) is not None
+        return self.deployment.server.ssl_certfile is not None
 
     @property
     def wants_client_certificate(self) -> bool:
         """Whether a prober without a certificate is turned away."""
-        return self.has_tls and str(getattr(self.deployment.server, "ssl_cert_reqs", 0)) in ("2", "required")
+        return self.has_tls and self.deployment.server.ssl_cert_reqs == 2
 
 
 def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = None) -> Luggage:

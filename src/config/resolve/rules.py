@@ -35,3 +35,10 @@ RULES: tuple[Rule, ...] = tuple(sorted((rule for table in _TABLES for rule in ta
 STATED: tuple[StatedRule, ...] = tuple(
     sorted((rule for table in _TABLES for rule in table.STATED), key=lambda rule: rule.id)
 )
+_EVERY: list[Rule | StatedRule] = [*RULES, *STATED]
+BY_ID: dict[str, Rule | StatedRule] = {rule.id: rule for rule in sorted(_EVERY, key=lambda rule: rule.id)}
+
+
+def rules_of(path: str) -> list[Rule | StatedRule]:
+    """Those that bind an option."""
+    return [rule for rule in BY_ID.values() if path in rule.fields]

@@ -40,7 +40,8 @@ def about(
     """The `json_schema_extra` of one field.
 
     Args:
-        reload: what a change costs: `hot` nothing, `model` loading the model again, `process` a restart.
+        reload: what a change touches, at the next start: `hot` nothing that is loaded, `model` what is loaded,
+            `process` the server's address, rights or process.
         unit: what a number counts.
         kind: for a text, `path` (relative to the file that wrote it) or `model` (path or hub id).
         devices: where the field has an effect.

@@ -126,10 +126,11 @@ def format_size(num_bytes: int) -> str:
 
 
 def format_about(num_bytes: float) -> str:
-    """For reading: 4831838208 -> 4.50 GiB."""
+    """For reading: 4831838208 -> 4.50 GiB, 9444096 -> 9.0 MiB, 67108864 -> 64 MiB."""
     for unit in ("GiB", "MiB", "KiB"):
-        if num_bytes >= _SIZE_UNITS[unit]:
-            return f"{num_bytes / _SIZE_UNITS[unit]:.2f} {unit}"
+        if (amount := num_bytes / _SIZE_UNITS[unit]) >= 1:
+            digits = 2 if unit == "GiB" else int(amount < 9.95)
+            return f"{amount:.{digits}f} {unit}"
     return f"{num_bytes:.0f} B"
 
 

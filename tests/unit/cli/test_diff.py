@@ -43,7 +43,9 @@ def test_each_difference_is_a_line_with_what_it_costs(capsys: pytest.CaptureFixt
 
 def test_the_verdict_names_the_dearest_change(capsys: pytest.CaptureFixture[str]) -> None:
     run("a.yaml", None, ["--max-queued-requests", "7"])
-    assert capsys.readouterr().err == ("1 difference from a.yaml to a.yaml with the options given: no reload\n")
+    assert capsys.readouterr().err == (
+        "1 difference from a.yaml to a.yaml with the options given: in force from the next start\n"
+    )
 
 
 def test_files_that_say_the_same_in_other_words_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from stoker.config.codes import CODES
-from stoker.config.explain import all_rules, as_markdown, as_text, find
+from stoker.config.explain import as_markdown, as_text, find
+from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import options, sections
 from stoker.config.source.presets import preset_names
 
@@ -24,7 +25,7 @@ def test_every_option_is_found_by_every_spelling(path: str) -> None:
         assert spelling in text
 
 
-@pytest.mark.parametrize("name", [*CODES, *all_rules(), *preset_names()])
+@pytest.mark.parametrize("name", [*CODES, *BY_ID, *preset_names()])
 def test_every_code_rule_and_preset_has_a_page(name: str) -> None:
     (page,) = find(name)
     assert page.name == name
@@ -73,3 +74,14 @@ def test_pages_have_three_forms() -> None:
 
 def test_pages_show_no_secret() -> None:
     assert "KEY" in as_text(find("server.api_key"))
+
+
+def test_a_refused_option_depends_on_nothing() -> None:
+    (page,) = find("-O3")
+    assert {fact.name: fact.lines for fact in page.facts}["default"] == ("auto",)
+
+
+def test_options_that_bear_the_word_come_before_those_that_mention_it() -> None:
+    (page,) = find("server.ssl")
+    paths = [fact.name for fact in page.facts if "." in fact.name]
+    assert [path for path in paths if "ssl" in path] == paths[: len([path for path in paths if "ssl" in path])]

@@ -112,4 +112,4 @@ def test_sizes_and_durations_are_shown_as_people_write_them() -> None:
     ]
     assert [format_duration(seconds) for seconds in (30.0, 0.5, 90.0, 0.0001)] == ["30s", "500ms", "90s", "0.0001s"]
     assert format_about(4831838208) == "4.50 GiB"
-    assert format_about(12) == "12 B"
+    assert [format_about(size) for size in (12, 9_444_096, 67_108_864)] == ["12 B", "9.0 MiB", "64 MiB"]
