@@ -13,7 +13,8 @@ from pathlib import Path
 
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
-from stoker.config.explain import Page, code_page, find, markdown_lines, option_page, preset_page, rule_page
+from stoker.config.explain import code_page, find, option_page, preset_page, rule_page
+from stoker.config.page import Page, markdown_lines
 from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import options_of, sections
 from stoker.config.source.presets import preset_names

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from ..config.explain import Fact, Page
+from ..config.page import Fact, Page
 
 
 def parameter_pages(what: str) -> list[Page]:

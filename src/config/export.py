@@ -12,8 +12,9 @@ from typing import Any
 
 from annotated_types import Ge, Gt, Le
 
+from .schema.annotation import Kind
 from .schema.deployment import DeploymentConfig
-from .schema.options import Kind, Option, options, options_of, sections
+from .schema.options import Option, options, options_of, sections
 from .source.presets import preset_names
 
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"

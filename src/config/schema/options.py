@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le
 from pydantic import SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from . import types as values
+from .annotation import Kind, read_annotation
 from .deployment import DeploymentConfig
 from .deprecated import DEPRECATED, Becomes
 from .section import Notation, Reload, Section
-from .types import format_duration, format_size
+from .types import REDACTED, format_duration, format_size
 
 ENV_PREFIX = "ENGINE__"
 FREE_PREFIX = "x-"
 
 Status = Literal["effective", "deprecated", "refused"]
-Kind = Literal["text", "choice", "flag", "whole", "human int", "size", "duration", "number", "texts", "mapping"]
 _ALLOWED = {
     "text": "a text",
     "flag": "true or false",
@@ -33,14 +31,6 @@ _ALLOWED = {
     "number": "a number",
     "texts": "a text or a list of texts",
     "mapping": "a mapping",
-}
-_PARSERS = {
-    values.parse_whole: "whole",
-    values.parse_human_int: "human int",
-    values.parse_size: "size",
-    values.parse_duration: "duration",
-    values.parse_number: "number",
-    values.parse_one_or_more: "texts",
 }
 
 
@@ -234,7 +224,7 @@ class Option:
     def show(self, value: Any) -> Any:
         """A value as people write it: sizes and durations with units, secrets hidden."""
         if isinstance(value, SecretStr):
-            return values.REDACTED
+            return REDACTED
         if isinstance(value, tuple | list):
             return [self.show(item) for item in value]
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -325,76 +315,8 @@ def options_of(section: str) -> list[Option]:
     return [option for option in options().values() if option.section == section]
 
 
-@dataclass
-class _Parts:
-    """What an annotation is made of."""
-
-    kind: Kind = "text"
-    choices: tuple[str | int, ...] = ()
-    bounds: tuple[Any, ...] = ()
-    spellings: tuple[int, ...] = ()
-    min_length: int = 0
-    pattern: str | None = None
-    is_nullable: bool = False
-    is_secret: bool = False
-    has_type: bool = False
-
-    def read(self, annotation: Any) -> None:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            base, *extras = get_args(annotation)
-            self.read(base)
-            for extra in extras:
-                self.read_extra(extra)
-        elif origin in (Union, types.UnionType):
-            for part in get_args(annotation):
-                self.read(part)
-        elif origin is Literal:
-            self.choices += get_args(annotation)
-            if not self.has_type:
-                self.kind = "choice"
-        elif annotation is type(None):
-            self.is_nullable = True
-        else:
-            self.has_type = True
-            if annotation is SecretStr or SecretStr in map(_bare, get_args(annotation)):
-                self.is_secret = True
-            if annotation is bool:
-                self.kind = "flag"
-            elif origin is dict:
-                self.kind = "mapping"
-            elif origin is tuple:
-                self.kind = "texts"
-            else:
-                self.kind = "text"
-
-    def read_extra(self, extra: Any) -> None:
-        if isinstance(extra, Ge | Gt | Le | Lt):
-            self.bounds += (extra,)
-        elif isinstance(extra, FieldInfo):
-            for part in extra.metadata:
-                self.read_extra(part)
-        elif isinstance(extra, MinLen):
-            self.min_length = extra.min_length
-        elif isinstance(pattern := getattr(extra, "pattern", None), str):
-            self.pattern = pattern
-        else:
-            function: Any = getattr(extra, "func", None)
-            if function in _PARSERS:
-                self.kind = _PARSERS[function]  # type: ignore[assignment]
-            if hasattr(function, "spelling"):
-                self.spellings += (function.spelling,)
-
-
-def _bare(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-
 def _option(section: str, name: str, info: FieldInfo) -> Option:
-    parts = _Parts()
-    parts.read(info.annotation)
-    for extra in info.metadata:
-        parts.read_extra(extra)
+    parts = read_annotation(info)
     return Option(
         section=section,
         name=name,
