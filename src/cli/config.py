@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..config.diagnostics import FORMAT_VERSION, show
 from ..config.effective import as_records, as_tree, as_yaml, digest, effective_values, select
@@ -31,6 +32,8 @@ def run(
     if output not in ("yaml", "json"):
         tell(f"error: no such output `{output}`; there are yaml and json")
         return EXIT_WRONG_COMMAND_LINE
+    if path is None and len(files) == 1 and files[0] in {*options(), *sections()} and not Path(files[0]).exists():
+        path, files = files[0], []  # `engine config --model x server.port`
     path = path.replace("-", "_") if path is not None else None
     if path is not None and path not in options() and path not in sections():
         hint = did_you_mean(close(path, [*options(), *sections()]))

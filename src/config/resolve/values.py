@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.settings import settings_problem
+from ..origin import Layer
 from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
@@ -46,7 +47,8 @@ class Values:
         return self.decisions.machine
 
     def is_written(self, path: str) -> bool:
-        return self.decisions.is_written(path)
+        """Whether somebody asks for this very value. What a preset brings along gives way without a word."""
+        return self.decisions.is_written(path) and self.decisions.origins[path].layer is not Layer.PRESET
 
     def located(self, path: str) -> str:
         return self.deployment.located(path)
@@ -54,7 +56,7 @@ class Values:
     @property
     def is_kv_written(self) -> bool:
         """Whether a person fixed the size of the KV cache."""
-        return self.num_gpu_blocks_override is not None or self.is_written("cache.kv_cache_memory_bytes")
+        return self.num_gpu_blocks_override is not None or self.decisions.is_written("cache.kv_cache_memory_bytes")
 
     @property
     def num_kv_blocks(self) -> int:

@@ -85,3 +85,8 @@ def test_a_deprecated_option_has_no_value(capsys: pytest.CaptureFixture[str]) ->
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith("error: `cache.swap_space` is deprecated and has no value: a preempted sequence")
+
+
+def test_without_a_file_the_first_word_may_be_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["server.port"], ["--model", "Qwen/none", "--port", "7"]) == 0
+    assert out(capsys) == "7\n"

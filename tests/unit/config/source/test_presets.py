@@ -55,3 +55,11 @@ def test_where_a_preset_goes_further_than_the_model_the_model_counts_and_it_is_s
     assert origin.reason == "the model's own limit, below the 4096 of preset low-memory"
     written = report_on([], ["--model", "builtin:tiny", "--max-model-len", "4096"], MACHINE, {})
     assert [finding.code for finding in written.errors] == ["R205"]
+
+
+def test_a_preset_gives_way_without_a_word() -> None:
+    """Once a written size of the KV cache was warned about, beside a share that only the preset had named."""
+    words = ["--model", "builtin:tiny", "--kv-cache-memory-bytes", "64MiB"]
+    assert report_on([], [*words, "--preset", "low-memory"], MACHINE, {}).findings == ()
+    both = report_on([], [*words, "--gpu-memory-utilization", "0.5"], MACHINE, {})
+    assert [finding.code for finding in both.findings] == ["R084"]
