@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,9 @@ def _head(luggage: Luggage, wanted: Wanted) -> str:
 
 def _secret_parts(luggage: Luggage) -> list[str]:
     variables = [f'--from-literal={name}="${name}"' for name in luggage.secret_variables]
-    return variables + [f"--from-file={entry.key}={luggage.beside(entry.source)}" for entry in luggage.secret_files]
+    return variables + [
+        f"--from-file={shlex.quote(f'{entry.key}={luggage.beside(entry.source)}')}" for entry in luggage.secret_files
+    ]
 
 
 def _secret(wanted: Wanted) -> str:

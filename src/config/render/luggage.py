@@ -309,7 +309,7 @@ def _named_files(deployment: Deployment, found: list[Diagnostic]) -> tuple[list[
         is_absolute = Path(value).expanduser().is_absolute()
         if place.is_file():
             files.append((path, place, is_absolute))
-        elif place.is_dir() or (option.path_kind == "path" and is_absolute):
+        elif place.is_dir() or (option.path_kind == "path" and (is_absolute or path == "server.uds")):
             folders.append(Folder(path, value, Path(os.path.abspath(place)), "", deployment.spans[path]))
         elif option.path_kind == "path":
             fix = "write an absolute path, or put the file there"

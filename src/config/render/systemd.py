@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def systemd(luggage: Luggage, wanted: Wanted, program: str = PROGRAM) -> str:
         ("#", "Ready once requests are answered; an hour to fetch and load the model."),
         ("Type", "notify"),
         ("TimeoutStartSec", LOAD_LIMIT),
-        ("ExecStart", f"{program} up {luggage.manifest.target}"),
+        ("ExecStart", f"{_word(program)} up {_word(luggage.manifest.target)}"),
         (
             "#",
             f"server.drain_timeout {drain} and a margin. The server gets the signal, and ends its engine itself.",
@@ -92,8 +93,8 @@ _HARDENED = (
 def _head(luggage: Luggage, wanted: Wanted) -> str:
     unit = f"/etc/systemd/system/stoker-{wanted.name}.service"
     lines = [f"Rendered from {luggage.manifest.source.name}; render again instead of editing. Install it with:"]
-    lines += [f"  install -D -m 0644 {luggage.beside(entry.source)} {entry.target}" for entry in luggage.files]
-    lines += [f"  install -D -m 0600 {luggage.beside(entry.source)} {entry.target}" for entry in luggage.secret_files]
+    lines += [f"  install -D -m 0644 {_copied(entry, luggage)}" for entry in luggage.files]
+    lines += [f"  install -D -m 0600 {_copied(entry, luggage)}" for entry in luggage.secret_files]
     if luggage.secret_variables:
         names = ", ".join(f"{name}=..." for name in luggage.secret_variables)
         lines += [f"  install -m 0600 /dev/stdin {home(wanted.name)}/secrets.env    # {names}, a line each"]
@@ -128,6 +129,16 @@ def _limits(luggage: Luggage) -> list[tuple[str, str]]:
         limits.append(("#", "Weights, KV cache at cache.gpu_memory_utilization, and 1 GiB for the rest."))
         limits.append(("MemoryMax", f"{luggage.memory_bytes >> 20}M"))
     return limits
+
+
+def _copied(entry: Carried, luggage: Luggage) -> str:
+    return f"{shlex.quote(luggage.beside(entry.source))} {shlex.quote(entry.target)}"
+
+
+def _word(text: str) -> str:
+    """One word of ExecStart=, which systemd parts at blanks and expands: `%` and `$` are doubled."""
+    text = text.replace("$", "$$")
+    return _quoted(text) if any(char in text for char in " \t\"'\\;") else text.replace("%", "%%")
 
 
 def _quoted(text: str, keep: str = "") -> str:

@@ -229,7 +229,8 @@ class Option:
             return [self.show(item) for item in value]
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.kind == "size":
-                return format_size(int(value))
+                size = format_size(int(value))
+                return int(size) if size.isdigit() else size  # a number needs no quotes
             if self.kind == "duration":
                 return format_duration(float(value))
         return value

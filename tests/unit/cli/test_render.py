@@ -270,3 +270,23 @@ def test_a_wrong_command_line_ends_with_2(words: list[str]) -> None:
 
 def test_a_file_that_is_not_there_ends_with_78(capsys: pytest.CaptureFixture[str]) -> None:
     assert "error[C101]" in refused(capsys, "k8s", "nowhere.yaml")
+
+
+def test_names_with_blanks_stay_one_word(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once systemd would have been told to serve `/etc/stoker/my-app/My`."""
+    Path("My 50% App.yaml").write_text("model: {model: builtin:tiny}\nserver: {api_key: {file: ./keys/team a}}\n")
+    Path("keys/team a").write_text("k")
+    assert run("systemd", "My 50% App.yaml", name="my-app") == 0
+    unit = capsys.readouterr().out
+    assert 'ExecStart=/opt/stoker/bin/engine up "/etc/stoker/my-app/My 50%% App.yaml"\n' in unit
+    assert "0644 './My 50% App.yaml' '/etc/stoker/my-app/My 50% App.yaml'\n" in unit
+    assert run("k8s", "My 50% App.yaml", name="my-app") == 0
+    assert "--from-file='keys--team-a=./keys/team a'\n" in capsys.readouterr().out
+
+
+def test_a_socket_beside_the_file_is_no_file_to_carry(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text("model: {model: builtin:tiny}\nserver: {uds: ./s.sock}\n")
+    assert run("systemd", "deploy.yaml", name="mine") == 78
+    said = capsys.readouterr().err
+    assert "the unit may write no socket there" in said
+    assert "write /run/stoker/mine/NAME.sock" in said
