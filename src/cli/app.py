@@ -143,7 +143,9 @@ def plan(
 def explain(
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="WHAT", help="A flag, option, section, variable, rule, error code, preset or any word."),
+        typer.Argument(
+            metavar="WHAT", help="A flag, option, section, variable, rule, error code, preset, metric or any word."
+        ),
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="text, json or md.")] = "text",
     recursive: Annotated[bool, typer.Option("--recursive", help="Every option of a section in full.")] = False,

@@ -12,6 +12,7 @@ from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.explain import find, first_sentence
 from ..config.page import as_markdown, as_text
 from .console import say, tell
+from .metric_pages import metric_pages
 from .parameters import parameter_pages, parameter_records
 
 EXIT_NOT_FOUND = 1
@@ -21,7 +22,7 @@ def run(what: str, *, output: str = "text", recursive: bool = False) -> int:
     """Print the pages for `what`. Exit code 1 if nothing has that name or mentions it."""
     if (code := _check(output)) != 0:
         return code
-    pages = find(what, recursive)
+    pages = metric_pages(what) or find(what, recursive)
     own = parameter_pages(what)
     if own and all(page.kind == "list" for page in pages):
         pages = own  # better than a list of what sounds alike

@@ -99,6 +99,10 @@ class Metrics:
     def render(self) -> bytes:
         return generate_latest(self._registry)
 
+    def described(self) -> list[Metric]:
+        """Every family with its name, kind and meaning."""
+        return sorted(self._registry.collect(), key=lambda family: family.name)
+
 
 class _EngineCollector(Collector):
     """The engine's snapshot as metrics. Its counters start again at zero when the engine does."""

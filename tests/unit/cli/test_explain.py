@@ -26,3 +26,14 @@ def test_what_nobody_knows_ends_with_1(capsys: pytest.CaptureFixture[str]) -> No
 def test_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("cache", output="md", recursive=True) == 0
     assert "## cache.block_size\n" in capsys.readouterr().out
+
+
+def test_a_metric_is_explained_by_any_of_its_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("stoker_preemptions_total", "stoker_preemptions"):
+        assert run(name) == 0
+        assert "Times a sequence gave its blocks back" in capsys.readouterr().out
+    assert run("stoker_inter_token_latency_seconds_bucket") == 0
+    assert "histogram" in capsys.readouterr().out
+    assert run("metrics") == 0
+    assert "stoker_kv_cache_usage_ratio" in capsys.readouterr().out
+    assert run("stoker_nothing") == 1
