@@ -5,9 +5,11 @@ What one must be: logits_processor.py. This module loads no torch, because reque
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...config.resolve.import_path import split_import_path
 from ..api import InvalidRequest, ProcessorCall, check_allowed
 from ..plugins import PluginError, import_class, import_named, make
 
@@ -32,9 +34,24 @@ def check_named(calls: Sequence[ProcessorCall], pattern: str | None) -> None:
 def make_named(call: ProcessorCall) -> Processor:
     """What a request asks for: the named object itself, or what it makes of the arguments. Raises PluginError."""
     found = import_named(call.qualname)
+    _check_home(call.qualname, found)
     if isinstance(found, type) or call.args or call.kwargs:
         found = make(call.qualname, found, *call.args, **call.kwargs)
     if not callable(found):
         raise PluginError(f"{call.qualname}: cannot be called with logits")
     processor: Processor = found
     return processor
+
+
+def _check_home(path: str, found: Any) -> None:
+    r"""Raises PluginError for what the named module only has from elsewhere.
+
+    A pattern speaks of paths: `mine\..*` would else let a request call `mine.run` where `mine` has imported
+    `subprocess.run`.
+    """
+    parts = split_import_path(path)
+    if parts is None or not (isinstance(found, type) or inspect.isroutine(found)):
+        return
+    home = getattr(found, "__module__", None) or "elsewhere"
+    if home.partition(".")[0] != parts[0].partition(".")[0]:
+        raise PluginError(f"{path}: comes from {home}; only what its own package defines can be named")

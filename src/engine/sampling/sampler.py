@@ -103,7 +103,7 @@ class Sampler:
             part = slice(row, row + 1)
             rows = self._rows(slots[part], lengths[part], token_table)
             try:
-                logits[part] = apply(self.table.processors[int(slots[row])], logits[part], rows)
+                logits[part] = apply(self.table.processors(int(slots[row])), logits[part], rows)
             except Exception as error:
                 logger.warning("a logits processor that a request named failed", exc_info=error)
                 errors[row] = f"a logits processor of this request failed: {type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..api import SamplingParams
+from ..api import ProcessorCall, SamplingParams
 from .logits_processor import LogitsProcessor
 from .named_processors import make_named
 
@@ -40,7 +40,8 @@ class SamplingTable:
         self.ending_ids: dict[int, npt.NDArray[np.int64]] = {}  # slot -> eos and stop ids, where min_tokens needs them
         self.num_prompt_tokens = np.zeros(num_slots, np.int64)
         self.has_processors = np.zeros(num_slots, bool)
-        self.processors: dict[int, list[LogitsProcessor]] = {}  # slot -> those that its request named
+        self._named: dict[int, tuple[ProcessorCall, ...]] = {}  # slot -> processors that its request named
+        self._processors: dict[int, list[LogitsProcessor]] = {}  # slot -> those, once they are made
         # Generated tokens by (slot, token id). Zero pages cost nothing until a slot with penalties touches its row.
         self.counts = np.zeros((num_slots, vocab_size), np.int32)
 
@@ -66,7 +67,7 @@ class SamplingTable:
         self.num_prompt_tokens[slot] = num_prompt_tokens
         self.has_processors[slot] = bool(sampling.logits_processors)
         if sampling.logits_processors:
-            self.processors[slot] = [make_named(call) for call in sampling.logits_processors]
+            self._named[slot] = sampling.logits_processors
         self.end_allowed_at[slot] = num_prompt_tokens + sampling.min_tokens
         if sampling.min_tokens:
             ending = sorted({*self._eos_token_ids, *sampling.stop_token_ids})
@@ -83,7 +84,14 @@ class SamplingTable:
         """Gives back what a sequence held besides its numbers in the columns."""
         self.bias.pop(slot, None)
         self.ending_ids.pop(slot, None)
-        self.processors.pop(slot, None)
+        self._named.pop(slot, None)
+        self._processors.pop(slot, None)
+
+    def processors(self, slot: int) -> list[LogitsProcessor]:
+        """Those that the slot's request named, made when they are first asked for. Raises PluginError."""
+        if slot not in self._processors:
+            self._processors[slot] = [make_named(call) for call in self._named[slot]]
+        return self._processors[slot]
 
     def record(self, slots: npt.NDArray[np.int32], token_ids: npt.NDArray[np.int32]) -> None:
         """Counts the drawn tokens of the slots that have penalties. Each slot at most once."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
@@ -9,6 +10,8 @@ from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, ProcessorCall, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.engine_core import EngineCore, RunnerUnusable
+from stoker.engine.plugins import PluginError
+from stoker.engine.sampling.named_processors import make_named
 
 LIMITS = SchedulerSettings(num_blocks=50, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=99)
 
@@ -174,6 +177,8 @@ def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
         (".*", "tests.own_code:Missing", "tests.own_code has no Missing"),
         (".*", "tests.own_code:Ban", "cannot be made: TypeError"),
         (".*", "tests.own_code:NUMBER", "cannot be called"),
+        (".*", "tests.own_code:run", "tests.own_code:run: comes from subprocess"),
+        (".*", "tests.own_code.torch", "cannot be called"),
     ],
 )
 def test_a_processor_that_cannot_be_had_is_refused_before_anything_runs(pattern: str | None, path: str, said: str):
@@ -189,6 +194,14 @@ def test_a_processor_that_cannot_be_had_is_refused_before_anything_runs(pattern:
         engine.add(request("r", [1], logits_processors=(ProcessorCall(path),)))
     assert refused.value.param == "logits_processors"
     assert not engine.has_work
+
+
+def test_nothing_that_a_module_has_imported_can_be_called_by_a_request(tmp_path: Path):
+    r"""Once a pattern such as `tests\.own_code[.:].*` let a request run `subprocess.run` with arguments of its own."""
+    canary = tmp_path / "canary"
+    with pytest.raises(PluginError, match="only what its own package defines"):
+        make_named(ProcessorCall("tests.own_code.run", (["touch", str(canary)],)))
+    assert not canary.exists()
 
 
 def test_step_times_are_counted():

@@ -294,7 +294,10 @@ def test_a_named_processor_works_on_its_own_row_alone():
     assert sample(logits, [*params, SamplingParams(temperature=0)]).token_ids.tolist() == [3, 3, 1]
 
 
-@pytest.mark.parametrize(("name", "said"), [("breaks", "ArithmeticError: no such logits"), ("cuts", "ValueError")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("breaks", "ArithmeticError: no such logits"), ("cuts", "ValueError"), ("Ban", "cannot be made: TypeError")],
+)
 def test_a_named_processor_that_fails_is_told_for_its_row_and_leaves_the_others(name: str, said: str):
     logits = torch.tensor([[1.0, 3.0]] * 2)
     calls = (ProcessorCall(f"tests.own_code:{name}"),)
