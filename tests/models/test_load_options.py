@@ -88,6 +88,19 @@ def test_a_numpy_cache_that_cannot_be_written_names_its_folder(saved: Callable[[
         tokens(folder, tmp_path, load_format="npcache", model_loader_extra_config=settings)
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "00000.npy", "index.json.bak"])
+def test_a_folder_that_is_no_numpy_cache_is_left_alone(saved: Callable[[str], Saved], tmp_path: Path, name: str):
+    """Once whatever stood in the folder was removed to make room for the cache."""
+    folder = as_torch_files(saved("qwen3 untied")[0], tmp_path / "torch")
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    settings = {"folder": str(mine.parent)}
+    with pytest.raises(ModelFilesError, match="mine: no NumPy cache, and not empty: it is left alone"):
+        tokens(folder, tmp_path, load_format="npcache", model_loader_extra_config=settings)
+    assert mine.read_text() == "mine"
+
+
 @pytest.mark.effect("load.load_format", "load.model_loader_extra_config")
 def test_a_sharded_state_with_fused_weights_gives_the_same_model(
     saved: Callable[[str], Saved], tmp_path: Path, expected: list[list[int]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,12 +23,13 @@ from .weights import DTYPES, Checkpoint
 
 _INDEX = "index.json"
 _FORMAT_VERSION = 1
+_OURS = re.compile(r"index\.json|\d{5,}\.npy")
 
 
 def cached_tensors(model: Path, tensors: Mapping[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
     """The same tensors in .npy files, which are written first unless they are there and newer than nothing changed.
 
-    Raises ModelFilesError if the folder cannot be written.
+    Raises ModelFilesError if the folder cannot be written, or holds anything but such a cache.
     """
     sources = _sources(tensors)
     found = _read(folder, sources)
@@ -73,8 +75,20 @@ def _tensor(file: Path, entry: dict[str, Any]) -> StoredTensor:
     return stored
 
 
+def _check_place(folder: Path) -> None:
+    """Raises ModelFilesError where a cache cannot take the place: what stands there is removed for it."""
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if names and not (_INDEX in names and all(_OURS.fullmatch(name) for name in names)):
+        raise ModelFilesError(
+            f"{folder}: no NumPy cache, and not empty: it is left alone. `load.model_loader_extra_config: "
+            "{folder: ...}` names a folder for the cache alone",
+            code="M302",
+        )
+
+
 def _write(model: Path, tensors: Mapping[str, StoredTensor], folder: Path, sources: Mapping[str, list[int]]) -> None:
     """Into a folder of its own that then takes the place: nobody ever sees half a cache."""
+    _check_place(folder)
     checkpoint = Checkpoint(model, tensors)
     new = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     new.mkdir(parents=True)

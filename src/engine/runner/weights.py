@@ -31,7 +31,7 @@ class Checkpoint:
         self.folder = folder
         self.tensors = dict(tensors)
         self._is_eager = is_eager
-        self._reader: ByteReader | None = None
+        self._reader = self._new_reader()
 
     def check(self, wanted: Iterable[tuple[str, tuple[int, ...]]], is_tied: bool) -> None:
         """Raises ModelFilesError unless the files hold what the model wants, all of it in its shape, and no more.
@@ -60,16 +60,16 @@ class Checkpoint:
                 f"{self.folder}: {_some(surplus)} in its weight files, but the model has no use for it"
             )
         self.tensors = {name: self.tensors[name] for name in shapes}
+        self._reader = self._new_reader()
 
     def read(self, name: str, into: torch.Tensor) -> None:
         """Fills `into`, contiguous, of the stored shape, once. Converts on the way if the dtypes differ."""
         stored = self.tensors[name]
-        reader = self._bytes()
         if stored.strides is not None:
             self._read_strided(stored, name, into)
         else:
             self._read_contiguous(stored, name, into.view(-1))
-        reader.done(stored.file)
+        self._reader.done(stored.file)
 
     def _read_contiguous(self, stored: StoredTensor, name: str, flat: torch.Tensor) -> None:
         dtype = DTYPES[stored.dtype]
@@ -93,12 +93,10 @@ class Checkpoint:
     def _fill(self, stored: StoredTensor, name: str, start: int, into: torch.Tensor) -> None:
         if into.numel():
             view = memoryview(into.view(torch.uint8).numpy().data)
-            self._bytes().read(stored.file, stored.offset + start, view, name)
+            self._reader.read(stored.file, stored.offset + start, view, name)
 
-    def _bytes(self) -> ByteReader:
-        if self._reader is None:
-            self._reader = EagerReader(self.tensors.values()) if self._is_eager else LazyReader()
-        return self._reader
+    def _new_reader(self) -> ByteReader:
+        return EagerReader(self.tensors.values()) if self._is_eager else LazyReader()
 
 
 class DummyWeights:
