@@ -113,7 +113,14 @@ class _Namespace(jinja2.utils.Namespace):
 
 
 class _CodeGenerator(jinja2.compiler.CodeGenerator):
-    """Lets the environment join what stands on both sides of `~`, as it does with the pieces of a block."""
+    """Each round of a loop looks at the clock; what stands on both sides of `~` is joined by the environment, as it
+    joins the pieces of a block."""
+
+    def visit_For(self, node: jinja2.nodes.For, frame: jinja2.compiler.Frame) -> None:
+        check = jinja2.nodes.EnvironmentAttribute("check_clock", lineno=node.lineno)
+        call = jinja2.nodes.Call(check, [], [], None, None, lineno=node.lineno)
+        node.body.insert(0, jinja2.nodes.ExprStmt(call, lineno=node.lineno))
+        super().visit_For(node, frame)
 
     def visit_Concat(self, node: jinja2.nodes.Concat, frame: jinja2.compiler.Frame) -> None:
         self.write("environment.concat((")
@@ -125,11 +132,8 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
 
 
 class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """transformers' environment, with limits: each call, attribute and item that a template touches looks at the clock.
-
-    A loop cannot go on without them: `range` is bounded by the sandbox, so the longest blind stretch is 100 000 empty
-    rounds, some milliseconds.
-    """
+    """transformers' environment, with limits: each call, attribute and item that a template touches, each round of a
+    loop, and each value that `map` or `select` hands on looks at the clock."""
 
     code_generator_class = _CodeGenerator
     intercepted_binops = frozenset({"*", "**", "+", "%"})  # those that make large values out of small ones
@@ -140,6 +144,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["namespace"] = _Namespace
+        del self.globals["lipsum"]  # writes as many paragraphs as it is told to, without a look at the clock
         self._time_limit_s = time_limit_s
         self._limit = threading.local()  # renders run on several threads
 
@@ -161,6 +166,14 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         self.check_clock()
         return super().getitem(obj, argument)
+
+    def call_filter(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_clock()
+        return super().call_filter(*args, **kwargs)
+
+    def call_test(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_clock()
+        return super().call_test(*args, **kwargs)
 
     def concat(self, pieces: Iterable[str]) -> str:
         """Joins the pieces of a block, a macro, or of `~`: doubling a text by these must not pass the limit either."""

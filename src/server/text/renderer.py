@@ -22,7 +22,7 @@ _MARK = "\ue000end of the final message\ue001"  # private-use characters: no mes
 # fmt: off
 _PROVIDED = frozenset({
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
-    "raise_exception", "strftime_now", "namespace", "dict", "range", "cycler", "joiner", "lipsum", "bos_token",
+    "raise_exception", "strftime_now", "namespace", "dict", "range", "cycler", "joiner", "bos_token",
     "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "additional_special_tokens",
 })
 # fmt: on
