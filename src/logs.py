@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ ROOT = __package__  # the parent of all our loggers
 HTTP_LOGGER = f"{ROOT}.server.http"  # connections and TLS
 ACCESS_LOGGER = f"{HTTP_LOGGER}.access"  # one record for each finished request
 TRACE = 5
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 logging.addLevelName(TRACE, "TRACE")
 
 
@@ -113,8 +115,8 @@ def _area(name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Nothing a client sends may start a line of its own in the log."""
-    return text.replace("\r", "\\r").replace("\n", "\\n")
+    """Nothing a client sends may start a line of its own in the log, or speak to the reader's terminal."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def _show(value: Any) -> str:

@@ -56,6 +56,15 @@ def test_json_lines_carry_the_facts_as_fields():
     assert (line["message"], line["status"], line["area"]) == ("answered", 200, "server")
 
 
+def test_what_clients_send_neither_starts_a_line_nor_speaks_to_the_terminal():
+    stream = io.StringIO()
+    set_up_logging("info", "human", stream)
+    log_facts(
+        logging.getLogger("stoker.server"), logging.INFO, "a\x1b[2Jb\rc", {"prompt": "x\x1b]0;y\x07\n\u2028z\x9b"}
+    )
+    assert stream.getvalue().split(" server: ")[1] == r"a\x1b[2Jb\rc prompt=x\x1b]0;y\x07\n\u2028z\x9b" + "\n"
+
+
 def said(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
     """What these server options let through on standard error, one record for each logger and level."""
     settings = {"log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1, **options}
