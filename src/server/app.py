@@ -18,7 +18,6 @@ from ..logs import ACCESS_LOGGER, log_facts
 from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
 from .middleware import cross_origin, load_middleware
-from .protocol.errors import ApiError
 from .protocol.json import dump
 from .routes.table import routes_of
 from .service import Service
@@ -45,9 +44,10 @@ def build_app(service: Service) -> Starlette:
             *cross_origin(service.settings),
             Middleware(Gate, service=service),
             *load_middleware(service.settings.middleware),
+            Middleware(Refusals, service=service),
             Middleware(KeyCheck, service=service),
         ],
-        exception_handlers={HTTPException: _raise_again},  # the gate answers every error, in one shape
+        exception_handlers={HTTPException: _raise_again},  # all errors are answered in one place, in one shape
     )
     # A redirect of /v1/models/ would be built from the client's Host header: a wrong path is a 404.
     app.router.redirect_slashes = False
@@ -60,7 +60,8 @@ async def _raise_again(request: Request, error: Exception) -> Any:
 
 
 class Gate:
-    """Refuses early, answers errors, counts and logs. Nothing is authorised by what headers say of the address."""
+    """Refuses early, answers what failed further in, counts and logs. Nothing is authorised by what headers say of the
+    address."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
         self._app = app
@@ -79,8 +80,9 @@ class Gate:
             await self._app(scope, receive, answer.send)
         except ClientGone:
             pass  # nobody is left to answer; if nothing was sent the status stays _CLIENT_GONE
-        except Exception as error:
-            await answer.refuse(to_api_error(error, self._service))
+        except Exception as error:  # its own refusals, and failures of the operator's middleware
+            if not answer.has_started:  # else it is too late for another answer; the broken off body is the sign
+                await _refuse(error, self._service, scope, answer.send)
         finally:
             route = scope.get("stoker.route", "other")
             method = (
@@ -89,8 +91,6 @@ class Gate:
             self._service.metrics.http_request(route, method, answer.status)
             if route not in _UNLOGGED and not self._service.settings.disable_uvicorn_access_log:
                 line = {"status": answer.status, "total_s": self._service.clock() - arrived_at, **facts}
-                if answer.code:
-                    line["code"] = answer.code
                 log_facts(access_log, logging.INFO, f"{method} {route}", line)
 
     def _admit(self, scope: Message) -> None:
@@ -109,6 +109,25 @@ class Gate:
         return uuid.uuid4().hex
 
 
+class Refusals:
+    """Answers what keys and routes refuse, behind the operator's middleware, which sees an answer for each request."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
+        answer = _Answer(send)
+        try:
+            await self._app(scope, receive, answer.send)
+        except ClientGone:
+            raise
+        except Exception as error:
+            if answer.has_started:
+                raise
+            await _refuse(error, self._service, scope, answer.send)
+
+
 class KeyCheck:
     """Lets through who has a key. Behind the operator's middleware, which may bring a key, or refuse one."""
 
@@ -125,29 +144,28 @@ class KeyCheck:
 
 
 class _Answer:
-    """What has been sent, and the means to send an error if nothing has."""
+    """Passes an answer on, and remembers how it began."""
 
-    def __init__(self, send: Send, request_id: str | None) -> None:
+    def __init__(self, send: Send, request_id: str | None = None) -> None:
         self._send = send
         self._request_id = request_id
-        self._has_started = False
+        self.has_started = False
         self.status = _CLIENT_GONE  # unless something is sent
-        self.code: str | None = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._has_started = True
+            self.has_started = True
             self.status = message["status"]
             if self._request_id is not None:
                 message["headers"] = [*message["headers"], (b"x-request-id", self._request_id.encode("latin-1"))]
         await self._send(message)
 
-    async def refuse(self, error: ApiError) -> None:
-        self.code = error.code
-        if self._has_started:
-            return  # too late for another answer; the broken off body is the sign
-        body = dump(error.body)
-        headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": error.status, "headers": raw})
-        await self.send({"type": "http.response.body", "body": body})
+
+async def _refuse(error: Exception, service: Service, scope: Message, send: Send) -> None:
+    answer = to_api_error(error, service)
+    scope["stoker.facts"]["code"] = answer.code
+    body = dump(answer.body)
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **answer.headers}
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

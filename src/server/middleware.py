@@ -1,6 +1,7 @@
 """What stands around the app by declaration: the operator's own middleware, and what browsers may do from other sites.
 
-A request passes, in this order: cross-origin rules, the gate, middleware as listed, the keys, the routes.
+A request passes, in this order: cross-origin rules, the gate, middleware as listed, the keys, the routes. What keys and
+routes refuse is an answer by the time that the middleware sees it.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ async def log_stats(service: Service) -> None:
         facts = {
             "running": stats.num_running,
             "waiting": stats.num_waiting,
-            "kv_used": f"{100 * (1 - stats.num_free_blocks / max(1, stats.num_blocks)):.0f}%",
+            # no blocks: an engine that was started again has not told of any yet
+            "kv_used": f"{100 * (1 - stats.num_free_blocks / stats.num_blocks):.0f}%" if stats.num_blocks else "-",
             "generated_tokens_per_s": (generated - before_generated) / STATS_INTERVAL_S,
             "prefix_hits": f"{100 * (stats.prefix_hits - before.prefix_hits) / queries:.0f}%" if queries > 0 else "-",
             "preemptions": stats.num_preemptions - before.num_preemptions,

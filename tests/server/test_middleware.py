@@ -39,6 +39,17 @@ def test_the_first_middleware_sees_a_request_first_and_its_answer_last(
     assert served.chat(max_tokens=2).status_code == 200
 
 
+@pytest.mark.parametrize("name", ["stamp", "Tag"])
+@pytest.mark.parametrize(("path", "status"), [("/v1/models/other", 404), ("/nowhere", 404), ("/v1/completions", 405)])
+def test_middleware_sees_refusals_as_answers(folder: Path, name: str, path: str, status: int):
+    """Once they passed it as exceptions, and an answer that was an error was without its header."""
+    served = Served(folder, middleware=[f"{AROUND}.{name}"], api_key=["secret"])
+    unknown, refused = served.get(path), served.get(path, headers={"authorization": "Bearer secret"})
+    assert (unknown.status_code, refused.status_code) == (401, status)
+    assert unknown.headers["x-stamp"] == refused.headers["x-stamp"]
+    assert {answer.json()["error"]["code"] for answer in (unknown, refused)} > {"invalid_api_key"}
+
+
 def test_middleware_may_bring_the_key_but_not_its_absence(folder: Path):
     served = Served(folder, middleware=[f"{AROUND}.bring_a_key"], api_key=["secret"])
     assert served.get("/v1/models", headers={"x-user": "known"}).status_code == 200
