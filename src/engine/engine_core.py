@@ -152,10 +152,11 @@ class EngineCore:
         """plans: all that are in flight; the first one failed and the others were not begun."""
         logger.error("step %d of %d rows failed", plans[0].step, plans[0].num_rows, exc_info=error)
         self._num_failed += 1
+        message = f"the engine failed in a step of this request: {_cause(error)}"
+        outputs = [output for plan in plans for output in self._scheduler.fail_step(plan, message)]
         if self._num_failed >= MAX_FAILED_STEPS:
             raise RunnerUnusable(f"{self._num_failed} steps in a row failed, the last with: {_cause(error)}") from error
-        message = f"the engine failed in a step of this request: {_cause(error)}"
-        return [output for plan in plans for output in self._scheduler.fail_step(plan, message)]
+        return outputs
 
 
 def _cause(error: Exception) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -132,6 +133,18 @@ def test_a_step_that_fails_takes_the_one_planned_behind_it_along():
     assert first[0].token_ids == continuation([1, 2], 1)
     assert [(output.request_id, output.finish_reason) for output in failed] == [("early", FinishReason.ERROR)]
     assert [token for output in late for token in output.token_ids] == continuation([1, 2], 6)
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_three_failures_in_a_row_leave_nothing_open(ahead: bool):
+    """Once the last plan stayed open, and a step of an LLM after that failed for it, whatever had been mended."""
+    engine = core(async_scheduling=ahead, fail_all=True)
+    for index in range(3):
+        engine.add(request(str(index), [1]))
+        with pytest.raises(RunnerUnusable) if index == 2 else contextlib.nullcontext():
+            engine.step()
+    assert not engine.has_work
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
