@@ -114,17 +114,16 @@ class _Load:
     def __init__(self, client: _Client, max_concurrency: int) -> None:
         self._client = client
         self._max_concurrency = max_concurrency
-        self.errors: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()  # of the last run, by message
 
     def run(self, jobs: Sequence[TextJob], due: Sequence[float], *, from_due: bool) -> list[Sample]:
         began = time.perf_counter()
 
-        def ask(job: TextJob, due_s: float) -> Sample | None:
+        def ask(job: TextJob, due_s: float) -> Sample | str:
             try:
                 return self._client.ask(job, began + due_s if from_due else time.perf_counter())
             except RemoteError as error:
-                self.errors[str(error)] += 1  # one thread at a time holds the interpreter here
-                return None
+                return str(error)
 
         with ThreadPoolExecutor(self._max_concurrency, thread_name_prefix="bench") as threads:
             try:
@@ -137,7 +136,8 @@ class _Load:
                 self._client.stop()
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
-        return [sample for sample in found if sample is not None]
+        self.errors = Counter(one for one in found if isinstance(one, str))
+        return [one for one in found if isinstance(one, Sample)]
 
 
 def _has_text(event: dict[str, Any]) -> bool:
