@@ -53,6 +53,14 @@ def breaks(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     raise ArithmeticError("no such logits")
 
 
+def not_numbers(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+    return logits * torch.nan
+
+
+def forbids_all(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+    return logits - torch.inf
+
+
 def cuts(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     return logits[:, :1]
 

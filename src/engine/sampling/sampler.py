@@ -104,6 +104,8 @@ class Sampler:
             rows = self._rows(slots[part], lengths[part], token_table)
             try:
                 logits[part] = apply(self.table.processors(int(slots[row])), logits[part], rows)
+                if not logits[row].amax().isfinite():  # nan, or -inf everywhere
+                    raise ValueError("no token is left to draw")
             except Exception as error:
                 logger.warning("a logits processor that a request named failed", exc_info=error)
                 errors[row] = f"a logits processor of this request failed: {type(error).__name__}: {error}"

@@ -296,7 +296,13 @@ def test_a_named_processor_works_on_its_own_row_alone():
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("breaks", "ArithmeticError: no such logits"), ("cuts", "ValueError"), ("Ban", "cannot be made: TypeError")],
+    [
+        ("breaks", "ArithmeticError: no such logits"),
+        ("cuts", "ValueError"),
+        ("Ban", "cannot be made: TypeError"),
+        ("not_numbers", "no token is left to draw"),
+        ("forbids_all", "no token is left to draw"),
+    ],
 )
 def test_a_named_processor_that_fails_is_told_for_its_row_and_leaves_the_others(name: str, said: str):
     logits = torch.tensor([[1.0, 3.0]] * 2)
