@@ -155,13 +155,9 @@ class LLM:
         """As `generate`, for one conversation or a list of them, through the model's chat template."""
         tokenizer = self.get_tokenizer()
         if chat_template is not None:
-            renderer = Renderer(tokenizer, chat_template)
+            renderer = self._new_renderer(chat_template)
         else:
-            renderer = self._renderer = self._renderer or Renderer(
-                tokenizer,
-                self._resolved.chat_template,
-                content_format=self._resolved.server.chat_template_content_format,
-            )
+            renderer = self._renderer = self._renderer or self._new_renderer(self._resolved.chat_template)
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
         parsed: list[tuple[str | None, list[int]]] = []
         for conversation in conversations:
@@ -174,6 +170,10 @@ class LLM:
             )
             parsed.append((text, tokenizer.encode(text, add_special_tokens=False)))
         return self._generate(parsed, sampling_params, use_tqdm)
+
+    def _new_renderer(self, chat_template: str | None) -> Renderer:
+        content_format = self._resolved.server.chat_template_content_format
+        return Renderer(self.get_tokenizer(), chat_template, content_format=content_format)
 
     def _parse(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """(text, token ids) of one prompt."""

@@ -106,6 +106,13 @@ def test_a_shared_prefix_is_computed_once(llm: LLM):
     assert llm.generate({"prompt_token_ids": [*ids, 5]}, GREEDY)[0].num_cached_tokens == 64
 
 
+def test_a_template_given_to_chat_gets_content_in_the_form_of_the_deployment(folder: Path):
+    message = [{"role": "user", "content": "Hello"}]
+    with make(folder, chat_template_content_format="openai") as llm:
+        (result,) = llm.chat(message, GREEDY, chat_template="{{ messages[0].content[0].text }}")
+    assert result.prompt == "Hello"
+
+
 def test_chat_goes_through_the_template(llm: LLM):
     conversation = [{"role": "user", "content": "Hello"}]
     expected = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
