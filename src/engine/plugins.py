@@ -39,7 +39,7 @@ def import_named(path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever the module does when it is read
-        raise PluginError(f"{path}: {module_name} cannot be imported: {_said(error)}") from error
+        raise PluginError(f"{path}: {module_name} cannot be imported: {said(error)}") from error
     try:
         return getattr(module, name)
     except AttributeError:
@@ -61,8 +61,9 @@ def make(path: str, found: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         return found(*args, **kwargs)
     except Exception as error:
-        raise PluginError(f"{path}: cannot be made: {_said(error)}") from error
+        raise PluginError(f"{path}: cannot be made: {said(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """What a failure of such code is, in words."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -55,7 +55,8 @@ def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -
 
     clock.stop()
     runner = ModelRunner(resolved, phase, processors)
-    runner.warm_up()
+    with named_by("model.logits_processors"):  # no other code of the deployment's own is in those steps
+        runner.warm_up()
     info = runner.info()
     return EngineCore(
         scheduler,

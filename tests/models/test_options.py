@@ -342,6 +342,11 @@ def test_installed_processors_change_the_answers_of_all_requests(start: Start):
     assert len(set(varied)) == 8
     with pytest.raises(PluginError, match=r"^`model\.logits_processors`: tests\.own_code:Ban: cannot be made"):
         start(model={"logits_processors": ["tests.own_code:Ban"]})
+    with pytest.raises(
+        PluginError, match=r"^`model\.logits_processors`: tests\.own_code:Breaks failed: Arithm"
+    ) as caught:
+        start(model={"logits_processors": ["tests.own_code:Breaks"]})
+    assert caught.value.exit_code == 78
 
 
 @pytest.mark.effect("model.logits_processor_pattern")

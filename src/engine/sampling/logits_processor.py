@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import isroutine
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from ..plugins import PluginError, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,19 @@ class LogitsProcessor(Protocol):
 
 
 def apply(processors: Sequence[LogitsProcessor], logits: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """All of them, one after another. Raises ValueError for logits of another shape, and what they raise."""
+    """All of them, one after another. Raises PluginError for one that fails or gives logits of another shape."""
     shape = logits.shape
     for processor in processors:
-        logits = processor(logits, rows)
+        try:
+            logits = processor(logits, rows)
+        except Exception as error:
+            raise PluginError(f"{_path(processor)} failed: {said(error)}") from error
         if getattr(logits, "shape", None) != shape:
-            raise ValueError(f"a logits processor gave {getattr(logits, 'shape', type(logits))}, not {tuple(shape)}")
+            found = getattr(logits, "shape", type(logits).__name__)
+            raise PluginError(f"{_path(processor)} gave {found}, not {tuple(shape)}")
     return logits
+
+
+def _path(processor: LogitsProcessor) -> str:
+    named = processor if isroutine(processor) else type(processor)
+    return f"{named.__module__}:{named.__qualname__}"

@@ -19,6 +19,7 @@ import torch
 from ..api import TokenLogprobs
 from ..kernels import KernelSet
 from ..kernels.noise import exponential_noise, row_keys
+from ..plugins import PluginError
 from .logits_processor import LogitsProcessor, Rows, apply
 from .logprobs import token_logprobs
 from .penalties import apply_bias, apply_penalties, forbid_early_end
@@ -65,7 +66,7 @@ class Sampler:
             lengths: [R] tokens known of each sequence, which is the position of the drawn one.
             token_table: [num_slots, max_model_len] those tokens' ids, by slot.
 
-        Raises what an installed logits processor raises.
+        Raises PluginError where an installed logits processor fails.
         """
         table, raw = self.table, logits
         errors: dict[int, str] = {}
@@ -105,10 +106,10 @@ class Sampler:
             try:
                 logits[part] = apply(self.table.processors(int(slots[row])), logits[part], rows)
                 if not logits[row].amax().isfinite():  # nan, or -inf everywhere
-                    raise ValueError("no token is left to draw")
-            except Exception as error:
+                    raise PluginError("no token is left to draw")
+            except PluginError as error:
                 logger.warning("a logits processor that a request named failed", exc_info=error)
-                errors[row] = f"a logits processor of this request failed: {type(error).__name__}: {error}"
+                errors[row] = f"the logits processors of this request: {error}"
         return errors
 
     def _logprobs(

@@ -12,6 +12,7 @@ from tests.own_code import Ban, NoRepeats, cuts
 
 from stoker.engine.api import ProcessorCall, SamplingParams
 from stoker.engine.kernels import KernelSet, select_kernels
+from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.logits_processor import LogitsProcessor
 from stoker.engine.sampling.sampler import WINDOW, Drawn, LogprobsMode, Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
@@ -298,7 +299,7 @@ def test_a_named_processor_works_on_its_own_row_alone():
     ("name", "said"),
     [
         ("breaks", "ArithmeticError: no such logits"),
-        ("cuts", "ValueError"),
+        ("cuts", "tests.own_code:cuts gave"),
         ("Ban", "cannot be made: TypeError"),
         ("not_numbers", "no token is left to draw"),
         ("forbids_all", "no token is left to draw"),
@@ -314,5 +315,5 @@ def test_a_named_processor_that_fails_is_told_for_its_row_and_leaves_the_others(
 
 
 def test_an_installed_processor_that_changes_the_shape_is_refused():
-    with pytest.raises(ValueError, match=r"a logits processor gave .*\[1, 1\].*, not \(1, 2\)"):
+    with pytest.raises(PluginError, match=r"tests.own_code:cuts gave .*\[1, 1\].*, not \(1, 2\)"):
         sample(torch.zeros(1, 2), [SamplingParams()], processors=[cuts])
