@@ -8,6 +8,7 @@ import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..config import ServerConfig
 from ..logs import HTTP_LOGGER
@@ -58,18 +59,27 @@ class TlsFiles:
         return found
 
 
+class _Listening(ssl.SSLContext):
+    """Begins each connection with the newest context, which is one of its own for each version of the files.
+
+    One that was loaded into twice may hold half of each; and one that is only chosen during the handshake comes after
+    a TLS 1.2 session was resumed, whose client is not checked against the changed files.
+    """
+
+    newest: ssl.SSLContext
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        return self.newest.wrap_bio(*args, **kwargs)
+
+
 class Tls:
     """`context` is for the listener; each handshake uses the newest files that were good. Raises TlsProblem."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._seen = files.state
-        self.context = self._newest = load_context(files)
-        self.context.sni_callback = self._choose
-
-    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        # A context of its own for each version of the files: one that was loaded into twice may hold half of each.
-        connection.context = self._newest
+        self.context = _Listening(ssl.PROTOCOL_TLS_SERVER)
+        self.context.newest = load_context(files)
 
     async def watch(self) -> None:
         """Take the files again whenever they change; bad ones leave those before in force."""
@@ -80,7 +90,7 @@ class Tls:
                 continue
             self._seen = state
             try:
-                self._newest = load_context(self._files)
+                self.context.newest = load_context(self._files)
             except TlsProblem as problem:
                 logger.error("the changed TLS files are not used, those before stay: %s", problem)
             else:
@@ -101,7 +111,7 @@ def load_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    # No session is resumed, because one skips the check of a client's certificate against changed files.
+    # No tickets: a session that is resumed skips the check of the client's certificate.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:

@@ -187,6 +187,45 @@ def test_a_client_that_was_trusted_before_is_checked_against_the_new_authorities
     asyncio.run(run())
 
 
+def test_a_session_from_before_is_not_resumed_past_the_new_authorities(
+    folder: Path, tmp_path: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch
+):
+    """Once a client that kept its TLS 1.2 session came in after its authority had been taken away."""
+    monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
+    trusted = tmp_path / "clients.pem"
+    ours.authority.cert_pem.write_to_path(trusted)
+    options = {**ours.options, "ssl_ca_certs": str(trusted), "ssl_cert_reqs": 2, "enable_ssl_refresh": True}
+    context = client_context(ours, own=ours)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def resumed(port: int, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+        """The session of a call that goes on with `session`; None if the server refuses it."""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost", session=session) as wrapped,
+        ):
+            wrapped.sendall(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+            while wrapped.recv(1 << 16):
+                pass
+            found = wrapped.session
+            wrapped.unwrap()
+            return found
+        return None
+
+    async def run() -> None:
+        async with on_a_socket(folder, FakeEngine(), **options) as (port, _):
+            session = await asyncio.to_thread(resumed, port, None)
+            assert session is not None
+            assert await asyncio.to_thread(resumed, port, session) is not None
+            other.authority.cert_pem.write_to_path(trusted)
+            async with asyncio.timeout(5):
+                while await asyncio.to_thread(resumed, port, session) is not None:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
 def test_files_that_do_not_fit_together_leave_those_before_in_force(
     folder: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
