@@ -105,7 +105,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # those that JSON itself lets pass
 
 
 def _area(name: str) -> str:

@@ -17,6 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from ..config import ServerConfig
+from ..config.resolve.import_path import split_import_path
 from .protocol.errors import ApiError
 from .protocol.json import dump
 
@@ -33,9 +34,10 @@ def load_middleware(names: Sequence[str]) -> list[Middleware]:
 
 
 def _load(name: str) -> Middleware:
-    module, _, attribute = name.rpartition(".")
-    if not module.strip("."):
+    parts = split_import_path(name)
+    if parts is None:
         raise _problem(name, "is no import path: write package.module.name")
+    module, attribute = parts
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # an import runs whatever the module holds

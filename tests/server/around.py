@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.responses import PlainTextResponse
+
 NUMBER = 3
 
 
@@ -29,6 +31,10 @@ class Tag:
             await send(message)
 
         await self.app(scope, receive, tagged)
+
+
+async def close_the_door(request: Any, call_next: Any) -> Any:
+    return PlainTextResponse("closed today", 403)
 
 
 async def bring_a_key(request: Any, call_next: Any) -> Any:

@@ -112,6 +112,13 @@ def test_what_the_api_refuses_is_a_response_with_its_status(runs: Runs):
     assert results[1]["error"] is None
 
 
+def test_what_is_no_json_is_shown_in_the_shape_of_an_error(runs: Runs):
+    """Once an answer of the operator's own middleware ended the run."""
+    answer = runs.run(line("a"), middleware=["tests.server.around.close_the_door"])[1]["response"]
+    assert (answer["status_code"], answer["body"]["error"]["code"]) == (403, "no_json")
+    assert answer["body"]["error"]["message"] == "no JSON object, but: closed today"
+
+
 def test_a_custom_id_that_was_there_is_told_and_not_run_again(runs: Runs):
     engine = FakeEngine()
     results = runs.run(line("a"), line("b"), line("a"), engine=engine)

@@ -50,6 +50,10 @@ def test_middleware_sees_refusals_as_answers(folder: Path, name: str, path: str,
     assert {answer.json()["error"]["code"] for answer in (unknown, refused)} > {"invalid_api_key"}
 
 
+def test_a_path_may_have_a_colon_before_the_name(folder: Path):
+    assert Served(folder, middleware=[f"{AROUND}:stamp"]).get("/v1/models").headers["x-stamp"] == "stamp GET;"
+
+
 def test_middleware_may_bring_the_key_but_not_its_absence(folder: Path):
     served = Served(folder, middleware=[f"{AROUND}.bring_a_key"], api_key=["secret"])
     assert served.get("/v1/models", headers={"x-user": "known"}).status_code == 200

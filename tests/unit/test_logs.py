@@ -65,6 +65,15 @@ def test_what_clients_send_neither_starts_a_line_nor_speaks_to_the_terminal():
     assert stream.getvalue().split(" server: ")[1] == r"a\x1b[2Jb\rc prompt=x\x1b]0;y\x07\n\u2028z\x9b" + "\n"
 
 
+def test_a_json_line_is_one_line_to_every_reader():
+    stream = io.StringIO()
+    set_up_logging("info", "json", stream)
+    log_facts(logging.getLogger("stoker.server"), logging.INFO, "m", {"prompt": "a\u2028b\x85c\x9bd\x7f"})
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["prompt"] == "a\u2028b\x85c\x9bd\x7f"
+
+
 def said(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
     """What these server options let through on standard error, one record for each logger and level."""
     settings = {"log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1, **options}

@@ -9,9 +9,10 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ...engine.client import EngineState
+from ..protocol.errors import ApiError
 from ..service import Service
 from .call import Answer, App, post
 from .lines import BatchRequest, LineError, answered, failed, lines_of, read_line
@@ -69,8 +70,8 @@ class Batch:
     async def _work(self) -> None:
         for result_id, request in self._requests:  # shared by all workers: each takes the next one
             answer = await self._ask(request)
-            body = json.loads(answer.body)
-            self._add(answered(result_id, request.custom_id, answer.status, _request_id(answer), body), answer.status)
+            line = answered(result_id, request.custom_id, answer.status, _request_id(answer), _body(answer))
+            self._add(line, answer.status)
 
     def _read(self, source: BinaryIO) -> Iterator[tuple[str, BatchRequest]]:
         """The requests that are still to be run; lines that hold none get their results on the way."""
@@ -121,6 +122,18 @@ class Batch:
             if client.state is EngineState.DEAD:
                 raise EngineGone(client.reason)
             await asyncio.sleep(_POLL_S)
+
+
+def _body(answer: Answer) -> dict[str, Any]:
+    try:
+        body = json.loads(answer.body)
+    except ValueError:
+        body = None
+    if isinstance(body, dict):
+        return body
+    # of the operator's middleware: what it says, in the shape of all errors
+    said = answer.body[:1000].decode(errors="replace")
+    return ApiError(answer.status, f"no JSON object, but: {said}", code="no_json").body
 
 
 def _request_id(answer: Answer) -> str:
