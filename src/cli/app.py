@@ -9,6 +9,8 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
+from copy import copy
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -474,9 +476,23 @@ def root(
     pass
 
 
+@cache
+def _command(verb: str = "") -> Any:
+    """The command line as Typer reads it; with a verb, only that one, since all take longer than most verbs' work."""
+    if not verb:
+        return typer.main.get_command(app)
+    part = copy(app)
+    part.registered_commands = [command for command in app.registered_commands if _name(command) == verb]
+    return typer.main.get_command(part)
+
+
+def _name(command: Any) -> str:
+    return command.name or typer.main.get_command_name(command.callback.__name__)
+
+
 def verbs() -> dict[str, Any]:
     """Every verb by name, as Typer reads it."""
-    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = _command().commands
     return commands
 
 
@@ -512,16 +528,16 @@ def _run(words: list[str]) -> int:
         from .completion import answer
 
         return answer(words[1:])
-    command = typer.main.get_command(app)
-    known: dict[str, Any] = command.commands  # type: ignore[attr-defined]
     verb = words[0] if words else ""
+    known = [_name(command) for command in app.registered_commands]
     if verb and not verb.startswith("-") and verb not in known:
         return _fail(f"no such command `{verb}`", difflib.get_close_matches(verb, known, 3, 0.6))
+    command = _command(verb if verb in known else "")
     overrides: list[str] = []
     if verb in _TAKES_OVERRIDES or verb in ("explain", "import"):
         from .overrides import behind_dashes, own_flags, take_overrides
 
-        own = own_flags(known[verb])
+        own = own_flags(command.commands[verb])
         if verb in ("explain", "import"):
             words = [verb, *behind_dashes(words[1:], own)]
         else:

@@ -31,6 +31,8 @@ def tell(text: str) -> None:
 
 
 def _painted(text: str, stream: TextIO) -> str:
+    encoding = stream.encoding or "utf-8"  # ASCII under LANG=C; file names may hold bytes that are no text at all
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
     if not is_coloured(stream):
         return text
     for pattern, style in _STYLES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ def _draft(what: Sequence[str], engine: Engine | None) -> Draft:
     if name == "-":
         return import_script(sys.stdin.read(MAX_BYTES), "<stdin>", engine)
     is_name = "\n" not in name and " " not in name and "\0" not in name
-    if is_name and (name.endswith((*_FLAT, ".sh")) or Path(name).is_file()):
+    if is_name and (name.endswith((*_FLAT, ".sh")) or os.path.isfile(name)):
         with Path(name).open(encoding="utf-8-sig", errors="replace") as stream:
             content = stream.read(MAX_BYTES)
         return import_flat(content, name, engine) if name.endswith(_FLAT) else import_script(content, name, engine)

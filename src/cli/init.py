@@ -12,6 +12,7 @@ from ..config.examine import report_on
 from ..config.export import DRAFT_07, schema_text
 from ..config.resolve.machine import read_machine_facts
 from ..config.source.presets import preset_names
+from ..config.source.text import printable
 from ..config.starter import SCHEMA_FILE, starter
 from ..config.suggest import close, did_you_mean
 from .console import say, tell
@@ -38,7 +39,7 @@ def run(
         tell(f"error: no such preset `{preset}`; {hint}")
         return EXIT_WRONG_COMMAND_LINE
     path = Path("deploy.yaml" if file == STDOUT else file)
-    text = starter(_from(path, model), preset, is_full=is_full, name=file if file != STDOUT else path.name)
+    text = starter(_from(path, model), preset, is_full=is_full, name=printable(file if file != STDOUT else path.name))
     if problem := _problem(text, path):
         tell(problem)
         return EXIT_INVALID_CONFIGURATION
@@ -48,9 +49,9 @@ def run(
         return 0
     schema = path.parent / SCHEMA_FILE
     try:
-        if path.is_dir() or (path.exists() and not force):
-            kind = "a directory" if path.is_dir() else "there already"
-            fix = "" if path.is_dir() else "\n  = fix: --force writes over it, another name writes beside it"
+        if os.path.isdir(path) or (os.path.exists(path) and not force):
+            kind = "a directory" if os.path.isdir(path) else "there already"
+            fix = "" if os.path.isdir(path) else "\n  = fix: --force writes over it, another name writes beside it"
             tell(f"error: {path} is {kind}{fix}")
             return EXIT_FAILED
         write_whole(path, text)
@@ -61,13 +62,16 @@ def run(
     except OSError as error:
         tell(f"error: cannot write {error.filename or path}: {(error.strerror or str(error)).lower()}")
         return EXIT_FAILED
+    except ValueError:  # a null character in the name
+        tell(f"error: cannot write {file!r}: no file name")
+        return EXIT_FAILED
     say(f"wrote {path}, and {schema} for editors; next:\n  engine up {path}")
     return 0
 
 
 def _from(path: Path, model: str) -> str:
     """A model's directory as seen from the file, since the file is what its relative paths go out from."""
-    if path.parent == Path() or model.startswith(("/", "~")) or not Path(model).is_dir():
+    if path.parent == Path() or model.startswith(("/", "~")) or not os.path.isdir(model):
         return model
     found = os.path.relpath(model, path.parent)
     return found if found.startswith(".") else f"./{found}"
@@ -75,7 +79,7 @@ def _from(path: Path, model: str) -> str:
 
 def _problem(text: str, path: Path) -> str:
     """What is wrong with the text as a deployment; empty if nothing is. Models that are not here count as right."""
-    folder = path.parent if path.parent.is_dir() else Path()
+    folder = path.parent if os.path.isdir(path.parent) else Path()
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".yaml", dir=_writable(folder)) as draft:
         draft.write(text)
         draft.flush()
@@ -91,7 +95,7 @@ def _writable(folder: Path) -> Path | None:
 
 def _is_ours(schema: Path) -> bool:
     """Whether the schema may be written: not there, or one of ours."""
-    if not schema.exists():
+    if not os.path.exists(schema):
         return True
     with schema.open("rb") as stream:
         return b'"Stoker deployment"' in stream.read(4096)

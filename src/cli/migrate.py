@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..config.diagnostics import show
 from ..config.errors import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE, ConfigError
-from ..config.migrate import migrate
+from ..config.migrate import migrate, shown_lines
 from .console import say, tell
 from .files import write_whole
 
@@ -32,11 +32,15 @@ def run(file: str, *, write: bool = False) -> int:
     except UnicodeDecodeError:
         tell(f"error: {file} is not UTF-8")
         return EXIT_INVALID_CONFIGURATION
+    except ValueError:  # a null character in the name
+        tell(f"error: cannot read {file!r}: no file name")
+        return EXIT_INVALID_CONFIGURATION
     except ConfigError as error:
         tell(show(error.diagnostics))
         return error.exit_code
     if done.text != text:
-        before, after = text.splitlines(), done.text.splitlines()
+        # what is shown is for reading: a diff that goes to a log must not carry the keys that stand beside a change
+        before, after = (shown_lines(each, file, os.environ) for each in (text, done.text))
         say("\n".join(difflib.unified_diff(before, after, file, file, lineterm="")))
     for line in done.renamed:
         tell(line)

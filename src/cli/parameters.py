@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
 from ..config.page import Fact, Page
 
 
@@ -35,10 +33,9 @@ def _normal(name: str) -> str:
 
 
 def _parameters() -> Iterator[tuple[str, Any]]:
-    from .app import app
+    from .app import verbs
 
-    commands: Any = typer.main.get_command(app)
-    for verb, command in commands.commands.items():
+    for verb, command in verbs().items():
         if command.hidden:
             continue
         for parameter in command.params:

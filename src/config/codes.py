@@ -72,8 +72,8 @@ _CODES = (
     Code(
         "C109",
         "too large",
-        "A deployment file may have 4 MiB, 64 levels and 100,000 values, aliases counted as often as they are used. "
-        "Nobody writes more by hand; a file that has more is an accident or an attack.",
+        "A deployment file may have 4 MiB, 64 levels and 100,000 values, aliases counted as often as they are used; a "
+        "deployment, 100 files. Nobody writes more by hand; what has more is an accident or an attack.",
         "Check that this is the right file.",
     ),
     Code(
@@ -166,6 +166,13 @@ _CODES = (
         "an old name contradicts the new one",
         "A deprecated option and the one that took its place are both set, to different values.",
         "Remove the deprecated one.",
+    ),
+    Code(
+        "C126",
+        "more findings",
+        "So much is wrong that only the first hundred findings are told. A file that was never meant as a deployment "
+        "often looks like that.",
+        "Check that this is the right file; correct what is told and run again.",
     ),
     Code(
         "C130",

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from .codes import CODES
 from .errors import EXIT_INVALID_CONFIGURATION
-from .source.text import Span
+from .source.text import Span, printable
 
 FORMAT_VERSION = 1
+MAX_FINDINGS = 100  # more than that in one run help nobody
 Severity = Literal["error", "warning"]
 OutputFormat = Literal["text", "json", "github"]
 
@@ -28,6 +29,9 @@ class Label:
 
     span: Span
     text: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", printable(self.text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,9 @@ class Diagnostic:
     exit_code: int = -1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message))
+        for name in ("notes", "fixes"):
+            object.__setattr__(self, name, tuple(map(printable, getattr(self, name))))
         if self.exit_code < 0:
             code = CODES.get(self.code)
             object.__setattr__(self, "exit_code", code.exit_code if code else EXIT_INVALID_CONFIGURATION)
@@ -126,6 +133,21 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
         return (texts.setdefault(id(span.source), len(texts)), span.line, span.column)
 
     return sorted(diagnostics, key=key)
+
+
+def first_findings(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """By place, errors only if there are too many; the last one then says how many are left out."""
+    found = in_order(diagnostics)
+    if len(found) <= MAX_FINDINGS:
+        return found
+    told = [diagnostic for diagnostic in found if diagnostic.is_error][:MAX_FINDINGS] or found[:MAX_FINDINGS]
+    more = Diagnostic(
+        code="C126",
+        message=f"{len(found) - len(told)} more findings are not told",
+        severity=told[0].severity,
+        exit_code=told[0].exit_code,
+    )
+    return [*told, more]
 
 
 def as_json(diagnostics: Sequence[Diagnostic], **more: Any) -> str:

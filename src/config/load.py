@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .diagnostics import Diagnostic, Label, in_order
+from .diagnostics import Diagnostic, Label, first_findings
 from .errors import ConfigError
 from .origin import DEFAULT, Origin, Overridden
 from .schema.cache import CacheConfig
@@ -91,8 +91,8 @@ class Deployment:
         """
         section, _, name = path.partition(".")
         value: str = getattr(getattr(self.config, section), name)
-        place = self.folders.get(path, Path()) / Path(value).expanduser()
-        if options()[path].path_kind == "path" or value.startswith((".", "/", "~")) or place.exists():
+        place = self.folders.get(path, Path()) / Path(os.path.expanduser(value))
+        if options()[path].path_kind == "path" or value.startswith((".", "/", "~")) or os.path.exists(place):
             return os.path.abspath(place)  # never mistaken for a hub id
         return value
 
@@ -134,14 +134,14 @@ def load_deployment(
     if "model.model" not in values and not has_errors:
         found.append(_no_model(read))
     if any(diagnostic.is_error for diagnostic in found):
-        raise ConfigError(in_order(found))
+        raise ConfigError(first_findings(found))
     return Deployment(
         config=_config(values),
         origins=_origins(written),
         overridden={path: _overridden(options()[path], entry) for path, entry in written.items()},
         spans={path: entry.origin.span for path, entry in written.items() if entry.origin is not None},
         folders={path: entry.origin.span.source.folder for path, entry in written.items() if entry.origin is not None},
-        warnings=tuple(in_order(found)),
+        warnings=tuple(first_findings(found)),
         sources=tuple(source.text for source in sources if isinstance(source, PresetSource | FileSource)),
     )
 

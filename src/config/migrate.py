@@ -68,6 +68,11 @@ def migrate(text: str, name: str, env: Mapping[str, str]) -> Migrated:
     return done
 
 
+def shown_lines(text: str, name: str, env: Mapping[str, str]) -> list[str]:
+    """The lines of a manifest with its secrets as asterisks. Raises ConfigError for a text that is no manifest."""
+    return _Page(text.removeprefix("\ufeff"), name, env).redacted().removesuffix("\n").split("\n")
+
+
 def _meaning(text: str, name: str, env: Mapping[str, str]) -> Any:
     tree = _Page(text, name, env).tree
     modernise(tree, env, [])
@@ -93,6 +98,9 @@ class _Page:
             seen: set[int] = set()
             for node in self.tree.values():
                 fill_in(node, env, seen)
+
+    def redacted(self) -> str:
+        return self._source.redacted()
 
     def deprecated(self) -> list[Option]:
         """Deprecated options that are written here."""

@@ -60,7 +60,9 @@ def _result(finding: Diagnostic, index: int) -> dict[str, Any]:
 def _location(label: Label) -> dict[str, Any]:
     span = label.span
     region: dict[str, Any] = {"startLine": span.line, "startColumn": span.column, "endColumn": span.line_end}
-    place: dict[str, Any] = {"artifactLocation": {"uri": quote(PurePath(span.source.name).as_posix())}}
+    place: dict[str, Any] = {
+        "artifactLocation": {"uri": quote(PurePath(span.source.name).as_posix(), errors="surrogateescape")}
+    }
     place["region"] = region
     location: dict[str, Any] = {"physicalLocation": place}
     if label.text:

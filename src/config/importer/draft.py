@@ -19,7 +19,8 @@ from ..source.deprecated import modernise
 from ..source.interpolate import names_only
 from ..source.merge import merge
 from ..source.node import Node
-from ..source.overrides import Flag, Override, OverrideSource, parts_of
+from ..source.overrides import FLAG_NAME, Flag, Override, OverrideSource, parts_of, read_flag
+from ..source.secrets import looks_secret, mentions_secret
 from ..source.text import Span
 from ..suggest import close, did_you_mean
 from . import llama_cpp, sglang, vllm
@@ -113,7 +114,8 @@ def _options(launch: Launch, draft: Draft) -> list[Override]:
             else:
                 kind: Kind = "unknown" if part.finding.code == "C120" else "unreadable"
                 said = _reason(part.finding)
-                draft.leave(Left(_shown(part.words), kind, said, suggestions=part.finding.suggestions))
+                shown = _shown(part.words, part.finding.suggestions)
+                draft.leave(Left(shown, kind, said, suggestions=part.finding.suggestions))
         elif first == "--":
             continue
         elif not has_model:
@@ -137,7 +139,7 @@ def _foreign(read: Read, engine: Engine, draft: Draft) -> Iterable[Override]:
     elif read.words[0].startswith("-"):
         near = close(read.words[0].partition("=")[0], _TABLES[engine], 0.75)
         said = did_you_mean(near) or "no option is known by this name"
-        draft.leave(Left(_shown(read.words), "unknown", said, suggestions=tuple(near)))
+        draft.leave(Left(_shown(read.words, near), "unknown", said, suggestions=tuple(near)))
     else:
         draft.leave(Left(_shown(read.words), "unknown", "a word that belongs to no option"))
     return ()
@@ -246,9 +248,18 @@ def _line(span: Span) -> str:
     return span.source.redacted().replace("$$", "$")
 
 
-def _shown(words: Sequence[str]) -> str:
-    """Words as they were written, without what may be a secret."""
+def _is_secret(flag: str) -> bool:
+    """Whether one of the engines reads a secret from it."""
+    paths = [_home(table[flag].path) for table in _TABLES.values() if flag in table and table[flag].path]
+    known = read_flag(flag)
+    return (known is not None and known.option.is_secret) or any(options()[path].is_secret for path in paths)
+
+
+def _shown(words: Sequence[str], near: Sequence[str] = ()) -> str:
+    """Words as they were written, without what may be a secret. `near`: flags that may have been meant."""
     name, equals, _ = words[0].partition("=")
     if _SECRET_NAME.search(name) and (equals or len(words) > 1):
         return f"{name}{'=' if equals else ' '}..."
+    if looks_secret(name) or any(map(mentions_secret, words)) or any(map(_is_secret, near)):
+        return f"{FLAG_NAME.match(name)[0]} ..."  # type: ignore[index]
     return " ".join(shlex.quote(word) if re.search(r"[\s\"']", word) else word for word in words).replace("$$", "$")

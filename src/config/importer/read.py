@@ -10,7 +10,6 @@ from typing import Any
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
 from ..origin import Layer
-from ..source.files import SECRET_NAMES
 from ..source.flat import read_key
 from ..source.node import Node
 from ..source.text import SourceText, Span
@@ -51,7 +50,7 @@ def import_script(text: str, name: str = "command line", engine: Engine | None =
 
 def import_flat(content: str, name: str, engine: Engine | None = None) -> Draft:
     """A flat YAML file of options. ConfigError if it cannot be read, or is something else."""
-    source = SourceText(Layer.FILE, name, lines_of(content), Path(name).parent, SECRET_NAMES)
+    source = SourceText(Layer.FILE, name, lines_of(content), Path(name).parent)
     found: list[Diagnostic] = []
     root = parse(content, source, found)
     if found:
@@ -100,7 +99,7 @@ def _no_options(source: SourceText, said: str) -> ConfigError:
 
 def _text(text: str, name: str) -> SourceText:
     is_file = name != "command line"
-    return SourceText(Layer.FILE if is_file else Layer.COMMAND_LINE, name, text.split("\n"), secret_names=SECRET_NAMES)
+    return SourceText(Layer.FILE if is_file else Layer.COMMAND_LINE, name, text.split("\n"))
 
 
 def _nothing(text: str, name: str) -> ConfigError:

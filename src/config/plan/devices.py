@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -61,8 +62,8 @@ def find_profile(name: str, machine: MachineFacts) -> DeviceProfile:
     wanted = name.lower().replace("_", "-").replace(" ", "-")
     if wanted in profiles():
         return profiles()[wanted]
-    path = Path(name).expanduser()
-    if path.suffix in (".yaml", ".yml") or path.is_file():
+    path = Path(os.path.expanduser(name))
+    if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return _read_file(path)
     close = [known for known in profiles() if wanted in known] or difflib.get_close_matches(wanted, profiles(), 2, 0.6)
     hint = f"did you mean {' or '.join(close)}" if close else f"there are: {', '.join([THIS_MACHINE, *profiles()])}"

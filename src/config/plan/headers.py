@@ -6,6 +6,7 @@ Tolerant where resolve/model_files.py is strict: quantised tensors count by thei
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +108,13 @@ def _entry(entry: Any) -> tuple[str, int, int]:
 
 def _names(folder: Path) -> tuple[list[str], int]:
     """Weight files, and the bytes of all tensors if an index says them."""
-    if (folder / INDEX).is_file():
+    if os.path.isfile(folder / INDEX):
         index = read_json(folder / INDEX)
         table, metadata = index.get("weight_map"), index.get("metadata")
         total = metadata.get("total_size") if isinstance(metadata, dict) else 0
         if isinstance(table, dict):
             names = {str(name) for name in table.values()}
             return sorted(name for name in names if Path(name).name == name), int(total) if total else 0
-    if (folder / "model.safetensors").is_file():
+    if os.path.isfile(folder / "model.safetensors"):
         return ["model.safetensors"], 0
     return sorted(path.name for path in folder.glob("*.safetensors")), 0

@@ -5,6 +5,7 @@ Judged by markers in the template, which is how models of a family differ; nothi
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ..errors import ModelFilesError
@@ -43,10 +44,10 @@ def text_forms(folder: Path, template: str | None = None) -> TextForms:
 def _own_template(folder: Path) -> tuple[str, str]:
     file = folder / "chat_template.jinja"
     try:
-        if file.is_file() and file.stat().st_size <= _MAX_BYTES:
+        if os.path.isfile(file) and file.stat().st_size <= _MAX_BYTES:
             return file.name, file.read_text("utf-8", errors="replace")
         for name in ("chat_template.json", "tokenizer_config.json"):
-            if (folder / name).is_file():
+            if os.path.isfile(folder / name):
                 found = read_json(folder / name).get("chat_template")
                 if isinstance(found, list):  # several by name
                     found = "".join(str(entry.get("template", "")) for entry in found if isinstance(entry, dict))

@@ -191,7 +191,7 @@ class _Packer:
 
     def placed(self, folder: Folder) -> Folder:
         target = str(folder.source)
-        if not Path(folder.written).expanduser().is_absolute():
+        if not Path(os.path.expanduser(folder.written)).is_absolute():
             target = os.path.normpath(f"{self._home}/{os.path.relpath(folder.source, self._root)}")
         return replace(folder, target=target)
 
@@ -267,7 +267,7 @@ def _secrets(trees: list[Node | None], found: list[Diagnostic]) -> tuple[list[En
             if isinstance(item.value, dict):
                 for kind, child in item.value.items():
                     if kind == "file":
-                        path = Path(child.text or "").expanduser()
+                        path = Path(os.path.expanduser(child.text or ""))
                         place = Path(os.path.abspath(child.span.source.folder / path))
                         files.append((option.path, place, path.is_absolute()))
                     else:
@@ -306,10 +306,10 @@ def _named_files(deployment: Deployment, found: list[Diagnostic]) -> tuple[list[
         if not isinstance(value, str) or (option.path_kind == "template" and ("{{" in value or "{%" in value)):
             continue
         place = Path(deployment.located(path))
-        is_absolute = Path(value).expanduser().is_absolute()
-        if place.is_file():
+        is_absolute = Path(os.path.expanduser(value)).is_absolute()
+        if os.path.isfile(place):
             files.append((path, place, is_absolute))
-        elif place.is_dir() or (option.path_kind == "path" and (is_absolute or path == "server.uds")):
+        elif os.path.isdir(place) or (option.path_kind == "path" and (is_absolute or path == "server.uds")):
             folders.append(Folder(path, value, Path(os.path.abspath(place)), "", deployment.spans[path]))
         elif option.path_kind == "path":
             fix = "write an absolute path, or put the file there"

@@ -6,6 +6,7 @@ releases are read: `dtype` and `torch_dtype`, `rope_parameters` and `rope_theta`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -416,9 +417,9 @@ def _sampling_defaults(folder: Path, deployment: Deployment) -> dict[str, Any]:
     if source == "none":
         return {}
     path = folder if source == "auto" else Path(deployment.located("model.generation_config"))
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "generation_config.json"
-    if source == "auto" and not path.is_file():
+    if source == "auto" and not os.path.isfile(path):
         return {}
     values = sampling.from_generation_config(read_json(path))
     if problem := sampling.problem(values):
@@ -433,7 +434,7 @@ def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
     wanted = OLDER_VOCABULARIES if model.tokenizer_mode == "slow" else (TOKENIZER_JSON, *OLDER_VOCABULARIES)
     if (name := tokenizer_source(deployment)) is not None:
         return str(locate(name, tokenizer_revision(deployment), hub_cache(deployment), *wanted))
-    if not any((folder / file).is_file() for file in wanted):
+    if not any(os.path.isfile(folder / file) for file in wanted):
         raise ModelFilesError(
             f"{folder}: holds no {wanted[0]}; name a tokenizer with `model.tokenizer`, or serve token ids only "
             "with `model.skip_tokenizer_init: true`",
@@ -446,7 +447,7 @@ def _eos_ids(reader: _Reader, folder: Path, vocab_size: int) -> tuple[int, ...]:
     """End-of-sequence ids: generation_config.json's first, which chat models extend, then config.json's."""
     path = folder / "generation_config.json"
     ids: list[int] = []
-    for value in (read_json(path).get("eos_token_id") if path.is_file() else None, reader.get("eos_token_id")):
+    for value in (read_json(path).get("eos_token_id") if os.path.isfile(path) else None, reader.get("eos_token_id")):
         for token in value if isinstance(value, list) else [value]:
             if token is None:
                 continue

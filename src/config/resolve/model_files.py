@@ -33,16 +33,16 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
         if ".." in folder.parts or not _holds(folder, wanted):
             raise ModelFilesError(f"{name}: no such built-in model; there is builtin:tiny", code="M301")
         return folder
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(name))
+    if os.path.isdir(path):
         if not _holds(path, wanted):
             raise ModelFilesError(f"{path}: holds no {' or '.join(wanted)}", code="M301")
         return path
-    if path.exists():
+    if os.path.exists(path):
         raise ModelFilesError(f"{name}: a file; expected a directory with {' or '.join(wanted)}", code="M301")
     if not is_hub_id(name):
         raise ModelFilesError(f"{name}: no such directory", code="M301")
-    hub = Path(cache).expanduser() if cache else _hub_cache()
+    hub = Path(os.path.expanduser(cache)) if cache else _hub_cache()
     repository = hub / f"models--{name.replace('/', '--')}"
     commit = revision or "main"
     with contextlib.suppress(OSError):  # no such branch or tag here: it is a commit, or not here
@@ -54,7 +54,9 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
 
 
 def _holds(folder: Path, wanted: tuple[str, ...]) -> bool:
-    return any(path.is_file() for pattern in wanted for path in folder.glob(pattern))
+    with contextlib.suppress(OSError):  # such as a name that is longer than any file's
+        return any(os.path.isfile(path) for pattern in wanted for path in folder.glob(pattern))
+    return False
 
 
 def is_hub_id(name: str) -> bool:
@@ -69,9 +71,9 @@ def is_hub_id(name: str) -> bool:
 
 def _hub_cache() -> Path:
     if cache := os.environ.get("HF_HUB_CACHE"):
-        return Path(cache).expanduser()
+        return Path(os.path.expanduser(cache))
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser() / "hub"
+    return Path(os.path.expanduser(home)) / "hub"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -99,7 +100,7 @@ class Values:
             return value
         path = Path(self.located("server.chat_template"))
         try:
-            if not path.is_file() or path.stat().st_size > MAX_TEMPLATE_BYTES:
+            if not os.path.isfile(path) or path.stat().st_size > MAX_TEMPLATE_BYTES:
                 return None
             return path.read_text("utf-8")
         except (OSError, ValueError):

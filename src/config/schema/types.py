@@ -6,6 +6,7 @@ Each reads a number or a text such as `32k`, `20GiB` or `30s` and gives a plain 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -47,12 +48,19 @@ def parse_whole(value: Any) -> int:
     raise ValueError("not a whole number")
 
 
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf  # out of every range, which is what there is to say
+
+
 def parse_number(value: Any) -> float:
     """A number: 0.9, 1 or "0.9". ValueError otherwise."""
     if isinstance(value, bool):
         raise ValueError("true and false are no numbers")
     if isinstance(value, int | float):
-        return float(value)
+        return _float(value)
     if isinstance(value, str) and len(value) <= 40 and _NUMBER.fullmatch(value):
         return float(value)
     raise ValueError("not a number")
@@ -107,7 +115,7 @@ def parse_duration(value: Any) -> float:
     if isinstance(value, bool):
         raise ValueError("true and false are no durations")
     if isinstance(value, int | float):
-        return float(value)
+        return _float(value)
     text = value.strip() if isinstance(value, str) and len(value) <= 40 else ""
     if _INTEGER.fullmatch(text):
         return float(text)

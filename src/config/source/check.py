@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..origin import Layer
 from ..schema.options import Option
 from ..schema.types import REDACTED
 from ..suggest import close, did_you_mean
+from .interpolate import NAME
 from .node import Node
 from .scalars import resolve_plain
 
@@ -100,7 +102,7 @@ def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
         value = option.adapter.validate_python(_raw(option, node))
         if value in option.accepted and not _is_quoted_number(option, node):
             return value
-    shown = f"{option.path}: {node.text}" if node.text is not None else option.path
+    shown = f"{option.path}: {node.text}" if node.text is not None and not option.is_secret else option.path
     said = option.reason
     if accepted := [as_word(value) for value in option.accepted if value not in (None, (), {}, "")]:
         said += f"; it takes {' or '.join(accepted)}"
@@ -141,9 +143,12 @@ def _one_secret(node: Node, env: Mapping[str, str]) -> SecretStr:
     if isinstance(node.value, dict) and len(node.value) == 1:
         ((kind, child),) = node.value.items()
         if kind == "env" and child.text and isinstance(child.value, str):
+            if not NAME.fullmatch(child.text):
+                raise SecretError("no variable has such a name", child, "`env` takes a variable's name, not its value")
             if not env.get(child.text):
                 state = "not set" if child.text not in env else "empty"
-                raise SecretError(f"the variable `{child.text}` is {state}", child, "the secret is read from it")
+                name = "named by a variable" if child.is_filled_in else f"`{child.text}`"
+                raise SecretError(f"the variable {name} is {state}", child, "the secret is read from it")
             return SecretStr(env[child.text])
         if kind == "file" and child.text and isinstance(child.value, str):
             return SecretStr(_secret_file(child))
@@ -157,16 +162,17 @@ def _one_secret(node: Node, env: Mapping[str, str]) -> SecretStr:
 
 
 def _secret_file(node: Node) -> str:
-    path = node.span.source.folder / Path(node.text or "").expanduser()
+    path = node.span.source.folder / Path(os.path.expanduser(node.text or ""))
+    name = "" if node.is_filled_in else f" `{path}`"  # `{file: ${KEY}}` may hold the key itself
     try:
         with path.open("rb") as stream:
             content = stream.read(_MAX_SECRET_BYTES + 1)
         text = content.decode().strip()
     except (OSError, ValueError) as error:
         reason = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "no text"
-        raise SecretError(f"the secret file `{path}`: {reason}", node, "the secret is read from it") from None
+        raise SecretError(f"the secret file{name}: {reason}", node, "the secret is read from it") from None
     if len(content) > _MAX_SECRET_BYTES or not text:
-        raise SecretError(f"the secret file `{path}` is {'too large' if text else 'empty'}", node)
+        raise SecretError(f"the secret file{name} is {'too large' if text else 'empty'}", node)
     return text
 
 

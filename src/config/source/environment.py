@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..diagnostics import Diagnostic, Label
+from ..diagnostics import MAX_FINDINGS, Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import ENV_PREFIX, Option, options
 from ..suggest import close, did_you_mean
 from .layer import LayerSource
 from .node import Node
+from .secrets import mentions_secret
 from .text import SourceText, Span
 from .values import json_or_text, place, read_text
 
@@ -39,7 +40,7 @@ class EnvironmentSource(LayerSource):
         span = Span(text, 1, len(name) + 2, len(text.lines), len(text.lines[-1]) + 1)
         if option is None:
             text.lines = [name]  # the value may be anything, a secret too
-            suggestions = close(name, self.variables)
+            suggestions = close(name, self.variables) if len(self.found) < MAX_FINDINGS else []
             whole = Span(text, 1, 1, 1, len(name) + 1)
             self.found.append(
                 Diagnostic(
@@ -50,7 +51,7 @@ class EnvironmentSource(LayerSource):
                 )
             )
             return
-        if option.is_secret:
+        if option.is_secret or (option.kind == "mapping" and mentions_secret(value)):
             text.hide(span)
         try:
             node = read_text(option, value, span, separator=",") if not keys else json_or_text(value, span)

@@ -11,17 +11,17 @@ from pathlib import Path
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
 from ..origin import Layer
-from ..schema.options import options
 from .interpolate import InterpolationError, interpolate
 from .keys import known_part
 from .layer import LayerSource
 from .node import Node, Tree
 from .scalars import resolve_plain
+from .secrets import hide_named
 from .text import SourceText, Span
 from .yaml import MAX_BYTES, lines_of, parse
 
 STDIN = "-"
-SECRET_NAMES = frozenset(option.name for option in options().values() if option.is_secret)
+MAX_FILES = 100  # with all that they extend
 
 
 class FileSource(LayerSource):
@@ -37,8 +37,6 @@ class FileSource(LayerSource):
         except ConfigError as error:
             self.found = list(error.diagnostics)
             return
-        if not self.found:
-            text.secret_names = frozenset()  # from here on secrets are known by place
         if root is None or root.is_null:
             return
         if not isinstance(root.value, dict):
@@ -74,6 +72,7 @@ def fill_in(node: Node, env: Mapping[str, str], seen: set[int]) -> None:
         seen.add(id(scalar))
         try:
             scalar.text = interpolate(scalar.value, env)
+            scalar.is_filled_in = scalar.text != scalar.value
         except InterpolationError as error:
             label = Label(_part(scalar, error.start, error.end), error.said)
             scalar.problem = Diagnostic(code=error.code, message=str(error), labels=(label,))
@@ -120,7 +119,7 @@ def _read(
     sources: list[FileSource],
     above: list[_Place],
 ) -> None:
-    path = Path(os.path.normpath(folder / Path(name).expanduser())) if name != STDIN or named else Path(STDIN)
+    path = Path(os.path.normpath(folder / Path(os.path.expanduser(name)))) if name != STDIN or named else Path(STDIN)
     identity = os.path.abspath(path) if "\0" in name else os.path.realpath(path)
     for place in above:
         if place.identity == identity:
@@ -128,11 +127,16 @@ def _read(
             labels += [Label(p.name, "by way of") for p in above if p.name is not None and p.name is not named]
             found.append(Diagnostic(code="C114", message=f"`{path}` extends itself", labels=tuple(labels)))
             return
+    if len(sources) + len(above) >= MAX_FILES:
+        message = f"more than {MAX_FILES} files, with all that they extend"
+        if not any(finding.message == message for finding in found):
+            found.append(Diagnostic(code="C109", message=message, labels=(Label(named),) if named else ()))
+        return
     content = content_of(path, named, found)
     if content is None:
         return
     shown = "<stdin>" if str(path) == STDIN else str(path)
-    text = SourceText(Layer.FILE, shown, lines_of(content), path.parent, SECRET_NAMES)
+    text = SourceText(Layer.FILE, shown, lines_of(content), path.parent)
     source = FileSource(text, content, env)
     found += source.found
     for node in source.extends:
@@ -156,7 +160,7 @@ def content_of(path: Path, named: Span | None, found: list[Diagnostic]) -> str |
     try:
         if str(path) == STDIN:
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
-        elif path.is_dir():
+        elif os.path.isdir(path):
             tell("C101", f"`{path}` is a directory", "a deployment is a file")
             return None
         else:
@@ -177,8 +181,8 @@ def content_of(path: Path, named: Span | None, found: list[Diagnostic]) -> str |
         before = content[: error.start]
         line = before.count(b"\n") + 1
         start = before.rfind(b"\n") + 1
-        shown = content[start : start + 200].split(b"\n")[0].decode("utf-8", "replace")
-        text = SourceText(Layer.FILE, str(path), [""] * (line - 1) + [shown], secret_names=SECRET_NAMES)
+        text = SourceText(Layer.FILE, str(path), content.decode("utf-8", "replace").split("\n"))
+        hide_named(text)
         column = len(before[start:].decode("utf-8", "replace")) + 1
         span = Span(text, line, column, line, column + 1)
         message = f"`{path}` is not UTF-8: byte 0x{content[error.start]:02x}"

@@ -10,22 +10,21 @@ It is read as typed values with places, never turned into a command line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import FREE_PREFIX, section_flags, sections
-from ..suggest import close, did_you_mean, normal
-from .files import SECRET_NAMES, FileSource, content_of
-from .keys import hide_secret
+from ..suggest import close, did_you_mean
+from .files import FileSource, content_of
 from .node import Node, Tree
 from .overrides import Flag, flat_options, read_flag
+from .secrets import hide_look_alikes, hide_secret, looks_secret, take_as_secret
 from .text import SourceText
 from .values import place, read_text, section_node
 from .yaml import lines_of
-
-_SECRETS = SECRET_NAMES | {name.replace("_", "-") for name in SECRET_NAMES}
 
 
 class FlatSource(FileSource):
@@ -43,13 +42,14 @@ class FlatSource(FileSource):
         seen: dict[str, Node] = {}
         for name, node in root.value.items():
             if name.startswith(FREE_PREFIX):
+                hide_look_alikes(node)
                 continue
             flag = read_key(name)
             if flag is None or flag.option.path == "config":
                 self._tell_unknown(name, node)
                 continue
             if flag.option.is_secret:
-                hide_secret(node)
+                take_as_secret(node)
             path = ".".join((flag.option.path, *flag.keys))
             if path in seen:
                 labels = tuple(Label(other.key or other.span) for other in (node, seen[path]))
@@ -92,8 +92,9 @@ class FlatSource(FileSource):
             known = [option.replace("_", "-") for option in flat_options() if option != "config"]
             known += [flag.lstrip("-") for flag in section_flags() if flag.startswith("--")]
             suggestions = close(name, known)
-        if any((option := flat_options().get(normal(match))) and option.is_secret for match in suggestions):
+        if looks_secret(name):
             hide_secret(node)
+        hide_look_alikes(node)
         said = did_you_mean(suggestions)
         if name == "config":
             said = "a flat file cannot name another; write it in a manifest, or give it on the command line"
@@ -122,11 +123,11 @@ def read_flat(named: Node, env: Mapping[str, str], found: list[Diagnostic]) -> F
     """The file that option `config` names; None after telling why there is none."""
     if not isinstance(named.value, str) or named.problem is not None:
         return None  # told with all other values
-    path = named.span.source.folder / Path(named.value).expanduser()
+    path = named.span.source.folder / Path(os.path.expanduser(named.value))
     content = content_of(path, named.span, found)
     if content is None:
         return None
-    text = SourceText(Layer.FILE, str(path), lines_of(content), path.parent, _SECRETS)
+    text = SourceText(Layer.FILE, str(path), lines_of(content), path.parent)
     source = FlatSource(text, content, env)
     found += source.found
     return source

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMES_ONLY = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:\?[^}]*)?\}")
 _MAX_DEPTH = 8
 _MAX_LENGTH = 1 << 20  # characters of a filled-in text
@@ -81,12 +81,12 @@ def _closing(text: str, dollar: int) -> int:
 def _value(text: str, dollar: int, end: int, env: Mapping[str, str], offset: int, depth: int) -> str:
     body = text[dollar + 2 : end]
     start, stop = offset + dollar, offset + end + 1
-    match = _NAME.match(body)
+    match = NAME.match(body)
     rest = body[match.end() :] if match else ""
     if match is None or (rest and not rest.startswith((":-", ":?"))):
         raise InterpolationError(
             "C112",
-            f"`{text[dollar : end + 1]}` cannot be read",
+            "a form of `${}` cannot be read",  # not quoted: what it holds may be a secret
             start,
             stop,
             "forms: ${VAR} ${VAR:-default} ${VAR:?message}",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..diagnostics import Diagnostic, Label
+from ..diagnostics import MAX_FINDINGS, Diagnostic, Label
 from ..schema.options import FREE_PREFIX, Option, options, sections
 from ..suggest import did_you_mean, normal, paths_like
-from .interpolate import names_only
 from .node import Node, Tree
+from .secrets import hide, hide_look_alikes, looks_secret, take_as_secret
 
 
 def known_part(root: Node, found: list[Diagnostic]) -> Tree:
@@ -15,6 +15,7 @@ def known_part(root: Node, found: list[Diagnostic]) -> Tree:
     tree: Tree = {}
     for name, node in root.value.items():
         if name.startswith(FREE_PREFIX):
+            hide_look_alikes(node)
             continue
         if name in sections():
             if node.is_empty:
@@ -28,7 +29,7 @@ def known_part(root: Node, found: list[Diagnostic]) -> Tree:
         elif name in options():
             tree[name] = node
         else:
-            found.append(_unknown("", name, node))
+            found.append(_unknown("", name, node, len(found) < MAX_FINDINGS))
     return tree
 
 
@@ -38,7 +39,7 @@ def _no_section(name: str, node: Node) -> Diagnostic:
     if f"{name}.{name}" in options() and node.text:
         said = f"write `{name}: {{{name}: {node.text}}}`"
     else:
-        _hide(node)
+        hide(node)
     message = f"`{name}` is a section and holds keys"
     return Diagnostic(code="C104", message=message, path=name, labels=(Label(node.span, said),))
 
@@ -48,45 +49,24 @@ def _known_keys(section: str, written: Tree, found: list[Diagnostic]) -> Tree:
     for name, node in written.items():
         option = options().get(f"{section}.{name}")
         if option is None:
-            found.append(_unknown(section, name, node))
+            found.append(_unknown(section, name, node, len(found) < MAX_FINDINGS))
             continue
         if option.is_secret:
-            hide_secret(node)
+            take_as_secret(node)
         known[name] = node
     return known
 
 
-def hide_secret(node: Node) -> None:
-    """Never show what is written here, except the names in {env: NAME} and {file: path} and bare `${VAR}` forms.
+def _unknown(section: str, name: str, node: Node, is_told: bool) -> Diagnostic:
+    """A key that no option has. Its value is not shown where it may be a misplaced secret.
 
-    A secret is a text whatever it looks like: an empty `${VAR}` must not unset it and open the server.
+    is_told: whether anybody will see it; what may have been meant takes a while to find.
     """
-    if isinstance(node.value, list):
-        for child in node.value:
-            hide_secret(child)
-    elif isinstance(node.value, dict):
-        for name, child in node.value.items():
-            if name not in ("env", "file"):
-                _hide(child)
-    elif node.text:
-        node.is_plain = False
-        if not names_only(node.text):
-            _hide(node)
-
-
-def _hide(node: Node) -> None:
-    for scalar in node.scalars():
-        for span in (scalar.span, scalar.anchor):
-            if span is not None:
-                span.source.hide(span)
-
-
-def _unknown(section: str, name: str, node: Node) -> Diagnostic:
-    """A key that no option has. Its value is not shown where it may be a misplaced secret."""
-    suggestions = paths_like(section, name)
+    suggestions = paths_like(section, name) if is_told else []
     path = f"{section}.{name}" if section else name
-    if any(_is_secret(options().get(suggestion)) for suggestion in suggestions):
-        _hide(node)
+    if not is_told or looks_secret(name) or any(_is_secret(options().get(suggestion)) for suggestion in suggestions):
+        hide(node)
+    hide_look_alikes(node)
     label = Label(node.key or node.span, _said(section, name, suggestions))
     return Diagnostic(
         code="C103",

@@ -28,6 +28,7 @@ class Node:
         problem: why the value is not known, such as a variable that is not set; told only if the value counts.
         reason: why a preset sets it.
         is_plain: a scalar without quotes, which is read again after interpolation.
+        is_filled_in: the text comes from variables, at least in part.
         is_filled: interpolation has changed the text.
         unsets: a key of a mapping option is taken out of what weaker layers say.
         appends: the value is to be added to a weaker layer's list.
@@ -42,6 +43,7 @@ class Node:
     problem: Diagnostic | None = None
     reason: str = ""
     is_plain: bool = False
+    is_filled_in: bool = False
     is_filled: bool = False
     unsets: bool = False
     appends: bool = False

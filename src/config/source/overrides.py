@@ -26,11 +26,13 @@ from ..suggest import close, did_you_mean, normal
 from .layer import LayerSource
 from .node import Node
 from .scalars import resolve_plain
+from .secrets import looks_secret, mentions_secret
 from .text import SourceText, Span
 from .values import json_or_text, place, read_text, section_node
 
 _LEVEL = re.compile(r"-O([0-9]+)")
 _NUMBER = re.compile(r"-[0-9.]")
+FLAG_NAME = re.compile(r"[-\w.+!]*")  # of a flag: behind it may stand `=` or a slip such as `:`, and a secret
 _FILE_ENDINGS = (".yaml", ".yml")
 _BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 
@@ -139,12 +141,17 @@ def _part(words: Sequence[str], index: int, own: Mapping[str, bool]) -> Part:
         return Part(tuple(words[index : index + count]))
     flag = read_flag(word)
     if flag is None:
-        has_value = "=" not in word and index + 1 < len(words) and not words[index + 1].startswith("-")
-        count = 2 if has_value and not words[index + 1].endswith(_FILE_ENDINGS) else 1  # its value, most likely
-        return Part(tuple(words[index : index + count]), finding=_unknown(words, index, own))
+        most = len(words) if looks_secret(name) else index + 2
+        end = index + 1
+        while "=" not in word and end < min(most, len(words)) and not words[end].startswith("-"):
+            if words[end].endswith(_FILE_ENDINGS):
+                break
+            end += 1  # its value, most likely, and if that is a secret it must not be told as something else
+        return Part(tuple(words[index:end]), finding=_unknown(words, index, own))
     values = _values(flag, words, index + 1)
     if isinstance(values, Diagnostic):
-        return Part((word,), finding=values)
+        is_dashed = flag.option.is_secret and index + 1 < len(words) and read_flag(words[index + 1]) is None
+        return Part(tuple(words[index : index + 1 + is_dashed]), finding=values)  # a secret may begin with dashes
     end = index + 1 + (len(values) if flag.attached is None else 0)
     written = tuple(words[index:end])
     return Part(written, Override(flag, tuple(values), written))
@@ -218,7 +225,8 @@ class OverrideSource(LayerSource):
 
     def _node(self, override: Override) -> Node | None:
         flag, option = override.flag, override.flag.option
-        span = _span(override.words, flag, option.is_secret)
+        may_hold = option.kind == "mapping" and any(map(mentions_secret, override.values))
+        span = _span(override.words, flag, option.is_secret or may_hold)
         if flag.unsets or (option.path in sections() and override.values in (("None",), ("",))):
             node = Node(None, span, text="null", unsets=True)
         elif flag.appends:
@@ -303,7 +311,7 @@ def _twice(first: Override, second: Override) -> Diagnostic:
 
 
 def _unknown(words: Sequence[str], index: int, own: Mapping[str, bool]) -> Diagnostic:
-    name = words[index].partition("=")[0].rstrip("+!")
+    name = FLAG_NAME.match(words[index])[0].rstrip("+!")  # type: ignore[index]
     last = name.rpartition(".")[2]
     suggestions = close(name, [*own, *all_flags()])
     if not suggestions and last != name and (option := flat_options().get(normal(last))):

@@ -14,7 +14,15 @@ from ..origin import Layer, Origin
 from ..schema.types import REDACTED
 
 _MAX_SHOWN = 160  # characters of one line
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_MAX_SAID = 600  # characters of one part of a message
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """A text as part of a message: nothing that moves a terminal's cursor or turns its writing, no endless names."""
+    if len(text) > _MAX_SAID:
+        text = f"{text[: _MAX_SAID - 40]}...{text[-40:]}"
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 @dataclass(eq=False)
@@ -25,8 +33,7 @@ class SourceText:
     name: str  # file as given, variable, flag or preset
     lines: list[str] = field(repr=False)  # may hold secrets
     folder: Path = field(default_factory=Path)
-    secret_names: frozenset[str] = frozenset()  # keys whose values are secrets wherever they stand in the text
-    secrets: list[tuple[int, int, int]] = field(default_factory=list)  # line, first column, column after the last
+    hidden: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # line: [first column, end)
 
     @property
     def place(self) -> str:
@@ -49,9 +56,11 @@ class SourceText:
 
     def hide(self, span: Span) -> None:
         """Never show what stands in `span`."""
-        self.secrets.append((span.line, span.column, span.line_end))
-        for line in range(span.line + 1, span.end_line + 1):
-            self.secrets.append((line, 1, len(self._line(line)) + 1))
+        for line in range(span.line, span.end_line + 1):
+            start = span.column if line == span.line else 1
+            end = span.end_column if line == span.end_line else len(self._line(line)) + 1
+            if start < end:
+                self.hidden.setdefault(line, []).append((start, end))
 
     def _line(self, number: int) -> str:
         return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
@@ -62,23 +71,25 @@ class SourceText:
         Secrets become asterisks, control characters blanks; a long line is cut around the place.
         """
         line = self._line(number)
-        hidden = sorted([(start, end) for at, start, end in self.secrets if at == number] + self._named(number))
+        begin = max(1, column - _MAX_SHOWN)
+        stop = min(len(line), column + 2 * _MAX_SHOWN)
+        hidden = sorted(part for part in self.hidden.get(number, ()) if part[1] > begin and part[0] <= stop)
         shown: list[str] = []
         first = last = None
-        position = 1
-        while position <= len(line) + 1:
+        position = begin
+        while position <= stop + 1:
             if position == column:
                 first = _cells(shown)
             if position == end_column:
                 last = _cells(shown)
-            if position > len(line):
+            if position > stop:
                 break
             if hidden and hidden[0][0] <= position:
                 _, end = hidden.pop(0)
                 if position < end:
-                    shown.append(REDACTED)
                     if position < column < end:
                         first = _cells(shown)
+                    shown.append(REDACTED)
                     if position < end_column <= end:
                         last = _cells(shown)
                     position = end
@@ -88,10 +99,11 @@ class SourceText:
         text = "".join(shown)
         first = _cells([text]) if first is None else first
         last = _cells([text]) if last is None else last
-        if len(text) > _MAX_SHOWN:
+        if begin > 1 or len(text) > _MAX_SHOWN:
             cut = max(0, min(first - 40, len(text) - _MAX_SHOWN))
-            text = ("..." if cut else "") + text[cut : cut + _MAX_SHOWN] + "..."
-            first, last = first - cut + 3 * bool(cut), min(last - cut + 3 * bool(cut), _MAX_SHOWN)
+            before, after = "..." * (begin > 1 or cut > 0), "..." * (stop < len(line) or cut + _MAX_SHOWN < len(text))
+            text = before + text[cut : cut + _MAX_SHOWN] + after
+            first, last = first - cut + len(before), min(last - cut, _MAX_SHOWN) + len(before)
         return text.rstrip(), first, max(1, last - first)
 
     def redacted(self) -> str:
@@ -100,25 +112,13 @@ class SourceText:
 
     def _redacted(self, number: int) -> str:
         line = self._line(number)
-        hidden = [(start, end) for at, start, end in self.secrets if at == number] + self._named(number)
-        for start, end in sorted(hidden, reverse=True):
-            line = line[: start - 1] + REDACTED + line[max(start, end) - 1 :]
-        return line
-
-    def _named(self, number: int) -> list[tuple[int, int]]:
-        """Secrets found by their key's name, for text that could not be read as YAML."""
-        if not self.secret_names:
-            return []
-        names = "|".join(sorted(map(re.escape, self.secret_names)))
-        line = self._line(number)
-        value = re.search(rf"""\b(?:{names})["']?\s*:\s*(\S.*)$""", line)
-        if value is None and re.match(r"\s*-", line):
-            above = number - 1
-            while above > 0 and re.match(r"\s*(-|#|$)", self._line(above)):
-                above -= 1
-            if re.search(rf"""\b(?:{names})["']?\s*:\s*$""", self._line(above)):
-                value = re.match(r"\s*-\s*(\S.*)$", line)
-        return [(value.start(1) + 1, value.end(1) + 1)] if value else []
+        parts: list[str] = []
+        position = 1
+        for start, end in sorted(self.hidden.get(number, ())):
+            if end > position:
+                parts += [line[position - 1 : max(start, position) - 1], REDACTED * (start >= position)]
+                position = end
+        return "".join(parts) + line[position - 1 :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,8 @@ class Span:
     end_column: int
 
     def __str__(self) -> str:
-        return f"{self.source.place}:{self.line}:{self.column}" if self.source.is_numbered else self.source.place
+        place = printable(self.source.place)
+        return f"{place}:{self.line}:{self.column}" if self.source.is_numbered else place
 
     @property
     def line_end(self) -> int:

@@ -25,8 +25,10 @@ from yaml.events import (
 
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
+from ..schema.types import REDACTED
 from .node import Node, Tree
 from .scalars import resolve_plain
+from .secrets import hide_named, looks_secret
 from .text import SourceText, Span
 
 MAX_BYTES = 4 << 20
@@ -44,13 +46,18 @@ def parse(text: str, source: SourceText, found: list[Diagnostic]) -> Node | None
     What is wrong is added to `found`; after a fault that leaves the rest unreadable ConfigError is raised with it.
     """
     reader = _Reader(source, found)
+    before = len(found)
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             reader.take(event)
     except yaml.MarkedYAMLError as error:
+        hide_named(source)  # secrets are known by their place in the tree, and there is none
         raise ConfigError([*found, _syntax_error(error, source)]) from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
+        hide_named(source)
         raise ConfigError([*found, _bad_character(error, text, source)]) from None
+    if len(found) > before:
+        hide_named(source)  # parts have been dropped
     return reader.root
 
 
@@ -102,7 +109,13 @@ class _Reader:
     def _error(self, code: str, message: str, event: Event, said: str = "") -> ConfigError:
         """For faults that leave nothing to go on with."""
         self._tell(code, message, event, said)
+        hide_named(self.source)
         return ConfigError(self.found)
+
+    def _quoted(self, text: str) -> str:
+        """A part of the text for a message; not where a secret belongs, which may begin with `!` or `*`."""
+        is_secret = any(frame.key is not None and looks_secret(frame.key.text or "") for frame in self._open)
+        return REDACTED if is_secret else f"`{text}`"
 
     def _scalar(self, event: ScalarEvent) -> Node:
         span = self._span(event.start_mark, event.end_mark)
@@ -116,7 +129,7 @@ class _Reader:
         if tag == "float" and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if tag is not None and type(value) is not kinds[tag]:
-            self._tell("C104", f"`{text}` is no {tag}", event, f"the tag !!{tag} says it is")
+            self._tell("C104", f"{self._quoted(text)} is no {tag}", event, f"the tag !!{tag} says it is")
         return Node(value, span, text=text, is_plain=is_plain)
 
     def _tag(self, tag: str, event: Event, allowed: set[str]) -> str | None:
@@ -125,7 +138,7 @@ class _Reader:
         if name != tag and name in allowed:
             return name
         shown = f"!!{name}" if name != tag else tag
-        self._tell("C110", f"the tag `{shown}` is not allowed", event, "write the plain value")
+        self._tell("C110", f"the tag {self._quoted(shown)} is not allowed", event, "write the plain value")
         return None
 
     def _start(self, event: SequenceStartEvent | MappingStartEvent) -> None:
@@ -149,7 +162,8 @@ class _Reader:
     def _alias(self, event: AliasEvent) -> None:
         known = self._anchors.get(str(event.anchor))
         if known is None:
-            raise self._error("C102", f"`*{event.anchor}` has no anchor `&{event.anchor}` before it", event)
+            said = f"{self._quoted(f'*{event.anchor}')} is an alias, and no anchor before it has this name"
+            raise self._error("C102", said, event)
         node, size = known
         span = self._span(event.start_mark, event.end_mark)
         self._add(replace(node, span=span, anchor=node.anchor or node.span, key=None), size, None, event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
@@ -68,7 +69,9 @@ def _reader(model: Decoder, resolved: Resolved) -> TensorReader:
     if load.load_format == "sharded_state":
         tensors = split_fused(tensors, model.wanted())
     elif load.load_format == "npcache":
-        tensors = cached_tensors(folder, tensors, folder / Path(settings.get("folder", CACHE_FOLDER)).expanduser())
+        tensors = cached_tensors(
+            folder, tensors, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER)))
+        )
     is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
     checkpoint = Checkpoint(folder, tensors, is_eager=is_eager)
     checkpoint.check(model.wanted(), is_tied=facts.tie_word_embeddings)
