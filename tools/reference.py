@@ -7,19 +7,21 @@ One page per section, per rule, per error code and per preset, and lists of them
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
-from stoker.config.explain import code_page, find, option_page, preset_page, rule_page
+from stoker.config.explain import code_page, find, first_sentence, option_page, preset_page, rule_page
 from stoker.config.page import Page, markdown_lines
 from stoker.config.resolve.rules import BY_ID
-from stoker.config.schema.options import options_of, sections
+from stoker.config.schema.options import Option, options, options_of, sections
 from stoker.config.source.presets import preset_names
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+_NAME = re.compile(r"\b(R[0-9]{3}|[a-z_]+\.[a-z0-9_]+)\b")
 NOTICE = "<!-- Written by `make docs` from the declarations in src/config; do not edit. -->"
 
 
@@ -32,7 +34,7 @@ def pages() -> dict[str, str]:
         index.append(f"| [{title}]({path}) | {text.partition(chr(10))[0]} |")
 
     def add_section(name: str, title: str, text: str, parts: list[Page]) -> None:
-        written[f"{name}.md"] = _content(title, text, parts)
+        written[f"{name}.md"] = _content(title, text, parts, "")
         enter(f"{name}.md", title, text)
 
     def add_list(name: str, title: str, parts: Iterable[Page]) -> None:
@@ -40,7 +42,7 @@ def pages() -> dict[str, str]:
         text = find(name)[0].text
         lines = [NOTICE, "", f"# {title}", "", text, "", "| | |", "|---|---|"]
         for part in parts:
-            written[f"{name}/{part.name}.md"] = _content(part.title, "", [part])
+            written[f"{name}/{part.name}.md"] = _content(part.title, "", [part], "../")
             said = part.title.partition(": ")[2] or part.text
             lines.append(f"| [{part.name}]({part.name}.md) | {_cell(said)} |")
         written[f"{name}/README.md"] = "\n".join(lines) + "\n"
@@ -60,16 +62,51 @@ def pages() -> dict[str, str]:
     return written
 
 
-def _content(title: str, text: str, parts: list[Page]) -> str:
-    """A page of several parts; of one that is called like the page, its inside."""
+def _content(title: str, text: str, parts: list[Page], home: str) -> str:
+    """A page of several parts, with a list of them; of one that is called like the page, its inside.
+
+    home: the way from the page to the folder of all pages, for links.
+    """
     lines = [NOTICE, ""]
     if len(parts) == 1 and parts[0].title == title:
-        lines += markdown_lines(parts[0], level=1)
+        lines += _linked(parts[0], markdown_lines(parts[0], level=1), home)
     else:
-        lines += [f"# {title}", "", text, ""]
+        lines += [f"# {title}", "", text, "", "| | |", "|---|---|"]
         for part in parts:
-            lines += [*markdown_lines(part), ""]
+            status = next((fact.lines[0].partition(":")[0] for fact in part.facts if fact.name == "status"), "")
+            said = f"*{status}* " * (status in ("refused", "deprecated")) + _cell(first_sentence(part.text))
+            lines.append(f"| [{part.name.rpartition('.')[2]}](#{_anchor(part.title)}) | {said} |")
+        lines.append("")
+        for part in parts:
+            lines += [*_linked(part, markdown_lines(part), home), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _linked(page: Page, lines: list[str], home: str) -> list[str]:
+    """The same lines, options and rules in their tables as links."""
+    tables = {"options", "rules"} | ({fact.name for fact in page.facts} if page.kind == "preset" else set())
+    for index, line in enumerate(lines):
+        name = line.removeprefix("| ").partition(" |")[0]
+        if line.startswith("| ") and name in tables:
+            lines[index] = _NAME.sub(lambda found: _link(found[0], home), line)
+    return lines
+
+
+def _link(name: str, home: str) -> str:
+    if name in BY_ID:
+        return f"[{name}]({home}rules/{name}.md)"
+    if name in options():
+        return f"[{name}]({home}{_place(options()[name])})"
+    return name
+
+
+def _place(option: Option) -> str:
+    return f"{option.section or 'manifest'}.md#{_anchor(option.path)}"
+
+
+def _anchor(title: str) -> str:
+    """What GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _status() -> str:
@@ -78,8 +115,8 @@ def _status() -> str:
     for status in STATUSES:
         lines += [f"## {status} ({len(lists[status])})", ""]
         for option in lists[status]:
-            page = f"{option.section or 'manifest'}.md"
-            lines.append(f"- [`{option.path}`]({page}){': ' * bool(option.reason)}{option.reason}")
+            said = option.reason or first_sentence(option.description)
+            lines.append(f"- [`{option.path}`]({_place(option)}): {said}")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
