@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .config import Resolved, fetch_model, load_deployment, read_machine_facts, read_model_facts, resolve
+from .config import Resolved, fetch_model, load_deployment, read_machine_facts, read_model_facts, resolve_deployment
 from .engine.api import (
     EngineInfo,
     EngineRequest,
@@ -74,7 +74,7 @@ class LLM:
         arguments = {name: value for name, value in named.items() if value is not None}
         deployment = load_deployment([], arguments=arguments)
         fetch_model(deployment)
-        self._open(resolve(deployment, read_model_facts(deployment), read_machine_facts()))
+        self._open(resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts()))
 
     @classmethod
     def of(cls, resolved: Resolved) -> LLM:

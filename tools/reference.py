@@ -16,9 +16,9 @@ from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
 from stoker.config.explain import code_page, find, first_sentence, option_page, preset_page, rule_page
 from stoker.config.page import Page, markdown_lines
+from stoker.config.presets import preset_names
 from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import Option, options, options_of, sections
-from stoker.config.source.presets import preset_names
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _NAME = re.compile(r"\b(R[0-9]{3}|[a-z_]+\.[a-z0-9_]+)\b")

@@ -57,9 +57,9 @@ def _state() -> list[str]:
 def build_table() -> Table:
     """Everything that can be completed."""
     from ..config.codes import CODES
+    from ..config.presets import preset_names
     from ..config.resolve.rules import BY_ID
     from ..config.schema.options import options, sections
-    from ..config.source.presets import preset_names
     from .app import overriding_verbs, verbs
 
     live = {path: option for path, option in options().items() if option.status == "effective"}

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..config.deployment import Deployment
 from ..config.diagnostics import FORMAT_VERSION, show
 from ..config.effective import as_records, as_tree, as_yaml, digest, effective_values, select
 from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.examine import report_on
-from ..config.load import Deployment
 from ..config.resolve.machine import read_machine_facts
 from ..config.schema.options import options, sections
 from ..config.suggest import close, did_you_mean

@@ -10,8 +10,8 @@ from ..config.diagnostics import show
 from ..config.errors import EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE
 from ..config.examine import report_on
 from ..config.export import DRAFT_07, schema_text
+from ..config.presets import preset_names
 from ..config.resolve.machine import read_machine_facts
-from ..config.source.presets import preset_names
 from ..config.source.text import printable
 from ..config.starter import SCHEMA_FILE, starter
 from ..config.suggest import close, did_you_mean

@@ -16,7 +16,7 @@ from ..config import (
     load_deployment,
     read_machine_facts,
     read_model_facts,
-    resolve,
+    resolve_deployment,
 )
 from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
 from ..engine.client import EngineStartFailed
@@ -53,7 +53,7 @@ def resolve_here(deployment: Deployment, view: StartupView) -> Resolved:
     """The model's files on this machine and every value decided. Warnings are told."""
     view.begin("model files")
     view.note(str(fetch_model(deployment)))
-    resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+    resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
     for warning in resolved.warnings:  # of the files and of the rules
         tell(warning)
     return resolved

@@ -2,19 +2,39 @@
 
 deployment = load_deployment(["deploy.yaml"])                     # Deployment, or ConfigError
 facts = read_model_facts(deployment)                              # ModelFacts, or ModelFilesError
-resolved = resolve(deployment, facts, read_machine_facts())       # Resolved, or ConfigError
+resolved = resolve_deployment(deployment, facts, read_machine_facts())       # Resolved, or ConfigError
+
+Names are loaded when they are first asked for: a page of `engine explain` needs few of them.
 """
 
 from __future__ import annotations
 
-from .errors import ConfigError, DeploymentError, ModelFilesError, ModelNotLocal
-from .fetch import fetch_model
-from .load import Deployment, load_deployment
-from .origin import Layer, Origin
-from .resolve.machine import read_machine_facts
-from .resolve.resolve import read_model_facts, resolve
-from .resolve.resolved import MachineFacts, Measured, MemoryPlan, ModelFacts, Resolved, RopeFacts
-from .schema.server import ServerConfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .deployment import Deployment
+    from .errors import ConfigError, DeploymentError, ModelFilesError, ModelNotLocal
+    from .fetch import fetch_model
+    from .load import load_deployment
+    from .origin import Layer, Origin
+    from .resolve.machine import read_machine_facts
+    from .resolve.resolve import read_model_facts, resolve_deployment
+    from .resolve.resolved import MachineFacts, Measured, MemoryPlan, ModelFacts, Resolved, RopeFacts
+    from .schema.server import ServerConfig
+
+_HOMES = {
+    "deployment": ("Deployment",),
+    "errors": ("ConfigError", "DeploymentError", "ModelFilesError", "ModelNotLocal"),
+    "fetch": ("fetch_model",),
+    "load": ("load_deployment",),
+    "origin": ("Layer", "Origin"),
+    "resolve.machine": ("read_machine_facts",),
+    "resolve.resolve": ("read_model_facts", "resolve_deployment"),
+    "resolve.resolved": ("MachineFacts", "Measured", "MemoryPlan", "ModelFacts", "Resolved", "RopeFacts"),
+    "schema.server": ("ServerConfig",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ConfigError",
@@ -35,5 +55,11 @@ __all__ = [
     "load_deployment",
     "read_machine_facts",
     "read_model_facts",
-    "resolve",
+    "resolve_deployment",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME_OF[name]}", __name__), name)

@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from .deployment import Deployment
 from .effective import as_yaml_value, effective_values
-from .load import Deployment
 from .origin import Layer
 from .resolve.decide import Decisions
 from .schema.options import Option, options

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .load import Deployment
+from .deployment import Deployment
 from .origin import DEFAULT, Layer, Origin, Overridden
 from .resolve.decide import Decisions
 from .resolve.resolved import Resolved

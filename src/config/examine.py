@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .deployment import Deployment
 from .diagnostics import Diagnostic, Label, in_order
 from .errors import ConfigError, ModelFilesError, ModelNotLocal
-from .load import Deployment, load_deployment
+from .load import load_deployment
 from .resolve.decide import Decisions
 from .resolve.resolve import examine, read_model_facts
 from .resolve.resolved import MachineFacts, ModelFacts

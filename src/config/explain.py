@@ -11,17 +11,18 @@ from functools import cache
 from typing import Any
 
 from .codes import CODES, Code
+from .deployment import Deployment
 from .effective import as_yaml_value
-from .load import load_deployment
-from .origin import DEFAULT
 from .page import Fact, Page
+from .presets import preset_names
 from .resolve.decide import decide
 from .resolve.machine import read_machine_facts
 from .resolve.rule import Rule, StatedRule
 from .resolve.rules import BY_ID, rules_of
+from .schema.deployment import DeploymentConfig
+from .schema.model import ModelConfig
 from .schema.options import Option, options, options_of, sections
-from .source.overrides import flat_options, read_flag
-from .source.presets import PresetSource, preset_names
+from .source.flags import flat_options, read_flag
 from .suggest import close, normal
 
 RELOAD = {
@@ -152,6 +153,8 @@ def code_page(code: Code) -> Page:
 
 
 def preset_page(name: str) -> Page:
+    from .source.presets import PresetSource  # here: pydantic-settings takes a third of the time that a page does
+
     source = PresetSource(name)
     facts = []
     for section, home in source.tree.items():
@@ -182,6 +185,8 @@ def _codes_list() -> Page:
 
 
 def _presets_list() -> Page:
+    from .source.presets import PresetSource
+
     facts = tuple(Fact(name, (PresetSource(name).title,)) for name in preset_names())
     return Page("list", "presets", "presets", "Named values below everything written: `preset: NAME`.", facts)
 
@@ -230,14 +235,14 @@ def _default(option: Option) -> str:
 @cache
 def _decided_here() -> dict[str, str]:
     """What `auto` is on this machine, for options that do not depend on the model."""
-    deployment = load_deployment([], ["--model", "builtin:tiny"], env={})
-    decisions = decide(deployment, None, read_machine_facts())
+    as_declared: dict[str, Any] = {name: section.model_construct() for name, section in sections().items()}
+    as_declared["model"] = ModelConfig.model_construct(model="builtin:tiny")
+    config = DeploymentConfig.model_construct(**as_declared)
+    decisions = decide(Deployment(config), None, read_machine_facts())
     return {
-        path: f"{options()[path].show(decisions.get(path))} ({decisions.origins[path].reason})"
-        for path in options()
-        if path in decisions.origins
-        and path not in deployment.origins
-        and decisions.origins.get(path, DEFAULT) != DEFAULT
+        path: f"{options()[path].show(decisions.get(path))} ({origin.reason})"
+        for path, origin in decisions.origins.items()
+        if path in options()
     }
 
 

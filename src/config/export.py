@@ -12,10 +12,10 @@ from typing import Any
 
 from annotated_types import Ge, Gt, Le
 
+from .presets import preset_names
 from .schema.annotation import Kind
 from .schema.deployment import DeploymentConfig
 from .schema.options import Option, options, options_of, sections
-from .source.presets import preset_names
 
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -33,7 +33,7 @@ _SECRET = {
         {"type": ["string", "number", "boolean"], "minLength": 1},
         {
             "type": "object",
-            "properties": {"env": {"type": "string", "minLength": 1}},
+            "properties": {"env": {"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_]*$"}},
             "required": ["env"],
             "additionalProperties": False,
         },

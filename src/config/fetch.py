@@ -20,7 +20,7 @@ from .resolve.facts import (
 from .resolve.model_files import is_hub_id, locate
 
 if TYPE_CHECKING:
-    from .load import Deployment
+    from .deployment import Deployment
 
 MODEL_FILES = ("*.json", "*.jinja", "tokenizer*", "*.txt", "*.model")
 TOKENIZER_FILES = (

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .deployment import Deployment
 from .diagnostics import Diagnostic, Label, first_findings
 from .errors import ConfigError
-from .origin import DEFAULT, Origin, Overridden
-from .schema.cache import CacheConfig
+from .origin import Origin, Overridden
+from .presets import preset_names
 from .schema.deployment import DeploymentConfig
-from .schema.device import DeviceConfig
-from .schema.load import LoadConfig
-from .schema.model import ModelConfig
 from .schema.options import Option, options
-from .schema.scheduler import SchedulerConfig
-from .schema.server import ServerConfig
 from .schema.types import REDACTED
 from .source.arguments import ArgumentSource
 from .source.check import check, problems
@@ -30,71 +25,9 @@ from .source.layer import LayerSource
 from .source.merge import Written, merge
 from .source.node import Node
 from .source.overrides import command_line
-from .source.presets import PresetSource, preset_names
-from .source.text import SourceText, Span
+from .source.presets import PresetSource
+from .source.text import Span
 from .suggest import close, did_you_mean
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What was written, typed and merged; `auto` still stands where it was written.
-
-    Attributes:
-        config: every option.
-        origins: where each written option comes from, by path; keys of mapping options have their own.
-        overridden: what stronger layers replaced, strongest first.
-        spans: the place of each written option, for messages.
-        folders: what relative paths in an option are relative to; the working directory where none is named.
-        warnings: findings that do not stop anything.
-        sources: the text of the preset and of every file read, weakest first.
-    """
-
-    config: DeploymentConfig
-    origins: Mapping[str, Origin] = field(default_factory=dict)
-    overridden: Mapping[str, tuple[Overridden, ...]] = field(default_factory=dict)
-    spans: Mapping[str, Span] = field(default_factory=dict)
-    folders: Mapping[str, Path] = field(default_factory=dict)
-    warnings: tuple[Diagnostic, ...] = ()
-    sources: tuple[SourceText, ...] = ()
-
-    @property
-    def model(self) -> ModelConfig:
-        return self.config.model
-
-    @property
-    def load(self) -> LoadConfig:
-        return self.config.load
-
-    @property
-    def cache(self) -> CacheConfig:
-        return self.config.cache
-
-    @property
-    def scheduler(self) -> SchedulerConfig:
-        return self.config.scheduler
-
-    @property
-    def device(self) -> DeviceConfig:
-        return self.config.device
-
-    @property
-    def server(self) -> ServerConfig:
-        return self.config.server
-
-    def origin(self, path: str) -> Origin:
-        return self.origins.get(path, DEFAULT)
-
-    def located(self, path: str) -> str:
-        """The text of an option that names a file or folder, relative to the file that wrote it.
-
-        A model's name is left as it is unless it begins like a path or is a folder there.
-        """
-        section, _, name = path.partition(".")
-        value: str = getattr(getattr(self.config, section), name)
-        place = self.folders.get(path, Path()) / Path(os.path.expanduser(value))
-        if options()[path].path_kind == "path" or value.startswith((".", "/", "~")) or os.path.exists(place):
-            return os.path.abspath(place)  # never mistaken for a hub id
-        return value
 
 
 def load_deployment(

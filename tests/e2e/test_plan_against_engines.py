@@ -17,7 +17,7 @@ from stoker.config.plan.calibration import entries
 
 ENGINE = """
 import json, sys
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve
+from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
 from stoker.config.plan.calibration import planned_memory
 import stoker.engine.process
 from stoker.engine.api import EngineRequest, SamplingParams
@@ -29,7 +29,7 @@ def held():
     return [int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")]
 
 deployment = load_deployment([], sys.argv[1:])
-resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
 core = build_core(resolved)
 info, (resident, _) = core.info, held()
 length = resolved.scheduler.max_num_batched_tokens // resolved.scheduler.max_num_seqs

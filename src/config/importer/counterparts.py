@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..schema.options import options
-from ..source.overrides import Flag, Override
+from ..source.flags import Flag
+from ..source.overrides import Override
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from ..resolve.rule_tables.server import is_loopback
 from ..schema.options import Option, options, sections
 from ..source.check import check
 from ..source.deprecated import modernise
+from ..source.flags import Flag, read_flag
 from ..source.interpolate import names_only
 from ..source.merge import merge
 from ..source.node import Node
-from ..source.overrides import FLAG_NAME, Flag, Override, OverrideSource, parts_of, read_flag
+from ..source.overrides import FLAG_NAME, Override, OverrideSource, parts_of
 from ..source.secrets import looks_secret, mentions_secret
 from ..source.text import Span
 from ..suggest import close, did_you_mean

@@ -14,7 +14,7 @@ from .parameters import Parameters, count_parameters
 from .shape import ModelShape, read_shape
 
 if TYPE_CHECKING:
-    from ..load import Deployment
+    from ..deployment import Deployment
 
 # Bytes of a quantised weight, its share of scales and zero points included (groups of 128 for int4).
 QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53}

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..deployment import Deployment
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
 from ..examine import Report, report_on
-from ..load import Deployment
 from ..origin import Layer
 from ..resolve.resolved import MachineFacts
 from ..schema.options import ENV_PREFIX, Option, options

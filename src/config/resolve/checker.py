@@ -12,7 +12,7 @@ from .rules import RULES
 from .values import Values
 
 if TYPE_CHECKING:
-    from ..load import Deployment
+    from ..deployment import Deployment
 
 
 def broken_rules(deployment: Deployment, values: Values) -> list[Diagnostic]:

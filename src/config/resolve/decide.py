@@ -15,7 +15,7 @@ from ..schema.types import format_about
 from .resolved import MachineFacts, MemoryPlan, ModelFacts
 
 if TYPE_CHECKING:
-    from ..load import Deployment
+    from ..deployment import Deployment
 
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and it is memory that other programs miss
 QUEUED_PER_KV_TOKEN = 16

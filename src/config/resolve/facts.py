@@ -20,7 +20,7 @@ from .model_files import is_hub_id, locate, read_json
 from .resolved import ModelFacts, RopeFacts
 
 if TYPE_CHECKING:
-    from ..load import Deployment
+    from ..deployment import Deployment
 
 _READ_KEYS = {  # of config.json, under any spelling
     *("architectures", "attention_bias", "bos_token_id", "dtype", "eos_token_id", "head_dim", "hidden_act"),

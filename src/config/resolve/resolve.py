@@ -26,7 +26,7 @@ from .resolved import (
 from .values import Values
 
 if TYPE_CHECKING:
-    from ..load import Deployment
+    from ..deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def examine(deployment: Deployment, facts: ModelFacts | None, machine: MachineFa
     return Examined(decisions, values, tuple(findings))
 
 
-def resolve(deployment: Deployment, facts: ModelFacts, machine: MachineFacts) -> Resolved:
+def resolve_deployment(deployment: Deployment, facts: ModelFacts, machine: MachineFacts) -> Resolved:
     """Every value decided and every rule checked. Raises ConfigError with all that is wrong."""
     examined = examine(deployment, facts, machine)
     if any(finding.is_error for finding in examined.findings):

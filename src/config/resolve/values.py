@@ -20,7 +20,7 @@ from .facts import ROPE_KINDS
 from .resolved import DTYPE_BYTES, MachineFacts
 
 if TYPE_CHECKING:
-    from ..load import Deployment
+    from ..deployment import Deployment
     from ..schema.deployment import DeploymentConfig
 
 MAX_TEMPLATE_BYTES = 1 << 20

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from .cache import CacheConfig
 from .compilation import CompilationConfig
@@ -28,24 +27,12 @@ from .types import Texts
 API_VERSION: Literal["stoker/v1"] = "stoker/v1"
 
 
-class DeploymentConfig(BaseSettings):
+class DeploymentConfig(BaseModel):
     """One LLM deployment. Keys that start with `x-` are free space, for anchors and notes."""
 
-    model_config = SettingsConfigDict(
+    model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), defer_build=True
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Nothing is read behind one's back: the layers (source/) are read and merged by load.py."""
-        return (init_settings,)
 
     apiVersion: Literal["stoker/v1"] = Field(
         API_VERSION,

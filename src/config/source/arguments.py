@@ -9,8 +9,8 @@ from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import options, section_flags, section_option
 from ..suggest import close, did_you_mean
+from .flags import flat_options
 from .layer import LayerSource
-from .overrides import flat_options
 from .text import SourceText, Span
 from .values import json_node, place, section_node
 

@@ -79,7 +79,7 @@ def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagno
 def _is_quoted_number(option: Option, node: Node) -> bool:
     """A number in quotes is a text: the file means what it says, and the JSON Schema says the same."""
     takes_numbers = option.kind in ("whole", "number") or (option.kind == "choice" and not option.takes_text)
-    is_text = isinstance(node.value, str) and not node.is_plain and not node.is_filled
+    is_text = isinstance(node.value, str) and not node.is_plain and not node.is_filled_in
     return takes_numbers and is_text and _is_in_file(node) and not isinstance(resolve_plain(node.text or ""), str)
 
 

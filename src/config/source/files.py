@@ -77,7 +77,6 @@ def fill_in(node: Node, env: Mapping[str, str], seen: set[int]) -> None:
             label = Label(_part(scalar, error.start, error.end), error.said)
             scalar.problem = Diagnostic(code=error.code, message=str(error), labels=(label,))
             continue
-        scalar.is_filled = True
         # typed after filling in: `port: ${PORT}` is a number, "${PORT}" in quotes is a text
         scalar.value = resolve_plain(scalar.text) if scalar.is_plain else scalar.text
 

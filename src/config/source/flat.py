@@ -19,8 +19,8 @@ from ..origin import Layer
 from ..schema.options import FREE_PREFIX, section_flags, sections
 from ..suggest import close, did_you_mean
 from .files import FileSource, content_of
+from .flags import Flag, flat_options, read_flag
 from .node import Node, Tree
-from .overrides import Flag, flat_options, read_flag
 from .secrets import hide_look_alikes, hide_secret, looks_secret, take_as_secret
 from .text import SourceText
 from .values import place, read_text, section_node

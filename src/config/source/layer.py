@@ -5,11 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic.fields import FieldInfo
-from pydantic_settings import PydanticBaseSettingsSource
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from ..diagnostics import Diagnostic
 from ..schema.deployment import DeploymentConfig
 from .node import Node, Tree
+
+
+class DeploymentSettings(DeploymentConfig, BaseSettings):  # type: ignore[misc]  # each has settings of its own
+    """The deployment as the settings class that layers are sources of."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Nothing is read behind one's back: the layers are read and merged by load.py."""
+        return (init_settings,)
 
 
 class LayerSource(PydanticBaseSettingsSource):
@@ -21,7 +37,7 @@ class LayerSource(PydanticBaseSettingsSource):
     """
 
     def __init__(self) -> None:
-        super().__init__(DeploymentConfig)
+        super().__init__(DeploymentSettings)
         self.tree: Tree = {}
         self.found: list[Diagnostic] = []
 

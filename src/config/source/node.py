@@ -29,7 +29,6 @@ class Node:
         reason: why a preset sets it.
         is_plain: a scalar without quotes, which is read again after interpolation.
         is_filled_in: the text comes from variables, at least in part.
-        is_filled: interpolation has changed the text.
         unsets: a key of a mapping option is taken out of what weaker layers say.
         appends: the value is to be added to a weaker layer's list.
         replaces: nothing of weaker layers shows through.
@@ -44,7 +43,6 @@ class Node:
     reason: str = ""
     is_plain: bool = False
     is_filled_in: bool = False
-    is_filled: bool = False
     unsets: bool = False
     appends: bool = False
     replaces: bool = False

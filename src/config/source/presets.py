@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 from ..errors import ConfigError
 from ..origin import Layer
@@ -15,12 +13,6 @@ from .text import SourceText
 from .yaml import lines_of, parse
 
 _PACKAGE = __name__.rpartition(".source")[0] + ".presets"
-
-
-@cache
-def preset_names() -> tuple[str, ...]:
-    entries = (Path(entry.name) for entry in files(_PACKAGE).iterdir())
-    return tuple(sorted(entry.stem for entry in entries if entry.suffix == ".yaml"))
 
 
 class PresetSource(LayerSource):

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.cli.app import main
 from stoker.cli.diff import run
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve
+from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
 from stoker.config.effective import as_records, running_values
 
 
@@ -112,7 +112,7 @@ class Running(http.server.BaseHTTPRequestHandler):
 def url(here: None) -> Iterator[str]:
     """A running server of b.yaml."""
     deployment = load_deployment(["b.yaml"], env={})
-    resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+    resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
     handler = type("Handler", (Running,), {"records": as_records(running_values(resolved)), "keys": []})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

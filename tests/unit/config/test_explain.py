@@ -7,9 +7,9 @@ import pytest
 from stoker.config.codes import CODES
 from stoker.config.explain import find
 from stoker.config.page import as_markdown, as_text
+from stoker.config.presets import preset_names
 from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import options, sections
-from stoker.config.source.presets import preset_names
 
 
 def names(what: str, recursive: bool = False) -> list[str]:

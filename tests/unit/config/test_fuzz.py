@@ -17,10 +17,10 @@ from stoker.config import ConfigError
 from stoker.config.codes import CODES
 from stoker.config.diagnostics import Diagnostic, as_json, show
 from stoker.config.examine import report_on
+from stoker.config.presets import preset_names
 from stoker.config.resolve.rules import RULES
 from stoker.config.sarif import as_sarif
 from stoker.config.source.interpolate import InterpolationError, interpolate
-from stoker.config.source.presets import preset_names
 
 from . import oddities
 from .deployments import MACHINE

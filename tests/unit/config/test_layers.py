@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from stoker.config import Deployment, Layer, load_deployment
 from stoker.config.effective import as_yaml_value
+from stoker.config.presets import preset_names
 from stoker.config.schema.options import Option, live_options, options, sections
-from stoker.config.source.presets import PresetSource, preset_names
+from stoker.config.source.presets import PresetSource
 
 FIELDS = [option for option in live_options().values() if option.section and option.status == "effective"]
 CANDIDATES: dict[str, list[Any]] = {

@@ -8,7 +8,7 @@ from stoker.config.importer import environment, llama_cpp, sglang, vllm
 from stoker.config.importer.counterparts import Counterpart
 from stoker.config.importer.read import import_words
 from stoker.config.schema.options import options
-from stoker.config.source.overrides import read_flag
+from stoker.config.source.flags import read_flag
 
 TABLES = {"sglang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "vllm": vllm.TABLE, "": environment.VARIABLES}
 ENTRIES = [(name, found) for table in TABLES.values() for name, found in table.items()]

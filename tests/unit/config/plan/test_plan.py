@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.config import MachineFacts, read_model_facts, resolve
+from stoker.config import MachineFacts, read_model_facts, resolve_deployment
 from stoker.config.plan.changes import cheapest_changes
 from stoker.config.plan.devices import find_profile, profiles
 from stoker.config.plan.estimate import Range, estimate
@@ -40,7 +40,7 @@ def test_on_this_machine_the_plan_is_what_will_run(tmp_path: Path) -> None:
         tmp_path, "{}", "--model", str(tmp_path / "model"), "--load-format", "dummy", "--skip-tokenizer-init",
         "--max-model-len", "4096",
     )  # fmt: skip
-    resolved = resolve(deployment, read_model_facts(deployment), WIDE)
+    resolved = resolve_deployment(deployment, read_model_facts(deployment), WIDE)
     assert plan.estimate.weights_bytes == resolved.memory.weights_bytes == 2 * 596_049_920
     assert plan.estimate.kv_cache_bytes == resolved.memory.kv_cache_bytes
     assert plan.estimate.kv.token_bytes == resolved.memory.kv_bytes_per_token

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, Resolved, load_deployment, read_model_facts, resolve
+from stoker.config import ConfigError, Resolved, load_deployment, read_model_facts, resolve_deployment
 from stoker.config.resolve.resolve import examine
 from stoker.config.resolve.rule_tables.server import is_loopback
 from stoker.config.resolve.rules import RULES, STATED
@@ -70,7 +70,7 @@ def test_a_plain_deployment_breaks_nothing(broken: Callable[[str, str], set[str]
 
 def resolved(folder: Path, *words: str) -> Resolved:
     deployment = load_deployment([], ["--model", str(write_model(folder)), *words], {})
-    return resolve(deployment, read_model_facts(deployment), MACHINE)
+    return resolve_deployment(deployment, read_model_facts(deployment), MACHINE)
 
 
 def test_what_does_not_fit_is_an_error_with_numbers(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_template_is_read_from_beside_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "deploy.yaml").write_text("server: {chat_template: chat.jinja}")
     words = ["--model", str(write_model(tmp_path / "model"))]
     deployment = load_deployment([tmp_path / "deploy.yaml"], words, {})
-    assert resolve(deployment, read_model_facts(deployment), MACHINE).chat_template == "{{ messages }}!"
+    assert resolve_deployment(deployment, read_model_facts(deployment), MACHINE).chat_template == "{{ messages }}!"
 
 
 def test_names_of_the_api(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, load_deployment, read_model_facts, resolve
+from stoker.config import ConfigError, load_deployment, read_model_facts, resolve_deployment
 from stoker.config.resolve.resolved import ResolvedServer
 
 from ..deployments import MACHINE
@@ -18,7 +18,7 @@ def server_of(folder: Path, text: str = "", *words: str) -> ResolvedServer:
     file = folder / "deploy.yaml"
     file.write_text(f"model: {{model: {write_model(folder / 'model')}}}\nserver: {{{text}}}")
     deployment = load_deployment([file], words, {})
-    return resolve(deployment, read_model_facts(deployment), MACHINE).server
+    return resolve_deployment(deployment, read_model_facts(deployment), MACHINE).server
 
 
 def refusal(folder: Path, text: str) -> str:

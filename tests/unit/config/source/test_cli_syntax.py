@@ -13,7 +13,8 @@ from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.codes import CODES
 from stoker.config.diagnostics import Diagnostic
 from stoker.config.schema.options import options
-from stoker.config.source.overrides import OverrideSource, all_flags, command_line, split_words
+from stoker.config.source.flags import all_flags
+from stoker.config.source.overrides import OverrideSource, command_line, split_words
 
 
 def load(*words: str) -> Deployment:

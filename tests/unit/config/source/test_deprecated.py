@@ -99,6 +99,6 @@ def test_a_task_is_a_runner() -> None:
 @pytest.mark.parametrize("option", DEPRECATED, ids=lambda option: option.path)
 def test_every_deprecated_option_is_read_in_every_spelling(option: object) -> None:
     """Whatever comes of it - a warning or a refusal - it is never an unknown name."""
-    from stoker.config.source.overrides import read_flag
+    from stoker.config.source.flags import read_flag
 
     assert all((flag := read_flag(spelling)) and flag.option == option for spelling in option.flags)  # type: ignore[attr-defined]

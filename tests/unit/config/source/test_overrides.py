@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.diagnostics import Diagnostic
-from stoker.config.source.overrides import all_flags, command_line, split_words
+from stoker.config.source.flags import all_flags
+from stoker.config.source.overrides import command_line, split_words
 
 
 def load(*words: str) -> Deployment:

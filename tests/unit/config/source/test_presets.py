@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from stoker.config.examine import report_on
+from stoker.config.presets import preset_names
 from stoker.config.schema.options import options
 from stoker.config.source.node import Node
-from stoker.config.source.presets import PresetSource, preset_names
+from stoker.config.source.presets import PresetSource
 
 from ..deployments import MACHINE, load
 
