@@ -142,6 +142,7 @@ class EngineRequest:
     sampling: SamplingParams
     priority: int = 0  # lower is served first, under scheduling_policy: priority
     cache_salt: str = ""  # requests share prefix-cache blocks only within one salt
+    route: int = 0  # 64 bits of whoever asks the scheduler: plain tokens come back under it
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,8 @@ class StreamingClient(ABC):
         match message:
             case Outputs():
                 self._watchdog.progress(asyncio.get_running_loop().time())
-                for handle, output in zip(message.handles, message.outputs, strict=True):
+                self._streams.deliver_tokens(message.handles.tolist(), message.token_ids.tolist())
+                for handle, output in zip(message.record_handles, message.records, strict=True):
                     self._streams.deliver(handle, output)
             case Stats():
                 self._stats = message.stats

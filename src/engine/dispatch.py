@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from .api import InvalidRequest, QueueFull
 from .engine_core import EngineCore
 from .wire import Abort, Outputs, Refused, Submit
@@ -20,10 +22,13 @@ class Dispatch(Generic[Client]):
         self._core = core
         self._owners: dict[str, tuple[Client, int]] = {}  # request id -> who gets its outputs, under which handle
         self._requests: dict[Client, dict[int, str]] = {}
+        self._numbers: dict[Client, int] = {}  # the upper half of a route; the handle is the lower one
+        self._last_number = -1
 
     def submit(self, client: Client, message: Submit) -> Refused | None:
         """Hand a request to the core; the answer, if it is not taken."""
         request_id, handle = message.request.request_id, message.handle
+        message.request.route = self._number_of(client) << 32 | handle
         try:
             self._core.add(message.request)
         except InvalidRequest as error:
@@ -47,20 +52,36 @@ class Dispatch(Generic[Client]):
         """The client is gone, and nobody waits for its requests."""
         self.abort(client, Abort(list(self._requests.get(client, {}))))
         self._requests.pop(client, None)
+        self._numbers.pop(client, None)
+
+    def _number_of(self, client: Client) -> int:
+        """A number is never another client's, so tokens of one that is gone reach nobody."""
+        if client not in self._numbers:
+            self._last_number = self._numbers[client] = self._last_number + 1
+        return self._numbers[client]
 
     def step(self) -> dict[Client, Outputs]:
         """One step of the core: for each client whose requests got something, all of it in one message."""
+        outputs = self._core.step()
         messages: dict[Client, Outputs] = {}
-        for output in self._core.step():
+        if len(outputs.token_ids):
+            numbers, handles = outputs.routes >> 32, outputs.routes.astype(np.int32)
+            for client, number in self._numbers.items():
+                own = numbers == number
+                if own.all():
+                    messages[client] = Outputs(handles, outputs.token_ids)
+                elif own.any():
+                    messages[client] = Outputs(handles[own], outputs.token_ids[own])
+        for output in outputs.records:
             owner = self._owners.get(output.request_id)
             if owner is None:  # aborted while the step ran
                 continue
             client, handle = owner
             message = messages.get(client)
             if message is None:
-                message = messages[client] = Outputs([], [])
-            message.handles.append(handle)
-            message.outputs.append(output)
+                message = messages[client] = Outputs()
+            message.record_handles.append(handle)
+            message.records.append(output)
             if output.finish_reason is not None:
                 del self._owners[output.request_id]
                 del self._requests[client][handle]

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, InvalidRequest
-from .core import SchedulerInterface, StepPlan, StepResult
+from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest
+from .core import SchedulerInterface, StepOutputs, StepPlan, StepResult
 from .sampling.named_processors import check_named
 from .step_worker import StepWorker
 
@@ -93,7 +93,7 @@ class EngineCore:
         """Forget a request. One that is unknown or over is passed by: the abort crossed its last output."""
         self._scheduler.abort(request_id)
 
-    def step(self) -> list[EngineOutput]:
+    def step(self) -> StepOutputs:
         """One scheduling decision, carried out. Empty when nothing could be scheduled.
 
         A step that fails ends the requests in it with FinishReason.ERROR and leaves the others running.
@@ -101,10 +101,10 @@ class EngineCore:
         """
         return self._step_now() if self._worker is None else self._step_ahead(self._worker)
 
-    def _step_now(self) -> list[EngineOutput]:
+    def _step_now(self) -> StepOutputs:
         plan = self._scheduler.schedule()
         if plan is None:
-            return []
+            return StepOutputs()
         self.is_stepping = True
         started = self._clock()
         try:
@@ -120,7 +120,7 @@ class EngineCore:
         self._num_failed = 0
         return self._scheduler.finish_step(plan, result, self._clock() - started)
 
-    def _step_ahead(self, worker: StepWorker) -> list[EngineOutput]:
+    def _step_ahead(self, worker: StepWorker) -> StepOutputs:
         """The outputs of the oldest step in flight, while the worker goes on with the one after it."""
         flights = self._in_flight
         while len(flights) < STEPS_AHEAD:
@@ -129,7 +129,7 @@ class EngineCore:
                 break
             flights.append(_InFlight(plan, worker.submit(plan)))
         if not flights:
-            return []
+            return StepOutputs()
         self.is_stepping = True
         try:
             result, seconds = flights[0].result.result()
@@ -148,7 +148,7 @@ class EngineCore:
         self._num_failed = 0
         return self._scheduler.finish_step(flights.popleft().plan, result, seconds)
 
-    def _fail(self, plans: list[StepPlan], error: Exception) -> list[EngineOutput]:
+    def _fail(self, plans: list[StepPlan], error: Exception) -> StepOutputs:
         """plans: all that are in flight; the first one failed and the others were not begun."""
         logger.error("step %d of %d rows failed", plans[0].step, plans[0].num_rows, exc_info=error)
         self._num_failed += 1
@@ -156,7 +156,7 @@ class EngineCore:
         outputs = [output for plan in plans for output in self._scheduler.fail_step(plan, message)]
         if self._num_failed >= MAX_FAILED_STEPS:
             raise RunnerUnusable(f"{self._num_failed} steps in a row failed, the last with: {_cause(error)}") from error
-        return outputs
+        return StepOutputs(outputs)
 
 
 def _cause(error: Exception) -> str:

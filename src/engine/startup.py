@@ -24,6 +24,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_num_seqs=scheduler.max_num_seqs,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         max_model_len=resolved.model.max_model_len,
+        max_prefill_share=scheduler.max_prefill_share,
         enable_prefix_caching=cache.enable_prefix_caching,
         prefix_caching_hash_algo=cache.prefix_caching_hash_algo,
         enable_chunked_prefill=scheduler.enable_chunked_prefill,

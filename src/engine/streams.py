@@ -44,6 +44,15 @@ class Stream:
         self.is_finished = output.finish_reason is not None
         self._wake()
 
+    def put_token(self, token_id: int) -> None:
+        """As `put`, of a token with nothing else to tell."""
+        if self._pending is None:
+            self._pending = EngineOutput(request_id=self.request_id, token_ids=[token_id])
+        else:
+            self._pending.token_ids.append(token_id)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
     def fail(self, error: Exception) -> None:
         """What is pending is still delivered, then `error` is raised."""
         self._error = error
@@ -89,6 +98,14 @@ class Streams:
         stream = self._open.get(handle)
         if stream is not None and not stream.is_finished:
             stream.put(output)
+
+    def deliver_tokens(self, handles: list[int], token_ids: list[int]) -> None:
+        """One plain token for each handle, as `deliver` does."""
+        find = self._open.get
+        for handle, token_id in zip(handles, token_ids, strict=True):
+            stream = find(handle)
+            if stream is not None and not stream.is_finished:
+                stream.put_token(token_id)
 
     def refuse(self, handle: int, error: Exception) -> None:
         stream = self._open.get(handle)

@@ -1,14 +1,14 @@
 """What the API process and the engine process say to each other, as bytes: msgpack, never code.
 
 A message is a msgpack array whose first entry is its tag. Numbers that come in rows (the outputs of a step, a prompt)
-travel as little-endian columns inside it: packing 256 outputs as columns costs a tenth of packing 256 maps.
+travel as little-endian columns inside it: the plain tokens of a step are two columns, whatever their number.
 `decode` believes nothing: whatever is not exactly one of the messages below raises WireError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 import msgpack
@@ -21,6 +21,7 @@ from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, FinishRea
 ENGINE_SOCKET = "engine.sock"  # in the client's private folder: requests in, outputs out
 BEATS_SOCKET = "beats.sock"  # a Beat every second
 MAX_MESSAGE_BYTES = 1 << 30
+Int32 = npt.NDArray[np.int32]
 _INT32 = np.dtype("<i4")
 _FLOAT64 = np.dtype("<f8")  # exact for whatever float the sampler gave
 _FINISH = (None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
@@ -64,12 +65,23 @@ class Ready:
     info: EngineInfo
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Outputs:
-    """All that one step brought for one client. `request_id` is empty: the client knows it by the handle."""
+    """All that one step brought for one client: plain tokens in columns, and records of those with more to tell.
 
-    handles: list[int]
-    outputs: list[EngineOutput]
+    A handle is in it once. `request_id` of a record is empty: the client knows it by the handle."""
+
+    handles: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    token_ids: Int32 = field(default_factory=lambda: np.empty(0, np.int32))  # the next one of each handle
+    record_handles: list[int] = field(default_factory=list)
+    records: list[EngineOutput] = field(default_factory=list)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Outputs) and self._comparable == other._comparable
+
+    @property
+    def _comparable(self) -> tuple[object, ...]:
+        return self.handles.tolist(), self.token_ids.tolist(), self.record_handles, self.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +179,10 @@ def _int_bytes(numbers: Sequence[int]) -> bytes:
     return np.asarray(numbers, _INT32).tobytes()
 
 
+def _column_bytes(numbers: Int32) -> bytes:
+    return numbers.astype(_INT32, copy=False).tobytes()
+
+
 def _record(kind: type[T], values: Mapping[str, Any]) -> T:
     """A dataclass from a map of its fields; unknown names and wrong types are refused."""
     known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
@@ -256,7 +272,7 @@ def _write_outputs(message: Outputs) -> list[Any]:
     rows: list[int] = []
     tokens: list[int] = []
     extras: dict[int, list[Any]] = {}
-    for row, (handle, output) in enumerate(zip(message.handles, message.outputs, strict=True)):
+    for row, (handle, output) in enumerate(zip(message.record_handles, message.records, strict=True)):
         stop = -1 if output.stop_reason is None else output.stop_reason
         rows += (handle, len(output.token_ids), _FINISH_CODE[output.finish_reason], stop, output.num_cached_tokens)
         tokens += output.token_ids
@@ -266,11 +282,15 @@ def _write_outputs(message: Outputs) -> list[Any]:
                 None if output.prompt_logprobs is None else _write_logprobs(output.prompt_logprobs),
                 output.error,
             ]
-    return [_int_bytes(rows), _int_bytes(tokens), extras]
+    plain = [_column_bytes(message.handles), _column_bytes(message.token_ids)]
+    return [*plain, _int_bytes(rows), _int_bytes(tokens), extras]
 
 
 def _read_outputs(parts: list[Any]) -> Outputs:
-    raw_rows, raw_tokens, extras = _take(parts, bytes, bytes, dict)
+    raw_handles, raw_plain, raw_rows, raw_tokens, extras = _take(parts, bytes, bytes, bytes, bytes, dict)
+    handles, token_ids = _column(raw_handles, _INT32, "handles"), _column(raw_plain, _INT32, "plain tokens")
+    if len(handles) != len(token_ids):
+        raise WireError(f"{len(token_ids)} plain tokens for {len(handles)} handles")
     numbers, tokens = _column(raw_rows, _INT32, "rows"), _ints(raw_tokens, "tokens")
     if len(numbers) % _ROW_COLUMNS:
         raise WireError("rows are not complete")
@@ -306,7 +326,7 @@ def _read_outputs(parts: list[Any]) -> Outputs:
                 raise WireError(f"row {row}: {len(entries)} log-probabilities for {len(output.token_ids)} tokens")
         if prompt_logprobs is not None:
             output.prompt_logprobs = _read_logprobs(prompt_logprobs)
-    return Outputs(rows[:, 0].tolist(), outputs)
+    return Outputs(handles, token_ids, rows[:, 0].tolist(), outputs)
 
 
 def _read_ready(parts: list[Any]) -> Ready:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .section import Section, about
-from .types import Auto, Count, Counts, Flag, HumanInt, Whole, means_auto
+from .types import Auto, Count, Counts, Flag, HumanInt, Share, Whole, means_auto
 
 
 class SchedulerConfig(Section):
@@ -49,6 +49,16 @@ class SchedulerConfig(Section):
         ),
         examples=[False],
         json_schema_extra=about(reload="model"),
+    )
+    max_prefill_share: Share = Field(
+        0.75,
+        description=(
+            "Share of max_num_batched_tokens that prompts may take in a step while answers are running. Less keeps the "
+            "gaps between the tokens of answers shorter while long prompts arrive, and makes those prompts wait "
+            "longer; 1 lets prompts fill the step. A step without answers belongs to prompts whole."
+        ),
+        examples=[0.25, 1],
+        json_schema_extra=about(reload="model", unit="share of max_num_batched_tokens"),
     )
     max_num_partial_prefills: Count | Auto = Field(
         "auto",

@@ -3,6 +3,7 @@
 from .interface import SchedulerInterface
 from .scheduler import Scheduler
 from .settings import SchedulerSettings
+from .step_outputs import StepOutputs
 from .step_plan import Admission, StepPlan, StepResult
 
-__all__ = ["Admission", "Scheduler", "SchedulerInterface", "SchedulerSettings", "StepPlan", "StepResult"]
+__all__ = ["Admission", "Scheduler", "SchedulerInterface", "SchedulerSettings", "StepOutputs", "StepPlan", "StepResult"]

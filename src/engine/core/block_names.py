@@ -41,26 +41,33 @@ class BlockNames:
         # the missing blocks only, so that naming one more costs the same however long the sequence is
         missing = array("i", token_ids[done * block_size : num_blocks * block_size])
         name = names[-1] if names else root
-        for start in range(0, len(missing), block_size):
-            name = self._next(name, missing[start : start + block_size])
+        data, step = missing.tobytes(), block_size * missing.itemsize
+        for start in range(0, len(data), step):
+            name = self._next(name, data[start : start + step])
             names.append(name)
+
+    def append(self, names: list[bytes], root: bytes, block: bytes) -> None:
+        """The name of the block after those named; `block`: its ids as int32."""
+        names.append(self._next(names[-1] if names else root, block))
 
 
 def _sha256_root(salt: bytes) -> bytes:
     return sha256(b"stoker kv root " + salt).digest()
 
 
-def _sha256_next(before: bytes, block: array[int]) -> bytes:
-    return sha256(before + block.tobytes()).digest()
+def _sha256_next(before: bytes, block: bytes) -> bytes:
+    return sha256(before + block).digest()
 
 
 def _cbor_root(salt: bytes) -> bytes:
     return sha256(_cbor_head(3, len(salt)) + salt).digest()
 
 
-def _cbor_next(before: bytes, block: array[int]) -> bytes:
-    ids = b"".join([_cbor_head(0, token_id) for token_id in block])
-    return sha256(b"\x83" + _cbor_head(2, len(before)) + before + _cbor_head(4, len(block)) + ids + b"\xf6").digest()
+def _cbor_next(before: bytes, block: bytes) -> bytes:
+    token_ids = array("i", block)
+    ids = b"".join([_cbor_head(0, token_id) for token_id in token_ids])
+    head = b"\x83" + _cbor_head(2, len(before)) + before + _cbor_head(4, len(token_ids))
+    return sha256(head + ids + b"\xf6").digest()
 
 
 def _cbor_head(kind: int, number: int) -> bytes:
@@ -75,11 +82,11 @@ def _blake2b_root(salt: bytes) -> bytes:
     return blake2b(salt, digest_size=_SHORT_BYTES, person=b"stoker kv root").digest()
 
 
-def _blake2b_next(before: bytes, block: array[int]) -> bytes:
-    return blake2b(before + block.tobytes(), digest_size=_SHORT_BYTES).digest()
+def _blake2b_next(before: bytes, block: bytes) -> bytes:
+    return blake2b(before + block, digest_size=_SHORT_BYTES).digest()
 
 
-_ALGORITHMS: dict[HashAlgo, tuple[Callable[[bytes], bytes], Callable[[bytes, array[int]], bytes]]] = {
+_ALGORITHMS: dict[HashAlgo, tuple[Callable[[bytes], bytes], Callable[[bytes, bytes], bytes]]] = {
     "sha256": (_sha256_root, _sha256_next),
     "sha256_cbor": (_cbor_root, _cbor_next),
     "blake2b": (_blake2b_root, _blake2b_next),

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ..api import EngineOutput, EngineRequest, EngineStats
 from .settings import SchedulerSettings
+from .step_outputs import StepOutputs
 from .step_plan import StepPlan, StepResult
 
 
@@ -34,8 +35,9 @@ class SchedulerInterface(Protocol):
     def schedule(self) -> StepPlan | None:
         """The next step, by the rules of StepPlan; None if nothing can be computed now."""
 
-    def finish_step(self, plan: StepPlan, result: StepResult, step_time_s: float = 0.0) -> list[EngineOutput]:
-        """Take in what the oldest plan in flight brought; one output per request that got a token."""
+    def finish_step(self, plan: StepPlan, result: StepResult, step_time_s: float = 0.0) -> StepOutputs:
+        """Take in what the oldest plan in flight brought; one output per request that got a token. StepOutputs(records)
+        will do; only the plain tokens of a large batch are worth their columns."""
 
     def fail_step(self, plan: StepPlan, error: str) -> list[EngineOutput]:
         """The oldest plan in flight was not carried out: end its requests, and those of later plans, with `error`."""

@@ -27,7 +27,8 @@ class Request:
     cache_root: bytes
     reads_cache: bool
     num_prompt_tokens: int
-    token_ids: list[int]  # known: the prompt, and the tokens drawn and read back
+    token_ids: list[int]  # the prompt and what followed; of what is drawn while it runs, the full blocks only
+    route: int = 0
 
     slot: int = NO_SLOT
     block_ids: list[int] = field(default_factory=list)
@@ -69,6 +70,7 @@ class Request:
             reads_cache=reads_cache and not wants_prompt_logprobs,  # a position that is not computed has no logits
             num_prompt_tokens=len(prompt),
             token_ids=list(prompt),
+            route=request.route,
             prompt_logprobs=[None] * len(prompt) if wants_prompt_logprobs else None,
         )
 

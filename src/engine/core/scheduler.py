@@ -19,6 +19,10 @@ Memory: a sequence is admitted when the pool can hold all its known tokens, whic
 waits for memory half way. Decode rows take a block when they fill one; if there is none, the worst-ranked sequence is
 preempted: it gives up its blocks and waits to be computed again, mostly from the prefix cache.
 
+State of running sequences stands in columns by slot, and a step of decode rows is planned and finished with array
+operations: Python looks at single rows only where a block is full or there is more to tell than a token. The last
+tokens of a sequence are in a column too, and join its list block by block.
+
 Blocks are published to the prefix cache when their tokens are scheduled, so requests that arrive together share a
 prefix in the same step. That is right because the runner writes the keys and values of all tokens of a step, layer by
 layer, before any row attends to them, and runs steps in the order of their plans.
@@ -39,7 +43,9 @@ from .policy import RANKS, WaitingQueue
 from .prefix_cache import PrefixCache
 from .request import NO_SLOT, Request
 from .settings import SchedulerSettings, check_request
+from .step_outputs import Int64, StepOutputs
 from .step_plan import Admission, Int32, StepPlan, StepResult
+from .stop import WatchedIds
 
 MAX_PAUSE = 8  # steps a whole prompt waits for decode rows to leave room, before they pause one step for it
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
@@ -75,6 +81,7 @@ class _Draft:
 class _StepInFlight:
     plan: StepPlan
     requests: list[Request]  # by row; a slot may have another owner by the time the step is finished
+    serials: Int64  # by row: of the sequence that had the slot
 
 
 _EMPTY: Int32 = np.empty(0, np.int32)
@@ -92,6 +99,7 @@ class Scheduler:
         self._random = Random(settings.seed)
         self._requests: dict[str, Request] = {}
         self._waiting = WaitingQueue(self._rank)
+        self._watched = WatchedIds(settings.eos_token_ids)
         self._num_reserved = 0  # free blocks that admitted sequences will take
         self._num_passed_over = 0  # requests that the last step left waiting, free slots or not
 
@@ -104,6 +112,11 @@ class Scheduler:
         self._max_length = np.zeros(seqs, np.int32)
         self._capacity = np.zeros(seqs, np.int32)  # tokens that the blocks held have places for
         self._last_step = np.zeros(seqs, np.int64)  # that has a row for this slot
+        self._serial = np.full(seqs, -1, np.int64)  # arrival of the sequence that has the slot; -1 for none
+        self._route = np.zeros(seqs, np.int64)
+        self._known = np.zeros(seqs, np.int32)  # tokens read back, prompt included
+        self._tail = np.zeros((seqs, settings.block_size), np.int32)  # the last of these; a place is position % size
+        self._has_news = np.zeros(seqs, np.bool_)  # the next token comes with more than itself
         # The running sequences, in the order of admission. Replaced, never changed in place: steps in flight keep them.
         self._running: list[Request] = []
         self._running_slots = _EMPTY
@@ -146,6 +159,8 @@ class Scheduler:
             names=self._names,
         )
         self._num_arrivals += 1
+        if added.stop.named_token_ids:
+            self._watched.watch(added.stop.named_token_ids)
         self._waiting.push(added)
 
     def abort(self, request_id: str) -> EngineOutput | None:
@@ -188,6 +203,8 @@ class Scheduler:
         is_paused = self._num_pauses > MAX_PAUSE  # the step belongs to the first waiting prompt
         prefills = [] if is_paused else self._plan_decodes(draft)
         left = self.settings.max_num_batched_tokens - len(draft.decodes)
+        if draft.decodes:
+            left = min(left, self.settings.max_prefill_tokens)
         half = left // 2
         left = self._plan_running_prefills(draft, prefills, left, half)
         if left and not draft.has_preempted:
@@ -203,7 +220,7 @@ class Scheduler:
             return None
         return self._commit(draft)
 
-    def finish_step(self, plan: StepPlan, result: StepResult, step_time_s: float = 0.0) -> list[EngineOutput]:
+    def finish_step(self, plan: StepPlan, result: StepResult, step_time_s: float = 0.0) -> StepOutputs:
         """Take in the tokens of the oldest plan in flight; returns one output per request that got a token.
 
         Args:
@@ -211,7 +228,7 @@ class Scheduler:
 
         Raises RuntimeError if the plan is not the oldest one or the result does not belong to it.
         """
-        if not np.array_equal(result.token_ids >= 0, plan.is_sampled):
+        if len(result.token_ids) != plan.num_rows or ((result.token_ids >= 0) != plan.is_sampled).any():
             raise RuntimeError(f"the tokens of step {plan.step} do not match its sampled rows")
         flight = self._retire(plan)
         self._step_time_s += step_time_s
@@ -292,9 +309,8 @@ class Scheduler:
             requests = self._make_room(draft, requests)
             slots = np.array([request.slot for request in requests], np.int32)
             prefills = [request for request in prefills if request.slot != NO_SLOT]
-        else:
-            for row in crossing:
-                self._take_blocks(draft, requests[row], 1)
+        elif crossing:
+            self._take_next_blocks(draft, [requests[row] for row in crossing])
         draft.decodes, draft.decode_slots = requests, slots
         return prefills
 
@@ -455,6 +471,10 @@ class Scheduler:
         self._capacity[slot] = 0
         self._target[slot] = len(request.token_ids)
         self._max_length[slot] = request.stop.max_length
+        self._serial[slot] = request.arrival
+        self._route[slot] = request.route
+        self._has_news[slot] = True
+        self._fill_tail(request)
         self._take_hits(request, hits)
 
     def _take_hits(self, request: Request, hits: list[int]) -> None:
@@ -482,6 +502,18 @@ class Scheduler:
         if draft is not None:
             draft.block_slots += [request.slot] * count
             draft.block_ids += block_ids
+
+    def _take_next_blocks(self, draft: _Draft, requests: list[Request]) -> None:
+        """One block more for each of these, as `_take_blocks` takes them."""
+        slots, block_ids = [request.slot for request in requests], self._pool.allocate(len(requests))
+        for request, block_id in zip(requests, block_ids, strict=True):
+            request.block_ids.append(block_id)
+            if request.num_reserved:
+                request.num_reserved -= 1
+                self._num_reserved -= 1
+        self._capacity[slots] += self.settings.block_size
+        draft.block_slots += slots
+        draft.block_ids += block_ids
 
     def _compute_to(self, draft: _Draft, row: _PrefillRow) -> None:
         draft.prefills.append(row)
@@ -527,7 +559,7 @@ class Scheduler:
         self._last_step[slots] = plan.step
         self._released_slots = []
         self._num_steps += 1
-        self._in_flight.append(_StepInFlight(plan, requests))
+        self._in_flight.append(_StepInFlight(plan, requests, self._serial[slots]))
         return plan
 
     def _admission(self, request: Request) -> Admission:
@@ -565,12 +597,40 @@ class Scheduler:
         return self._in_flight.popleft()
 
     def _publish_computed(self, flight: _StepInFlight) -> None:
-        """Publish blocks that decode rows have filled: only now are all their tokens known."""
-        ends = flight.plan.num_computed + flight.plan.num_tokens
-        for row in np.flatnonzero(ends % self.settings.block_size == 0).tolist():
+        """Read and publish blocks that decode rows have filled: only now are all their tokens known."""
+        size, plan = self.settings.block_size, flight.plan
+        ends = plan.num_computed + plan.num_tokens
+        rows = np.flatnonzero(ends % size == 0)
+        if not len(rows):
+            return
+        tails = self._tail[plan.slots[rows]]
+        data, width = tails.tobytes(), size * tails.itemsize
+        for index, (row, end, tail) in enumerate(zip(rows.tolist(), ends[rows].tolist(), tails.tolist(), strict=True)):
             request = flight.requests[row]
-            if request.slot != NO_SLOT:
-                self._publish(request, int(ends[row]))
+            num_read = len(request.token_ids)
+            if num_read >= end or request.slot == NO_SLOT:
+                continue  # a piece of a prompt, published when it was planned, or a sequence that has left
+            request.token_ids += tail[num_read % size :]
+            num_full = end // size
+            if self.settings.enable_prefix_caching:
+                if request.num_published == len(request.block_hashes) == num_full - 1:
+                    self._names.append(request.block_hashes, request.cache_root, data[index * width :][:width])
+                self._publish(request, end)
+
+    def _fill_tail(self, request: Request) -> None:
+        """The tokens of its last block, which those to come will join."""
+        slot, known = request.slot, len(request.token_ids)
+        last = known % self.settings.block_size
+        self._known[slot] = known
+        self._tail[slot, :last] = request.token_ids[known - last :]
+
+    def _read_tail(self, request: Request) -> None:
+        """Move what has been drawn to the list of its tokens."""
+        have = len(request.token_ids)
+        missing = int(self._known[request.slot]) - have
+        if missing:
+            first = have % self.settings.block_size
+            request.token_ids += self._tail[request.slot, first : first + missing].tolist()
 
     def _keep_prompt_logprobs(self, flight: _StepInFlight, result: StepResult) -> None:
         for row, entries in result.prompt_logprobs.items():
@@ -580,33 +640,54 @@ class Scheduler:
                 entries = entries[: len(kept) - first]
                 kept[first : first + len(entries)] = entries
 
-    def _append_tokens(self, flight: _StepInFlight, result: StepResult) -> list[EngineOutput]:
-        outputs: list[EngineOutput] = []
+    def _append_tokens(self, flight: _StepInFlight, result: StepResult) -> StepOutputs:
+        plan, records = flight.plan, []
         for row, error in result.errors.items():
             if flight.requests[row].finish_reason is None:
                 self._end(flight.requests[row], FinishReason.ERROR)
-                outputs.append(self._last_output(flight.requests[row], error))
-        for request, token_id in zip(flight.requests, result.token_ids.tolist(), strict=True):
-            if token_id < 0 or request.finish_reason is not None:
-                continue  # not drawn, or drawn for a sequence that has ended meanwhile
-            token_ids, stop = request.token_ids, request.stop
-            token_ids.append(token_id)
-            output = EngineOutput(
-                request_id=request.request_id, token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
-            )
-            outputs.append(output)
-            if request.prompt_logprobs is not None:
-                output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
-            if token_id in stop.token_ids or len(token_ids) >= stop.max_length:
-                output.finish_reason, output.stop_reason = stop.check(token_id, len(token_ids))
-                if output.finish_reason is not None:
-                    self._end(request, output.finish_reason)
+                records.append(self._last_output(flight.requests[row], error))
+        has_slot = self._serial[plan.slots] == flight.serials
+        if not has_slot.all():
+            for row in np.flatnonzero(plan.is_sampled & ~has_slot).tolist():
+                request = flight.requests[row]
+                if request.finish_reason is None:  # preempted meanwhile; else drawn for a sequence that has ended
+                    request.token_ids.append(int(result.token_ids[row]))
+                    records.append(self._output(request, len(request.token_ids), row, result))
+        is_drawn = plan.is_sampled & has_slot
+        if is_drawn.all():
+            rows, slots, token_ids = np.arange(plan.num_rows), plan.slots, result.token_ids
+        else:
+            rows = np.flatnonzero(is_drawn)
+            slots, token_ids = plan.slots[rows], result.token_ids[rows]
+        lengths = self._known[slots]
+        self._tail[slots, lengths % self.settings.block_size] = token_ids
+        lengths += 1
+        self._known[slots] = lengths
+        has_more = self._has_news[slots] | (lengths >= self._max_length[slots]) | self._watched.seen_in(token_ids)
         if result.logprobs:
-            by_request = {output.request_id: output for output in outputs}
-            for row, logprobs in result.logprobs.items():
-                if flight.requests[row].request_id in by_request:
-                    by_request[flight.requests[row].request_id].logprobs = [logprobs]
-        return outputs
+            has_more |= np.isin(rows, list(result.logprobs))
+        if has_more.any():
+            self._has_news[slots] = False
+            for row, length in zip(rows[has_more].tolist(), lengths[has_more].tolist(), strict=True):
+                records.append(self._output(flight.requests[row], length, row, result))
+            is_plain = ~has_more
+            rows, slots, token_ids = rows[is_plain], slots[is_plain], token_ids[is_plain]
+        return StepOutputs(records, token_ids, self._route[slots], flight.requests, rows)
+
+    def _output(self, request: Request, length: int, row: int, result: StepResult) -> EngineOutput:
+        """The token that makes the request's sequence `length` long, with all there is to tell; ends what it ends."""
+        token_id = int(result.token_ids[row])
+        output = EngineOutput(
+            request_id=request.request_id, token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
+        )
+        if row in result.logprobs:
+            output.logprobs = [result.logprobs[row]]
+        if request.prompt_logprobs is not None:
+            output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
+        output.finish_reason, output.stop_reason = request.stop.check(token_id, length)
+        if output.finish_reason is not None:
+            self._end(request, output.finish_reason)
+        return output
 
     # ---- leaving
 
@@ -614,6 +695,8 @@ class Scheduler:
         request.finish_reason = reason
         del self._requests[request.request_id]
         self._num_finished += 1
+        if request.stop.named_token_ids:
+            self._watched.forget(request.stop.named_token_ids)
         if request.slot == NO_SLOT:
             if self._waiting.peek() is request:
                 self._num_pauses = 0
@@ -636,6 +719,7 @@ class Scheduler:
         self._num_preemptions += 1
         request.num_preemptions += 1
         request.busy_until = int(self._last_step[request.slot])
+        self._read_tail(request)
         self._leave_slot(request)
         self._waiting.push(request)
 
@@ -648,6 +732,7 @@ class Scheduler:
             self._pool.release(block_ids)
         self._num_reserved -= request.num_reserved
         request.slot, request.block_ids, request.num_reserved, request.num_published = NO_SLOT, [], 0, 0
+        self._serial[slot] = -1
         self._free_slots.append(slot)
         self._released_slots.append(slot)
         self._has_left = True

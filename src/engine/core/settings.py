@@ -21,6 +21,7 @@ class SchedulerSettings:
     max_num_seqs: int  # slots of the runner: sequences that run at once
     max_num_batched_tokens: int  # tokens computed in one step, over all sequences
     max_model_len: int  # tokens of one sequence, prompt included
+    max_prefill_share: float = 1.0  # of max_num_batched_tokens, for prompts while there are decode rows
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgo = "sha256"
     enable_chunked_prefill: bool = True  # false: a prompt is computed whole in one step, or waits
@@ -42,6 +43,8 @@ class SchedulerSettings:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.max_model_len < 2:
             raise ValueError(f"max_model_len is {self.max_model_len}; a prompt and one token need 2")
+        if not 0 < self.max_prefill_share <= 1:
+            raise ValueError(f"max_prefill_share is {self.max_prefill_share}; it must be above 0 and at most 1")
         if self.max_queued_requests < 0:
             raise ValueError(f"max_queued_requests is {self.max_queued_requests}; it must not be negative")
         if self.scheduling_policy not in RANKS:
@@ -56,6 +59,13 @@ class SchedulerSettings:
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
                 f"max_model_len ({self.max_model_len}): a long prompt could never run"
             )
+
+    @property
+    def max_prefill_tokens(self) -> int:
+        """Most tokens of prompts in a step that has decode rows. A prompt that must be computed whole is not cut."""
+        if not self.enable_chunked_prefill:
+            return self.max_num_batched_tokens
+        return max(1, int(self.max_num_batched_tokens * self.max_prefill_share))
 
     @property
     def max_sequence_len(self) -> int:

@@ -5,9 +5,14 @@ Stop strings are text and are watched where text is made (server/text); they com
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..api import FinishReason, SamplingParams
+from .step_plan import Bool, Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +49,33 @@ class StopRule:
         if length >= self.max_length:
             return FinishReason.LENGTH, None
         return None, None
+
+
+class WatchedIds:
+    """All token ids that may end one of the live sequences: which rows of a step are worth a look at their StopRule."""
+
+    def __init__(self, eos_token_ids: Iterable[int]) -> None:
+        self._counts = Counter(eos_token_ids)
+        self._ids = np.array(list(self._counts), np.int64)
+
+    def watch(self, token_ids: Iterable[int]) -> None:
+        """Of one more sequence."""
+        self._counts.update(token_ids)
+        self._ids = np.array(list(self._counts), np.int64)
+
+    def forget(self, token_ids: Iterable[int]) -> None:
+        """As often as they were watched."""
+        self._counts -= Counter(token_ids)
+        self._ids = np.array(list(self._counts), np.int64)
+
+    def seen_in(self, token_ids: Int32) -> Bool:
+        """For each of them, whether it is watched."""
+        if len(self._ids) > _FEW_IDS:
+            return np.isin(token_ids, self._ids)
+        seen = np.zeros(len(token_ids), np.bool_)
+        for token_id in self._ids:
+            seen |= token_ids == token_id
+        return seen
+
+
+_FEW_IDS = 8  # up to here one comparison of the column for each is faster than sorting

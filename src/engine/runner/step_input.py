@@ -35,29 +35,33 @@ class LogitTokens:
 
 def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> StepInput:
     """The plan must have been applied to `slots`."""
-    counts, computed = plan.num_tokens.astype(np.int64), plan.num_computed.astype(np.int64)
-    query_start = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=query_start[1:])
-    context_lens = computed + counts
-    positions = np.arange(query_start[-1]) + np.repeat(computed - query_start[:-1], counts)
-    token_slots = np.repeat(plan.slots, counts)
+    num_rows, max_query_len = plan.num_rows, int(plan.num_tokens.max())
+    context_lens = plan.num_computed + plan.num_tokens
+    if max_query_len == 1:  # steady decode: rows are tokens
+        query_start = np.arange(num_rows + 1, dtype=np.int32)
+        positions, token_slots = plan.num_computed.astype(np.int64), plan.slots
+    else:
+        query_start = np.zeros(num_rows + 1, np.int32)
+        np.cumsum(plan.num_tokens, out=query_start[1:])
+        positions = np.arange(query_start[-1]) + np.repeat(plan.num_computed - query_start[:-1], plan.num_tokens)
+        token_slots = np.repeat(plan.slots, plan.num_tokens)
     block_size = slots.block_size
-    offset = positions % block_size
-    slot_mapping = slots.block_ids[token_slots, positions // block_size] * np.int64(block_size) + offset
+    block, offset = np.divmod(positions, block_size)
+    slot_mapping = slots.block_ids[token_slots, block] * np.int64(block_size) + offset
     max_context_len = int(context_lens.max())
     block_tables = slots.block_ids[plan.slots, : -(-max_context_len // block_size)]
 
-    def tensor(values: npt.NDArray[np.generic], dtype: torch.dtype) -> torch.Tensor:
-        return torch.from_numpy(values).to(device, dtype)
+    def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(values) if device.type == "cpu" else torch.from_numpy(values).to(device)
 
     return StepInput(
-        token_ids=tensor(slots.token_ids[token_slots, positions], torch.int64),
-        positions=tensor(positions, torch.int64),
-        slot_mapping=tensor(slot_mapping, torch.int64),
-        query_start=tensor(query_start, torch.int32),
-        context_lens=tensor(context_lens, torch.int32),
-        block_tables=tensor(block_tables, torch.int32),
-        max_query_len=int(counts.max()),
+        token_ids=tensor(slots.token_ids[token_slots, positions].astype(np.int64)),
+        positions=tensor(positions),
+        slot_mapping=tensor(slot_mapping),
+        query_start=tensor(query_start),
+        context_lens=tensor(context_lens),
+        block_tables=tensor(block_tables),
+        max_query_len=max_query_len,
         max_context_len=max_context_len,
     )
 
@@ -65,7 +69,11 @@ def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> 
 def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
     ends = np.cumsum(plan.num_tokens, dtype=np.int64)
     sampled_rows = np.flatnonzero(plan.is_sampled)
-    asking = np.flatnonzero(slots.sampling.num_prompt_logprobs[plan.slots] >= 0)
+    wants_prompt = slots.sampling.num_prompt_logprobs[plan.slots] >= 0
+    if not wants_prompt.any():
+        none = np.empty(0, np.int64)
+        return LogitTokens(ends[sampled_rows] - 1, sampled_rows, none, none)
+    asking = np.flatnonzero(wants_prompt)
     # The token at position p speaks about position p + 1, as long as that is a prompt token.
     last = slots.num_prompt_tokens[plan.slots[asking]] - 1
     counts = np.clip(last - plan.num_computed[asking], 0, plan.num_tokens[asking])

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,10 @@ def outputs(draw: st.DrawFn) -> EngineOutput:
     )
 
 
+def int32(*numbers: int) -> wire.Int32:
+    return np.array(numbers, np.int32)
+
+
 def test_a_request_arrives_with_every_parameter():
     sampling = SamplingParams(
         max_tokens=None,
@@ -105,20 +110,26 @@ def test_each_small_message_comes_back_equal(message: wire.Message):
 @given(st.lists(outputs(), max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_outputs_of_a_step_come_back_equal(rows: list[EngineOutput]):
-    message = wire.Outputs(list(range(len(rows))), rows)
+    message = wire.Outputs(int32(7, 9), int32(2**31 - 1, 0), list(range(len(rows))), rows)
     assert wire.decode(wire.encode(message)) == message
 
 
-def test_outputs_without_extras_are_columns_only():
-    rows = [EngineOutput(request_id="long-name", token_ids=[9]) for _ in range(256)]
-    assert len(wire.encode(wire.Outputs(list(range(256)), rows))) < 256 * 24 + 32
+def test_plain_tokens_take_eight_bytes_each():
+    message = wire.Outputs(np.arange(256, dtype=np.int32), np.full(256, 9, np.int32))
+    assert len(wire.encode(message)) < 256 * 8 + 32
+    assert wire.decode(wire.encode(message)) == message
 
 
 VALID = [
     wire.encode(wire.Submit(1, EngineRequest(request_id="r", prompt_token_ids=[1, 2], sampling=SamplingParams(n=2)))),
     wire.encode(wire.Ready(INFO)),
     wire.encode(
-        wire.Outputs([3], [EngineOutput(request_id="", token_ids=[1], logprobs=[TokenLogprobs([1], [-0.5], 1)])])
+        wire.Outputs(
+            int32(5),
+            int32(8),
+            [3],
+            [EngineOutput(request_id="", token_ids=[1], logprobs=[TokenLogprobs([1], [-0.5], 1)])],
+        )
     ),
 ]
 
@@ -155,13 +166,15 @@ def column(*numbers: int) -> bytes:
         (["phase", 3], "phase: part 0 is int, expected str"),
         (["beat", True, True, 1.0], "beat: part 0 is bool, expected int"),
         (["abort", b"abc"], "abort: handles is not a column of 4-byte numbers"),
-        (["outputs", column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
-        (["outputs", column(1, -1, 0, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
-        (["outputs", column(1, 1, 9, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
-        (["outputs", column(1, 1, 0, -1, 0), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
-        (["outputs", column(1, 1, 0, -1, 0), column(5), {4: [None, None, None]}], "an extra belongs to no row"),
+        (["outputs", column(1, 2), column(3), b"", b"", {}], "outputs: 1 plain tokens for 2 handles"),
+        (["outputs", b"abc", b"", b"", b"", {}], "outputs: handles is not a column of 4-byte numbers"),
+        (["outputs", b"", b"", column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
+        (["outputs", b"", b"", column(1, -1, 0, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
+        (["outputs", b"", b"", column(1, 1, 9, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
+        (["outputs", b"", b"", column(1, 1, 0, -1, 0), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
+        (["outputs", b"", b"", column(1, 1, 0, -1, 0), column(5), {4: [None, None, None]}], "an extra belongs to no row"),
         (
-            ["outputs", column(1, 1, 0, -1, 0), column(5), {0: [[b"", b"", b"", b""], None, None]}],
+            ["outputs", b"", b"", column(1, 1, 0, -1, 0), column(5), {0: [[b"", b"", b"", b""], None, None]}],
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
         (["submit", 1, "r", column(1), {"temprature": 1}, 0, ""], "submit: SamplingParams has no field 'temprature'"),

@@ -285,7 +285,7 @@ def test_prompt_logprobs_are_gathered_over_chunks_and_sent_once():
             logprobs={0: entry(9)} if is_sampled else {},
         )
         outputs = bench.scheduler.finish_step(plan, result)
-    assert outputs[0].prompt_logprobs == [None, *(entry(position) for position in range(1, 10))]
+    assert outputs.records[0].prompt_logprobs == [None, *(entry(position) for position in range(1, 10))]
     assert outputs[0].logprobs == [entry(9)]
     assert bench.step()[1]["a"].prompt_logprobs is None
 
