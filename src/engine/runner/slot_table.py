@@ -11,6 +11,9 @@ import numpy.typing as npt
 from ..core.step_plan import Int32, StepPlan
 from ..sampling.sampling_table import SamplingTable
 
+Int64 = npt.NDArray[np.int64]
+Slots = Int32 | Int64
+
 
 class SlotTable:
     def __init__(self, num_slots: int, max_model_len: int, block_size: int, sampling: SamplingTable) -> None:
@@ -41,15 +44,28 @@ class SlotTable:
 
     def _append_blocks(self, slots: Int32, block_ids: Int32) -> None:
         """A slot may get several blocks, which keep their order."""
-        order = np.argsort(slots, kind="stable")
-        slots, block_ids = slots[order], block_ids[order]
-        first = np.flatnonzero(np.r_[True, slots[1:] != slots[:-1]])
-        counts = np.diff(np.r_[first, len(slots)])
-        rank = np.arange(len(slots)) - np.repeat(first, counts)
-        self.block_ids[slots, self.num_blocks[slots] + rank] = block_ids
-        self.num_blocks[slots[first]] += counts
+        counts, rank = np.bincount(slots, minlength=len(self.num_blocks)), np.int64(0)
+        if counts.max() > 1:
+            order = np.argsort(slots, kind="stable")
+            slots, block_ids = slots[order], block_ids[order]
+            rank = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
+        self.block_ids.reshape(-1)[_flat(self.block_ids, slots, self.num_blocks[slots] + rank)] = block_ids
+        self.num_blocks += counts
 
-    def append(self, slots: Int32, token_ids: npt.NDArray[np.int32]) -> None:
+    def append(self, slots: Slots, token_ids: npt.NDArray[np.int32]) -> None:
         """One drawn token for each of these slots."""
-        self.token_ids[slots, self.num_tokens[slots]] = token_ids
-        self.num_tokens[slots] += 1
+        lengths = self.num_tokens[slots]
+        self.token_ids.reshape(-1)[_flat(self.token_ids, slots, lengths)] = token_ids
+        self.num_tokens[slots] = lengths + 1
+
+    def tokens_at(self, slots: Slots, positions: Int64) -> npt.NDArray[np.int32]:
+        return self.token_ids.reshape(-1).take(_flat(self.token_ids, slots, positions))
+
+    def blocks_at(self, slots: Slots, places: Int64) -> npt.NDArray[np.int32]:
+        """The blocks at these places of the slots' block tables."""
+        return self.block_ids.reshape(-1).take(_flat(self.block_ids, slots, places))
+
+
+def _flat(table: npt.NDArray[np.int32], slots: Slots, columns: Int64) -> Int64:
+    """Indices into the flattened table: numpy takes one column of indices five times as fast as two."""
+    return slots * np.int64(table.shape[1]) + columns

@@ -36,26 +36,26 @@ class LogitTokens:
 def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> StepInput:
     """The plan must have been applied to `slots`."""
     num_rows, max_query_len = plan.num_rows, int(plan.num_tokens.max())
-    context_lens = plan.num_computed + plan.num_tokens
+    context_lens, row_slots = plan.num_computed + plan.num_tokens, plan.slots.astype(np.int64)
     if max_query_len == 1:  # steady decode: rows are tokens
         query_start = np.arange(num_rows + 1, dtype=np.int32)
-        positions, token_slots = plan.num_computed.astype(np.int64), plan.slots
+        positions, token_slots = plan.num_computed.astype(np.int64), row_slots
     else:
         query_start = np.zeros(num_rows + 1, np.int32)
         np.cumsum(plan.num_tokens, out=query_start[1:])
         positions = np.arange(query_start[-1]) + np.repeat(plan.num_computed - query_start[:-1], plan.num_tokens)
-        token_slots = np.repeat(plan.slots, plan.num_tokens)
+        token_slots = np.repeat(row_slots, plan.num_tokens)
     block_size = slots.block_size
     block, offset = np.divmod(positions, block_size)
-    slot_mapping = slots.block_ids[token_slots, block] * np.int64(block_size) + offset
+    slot_mapping = slots.blocks_at(token_slots, block) * np.int64(block_size) + offset
     max_context_len = int(context_lens.max())
-    block_tables = slots.block_ids[plan.slots, : -(-max_context_len // block_size)]
+    block_tables = slots.block_ids[row_slots, : -(-max_context_len // block_size)]
 
     def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(values) if device.type == "cpu" else torch.from_numpy(values).to(device)
 
     return StepInput(
-        token_ids=tensor(slots.token_ids[token_slots, positions].astype(np.int64)),
+        token_ids=tensor(slots.tokens_at(token_slots, positions).astype(np.int64)),
         positions=tensor(positions),
         slot_mapping=tensor(slot_mapping),
         query_start=tensor(query_start),

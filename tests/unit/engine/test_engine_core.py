@@ -41,9 +41,9 @@ def test_a_step_that_fails_ends_its_requests_and_no_others():
     failed = engine.step()
     engine.add(request("late", [1, 2]))  # its prefix was cached, and is computed again: what the cache holds is unknown
     late = run(engine)["late"]
-    assert first[0].token_ids == continuation([1, 2], 1)
+    assert first.records[0].token_ids == continuation([1, 2], 1)
     assert [(output.request_id, output.finish_reason) for output in failed] == [("early", FinishReason.ERROR)]
-    assert failed[0].error == "the engine failed in a step of this request: out of memory"
+    assert failed.records[0].error == "the engine failed in a step of this request: out of memory"
     assert [token for output in late for token in output.token_ids] == continuation([1, 2], 6)
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
@@ -63,7 +63,7 @@ def test_three_failures_in_a_row_end_the_engine():
     engine = core(fail_all=True)
     for index in range(2):
         engine.add(request(str(index), [1]))
-        assert engine.step()[0].finish_reason is FinishReason.ERROR
+        assert engine.step().records[0].finish_reason is FinishReason.ERROR
     engine.add(request("third", [1]))
     with pytest.raises(RunnerUnusable, match="out of memory"):
         engine.step()
@@ -130,7 +130,7 @@ def test_a_step_that_fails_takes_the_one_planned_behind_it_along():
     failed = engine.step()
     engine.add(request("late", [1, 2]))
     late = run(engine)["late"]
-    assert first[0].token_ids == continuation([1, 2], 1)
+    assert first.records[0].token_ids == continuation([1, 2], 1)
     assert [(output.request_id, output.finish_reason) for output in failed] == [("early", FinishReason.ERROR)]
     assert [token for output in late for token in output.token_ids] == continuation([1, 2], 6)
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
@@ -152,7 +152,7 @@ def test_three_failures_in_a_row_end_an_engine_that_plans_ahead():
     engine = core(async_scheduling=True, fail_all=True)
     for index in range(2):
         engine.add(request(str(index), [1]))
-        assert engine.step()[0].finish_reason is FinishReason.ERROR
+        assert engine.step().records[0].finish_reason is FinishReason.ERROR
         assert not engine.has_work
     engine.add(request("third", [1]))
     with pytest.raises(RunnerUnusable, match="out of memory"):
