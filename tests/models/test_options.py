@@ -216,7 +216,7 @@ def test_the_queue_takes_so_many_requests_and_so_many_tokens(start: Start):
 def test_limits_of_prompts_computed_in_part_reach_the_scheduler(start: Start):
     def first_tokens(**scheduler: int) -> dict[str, int]:
         """The step in which each of two prompts of 40 tokens and one of 12 gets its first one; 24 tokens a step."""
-        core = start(scheduler={"max_num_batched_tokens": 24, **scheduler})
+        core = start(scheduler={"max_num_batched_tokens": 24, "max_prefill_share": 1.0, **scheduler})
         add(core, [3, *range(20, 59)], [4, *range(20, 59)], list(range(70, 82)))
         found: dict[str, int] = {}
         while core.has_work:

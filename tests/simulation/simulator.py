@@ -155,6 +155,7 @@ class Simulation:
         self._writers: deque[dict[int, Request]] = deque()  # block -> who writes it, per plan in flight
         self._skipped: Counter[Request] = Counter()
         self._partial: set[Request] = set()  # computed in part by the plans so far
+        self._answering: set[Request] = set()  # drawn from by the plans so far, since they took their slots
 
     def add(self, prompt: list[int], salt: int = 0, priority: int = 0, sampling: SamplingParams | None = None) -> str:
         """Returns the request's id, also when the queue was full."""
@@ -267,6 +268,7 @@ class Simulation:
         assert plan.num_batched_tokens <= settings.max_num_batched_tokens
         assert len(set(plan.slots.tolist())) == plan.num_rows
         rows = {request: row for row, request in enumerate(scheduler._in_flight[-1].requests)}
+        self._check_share(plan, rows)
         writes: dict[int, Request] = {}
         prefills = {request for request, row in rows.items() if plan.num_tokens[row] > 1} | self._partial
         may_hold_back = sum(map(self._is_long, prefills)) >= settings.max_long_partial_prefills
@@ -295,6 +297,17 @@ class Simulation:
                 assert is_held_back or last < self._rank(request), "a request was overtaken"
         if settings.scheduling_policy == "fcfs":
             self._check_skips(rows)
+
+    def _check_share(self, plan: StepPlan, rows: dict[Request, int]) -> None:
+        """Prompts take no more than their share beside answers: beside sequences that were drawn from before."""
+        self._answering = {request for request in self._answering if request.slot >= 0}
+        answers = self._answering & rows.keys()
+        if answers:
+            # the last token of a prompt may be computed as any single token is
+            pieces = [row for request, row in rows.items() if request not in answers]
+            pieces = [row for row in pieces if plan.num_tokens[row] > 1 or not plan.is_sampled[row]]
+            assert plan.num_tokens[pieces].sum() <= self.settings.max_prefill_tokens
+        self._answering |= {request for request, row in rows.items() if plan.is_sampled[row]}
 
     def _rank(self, request: Request) -> tuple[int, int]:
         return (request.priority if self.settings.scheduling_policy == "priority" else 0), request.arrival

@@ -34,6 +34,7 @@ def make_settings(random: Random, policy: str, prefix_caching: bool, chunked_pre
         max_model_len=max_model_len,
         enable_prefix_caching=prefix_caching,
         prefix_caching_hash_algo=random.choice(["sha256", "sha256_cbor", "blake2b"]),  # type: ignore[arg-type]
+        max_prefill_share=random.choice([1.0, 0.75, 0.1]),
         max_num_partial_prefills=random.choice([1, 2, 13]),
         max_long_partial_prefills=random.choice([1, 2, 13]),
         long_prefill_token_threshold=random.choice([0, 5, 20]),

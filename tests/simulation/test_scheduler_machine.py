@@ -29,10 +29,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         partial=st.integers(1, 3),
         long_partial=st.integers(1, 3),
         threshold=st.integers(0, 8),
+        share=st.sampled_from([1.0, 0.5, 0.01]),
     )
     def start(
         self, num_blocks, block_size, max_num_seqs, spare_tokens, chunked, caching, policy, depth, seed, partial,
-        long_partial, threshold
+        long_partial, threshold, share
     ):  # fmt: skip
         max_model_len = 16
         least = max_num_seqs if chunked else max_model_len
@@ -43,6 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=least + spare_tokens,
             max_model_len=max_model_len,
             enable_prefix_caching=caching,
+            max_prefill_share=share,
             max_num_partial_prefills=partial,
             max_long_partial_prefills=long_partial,
             long_prefill_token_threshold=threshold,

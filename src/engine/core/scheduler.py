@@ -611,13 +611,14 @@ class Scheduler:
             if request.slot == NO_SLOT:
                 continue
             num_read, num_full = len(request.token_ids), end // size
-            if num_read < end:
+            is_drawn = num_read < end  # else the block is of the prompt, and its tail may never have been filled
+            if is_drawn:
                 request.token_ids += tail[num_read % size :]
-            if keeps_names and request.num_published == len(request.block_hashes) == num_full - 1:
+            if is_drawn and keeps_names and request.num_published == len(request.block_hashes) == num_full - 1:
                 self._names.append(request.block_hashes, request.cache_root, data[index * width : (index + 1) * width])
                 self._cache.publish(request.block_hashes[-1], request.block_ids[num_full - 1])
                 request.num_published = num_full
-            else:  # a piece of a prompt, published when it was planned; or there are more blocks to name
+            else:
                 self._publish(request, end)
 
     def _fill_tail(self, request: Request) -> None:

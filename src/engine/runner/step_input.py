@@ -16,6 +16,7 @@ from ..layers.step_input import StepInput
 from .slot_table import SlotTable
 
 Int64 = npt.NDArray[np.int64]
+_NONE: Int64 = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,14 @@ def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> 
 
 
 def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
-    ends = np.cumsum(plan.num_tokens, dtype=np.int64)
     sampled_rows = np.flatnonzero(plan.is_sampled)
     wants_prompt = slots.sampling.num_prompt_logprobs[plan.slots] >= 0
-    if not wants_prompt.any():
-        none = np.empty(0, np.int64)
-        return LogitTokens(ends[sampled_rows] - 1, sampled_rows, none, none)
+    asks_none = not wants_prompt.any()
+    if asks_none and plan.num_tokens.max() == 1:
+        return LogitTokens(sampled_rows, sampled_rows, _NONE, _NONE)
+    ends = np.cumsum(plan.num_tokens, dtype=np.int64)
+    if asks_none:
+        return LogitTokens(ends[sampled_rows] - 1, sampled_rows, _NONE, _NONE)
     asking = np.flatnonzero(wants_prompt)
     # The token at position p speaks about position p + 1, as long as that is a prompt token.
     last = slots.num_prompt_tokens[plan.slots[asking]] - 1

@@ -69,6 +69,32 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `scheduler.enable_chunked_prefill: true`, or remove the limits",),
     ),
     Rule(
+        id="R244",
+        title="a share of the step needs prompts that can be cut",
+        fields=("scheduler.max_prefill_share", "scheduler.enable_chunked_prefill"),
+        severity="warning",
+        is_broken=lambda v: not v.enable_chunked_prefill and v.is_written("scheduler.max_prefill_share"),
+        message="without chunked prefill a prompt is computed in one step, so `scheduler.max_prefill_share` has no effect",
+        why="A prompt that is longer than its share could never run beside answers.",
+        fixes=("set `scheduler.enable_chunked_prefill: true`, or remove the share",),
+    ),
+    Rule(
+        id="R245",
+        title="prompts get at least a block per step",
+        fields=("scheduler.max_prefill_share", "scheduler.max_num_batched_tokens", "cache.block_size"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.is_written("scheduler.max_prefill_share")
+            and v.max_prefill_share * v.max_num_batched_tokens < v.block_size
+        ),
+        message=(
+            "`scheduler.max_prefill_share` {max_prefill_share} of {max_num_batched_tokens} tokens is less than a block "
+            "of {block_size}: while answers run, prompts hardly go on"
+        ),
+        why="A step that computes a handful of a prompt's tokens costs nearly as much as one that computes hundreds.",
+        fixes=("raise `scheduler.max_prefill_share` or `scheduler.max_num_batched_tokens`",),
+    ),
+    Rule(
         id="R114",
         title="long prompts in part are some of those in part",
         fields=("scheduler.max_long_partial_prefills", "scheduler.max_num_partial_prefills"),
@@ -174,6 +200,13 @@ STATED: tuple[StatedRule, ...] = (
         "decodes come first, prefill takes the rest",
         ("scheduler.enable_chunked_prefill", "scheduler.max_num_batched_tokens"),
         "The piece of a prompt is what running answers leave of max_num_batched_tokens.",
+    ),
+    StatedRule(
+        "R246",
+        "answers keep a part of each step",
+        ("scheduler.max_prefill_share", "scheduler.max_num_batched_tokens"),
+        "Prompts get at most this share of max_num_batched_tokens, and what answers leave, while there are answers "
+        "under way; without any they get the whole step. With max_prefill_share 1 only the answers' own tokens count.",
     ),
     StatedRule(
         "R113",

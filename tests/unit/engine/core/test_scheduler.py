@@ -682,3 +682,81 @@ def test_stats_count_what_happened():
     assert (stats.num_running, stats.num_waiting, stats.num_steps) == (2, 1, 1)
     assert (stats.prefix_queries, stats.prefix_hits) == (18, 8)
     assert (stats.num_blocks, stats.num_free_blocks) == (100, 96)
+
+
+# ---- the share of prompts
+
+
+@pytest.mark.effect("scheduler.max_prefill_share")
+def test_a_long_prompt_leaves_answers_their_share_of_the_step():
+    bench = Bench(max_num_batched_tokens=32, max_prefill_share=0.25)
+    bench.add("a", prompt(3))
+    bench.step()
+    bench.add("b", prompt(40, first=500))
+    pieces = [rows(bench.step()[0])[1][1] for _ in range(3)]
+    assert pieces == [8, 8, 8]
+
+
+@pytest.mark.effect("scheduler.max_prefill_share")
+def test_prompts_get_the_whole_step_while_no_answer_runs():
+    bench = Bench(max_num_batched_tokens=32, max_prefill_share=0.25)
+    bench.add("a", prompt(40))
+    assert rows(bench.step()[0]) == [(0, 32, False)]
+
+
+def test_the_smallest_share_is_one_token_per_step():
+    bench = Bench(max_num_batched_tokens=32, max_prefill_share=0.001)
+    bench.add("a", prompt(3))
+    bench.step()
+    bench.add("b", prompt(3, first=500))
+    assert [rows(bench.step()[0])[1] for _ in range(3)] == [(0, 1, False), (1, 1, False), (2, 1, True)]
+
+
+def test_a_prompt_that_must_be_computed_whole_is_not_held_to_the_share():
+    bench = Bench(max_num_batched_tokens=64, max_model_len=60, max_prefill_share=0.25, enable_chunked_prefill=False)
+    bench.add("a", prompt(3))
+    bench.step()
+    bench.add("b", prompt(40, first=500))
+    assert rows(bench.step()[0])[1] == (0, 40, True)
+
+
+# ---- columns
+
+
+def test_a_token_with_nothing_else_to_tell_is_in_the_columns():
+    bench = Bench()
+    for route, name in enumerate(["a", "b"], start=5):
+        request = EngineRequest(request_id=name, prompt_token_ids=prompt(3), sampling=SamplingParams(), route=route)
+        bench.scheduler.add(request)
+    plan = bench.schedule()
+    result = StepResult(token_ids=np.array([7, 8], np.int32))
+    first = bench.scheduler.finish_step(plan, result)
+    assert [record.request_id for record in first.records] == ["a", "b"]  # with what the prefix cache had of them
+    second = bench.scheduler.finish_step(bench.schedule(), result)
+    assert (second.records, second.token_ids.tolist(), second.routes.tolist()) == ([], [7, 8], [5, 6])
+    assert [(output.request_id, output.token_ids) for output in second] == [("a", [7]), ("b", [8])]
+    third = bench.scheduler.finish_step(bench.schedule(), StepResult(token_ids=np.array([EOS, 9], np.int32)))
+    assert [(record.request_id, record.finish_reason) for record in third.records] == [("a", FinishReason.STOP)]
+    assert third.routes.tolist() == [6]
+
+
+def test_a_stop_token_of_one_request_does_not_end_another():
+    bench = Bench()
+    bench.add("a", prompt(3), stop_token_ids=[30])
+    bench.add("b", prompt(3, first=500))
+    bench.step()
+    outputs = bench.step(token=30)[1]
+    assert outputs["a"].finish_reason is FinishReason.STOP
+    assert outputs["a"].stop_reason == 30
+    assert outputs["b"].finish_reason is None
+
+
+def test_a_prompt_whose_last_token_is_computed_alone_is_published_under_its_own_name():
+    """Its block was once named by what the slot's last owner had drawn."""
+    bench = Bench(max_num_batched_tokens=3, max_num_seqs=1)
+    bench.add("before", prompt(3, first=500), max_tokens=6)
+    bench.run()
+    bench.add("a", prompt(8), max_tokens=1)
+    assert [rows(bench.step()[0])[0][1] for _ in range(4)] == [3, 1, 3, 1]
+    bench.add("b", prompt(9), max_tokens=1)
+    assert bench.run()["b"][0].num_cached_tokens == 8

@@ -1,5 +1,7 @@
+import numpy as np
+
 from stoker.engine.api import FinishReason, SamplingParams
-from stoker.engine.core.stop import StopRule
+from stoker.engine.core.stop import StopRule, WatchedIds
 
 EOS = 2
 
@@ -51,3 +53,20 @@ def test_no_stop_token_ends_it_before_min_tokens():
 
 def test_max_tokens_ends_it_whatever_min_tokens_says():
     assert rule(min_tokens=5, max_tokens=2).check(EOS, 12) == (FinishReason.LENGTH, None)
+
+
+def test_ids_are_watched_as_long_as_a_sequence_has_them():
+    watched = WatchedIds([2])
+    watched.watch({5, 7})
+    watched.watch({5})
+    drawn = np.array([2, 5, 6, 7], np.int32)
+    assert watched.seen_in(drawn).tolist() == [True, True, False, True]
+    watched.forget({5, 7})
+    assert watched.seen_in(drawn).tolist() == [True, True, False, False]
+    watched.forget({5})
+    assert watched.seen_in(drawn).tolist() == [True, False, False, False]
+
+
+def test_many_ids_are_watched_as_a_few_are():
+    watched = WatchedIds(range(0, 1000, 10))
+    assert watched.seen_in(np.array([0, 5, 990, 991], np.int32)).tolist() == [True, False, True, False]

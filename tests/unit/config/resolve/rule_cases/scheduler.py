@@ -33,6 +33,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--long-prefill-token-threshold 513"],
         ["--long-prefill-token-threshold 512", "--long-prefill-token-threshold 0", ""],
     ),
+    "R244": (
+        ["--no-enable-chunked-prefill --max-prefill-share 0.5"],
+        ["--no-enable-chunked-prefill", "--max-prefill-share 0.5"],
+    ),
+    "R245": (
+        ["--max-prefill-share 0.01 --max-num-batched-tokens 512", "--max-prefill-share 0.001"],
+        ["--max-prefill-share 0.5 --max-num-batched-tokens 512", "--max-prefill-share 1"],
+    ),
     "R241": (
         ["--scheduler-cls mine", "--scheduler-cls mine/sched.py", "--scheduler-cls a.b:c:d"],
         ["--scheduler-cls my.sched:Mine", "--scheduler-cls my.sched.Mine", "--scheduler-cls auto"],
