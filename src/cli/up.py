@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -92,6 +93,9 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
         ready = summary(resolved, info, measured, text[1], port, view.seconds)
 
         def on_listening() -> None:
+            # what was made so far lives as long as the process: the collector need not walk it while tokens stream
+            gc.collect()
+            gc.freeze()
             say(ready)
             tell_ready()
 

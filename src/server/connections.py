@@ -71,6 +71,8 @@ class Connections:
         connection = _Connection(self._app, asyncio.get_running_loop(), self._config, self._context, {}, reader, writer)
         connection.send_stall_timeout = self._send_stall_timeout
         connection.peer = _peer(writer)
+        # A client that does not keep up is waited for as soon as the kernel is full, and gets several tokens in one event.
+        writer.transport.set_write_buffer_limits(high=0)
         logger.debug("connection of %s opened", connection.peer)
         try:
             await _run(connection)
@@ -202,6 +204,12 @@ class _Connection(TCPServer):
             return
         if isinstance(event, RawData):
             logger.log(TRACE, "%d bytes to %s", len(event.data), self.peer)
+            transport = self.writer.transport
+            if not self.send_lock.locked() and not transport.is_closing():
+                self.writer.write(event.data)
+                if not transport.get_write_buffer_size():
+                    return  # the kernel has it all: nothing to wait for, and most of what is sent goes this way
+                event = RawData(data=b"")  # written already; what is left is to wait
         try:
             async with asyncio.timeout(self.send_stall_timeout):
                 await super().protocol_send(event)

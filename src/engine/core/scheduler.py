@@ -116,7 +116,7 @@ class Scheduler:
         self._route = np.zeros(seqs, np.int64)
         self._known = np.zeros(seqs, np.int32)  # tokens read back, prompt included
         self._tail = np.zeros((seqs, settings.block_size), np.int32)  # the last of these; a place is position % size
-        self._has_news = np.zeros(seqs, np.bool_)  # the next token comes with more than itself
+        self._news_at = np.zeros(seqs, np.int32)  # from this length on a token comes with more than itself
         # The running sequences, in the order of admission. Replaced, never changed in place: steps in flight keep them.
         self._running: list[Request] = []
         self._running_slots = _EMPTY
@@ -473,7 +473,7 @@ class Scheduler:
         self._max_length[slot] = request.stop.max_length
         self._serial[slot] = request.arrival
         self._route[slot] = request.route
-        self._has_news[slot] = True
+        self._news_at[slot] = 0  # its next token tells what it had from the cache
         self._fill_tail(request)
         self._take_hits(request, hits)
 
@@ -652,16 +652,15 @@ class Scheduler:
                 records.append(self._last_output(flight.requests[row], error))
         slots = plan.slots.astype(np.int64)
         has_slot = self._serial[slots] == flight.serials
-        if not has_slot.all():
+        is_drawn = plan.is_sampled & has_slot
+        if is_drawn.all():
+            rows, token_ids = np.arange(plan.num_rows), result.token_ids
+        else:
             for row in np.flatnonzero(plan.is_sampled & ~has_slot).tolist():
                 request = flight.requests[row]
                 if request.finish_reason is None:  # preempted meanwhile; else drawn for a sequence that has ended
                     request.token_ids.append(int(result.token_ids[row]))
                     records.append(self._output(request, len(request.token_ids), row, result))
-        is_drawn = plan.is_sampled & has_slot
-        if is_drawn.all():
-            rows, token_ids = np.arange(plan.num_rows), result.token_ids
-        else:
             rows = np.flatnonzero(is_drawn)
             slots, token_ids = slots[rows], result.token_ids[rows]
         lengths = self._known[slots]
@@ -669,11 +668,11 @@ class Scheduler:
         self._tail.reshape(-1)[slots * size + lengths % size] = token_ids  # one index is five times as fast as two
         lengths += 1
         self._known[slots] = lengths
-        has_more = self._has_news[slots] | (lengths >= self._max_length[slots]) | self._watched.seen_in(token_ids)
+        has_more = (lengths >= self._news_at[slots]) | self._watched.seen_in(token_ids)
         if result.logprobs:
             has_more |= np.isin(rows, list(result.logprobs))
         if has_more.any():
-            self._has_news[slots] = False
+            self._news_at[slots] = self._max_length[slots]
             for row, length in zip(rows[has_more].tolist(), lengths[has_more].tolist(), strict=True):
                 records.append(self._output(flight.requests[row], length, row, result))
             if has_more.all():

@@ -72,8 +72,8 @@ class WatchedIds:
         """For each of them, whether it is watched."""
         if len(self._ids) > _FEW_IDS:
             return np.isin(token_ids, self._ids)
-        seen = np.zeros(len(token_ids), np.bool_)
-        for token_id in self._ids:
+        seen: Bool = token_ids == (self._ids[0] if len(self._ids) else -1)
+        for token_id in self._ids[1:]:
             seen |= token_ids == token_id
         return seen
 
