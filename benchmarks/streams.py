@@ -30,7 +30,9 @@ from stoker.server.serve import Shutdown
 
 NUM_STEPS = 200
 BODY = b'{"model":"m","messages":[{"role":"user","content":"Hello"}],"stream":true}'
-REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+REQUEST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+)
 
 
 class FedClient(StreamingClient):
@@ -101,7 +103,7 @@ async def measure(resolved: Resolved, folder: Path, num_rows: int, profile: cPro
     await listening.wait()
     readers = multiprocessing.get_context("spawn").Process(target=read_all, args=(path, num_rows))
     readers.start()
-    while len(client.handles) < num_rows:
+    while len(client.handles) < num_rows:  # noqa: ASYNC110 (requests arrive by themselves)
         await asyncio.sleep(0.01)
     token_ids = iter(range(100, 100 + 2 * NUM_STEPS))
 
@@ -129,7 +131,9 @@ async def measure(resolved: Resolved, folder: Path, num_rows: int, profile: cPro
 
 
 def main() -> None:
-    deployment = load_deployment([], arguments={"model": "builtin:tiny", "served_model_name": "m", "disable_uvicorn_access_log": True})
+    deployment = load_deployment(
+        [], arguments={"model": "builtin:tiny", "served_model_name": "m", "disable_uvicorn_access_log": True}
+    )
     resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
     profile = cProfile.Profile() if "--profile" in sys.argv else None
     rows = [int(argument) for argument in sys.argv[1:] if argument != "--profile"] or [1, 32, 128, 256]

@@ -71,7 +71,7 @@ class Connections:
         connection = _Connection(self._app, asyncio.get_running_loop(), self._config, self._context, {}, reader, writer)
         connection.send_stall_timeout = self._send_stall_timeout
         connection.peer = _peer(writer)
-        # A client that does not keep up is waited for as soon as the kernel is full, and gets several tokens in one event.
+        # Wait for a client as soon as the kernel is full: its next event then holds all tokens that came meanwhile.
         writer.transport.set_write_buffer_limits(high=0)
         logger.debug("connection of %s opened", connection.peer)
         try:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,20 @@ def test_the_queue_takes_so_many_requests_and_so_many_tokens(start: Start):
     assert num_taken() == 9
     assert num_taken(max_queued_requests=3) == 4  # one of them has a slot
     assert num_taken(max_queued_tokens=40) == 2
+
+
+@pytest.mark.effect("scheduler.max_prefill_share")
+def test_the_share_of_prompts_reaches_the_scheduler(start: Start):
+    def steps_to_first_token(share: float) -> int:
+        """Of a prompt of 40 tokens that comes while another is answered; 24 tokens a step."""
+        core = start(scheduler={"max_num_batched_tokens": 24, "max_prefill_share": share})
+        core.add(EngineRequest(request_id="answer", prompt_token_ids=PROMPT, sampling=replace(GREEDY, max_tokens=20)))
+        core.step()
+        add(core, [3, *range(20, 59)])
+        return next(step for step in range(1, 20) if "0" in {output.request_id for output in core.step()})
+
+    assert steps_to_first_token(1.0) == 3  # 16 tokens in whole blocks, 16, 8
+    assert steps_to_first_token(0.34) == 5  # 8 tokens a step
 
 
 @pytest.mark.effect(

@@ -44,7 +44,8 @@ class SlotTable:
 
     def _append_blocks(self, slots: Int32, block_ids: Int32) -> None:
         """A slot may get several blocks, which keep their order."""
-        counts, rank = np.bincount(slots, minlength=len(self.num_blocks)), np.int64(0)
+        counts = np.bincount(slots, minlength=len(self.num_blocks))
+        rank: Int64 | int = 0
         if counts.max() > 1:
             order = np.argsort(slots, kind="stable")
             slots, block_ids = slots[order], block_ids[order]

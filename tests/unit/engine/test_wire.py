@@ -152,6 +152,9 @@ def test_a_damaged_message_is_refused_or_is_a_message(valid: bytes, data: st.Dat
         wire.decode(bytes(damaged))
 
 
+NO_TOKENS = (b"", b"")  # no handles and no tokens of them
+
+
 def column(*numbers: int) -> bytes:
     return b"".join(number.to_bytes(4, "little", signed=True) for number in numbers)
 
@@ -168,13 +171,22 @@ def column(*numbers: int) -> bytes:
         (["abort", b"abc"], "abort: handles is not a column of 4-byte numbers"),
         (["outputs", column(1, 2), column(3), b"", b"", {}], "outputs: 1 plain tokens for 2 handles"),
         (["outputs", b"abc", b"", b"", b"", {}], "outputs: handles is not a column of 4-byte numbers"),
-        (["outputs", b"", b"", column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
-        (["outputs", b"", b"", column(1, -1, 0, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
-        (["outputs", b"", b"", column(1, 1, 9, -1, 0), column(5), {}], "outputs: a count or a finish code is out of range"),
-        (["outputs", b"", b"", column(1, 1, 0, -1, 0), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
-        (["outputs", b"", b"", column(1, 1, 0, -1, 0), column(5), {4: [None, None, None]}], "an extra belongs to no row"),
+        (["outputs", *NO_TOKENS, column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
         (
-            ["outputs", b"", b"", column(1, 1, 0, -1, 0), column(5), {0: [[b"", b"", b"", b""], None, None]}],
+            ["outputs", *NO_TOKENS, column(1, -1, 0, -1, 0), column(5), {}],
+            "outputs: a count or a finish code is out of range",
+        ),
+        (
+            ["outputs", *NO_TOKENS, column(1, 1, 9, -1, 0), column(5), {}],
+            "outputs: a count or a finish code is out of range",
+        ),
+        (["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
+        (
+            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0), column(5), {4: [None, None, None]}],
+            "an extra belongs to no row",
+        ),
+        (
+            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0), column(5), {0: [[b"", b"", b"", b""], None, None]}],
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
         (["submit", 1, "r", column(1), {"temprature": 1}, 0, ""], "submit: SamplingParams has no field 'temprature'"),

@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
         fields=("scheduler.max_prefill_share", "scheduler.enable_chunked_prefill"),
         severity="warning",
         is_broken=lambda v: not v.enable_chunked_prefill and v.is_written("scheduler.max_prefill_share"),
-        message="without chunked prefill a prompt is computed in one step, so `scheduler.max_prefill_share` has no effect",
+        message="without chunked prefill no prompt is cut, so `scheduler.max_prefill_share` has no effect",
         why="A prompt that is longer than its share could never run beside answers.",
         fixes=("set `scheduler.enable_chunked_prefill: true`, or remove the share",),
     ),
