@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .quantised import shown
+
 VARIABLE = "STOKER_CPU_FEATURES"
 COMPILERS = ("c++", "g++", "clang++")
 STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling")
@@ -142,10 +144,13 @@ def takes_heads(head_dim: int) -> bool:
     return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
 
 
-def stage_table(chosen: str, dtype: str, head_dim: int, kv_dtype: str) -> dict[str, str]:
+def stage_table(
+    chosen: str, dtype: str, head_dim: int, kv_dtype: str, quantization: str | None = None
+) -> dict[str, str]:
     """What each stage runs and why, once the C++ library is there.
 
     chosen: what is said of a stage that the library takes.
+    quantization: scheme of the linear layers' weights.
     Raises NoKernels for a dtype that the library does not have.
     """
     if dtype not in KERNEL_DTYPES:
@@ -157,13 +162,28 @@ def stage_table(chosen: str, dtype: str, head_dim: int, kv_dtype: str) -> dict[s
         )
     if kv_dtype != dtype:
         table["rope_and_store"] = table["paged_attention"] = f"torch: keys and values in {kv_dtype} beside {dtype}"
-    if dtype != "bfloat16":
+    if quantization is not None:
+        table["linear"] += f"; {shown(quantization)}"
+    elif dtype != "bfloat16":
         table["linear"] = f"torch: its product of {dtype} matrices"
     return table
 
 
+def torch_table(reason: str, quantization: str | None = None) -> dict[str, str]:
+    """What each stage runs where the library is not there."""
+    table = dict.fromkeys(STAGES, f"torch: {reason}")
+    if quantization is not None:
+        table["linear"] += f"; {shown(quantization)}, widened again for every product: slow"
+    return table
+
+
 def planned_kernels(
-    dtype: str, head_dim: int, kv_dtype: str | None = None, *, is_eager: bool = False
+    dtype: str,
+    head_dim: int,
+    kv_dtype: str | None = None,
+    *,
+    is_eager: bool = False,
+    quantization: str | None = None,
 ) -> dict[str, str]:
     """The table that a start on this machine will print, as far as it is known before the library is built.
 
@@ -174,6 +194,6 @@ def planned_kernels(
             raise NoKernels(EAGER)
         level, reason = choose_level(wanted_level(), this_cpu())
         find_compiler()
-        return stage_table(f"c++ {level.name}: {reason}", dtype, head_dim, kv_dtype or dtype)
+        return stage_table(f"c++ {level.name}: {reason}", dtype, head_dim, kv_dtype or dtype, quantization)
     except (NoKernels, ValueError) as error:
-        return dict.fromkeys(STAGES, f"torch: {error}")
+        return torch_table(str(error), quantization)

@@ -12,12 +12,12 @@ import torch
 
 from ...config.cpu_features import (
     EAGER,
-    STAGES,
     NoKernels,
     choose_level,
     stage_table,
     takes_heads,
     this_cpu,
+    torch_table,
     wanted_level,
 )
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
@@ -28,12 +28,15 @@ from .linear import (
     Embed,
     Linear,
     PackLinear,
+    QuantiseLinear,
     embed_cpu,
     embed_reference,
     linear_cpu,
     linear_reference,
     pack_linear_cpu,
     pack_linear_reference,
+    quantise_linear_cpu,
+    quantise_linear_reference,
 )
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
@@ -48,6 +51,7 @@ class KernelSet:
 
     add_rms_norm: AddRmsNorm = add_rms_norm_reference
     pack_linear: PackLinear = pack_linear_reference
+    quantise_linear: QuantiseLinear = quantise_linear_reference
     linear: Linear = linear_reference
     embed: Embed = embed_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
@@ -69,6 +73,7 @@ def select_kernels(
     *,
     kv_dtype: torch.dtype | None = None,
     is_eager: bool = False,
+    quantization: str | None = None,
 ) -> KernelSet:
     """Chooses an implementation for every op. On a CPU this builds the C++ library if no cache holds it.
 
@@ -79,6 +84,7 @@ def select_kernels(
         features: `auto`, a level of config/cpu_features.py, or `torch`; None for what STOKER_CPU_FEATURES says.
         kv_dtype: of keys and values; None for `dtype`.
         is_eager: torch's operations alone, whatever there is.
+        quantization: `model.quantization`; the set has the kernels of every scheme, the table tells of this one.
     Returns:
         The set; its table names the choice and the reason for every stage.
 
@@ -86,7 +92,7 @@ def select_kernels(
     """
     device = torch.device(device)
     if device.type != "cpu":
-        return KernelSet(table=dict.fromkeys(STAGES, f"torch: the only kernels for {device.type}"))
+        return KernelSet(table=torch_table(f"the only kernels for {device.type}", quantization))
     kv_dtype = kv_dtype or dtype
     try:
         if is_eager:
@@ -95,14 +101,19 @@ def select_kernels(
         stage_table("", _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
         library = load_library(level)
     except NoKernels as error:
-        return KernelSet(table=dict.fromkeys(STAGES, f"torch: {error}"))
+        return KernelSet(table=torch_table(str(error), quantization))
     if library.build_seconds is not None:
         reason += f", built in {library.build_seconds:.1f} s"
-    return cpu_kernels(library, dtype, head_dim, kv_dtype, f"c++ {level.name}: {reason}")
+    return cpu_kernels(library, dtype, head_dim, kv_dtype, f"c++ {level.name}: {reason}", quantization)
 
 
 def cpu_kernels(
-    library: CpuLibrary, dtype: torch.dtype, head_dim: int, kv_dtype: torch.dtype, chosen: str
+    library: CpuLibrary,
+    dtype: torch.dtype,
+    head_dim: int,
+    kv_dtype: torch.dtype,
+    chosen: str,
+    quantization: str | None = None,
 ) -> KernelSet:
     """The library's ops, and torch's where it has none for these shapes. chosen: what the table says of the library."""
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
@@ -111,6 +122,7 @@ def cpu_kernels(
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
         pack_linear=pack_linear_cpu(library),
+        quantise_linear=quantise_linear_cpu(library),
         linear=linear_cpu(library),
         embed=embed_cpu(library),
         rope_and_store=rope,
@@ -121,7 +133,7 @@ def cpu_kernels(
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         set_num_threads=_set_num_threads(library),
-        table=stage_table(chosen, _name(dtype), head_dim, _name(kv_dtype)),
+        table=stage_table(chosen, _name(dtype), head_dim, _name(kv_dtype), quantization),
     )
 
 

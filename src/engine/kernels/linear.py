@@ -8,44 +8,63 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from ...config.quantised import CODES_DEEP, GROUP, PANEL_WIDTH
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
+from .quantised import quantise_reference, quantised_linear_reference, quantised_rows_reference
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
     """A weight in a kernel's own order. Only the KernelSet that packed it can read it."""
 
-    weight: torch.Tensor  # [out_features, in_features], or the kernel's order of the same numbers
+    weight: torch.Tensor  # [out_features, in_features], or the kernel's order of the same numbers, or codes
     bias: torch.Tensor | None  # [out_features]
     out_features: int
     in_features: int
-    is_packed: bool  # False: `weight` is in checkpoint order and torch computes it
+    is_packed: bool  # False: torch computes it; `weight` is in checkpoint order unless it is quantised
+    dtype: torch.dtype  # of the numbers, before they were quantised
+    scales: torch.Tensor | None = None  # of codes, in the order of quantised.py; None: `weight` holds the numbers
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (self.weight, self.bias, self.scales) if tensor is not None)
 
 
 PackLinear = Callable[[torch.Tensor, torch.Tensor | None], PackedLinear]
+QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 
 
 def pack_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
     """weight: [out_features, in_features], kept as it is; bias: [out_features] or None."""
-    return PackedLinear(weight, bias, weight.shape[0], weight.shape[1], is_packed=False)
+    return PackedLinear(weight, bias, *weight.shape, is_packed=False, dtype=weight.dtype)
+
+
+def quantise_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
+    """weight: [out_features, in_features] in any float type; scheme: int8 or int4, as config/quantised.py tells."""
+    codes, scales = quantise_reference(weight, scheme)
+    return PackedLinear(codes, bias, *weight.shape, is_packed=False, dtype=weight.dtype, scales=scales)
 
 
 def linear_reference(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """x: [T, in_features]. Returns x @ weight.T + bias, [T, out_features] in x's dtype."""
+    if packed.scales is not None:
+        return quantised_linear_reference(x, packed.weight, packed.scales, packed.bias, packed.out_features)
     return F.linear(x, packed.weight, packed.bias)
 
 
 def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """Rows of the weight, so that an embedding tied to the output layer is stored once.
 
-    token_ids: [T] int64. Returns [T, in_features].
+    token_ids: [T] int64. Returns [T, in_features], in the dtype of the numbers.
     """
+    if packed.scales is not None:
+        return quantised_rows_reference(token_ids, packed.weight, packed.scales, packed.dtype)
     return F.embedding(token_ids, packed.weight)
 
 
-PANEL_WIDTH, DEPTH_STEP = 16, 32  # cpu/panels.h: outputs of a panel; a tile's depth
+DEPTH_STEP = 32  # a tile's depth, cpu/panels.h
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
@@ -63,13 +82,50 @@ def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
         pack(pointer(weight, torch.bfloat16), panels.data_ptr(), out_features, in_features)
         if bias is not None:
             bias = bias.to(torch.bfloat16).contiguous()
-        return PackedLinear(panels, bias, out_features, in_features, is_packed=True)
+        return PackedLinear(panels, bias, out_features, in_features, is_packed=True, dtype=weight.dtype)
 
     return pack_linear
 
 
+def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
+    """Quantises into panels. Weights whose width is no multiple of 32 stay torch's."""
+    arguments = [POINTER] * 3 + [INT64] * 2
+    calls = {
+        (scheme, dtype): library.op(f"quantise_{scheme}", dtype, arguments)
+        for scheme in ("int8", "int4")
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
+
+    def quantise_linear(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
+        out_features, in_features = weight.shape
+        if in_features % DEPTH_STEP or (scheme, weight.dtype) not in calls:
+            return quantise_linear_reference(weight, bias, scheme)
+        weight = weight.contiguous()
+        panels = -(-out_features // PANEL_WIDTH)
+        if scheme == "int8":
+            codes = torch.empty(panels, in_features, PANEL_WIDTH, dtype=torch.int8)
+            scales = torch.empty(panels, PANEL_WIDTH)
+        else:
+            codes = torch.empty(panels, in_features // CODES_DEEP, PANEL_WIDTH, dtype=torch.int32)
+            scales = torch.empty(panels, -(-in_features // GROUP), PANEL_WIDTH, dtype=torch.bfloat16)
+        advise_huge_pages(codes.data_ptr(), codes.nbytes)
+        source = pointer(weight, weight.dtype)
+        calls[scheme, weight.dtype](source, codes.data_ptr(), scales.data_ptr(), out_features, in_features)
+        if bias is not None:
+            bias = bias.contiguous()
+        return PackedLinear(codes, bias, out_features, in_features, is_packed=True, dtype=weight.dtype, scales=scales)
+
+    return quantise_linear
+
+
 def linear_cpu(library: CpuLibrary) -> Linear:
-    call = library.op("linear", torch.bfloat16, [POINTER] * 4 + [INT64] * 3)
+    plain = library.op("linear", torch.bfloat16, [POINTER] * 4 + [INT64] * 3)
+    quantised = {
+        (codes, dtype): library.op(f"linear_{scheme}", dtype, [POINTER] * 5 + [INT64] * 3)
+        for scheme, codes in (("int8", torch.int8), ("int4", torch.int32))
+        for dtype in (torch.float32, torch.bfloat16)
+    }
 
     def linear(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
@@ -77,36 +133,43 @@ def linear_cpu(library: CpuLibrary) -> Linear:
         rows, depth = x.shape
         if depth != packed.in_features:
             raise ValueError(f"x is {tuple(x.shape)}, the layer takes {packed.in_features} numbers a row")
+        dtype = packed.dtype
         out = x.new_empty(rows, packed.out_features)
-        call(
-            pointer(x, torch.bfloat16),
+        arguments = [
+            pointer(x, dtype),
             packed.weight.data_ptr(),
-            None if packed.bias is None else packed.bias.data_ptr(),
+            *(() if packed.scales is None else (packed.scales.data_ptr(),)),
+            None if packed.bias is None else pointer(packed.bias, dtype),
             out.data_ptr(),
             rows,
             packed.out_features,
             depth,
-        )
+        ]
+        call = plain if packed.scales is None else quantised[packed.weight.dtype, dtype]
+        call(*arguments)
         return out
 
     return linear
 
 
 def embed_cpu(library: CpuLibrary) -> Embed:
-    call = library.function("unpack_rows_bfloat16", [POINTER] * 3 + [INT64] * 3, INT)
+    plain = library.function("unpack_rows_bfloat16", [POINTER] * 3 + [INT64] * 3, INT)
+    quantised = {
+        dtype: library.function(f"unpack_rows_int8_{name}", [POINTER] * 4 + [INT64] * 3, INT)
+        for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16"))
+    }
 
     def embed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
             return embed_reference(token_ids, packed)
-        out = packed.weight.new_empty(token_ids.shape[0], packed.in_features)
-        failed = call(
-            packed.weight.data_ptr(),
-            pointer(token_ids, torch.int64),
-            out.data_ptr(),
-            token_ids.shape[0],
-            packed.out_features,
-            packed.in_features,
-        )
+        sizes = (token_ids.shape[0], packed.out_features, packed.in_features)
+        ids = pointer(token_ids, torch.int64)
+        out = torch.empty(token_ids.shape[0], packed.in_features, dtype=packed.dtype)
+        if packed.scales is None:
+            failed = plain(packed.weight.data_ptr(), ids, out.data_ptr(), *sizes)
+        else:
+            codes, scales = pointer(packed.weight, torch.int8), packed.scales.data_ptr()
+            failed = quantised[packed.dtype](codes, scales, ids, out.data_ptr(), *sizes)
         if failed:
             raise IndexError(f"a token id is not in [0, {packed.out_features})")
         return out

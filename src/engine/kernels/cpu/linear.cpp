@@ -1,165 +1,39 @@
 // Linear layers over bfloat16 weights in panels: y = x W^T + bias. x and y are bfloat16, sums are float32.
-//
-// Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves
-// both: x is cut into chunks that stay in the second-level cache, each pair of panels is read from memory once per
-// chunk, and from the cache for every block of rows after the first.
 
-#include <algorithm>
-
+#include "linear.h"
 #include "packing.h"
-#include "panels.h"
-#include "parallel.h"
-#include "scratch.h"
-#include "tiles.h"
-
-namespace {
-
-// Numbers of x in a chunk, of 2 MiB of second-level cache: a quarter, widened to float32 half. Tiles multiply so fast
-// that reading the weights again for every chunk counts, so their chunks are larger.
-#if defined(TILES)
-constexpr int64_t kChunkNumbers = 512 * 1024;
-#else
-constexpr int64_t kChunkNumbers = 256 * 1024;
-#endif
-constexpr int64_t kAhead = 2048;  // numbers of a panel fetched ahead: 4 KiB
-
-struct Layer {
-    const BFloat16* panels;
-    const BFloat16* bias;  // [width] or null
-    int64_t width, depth;
-
-    int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
-    int64_t panel_size() const { return depth * kPanelWidth; }
-};
-
-// Rounds one panel's sums of one row into y, which may have fewer columns left than a panel.
-ALWAYS_INLINE void finish(const Floats* sums, const Layer& layer, int64_t column, BFloat16* y) {
-    for (int v = 0; v < kVectors; v++, column += kWidth) {
-        const int64_t count = std::min<int64_t>(kWidth, layer.width - column);
-        if (count <= 0) return;
-        const Floats bias = layer.bias ? load_up_to(layer.bias + column, count) : Floats{};
-        store_up_to(y + column, sums[v] + bias, count);
-    }
-}
-
-template <int Rows, int Panels, class A>
-void multiply_block(const Layer& layer, const A* x, int64_t panel, int64_t ahead, BFloat16* y) {
-    Sums<Rows, Panels> sums;
-    multiply<Rows, Panels>(x, layer.depth, layer.panels + panel * layer.panel_size(), layer.panel_size(), layer.depth,
-                           ahead, sums);
-    for (int row = 0; row < Rows; row++) {
-        for (int p = 0; p < Panels; p++) {
-            finish(&sums.at[row][p * kVectors], layer, (panel + p) * kPanelWidth, y + row * layer.width);
-        }
-    }
-}
-
-template <int Panels, class A>
-void multiply_rows(const Layer& layer, const A* x, int64_t rows, int64_t panel, BFloat16* y) {
-    for_each_row_block(rows, [&](int64_t first, auto count) {
-        // Later blocks find the panels in the cache.
-        multiply_block<count(), Panels>(layer, x + first * layer.depth, panel, first ? 0 : kAhead,
-                                        y + first * layer.width);
-    });
-}
-
-template <class A>
-void multiply_panels(const Layer& layer, const A* x, int64_t rows, int64_t begin, int64_t end, BFloat16* y) {
-    int64_t panel = begin;
-    for (; panel + kMaxPanels <= end; panel += kMaxPanels) multiply_rows<kMaxPanels>(layer, x, rows, panel, y);
-    for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, panel, y);
-}
-
-void multiply_panels_by_vectors(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
-                                BFloat16* y) {
-#if defined(STOKER_PAIR_PRODUCTS)
-    multiply_panels(layer, x, rows, begin, end, y);
-#else
-    static thread_local Scratch scratch;
-    float* wide = scratch.numbers<float>(rows * layer.depth);
-    for_each_vector(rows * layer.depth, [&](int64_t i, int64_t count) {
-        store_up_to(wide + i, load_up_to(x + i, count), count);
-    });
-    multiply_panels(layer, wide, rows, begin, end, y);
-#endif
-}
-
-#if defined(TILES)
-// Up to this many rows the tiles would stand mostly empty, and vectors keep up with memory.
-constexpr int64_t kMaxVectorRows = 4;
-// Depth of the part of two panels that every block of rows meets before the next part: 32 KiB, so that it stays in the
-// first-level cache and the second level has only x to deliver.
-constexpr int64_t kPartDepth = 512;
-
-void multiply_panels_by_tiles(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
-                              BFloat16* y) {
-    constexpr int64_t block = 2 * kTileRows, columns = 2 * kPanelWidth;
-    static thread_local Scratch scratch;
-    float* sums = scratch.numbers<float>((rows + block) * columns);
-    const int64_t part = rows <= block ? layer.depth : kPartDepth;
-    TileRegisters tiles;
-    int64_t panel = begin;
-    for (; panel + 2 <= end; panel += 2) {
-        for (int64_t k = 0; k < layer.depth; k += part) {
-            const BFloat16* weights = layer.panels + panel * layer.panel_size() + k * kPanelWidth;
-            for (int64_t row = 0; row < rows; row += block) {
-                const int upper = int(std::min<int64_t>(kTileRows, rows - row));
-                const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
-                tiles.configure(upper, lower);
-                multiply_tiles(x + row * layer.depth + k, layer.depth, weights, layer.panel_size(),
-                               std::min(part, layer.depth - k), row ? 0 : kAhead, lower > 0, k > 0,
-                               sums + row * columns, columns);
-            }
-        }
-        for (int64_t row = 0; row < rows; row++) {
-            for (int64_t column = 0; column < columns; column += kPanelWidth) {
-                Floats finished[kVectors];
-                memcpy(finished, sums + row * columns + column, sizeof finished);
-                finish(finished, layer, panel * kPanelWidth + column, y + row * layer.width);
-            }
-        }
-    }
-    if (panel < end) multiply_panels_by_vectors(layer, x, rows, panel, end, y);
-}
-#endif
-
-// One chunk of x by the panels [begin, end).
-void multiply_chunk(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end, BFloat16* y) {
-#if defined(TILES)
-    if (rows > kMaxVectorRows) return multiply_panels_by_tiles(layer, x, rows, begin, end, y);
-#endif
-    multiply_panels_by_vectors(layer, x, rows, begin, end, y);
-}
-
-}  // namespace
 
 // x: [rows, depth], y: [rows, width], bias: [width] or null; depth is a multiple of 32.
 EXPORT void linear_bfloat16(const BFloat16* x, const BFloat16* panels, const BFloat16* bias, BFloat16* y, int64_t rows,
                             int64_t width, int64_t depth) {
-    const Layer layer{panels, bias, width, depth};
-    const int64_t chunks = (rows * depth + kChunkNumbers - 1) / kChunkNumbers;
-    const int64_t pairs = (layer.num_panels() + 1) / 2;
-    // Chunk by chunk, so that a thread's share is a run of neighbouring panels.
-    parallel_ranges(chunks * pairs, 1, [&](int64_t begin, int64_t end) {
-        while (begin < end) {
-            const int64_t chunk = begin / pairs, stop = std::min(end, (chunk + 1) * pairs);
-            const int64_t first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
-            multiply_chunk(layer, x + first * depth, last - first, (begin - chunk * pairs) * 2,
-                           std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * width);
-            begin = stop;
+    const Layer<BFloat16> layer{bias, nullptr, width, depth};
+    const PlainPanels all{panels, depth * kPanelWidth};
+    for_each_chunk(layer, x, rows, y, [&](const BFloat16* x, int64_t rows, int64_t begin, int64_t end, BFloat16* y) {
+        int64_t panel = begin;
+#if defined(TILES)
+        if (rows > kMaxVectorRows) {
+            TileRegisters tiles;
+            float* sums = tile_sums(rows);
+            for (; panel + 2 <= end; panel += 2) {
+                multiply_pair_by_tiles(layer, x, rows, all.from(panel), panel, kAhead, tiles, sums, y);
+            }
+        }
+#endif
+        if (panel < end) {
+            multiply_panels(layer, operands(x, rows * depth), rows, all.from(panel), panel, end, kAhead, y);
         }
     });
 }
 
 // weight: [width, depth]; panels: room for width rounded up to 16, times depth. Rows that fill the last panel are zero.
 EXPORT void pack_bfloat16(const BFloat16* weight, BFloat16* panels, int64_t width, int64_t depth) {
-    const Layer layer{panels, nullptr, width, depth};
-    parallel_ranges(layer.num_panels(), 1, [&](int64_t begin, int64_t end) {
+    const int64_t num_panels = (width + kPanelWidth - 1) / kPanelWidth;
+    parallel_ranges(num_panels, 1, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; panel++) {
             const int64_t first = panel * kPanelWidth;
             pack_columns([&](int i) { return weight + (first + i) * depth; },
                          int(std::min<int64_t>(kPanelWidth, width - first)), depth, depth,
-                         panels + panel * layer.panel_size());
+                         panels + panel * depth * kPanelWidth);
         }
     });
 }

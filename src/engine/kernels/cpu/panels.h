@@ -112,23 +112,23 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, const BFloat16*
 #endif
 
 // Calls body(std::integral_constant<int, rows>) for a number of rows known only at run time.
-template <int Rows = 1, class Body>
+template <int Most, int Rows = 1, class Body>
 ALWAYS_INLINE void with_rows(int rows, const Body& body) {
-    if constexpr (Rows == kMaxRows) {
+    if constexpr (Rows == Most) {
         body(std::integral_constant<int, Rows>{});
     } else {
-        rows == Rows ? body(std::integral_constant<int, Rows>{}) : with_rows<Rows + 1>(rows, body);
+        rows == Rows ? body(std::integral_constant<int, Rows>{}) : with_rows<Most, Rows + 1>(rows, body);
     }
 }
 
-// Cuts `rows` into the fewest blocks of at most kMaxRows, as even as can be (13 is 7 + 6, not 12 + 1: a lone row leaves
+// Cuts `rows` into the fewest blocks of at most `Most`, as even as can be (13 is 7 + 6, not 12 + 1: a lone row leaves
 // most registers idle), and calls body(first row, integral constant: rows in the block).
-template <class Body>
+template <int Most, class Body>
 ALWAYS_INLINE void for_each_row_block(int64_t rows, const Body& body) {
-    const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+    const int64_t blocks = (rows + Most - 1) / Most;
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t first = rows * block / blocks;
-        with_rows(int(rows * (block + 1) / blocks - first), [&](auto count) { body(first, count); });
+        with_rows<Most>(int(rows * (block + 1) / blocks - first), [&](auto count) { body(first, count); });
     }
 }
 

@@ -1,0 +1,25 @@
+"""Weights in fewer bits: which schemes there are, and how many bytes a quantised matrix takes. No torch: a plan asks.
+
+int8 has one scale per output; int4 has 16 levels and one scale per 64 numbers of an output. The output layer is held in
+int8 under both: a tied one is the embedding too, and its rows are read one by one.
+"""
+
+from __future__ import annotations
+
+PANEL_WIDTH = 16  # outputs that lie together; the last panel is filled up
+GROUP = 64  # numbers that share a scale of int4
+CODES_DEEP = 8  # codes of int4 in a word
+OUTPUT_SCHEME = "int8"
+
+
+def quantised_bytes(scheme: str, out_features: int, in_features: int) -> int:
+    """Bytes of codes and scales of one matrix."""
+    outputs = -(-out_features // PANEL_WIDTH) * PANEL_WIDTH
+    if scheme == "int8":
+        return outputs * (in_features + 4)
+    return outputs * (-(-in_features // CODES_DEEP) * 4 + -(-in_features // GROUP) * 2)
+
+
+def shown(scheme: str) -> str:
+    """What the start-up table says of the linear layers."""
+    return "weights in int8" if scheme == "int8" else f"weights in int4 by {GROUP}, the output layer in {OUTPUT_SCHEME}"

@@ -1,0 +1,244 @@
+// Panels (panels.h) of quantised weights, and the products over them: codes become numbers in registers.
+//
+//   int8: [K][16] bytes, each from -127 to 127, with one float32 scale per output, applied to the finished sum.
+//   int4: [K / 8][16] words of 32 bits, the eight codes of one output: k = 0, 2, 4, 6 from the lowest bits up in the
+//         lower half, k = 1, 3, 5, 7 in the upper half, so that a shift brings a pair to where vpermw looks it up.
+//         A code is an index into kLevels. One bfloat16 scale per output and 64 numbers: [K / 64][16].
+//
+// All codes stand for whole numbers up to 127, which bfloat16 holds exactly: the products are those of float32.
+#pragma once
+
+#include <algorithm>
+
+#include "panels.h"
+
+constexpr int kGroup = 64;     // numbers that share a scale of int4
+constexpr int kCodesDeep = 8;  // k in a word of int4
+// What the sixteen codes stand for: Lloyd's algorithm over groups of 64 normal numbers, scaled so that the largest in
+// size is -127. Against sixteen even steps this takes 9 % off the error of normal weights and 15 % off heavy tails.
+constexpr int8_t kLevels[16] = {-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 115};
+
+struct Int8Panels {
+    static constexpr int kRowsAtOnce = kMaxRows;
+    const int8_t* codes;
+    int64_t depth;
+
+    Int8Panels from(int64_t panel) const { return {codes + panel * depth * kPanelWidth, depth}; }
+};
+
+struct Int4Panels {
+    static constexpr int kRowsAtOnce = kMaxRows / 2;  // the sums of a group lie beside those of all groups
+    const uint32_t* codes;
+    const BFloat16* scales;
+    int64_t depth;
+
+    int64_t num_groups() const { return (depth + kGroup - 1) / kGroup; }
+    int64_t num_words() const { return depth / kCodesDeep * kPanelWidth; }  // of one panel
+    Int4Panels from(int64_t panel) const {
+        return {codes + panel * num_words(), scales + panel * num_groups() * kPanelWidth, depth};
+    }
+};
+
+ALWAYS_INLINE Floats widen(const int8_t* from) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#elif defined(__AVX2__)
+    return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+#else
+    Floats value;
+    for (int i = 0; i < kWidth; i++) value[i] = from[i];
+    return value;
+#endif
+}
+
+// The levels of a register of words, for the codes that begin at bit `shift`.
+class Levels {
+  public:
+    ALWAYS_INLINE Levels() {
+        for (int i = 0; i < 16; i++) table_[i] = kLevels[i];
+    }
+
+    ALWAYS_INLINE Floats operator()(Bits words, int shift) const {
+#if defined(__AVX512F__)
+        const __m512i codes = _mm512_srli_epi32((__m512i)words, shift);
+        return (Floats)_mm512_permutexvar_ps(codes, _mm512_loadu_ps(table_));
+#elif defined(__AVX2__)
+        const __m256i codes = _mm256_srli_epi32((__m256i)words, shift);
+        const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table_), codes);
+        const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table_ + 8), codes);
+        return (Floats)_mm256_blendv_ps(low, high, (__m256)_mm256_slli_epi32(codes, 28));
+#else
+        Floats value;
+        for (int i = 0; i < kWidth; i++) value[i] = table_[words[i] >> shift & 15];
+        return value;
+#endif
+    }
+
+  private:
+    float table_[16];
+};
+
+// The first bit of the code of number k.
+constexpr int code_shift(int k) { return k % 2 * 16 + k / 2 * 4; }
+
+// Two registers of whole numbers as pairs of bfloat16; nothing is lost.
+ALWAYS_INLINE Bits pair_up(Floats even, Floats odd) { return (Bits)even >> 16 | (Bits)odd; }
+
+// As in panels.h; `ahead` counts codes.
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int8Panels b, int64_t depth, int64_t ahead,
+                            Sums<Rows, Panels>& sums) {
+    const int64_t size = depth * kPanelWidth;
+    for (int64_t k = 0; k < depth; k += 4) {  // a cache line
+        for (int p = 0; p < Panels; p++) __builtin_prefetch(b.codes + p * size + k * kPanelWidth + ahead);
+        for (int i = 0; i < 4; i++) {
+            Floats columns[Panels * kVectors];
+            for (int p = 0; p < Panels; p++) {
+                const int8_t* from = b.codes + p * size + (k + i) * kPanelWidth;
+                for (int v = 0; v < kVectors; v++) columns[p * kVectors + v] = widen(from + v * kWidth);
+            }
+            for (int row = 0; row < Rows; row++) {
+                const Floats value = broadcast(a[row * a_stride + k + i]);
+                for (int v = 0; v < Panels * kVectors; v++) sums.at[row][v] += value * columns[v];
+            }
+        }
+    }
+}
+
+template <int Rows, int Panels>
+ALWAYS_INLINE void add_scaled(const Sums<Rows, Panels>& part, Int4Panels b, int64_t group, Sums<Rows, Panels>& sums) {
+    for (int p = 0; p < Panels; p++) {
+        for (int v = 0; v < kVectors; v++) {
+            const Floats scale = load(b.scales + (p * b.num_groups() + group) * kPanelWidth + v * kWidth);
+            for (int row = 0; row < Rows; row++) {
+                sums.at[row][p * kVectors + v] += part.at[row][p * kVectors + v] * scale;
+            }
+        }
+    }
+}
+
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int64_t depth, int64_t ahead,
+                            Sums<Rows, Panels>& sums) {
+    const Levels levels;
+    for (int64_t group = 0; group * kGroup < depth; group++) {
+        Sums<Rows, Panels> part;
+        const int64_t end = std::min(depth, (group + 1) * kGroup);
+        for (int64_t k = group * kGroup; k < end; k += kCodesDeep) {
+            Bits words[Panels * kVectors];
+            for (int p = 0; p < Panels; p++) {
+                const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
+                __builtin_prefetch(from + ahead / kCodesDeep);
+                for (int v = 0; v < kVectors; v++) memcpy(&words[p * kVectors + v], from + v * kWidth, sizeof(Bits));
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < kCodesDeep; i++) {
+                Floats columns[Panels * kVectors];
+                for (int v = 0; v < Panels * kVectors; v++) columns[v] = levels(words[v], code_shift(i));
+                for (int row = 0; row < Rows; row++) {
+                    const Floats value = broadcast(a[row * a_stride + k + i]);
+                    for (int v = 0; v < Panels * kVectors; v++) part.at[row][v] += value * columns[v];
+                }
+            }
+        }
+        add_scaled(part, b, group, sums);
+    }
+}
+
+#if defined(STOKER_PAIR_PRODUCTS)
+template <int Rows, int Panels>
+ALWAYS_INLINE void add_pairs(const BFloat16* a, int64_t a_stride, const __m512i (&pairs)[Panels],
+                             Sums<Rows, Panels>& sums) {
+    for (int row = 0; row < Rows; row++) {
+        int32_t pair;
+        memcpy(&pair, a + row * a_stride, sizeof pair);
+        const __m512i value = _mm512_set1_epi32(pair);
+        for (int p = 0; p < Panels; p++) sums.at[row][p] = add_pair_products(sums.at[row][p], value, pairs[p]);
+    }
+}
+
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, int64_t depth, int64_t ahead,
+                            Sums<Rows, Panels>& sums) {
+    const int64_t size = depth * kPanelWidth;
+    for (int64_t k = 0; k < depth; k += 4) {  // a cache line
+        for (int p = 0; p < Panels; p++) __builtin_prefetch(b.codes + p * size + k * kPanelWidth + ahead);
+        for (int i = 0; i < 4; i += 2) {
+            __m512i pairs[Panels];
+            for (int p = 0; p < Panels; p++) {
+                const int8_t* from = b.codes + p * size + (k + i) * kPanelWidth;
+                pairs[p] = (__m512i)pair_up(widen(from), widen(from + kPanelWidth));
+            }
+            add_pairs(a + k + i, a_stride, pairs, sums);
+        }
+    }
+}
+
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, int64_t depth, int64_t ahead,
+                            Sums<Rows, Panels>& sums) {
+    // vpermw looks at five bits of a code: the table stands there twice, so that the fifth does not matter.
+    uint16_t table[32];
+    for (int i = 0; i < 32; i++) {
+        const float level = kLevels[i % 16];
+        memcpy(&table[i], reinterpret_cast<const char*>(&level) + 2, sizeof table[i]);
+    }
+    const __m512i levels = _mm512_loadu_si512(table);
+    for (int64_t group = 0; group * kGroup < depth; group++) {
+        Sums<Rows, Panels> part;
+        const int64_t end = std::min(depth, (group + 1) * kGroup);
+        for (int64_t k = group * kGroup; k < end; k += kCodesDeep) {
+            __m512i words[Panels];
+            for (int p = 0; p < Panels; p++) {
+                const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
+                __builtin_prefetch(from + ahead / kCodesDeep);
+                words[p] = _mm512_loadu_si512(from);
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < kCodesDeep; i += 2) {
+                __m512i pairs[Panels];
+                for (int p = 0; p < Panels; p++) {
+                    pairs[p] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words[p], i * 2), levels);
+                }
+                add_pairs(a + k + i, a_stride, pairs, part);
+            }
+        }
+        add_scaled(part, b, group, sums);
+    }
+}
+#endif
+
+// Panels [panel, panel + count) as bfloat16 ones. int8 loses nothing, since its scales are left for the sums; int4 has
+// its scales in them, and is rounded.
+ALWAYS_INLINE void dequantise(Int8Panels b, int64_t panel, int64_t count, int64_t ahead, BFloat16* to) {
+    const int8_t* from = b.from(panel).codes;
+    for (int64_t i = 0; i < count * b.depth * kPanelWidth; i += 2 * kPanelWidth) {
+        __builtin_prefetch(from + i + ahead);
+        for (int v = 0; v < kVectors; v++) {
+            const Bits pairs = pair_up(widen(from + i + v * kWidth), widen(from + i + kPanelWidth + v * kWidth));
+            memcpy(to + i + v * 2 * kWidth, &pairs, sizeof pairs);
+        }
+    }
+}
+
+ALWAYS_INLINE void dequantise(Int4Panels all, int64_t panel, int64_t count, int64_t ahead, BFloat16* to) {
+    const Levels levels;
+    for (int64_t last = panel + count; panel < last; panel++) {
+        const Int4Panels b = all.from(panel);
+        for (int64_t k = 0; k < b.depth; k += kCodesDeep) {
+            const uint32_t* from = b.codes + k / kCodesDeep * kPanelWidth;
+            __builtin_prefetch(from + ahead / kCodesDeep);
+            for (int v = 0; v < kVectors; v++) {
+                Bits words;
+                memcpy(&words, from + v * kWidth, sizeof words);
+                const Floats scale = load(b.scales + k / kGroup * kPanelWidth + v * kWidth);
+#pragma GCC unroll 4
+                for (int i = 0; i < kCodesDeep; i += 2) {
+                    store_two(to + i * kPanelWidth + v * 2 * kWidth,
+                              {levels(words, code_shift(i)) * scale, levels(words, code_shift(i + 1)) * scale});
+                }
+            }
+            to += kCodesDeep * kPanelWidth;
+        }
+    }
+}

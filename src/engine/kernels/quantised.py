@@ -1,0 +1,114 @@
+"""Quantised weights in plain torch: the codes and their order (cpu/quantised.h), and the product over them.
+
+The reference of the C++ kernels, and what computes where they cannot: without a compiler, with `model.enforce_eager`,
+and for widths that are no multiple of 32. Matrices are widened a slice at a time, so that no second copy exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ...config.quantised import CODES_DEEP, GROUP, PANEL_WIDTH
+
+LEVELS = (-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 115)  # cpu/quantised.h
+STRETCHES = (1.0, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15)  # cpu/quantise.cpp
+_SHIFTS = tuple(k % 2 * 16 + k // 2 * 4 for k in range(CODES_DEEP))
+_SLICE_NUMBERS = 1 << 22  # widened at once: 16 MiB of float32
+
+
+def quantise_reference(weight: torch.Tensor, scheme: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of [out_features, in_features], in panels of 16 outputs.
+
+    Returns for int8 codes [P, in_features, 16] int8 and scales [P, 16] float32; for int4 codes [P, in_features / 8, 16]
+    int32, eight codes in each, and scales [P, in_features / 64, 16] bfloat16, both rounded up.
+    """
+    parts = [
+        (_int8 if scheme == "int8" else _int4)(weight[rows.start : rows.stop].float()) for rows in _slices(weight.shape)
+    ]
+    codes, scales = zip(*parts, strict=True)
+    return torch.cat(codes), torch.cat(scales)
+
+
+def dequantise_reference(codes: torch.Tensor, scales: torch.Tensor, in_features: int) -> torch.Tensor:
+    """The float32 numbers that codes and scales of whole panels stand for: [16 * P, in_features]."""
+    if codes.dtype == torch.int8:
+        return (codes.float() * scales[:, None]).transpose(1, 2).reshape(-1, in_features)
+    shifts = torch.tensor(_SHIFTS, dtype=torch.int32)
+    levels = torch.tensor(LEVELS, dtype=torch.float32)[(codes[..., None] >> shifts & 15).long()]  # [P, K / 8, 16, 8]
+    numbers = levels.transpose(2, 3).reshape(codes.shape[0], -1, PANEL_WIDTH)[:, :in_features]
+    numbers = numbers * scales.float().repeat_interleave(GROUP, dim=1)[:, :in_features]
+    return numbers.transpose(1, 2).reshape(-1, in_features)
+
+
+def quantised_linear_reference(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, out_features: int
+) -> torch.Tensor:
+    """x: [T, in_features]. Returns [T, out_features] in x's dtype; sums in float32."""
+    out = x.new_empty(x.shape[0], out_features)
+    wide = x.float()
+    for rows in _slices((out_features, x.shape[1])):
+        panels = slice(rows.start // PANEL_WIDTH, -(-rows.stop // PANEL_WIDTH))
+        weight = dequantise_reference(codes[panels], scales[panels], x.shape[1])[: len(rows)]
+        product = wide @ weight.T
+        out[:, rows.start : rows.stop] = product if bias is None else product + bias[rows.start : rows.stop].float()
+    return out
+
+
+def quantised_rows_reference(
+    token_ids: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Rows of an int8 weight: [T, in_features]."""
+    panels, columns = token_ids // PANEL_WIDTH, token_ids % PANEL_WIDTH
+    return (codes[panels, :, columns].float() * scales[panels, columns, None]).to(dtype)
+
+
+def _slices(shape: torch.Size | tuple[int, ...]) -> Iterator[range]:
+    """Rows that are handled at once, whole panels but for the last."""
+    step = max(1, _SLICE_NUMBERS // max(1, shape[1]) // PANEL_WIDTH) * PANEL_WIDTH
+    for start in range(0, shape[0], step):
+        yield range(start, min(start + step, shape[0]))
+
+
+def _int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weight = _whole_panels(weight)
+    most = weight.abs().amax(-1, keepdim=True)
+    codes = (weight * torch.where(most > 0, 127 / most, 0.0)).round().to(torch.int8)
+    panels = codes.view(-1, PANEL_WIDTH, weight.shape[1]).transpose(1, 2)
+    return panels.contiguous(), (most / 127).view(-1, PANEL_WIDTH)
+
+
+def _int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each group takes the scale of least square error: the largest number is cut off where that serves the others."""
+    weight = _whole_panels(weight)
+    rows, depth = weight.shape
+    groups = torch.nn.functional.pad(weight, (0, -depth % GROUP)).view(rows, -1, GROUP)
+    counts = torch.ones(depth).view(1, -1)
+    is_there = torch.nn.functional.pad(counts, (0, -depth % GROUP)).view(1, -1, GROUP)
+    levels = torch.tensor(LEVELS, dtype=torch.float32)
+    between = (levels[1:] + levels[:-1]) / 2
+    most = groups.abs().amax(-1, keepdim=True)
+    base = torch.where((groups == most).any(-1, keepdim=True), most, -most) / LEVELS[0]
+
+    def codes_of(scale: torch.Tensor) -> torch.Tensor:
+        return torch.bucketize(groups * torch.where(scale != 0, 1 / scale, 0.0), between)
+
+    best = least = None
+    for stretch in STRETCHES:
+        scale = (base * stretch).bfloat16().float()
+        error = ((groups - levels[codes_of(scale)] * scale).square() * is_there).sum(-1, keepdim=True)
+        is_better = torch.ones_like(error, dtype=torch.bool) if least is None else error < least
+        best = scale if best is None else torch.where(is_better, scale, best)
+        least = error if least is None else torch.where(is_better, error, least)
+    assert best is not None
+    codes = codes_of(best).view(rows, -1)[:, : -(-depth // CODES_DEEP) * CODES_DEEP].to(torch.int32)
+    words = torch.zeros(rows, codes.shape[1] // CODES_DEEP, dtype=torch.int32)
+    for k, shift in enumerate(_SHIFTS):
+        words |= codes[:, k::CODES_DEEP] << shift
+    panels = words.view(-1, PANEL_WIDTH, words.shape[1]).transpose(1, 2).contiguous()
+    return panels, best.view(rows // PANEL_WIDTH, PANEL_WIDTH, -1).transpose(1, 2).contiguous().bfloat16()
+
+
+def _whole_panels(weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % PANEL_WIDTH))

@@ -1,0 +1,153 @@
+import pytest
+import torch
+
+from stoker.config.quantised import quantised_bytes
+from stoker.engine.kernels.quantised import LEVELS as CODE_LEVELS
+from stoker.engine.kernels.quantised import dequantise_reference
+
+from .levels import LEVEL_NAMES, assert_close, kernels_of
+
+LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
+SCHEMES = pytest.mark.parametrize("scheme", ["int8", "int4"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def numbers(packed) -> torch.Tensor:
+    """What the codes stand for, [out_features, in_features]."""
+    return dequantise_reference(packed.weight, packed.scales, packed.in_features)[: packed.out_features]
+
+
+def error(weight: torch.Tensor, packed) -> float:
+    """Root mean square, relative to the weights'."""
+    difference = numbers(packed) - weight.float()
+    return float(difference.square().mean().sqrt() / weight.float().square().mean().sqrt())
+
+
+def tolerance(x: torch.Tensor, weight: torch.Tensor, scheme: str, tokens: int) -> float:
+    """int8 loses nothing but the rounding of sums. Many rows multiply int4 weights that were rounded to bfloat16: each
+    product is off by at most 2**-9, and the signs of the errors are independent."""
+    spread = float((x.double().abs() @ weight.double().abs().T).max())
+    return spread * (2e-6 if scheme == "int8" or tokens == 1 else 2**-9)
+
+
+@LEVELS
+@SCHEMES
+@DTYPES
+@pytest.mark.parametrize(("width", "depth"), [(7, 32), (100, 96), (33, 256)])
+def test_the_product_is_that_of_the_numbers_the_codes_stand_for(level, scheme, dtype, width, depth):
+    kernels = kernels_of(level, dtype)
+    weight, bias = torch.randn(width, depth).to(dtype), torch.randn(width).to(dtype)
+    packed, without = (kernels.quantise_linear(weight, each, scheme) for each in (bias, None))
+    for tokens in (1, 2, 5, 7, 13, 33, 100):
+        x = torch.randn(tokens, depth).to(dtype)
+        exact = x.double() @ numbers(packed).double().T
+        absolute = tolerance(x, weight, scheme, tokens)
+        assert_close(kernels.linear(x, without), exact, absolute)
+        assert_close(kernels.linear(x, packed), exact + bias.double(), absolute)
+
+
+@LEVELS
+@SCHEMES
+def test_more_rows_than_a_chunk(level, scheme):
+    x, weight = torch.randn(300, 2048).bfloat16(), torch.randn(40, 2048).bfloat16()
+    kernels = kernels_of(level, torch.bfloat16)
+    packed = kernels.quantise_linear(weight, None, scheme)
+    exact = x.double() @ numbers(packed).double().T
+    assert_close(kernels.linear(x, packed), exact, tolerance(x, weight, scheme, 300))
+
+
+@LEVELS
+@SCHEMES
+@pytest.mark.parametrize("depth", [10, 33, 72])
+def test_odd_depths_stay_with_torch(level, scheme, depth):
+    kernels = kernels_of(level, torch.bfloat16)
+    x, weight = torch.randn(3, depth).bfloat16(), torch.randn(5, depth).bfloat16()
+    packed = kernels.quantise_linear(weight, None, scheme)
+    assert not packed.is_packed
+    assert_close(kernels.linear(x, packed), x.double() @ numbers(packed).double().T, 1e-4)
+
+
+@LEVELS
+@DTYPES
+def test_int8_is_never_off_by_more_than_half_a_step(level, dtype):
+    weight = (torch.randn(50, 96) * torch.logspace(-6, 3, 50)[:, None]).to(dtype)
+    weight[7] = 0
+    packed = kernels_of(level, dtype).quantise_linear(weight, None, "int8")
+    step = weight.float().abs().amax(-1, keepdim=True) / 127
+    assert bool(((numbers(packed) - weight.float()).abs() <= step * 0.50001).all())
+    assert bool((numbers(packed)[7] == 0).all())
+
+
+@LEVELS
+@DTYPES
+def test_errors_of_normal_weights_stay_within_what_is_promised(level, dtype):
+    weight = torch.randn(96, 1024).to(dtype)
+    kernels = kernels_of(level, dtype)
+    assert error(weight, kernels.quantise_linear(weight, None, "int8")) < 0.009
+    assert error(weight, kernels.quantise_linear(weight, None, "int4")) < 0.085
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@SCHEMES
+@DTYPES
+@pytest.mark.parametrize(("width", "depth"), [(33, 96), (16, 64), (5, 224)])
+def test_every_level_finds_the_codes_of_the_reference(level, scheme, dtype, width, depth):
+    """But for ties and scales of equal error, which another order of sums decides."""
+    weight = torch.randn(width, depth).to(dtype)
+    weight[0, :64] = 0
+    ours = kernels_of(level, dtype).quantise_linear(weight, None, scheme)
+    reference = kernels_of("torch", dtype).quantise_linear(weight, None, scheme)
+    assert ours.is_packed
+    assert ours.weight.shape == reference.weight.shape
+    assert ours.scales.shape == reference.scales.shape
+    differing = (numbers(ours) - numbers(reference)).abs() > 1e-6 * weight.float().abs().max()
+    assert float(differing.float().mean()) < 0.01
+    assert error(weight, ours) == pytest.approx(error(weight, reference), rel=1e-3)
+
+
+@LEVELS
+@SCHEMES
+def test_the_bytes_are_those_of_the_plan(level, scheme):
+    for width, depth in ((16, 64), (100, 96), (7, 1024), (33, 10)):
+        packed = kernels_of(level, torch.bfloat16).quantise_linear(torch.randn(width, depth).bfloat16(), None, scheme)
+        assert packed.num_bytes == quantised_bytes(scheme, width, depth)
+
+
+@LEVELS
+@DTYPES
+def test_rows_of_a_tied_embedding_are_those_of_the_codes(level, dtype):
+    kernels = kernels_of(level, dtype)
+    for depth in (96, 10):
+        packed = kernels.quantise_linear(torch.randn(50, depth).to(dtype), None, "int8")
+        ids = torch.tensor([0, 49, 25, 0])
+        assert torch.equal(kernels.embed(ids, packed), numbers(packed)[ids].to(dtype))
+
+
+@LEVELS
+@pytest.mark.parametrize("token_id", [-1, 50])
+def test_a_token_that_is_not_in_the_vocabulary_is_refused(level, token_id):
+    kernels = kernels_of(level, torch.bfloat16)
+    packed = kernels.quantise_linear(torch.randn(50, 32).bfloat16(), None, "int8")
+    if level != "torch":
+        with pytest.raises(IndexError):
+            kernels.embed(torch.tensor([0, token_id]), packed)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@SCHEMES
+def test_more_threads_change_nothing_but_the_time(level, scheme):
+    x, weight = torch.randn(70, 512).bfloat16(), torch.randn(200, 512).bfloat16()
+    results = []
+    for threads in (1, 3):
+        kernels = kernels_of(level, torch.bfloat16, threads=threads)
+        packed = kernels.quantise_linear(weight, None, scheme)
+        results.append((packed.weight, packed.scales, kernels.linear(x, packed), kernels.linear(x[:1], packed)))
+    kernels_of(level, torch.bfloat16, threads=1)
+    for one, three in zip(*results, strict=True):
+        assert torch.equal(one, three)
+
+
+def test_every_level_is_a_whole_number_that_bfloat16_holds():
+    levels = torch.tensor(CODE_LEVELS)
+    assert torch.equal(levels.bfloat16().int(), levels.int())
+    assert bool((levels.diff() > 0).all())
