@@ -75,7 +75,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
             "device",
             f"{about(found.memory_bytes)} free; {ask.memory_share:g} of it, {about(found.budget_bytes)}, to use",
         ),
-        ("weights", f"{about(found.weights_bytes)} in {plan.model.shape.quantization or ask.dtype}{parts}"),
+        ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
     for kind, count, size, window in by_kind(plan.model.shape, ask.kv_dtype):
@@ -90,6 +90,12 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     left = found.memory_bytes - found.peak.likely
     rows.append(("together", f"{_range(found.peak)}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
     return rows
+
+
+def _format(plan: Plan) -> str:
+    if plan.ask.quantization is not None:
+        return f"{plan.ask.quantization}, norms and what is only looked up in {plan.ask.dtype}"
+    return plan.model.shape.quantization or plan.ask.dtype
 
 
 def _tokens(plan: Plan) -> str:

@@ -46,8 +46,8 @@ LEVELS = {  # best first
         ),
         Level(
             "avx512_bf16",
-            (*_AVX512, "avx512_bf16"),
-            (*_AVX512_FLAGS, "-mavx512bf16", "-DSTOKER_PAIR_PRODUCTS"),
+            (*_AVX512, "avx512_bf16", "avx512vbmi"),
+            (*_AVX512_FLAGS, "-mavx512bf16", "-mavx512vbmi", "-DSTOKER_PAIR_PRODUCTS"),
         ),
         Level("avx512", _AVX512, _AVX512_FLAGS),
         Level("avx2", _AVX2, ("-mavx2", "-mfma")),

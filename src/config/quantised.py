@@ -6,6 +6,7 @@ int8 under both: a tied one is the embedding too, and its rows are read one by o
 
 from __future__ import annotations
 
+SCHEMES = ("int8", "int4")
 PANEL_WIDTH = 16  # outputs that lie together; the last panel is filled up
 GROUP = 64  # numbers that share a scale of int4
 CODES_DEEP = 8  # codes of int4 in a word

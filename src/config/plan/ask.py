@@ -59,6 +59,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         memory_share=decisions.get("cache.gpu_memory_utilization"),
         kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
+        quantization=decisions.get("model.quantization"),
         has_graphs=device.is_gpu and not decisions.get("model.enforce_eager"),
     )
 

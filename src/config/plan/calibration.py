@@ -170,4 +170,5 @@ def _ask(resolved: Resolved) -> Ask:
         memory_share=resolved.cache.gpu_memory_utilization,
         kv_cache_bytes=resolved.memory.kv_cache_bytes,
         has_graphs=False,
+        quantization=resolved.model.quantization,
     )

@@ -146,11 +146,22 @@ def _smaller_numbers(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
             eight = ask.model_copy(update={"quantization": "fp8"})
             yield _candidate(50, "weights in FP8", price, eight, device, is_in_build=False)
         elif not device.is_gpu or device.has_bfloat16:
-            eight = ask.model_copy(update={"quantization": "int8"})
-            yield _candidate(51, "weights in int8", "a small loss in quality", eight, device, is_in_build=False)
-        price = "a loss in quality that depends on the model; a checkpoint in 4 bits"
-        four = ask.model_copy(update={"quantization": "int4"})
-        yield _candidate(55, "weights in 4 bits (AWQ or GPTQ)", price, four, device, is_in_build=False)
+            yield _quantised("int8", "weights in int8", model, device, ask)
+        yield _quantised("int4", "weights in 4 bits (AWQ or GPTQ)", model, device, ask)
+    elif ask.quantization == "int8":
+        yield _quantised("int4", "weights in 4 bits", model, device, ask)
+
+
+def _quantised(scheme: str, what: str, model: PlannedModel, device: DeviceProfile, ask: Ask) -> Candidate:
+    """what: its name where this build cannot do it."""
+    less = ask.model_copy(update={"quantization": scheme})
+    price = "a small loss in quality" if scheme == "int8" else "a loss in quality that depends on the model"
+    if not device.is_gpu and model.facts is not None:
+        option, cost = "model.quantization", 16 if scheme == "int8" else 41
+        return _candidate(cost, f"{option}: {scheme}", price, less, device, option=option, value=scheme)
+    if scheme == "int4":
+        price += "; a checkpoint in 4 bits"
+    return _candidate(51 if scheme == "int8" else 55, what, price, less, device, is_in_build=False)
 
 
 def _more_devices(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:

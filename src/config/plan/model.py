@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFilesError, ModelNotLocal
+from ..quantised import SCHEMES
 from ..resolve.facts import config_folder, hub_cache, merge_deep, model_folder
 from ..resolve.model_files import read_json
 from ..resolve.resolve import read_model_facts
@@ -16,7 +17,7 @@ from .shape import ModelShape, read_shape
 if TYPE_CHECKING:
     from ..deployment import Deployment
 
-# Bytes of a quantised weight, its share of scales and zero points included (groups of 128 for int4).
+# Bytes of a quantised weight, its share of scales included, for models that this build does not run.
 QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53}
 
 
@@ -59,13 +60,13 @@ class PlannedModel(Record):
         return f"headers of {self.stored.num_files} file{'s' * (self.stored.num_files != 1)}"
 
     def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
-        """Bytes of all weights in memory. quantization: one that the checkpoint does not have, tried out."""
+        """Bytes of all weights in memory. quantization: one that the checkpoint does not have."""
         size = DTYPE_BYTES[dtype]
+        if self.facts is not None and quantization in (None, *SCHEMES):
+            return self.facts.weights_bytes(dtype, quantization)
         if quantization is not None:
             matrices = min(self.parameters.matrices, self.num_parameters)
             return round(matrices * QUANTISED_BYTES[quantization] + (self.num_parameters - matrices) * size)
-        if self.facts is not None:
-            return self.facts.weights_bytes(dtype)
         if self.stored is not None:
             return self.stored.bytes_in(dtype)
         if self.shape.quantization is not None:

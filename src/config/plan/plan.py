@@ -92,7 +92,9 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
     kernels: dict[str, str] = {}
     if not device.is_gpu and model.facts is not None:
         is_eager = decisions.get("model.enforce_eager")
-        kernels = planned_kernels(ask.dtype, model.facts.head_dim, ask.kv_dtype, is_eager=is_eager)
+        kernels = planned_kernels(
+            ask.dtype, model.facts.head_dim, ask.kv_dtype, is_eager=is_eager, quantization=ask.quantization
+        )
     return Plan(
         model=model,
         device=device,

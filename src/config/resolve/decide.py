@@ -191,7 +191,8 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
-    weights, per_token = facts.weights_bytes(dtype), facts.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
+    weights = facts.weights_bytes(dtype, done.get("model.quantization"))
+    per_token = facts.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
     share = done.get("cache.gpu_memory_utilization")
     budget = int(share * done.machine.available_memory_bytes)
     block_bytes = block_size * per_token

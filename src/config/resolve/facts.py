@@ -279,7 +279,11 @@ def _family(reader: _Reader, config: Mapping[str, Any]) -> tuple[str, Family]:
             f"architecture `{names[0]}` is not supported; supported: {', '.join(sorted(FAMILIES))}", "M304"
         )
     if config.get("quantization_config") is not None:
-        raise reader.error("quantised checkpoints (`quantization_config`) are not supported by this build", "M304")
+        raise reader.error(
+            "quantised checkpoints (`quantization_config`) are not supported by this build; `model.quantization` "
+            "makes an unquantised one smaller while it loads",
+            "M304",
+        )
     return names[0], FAMILIES[names[0]]
 
 

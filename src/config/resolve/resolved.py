@@ -5,11 +5,13 @@ All are frozen and go through JSON unchanged (the engine process reads Resolved 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from ..origin import DEFAULT, Origin, Overridden
+from ..quantised import OUTPUT_SCHEME, quantised_bytes
 from ..schema.cache import CacheConfig
 from ..schema.device import DeviceConfig
 from ..schema.load import LoadConfig
@@ -72,9 +74,24 @@ class ModelFacts(Record):
     config_path: str  # directory whose config.json was read
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 
-    def weights_bytes(self, dtype: str) -> int:
-        """Bytes of all weights when held in `dtype`."""
-        return self.num_parameters * DTYPE_BYTES[dtype]
+    def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
+        """Bytes of all weights when held in `dtype`, those of the linear layers in the bits of `quantization`."""
+        size = DTYPE_BYTES[dtype]
+        if quantization is None:
+            return self.num_parameters * size
+        matrices = list(self._matrices(quantization))
+        numbers = sum(rows * columns for _, rows, columns in matrices)
+        return sum(quantised_bytes(*matrix) for matrix in matrices) + (self.num_parameters - numbers) * size
+
+    def _matrices(self, quantization: str) -> Iterator[tuple[str, int, int]]:
+        """Scheme, outputs and inputs of every linear layer, as the decoder fuses them."""
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        for _ in range(self.num_layers):
+            yield quantization, queries + 2 * keys, self.hidden_size
+            yield quantization, self.hidden_size, queries
+            yield quantization, 2 * self.intermediate_size, self.hidden_size
+            yield quantization, self.hidden_size, self.intermediate_size
+        yield OUTPUT_SCHEME, self.vocab_size, self.hidden_size
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Bytes of keys and values of one token over all layers."""

@@ -196,9 +196,13 @@ class Values:
         return said
 
     def _smaller_weights(self) -> str:
-        """What bfloat16 would need; empty if it is bfloat16 already."""
+        """What the next smaller format would need; empty if there is none."""
         facts = self.decisions.facts
-        if facts is None or DTYPE_BYTES[self.dtype] == 2:
+        if facts is None or self.quantization == "int4":
             return ""
+        if DTYPE_BYTES[self.dtype] == 2 or self.quantization is not None:
+            smaller = "int4" if self.quantization == "int8" else "int8"
+            size = format_about(facts.weights_bytes(self.dtype, smaller))
+            return f"or `model.quantization: {smaller}`, in which the weights need {size}"
         half = format_about(facts.weights_bytes("bfloat16"))
         return f"or `model.dtype: bfloat16`, in which the weights need {half} and the KV cache half as much"

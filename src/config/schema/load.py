@@ -30,7 +30,7 @@ class LoadConfig(Section):
             refused={
                 "tensorizer": _OTHER_LIBRARY,
                 "runai_streamer": _OTHER_LIBRARY,
-                "bitsandbytes": "weights are computed as float32 or bfloat16; take the unquantised checkpoint",
+                "bitsandbytes": "take the unquantised checkpoint; `model.quantization: int8` or int4 makes it smaller",
                 "gguf": "GGUF files are not read; take the model's safetensors",
                 "mistral": "consolidated files are not read; take the repository's safetensors shards",
             },

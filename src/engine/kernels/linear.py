@@ -38,13 +38,14 @@ Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 
 def pack_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
     """weight: [out_features, in_features], kept as it is; bias: [out_features] or None."""
-    return PackedLinear(weight, bias, *weight.shape, is_packed=False, dtype=weight.dtype)
+    return PackedLinear(weight, bias, weight.shape[0], weight.shape[1], is_packed=False, dtype=weight.dtype)
 
 
 def quantise_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
     """weight: [out_features, in_features] in any float type; scheme: int8 or int4, as config/quantised.py tells."""
     codes, scales = quantise_reference(weight, scheme)
-    return PackedLinear(codes, bias, *weight.shape, is_packed=False, dtype=weight.dtype, scales=scales)
+    out_features, in_features = weight.shape
+    return PackedLinear(codes, bias, out_features, in_features, is_packed=False, dtype=weight.dtype, scales=scales)
 
 
 def linear_reference(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:

@@ -25,6 +25,10 @@ class Embedding:
     def load(self, read: TensorReader) -> None:
         read(f"{self.name}.weight", self.weight)
 
+    @property
+    def num_bytes(self) -> int:
+        return self.weight.nbytes
+
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """token_ids: [T] int64. Returns [T, width]."""
         return F.embedding(token_ids, self.weight)

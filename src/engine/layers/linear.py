@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -21,13 +22,15 @@ class Linear:
         kernels: KernelSet,
         dtype: torch.dtype,
         device: torch.device,
+        scheme: str | None = None,
     ) -> None:
-        """parts: name in the checkpoint (without `.weight`) -> out_features."""
+        """parts: name in the checkpoint (without `.weight`) -> out_features. scheme: the weight is quantised to it."""
         self.parts = parts
         self.in_features = in_features
         self.has_bias = has_bias
         self._kernels = kernels
         self._dtype, self._device = dtype, device
+        self._scheme = scheme
         self._packed: PackedLinear | None = None
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -46,7 +49,16 @@ class Linear:
         if bias is not None:
             for name, part in zip(self.parts, torch.split(bias, sizes), strict=True):
                 read(f"{name}.bias", part)
-        self._packed = self._kernels.pack_linear(weight, bias)
+        if self._scheme is None:
+            self._packed = self._kernels.pack_linear(weight, bias)
+        else:
+            self._packed = self._kernels.quantise_linear(weight, bias, self._scheme)
+
+    @property
+    def num_bytes(self) -> int:
+        if self._scheme is not None:
+            return self.packed.num_bytes
+        return sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
 
     @property
     def packed(self) -> PackedLinear:

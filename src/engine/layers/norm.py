@@ -27,6 +27,10 @@ class RMSNorm:
     def load(self, read: TensorReader) -> None:
         read(f"{self.name}.weight", self.weight)
 
+    @property
+    def num_bytes(self) -> int:
+        return self.weight.nbytes
+
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """x: [T, width]; residual: [T, width], None before the first layer. Returns norm(x + residual) and the sum."""
         return self._kernels.add_rms_norm(x, residual, self.weight, self.eps)

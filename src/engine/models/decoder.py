@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ...config import ModelFacts, ModelFilesError
+from ...config.quantised import OUTPUT_SCHEME
 from ..kernels import KernelSet
 from ..layers.attention import Attention, AttentionShape, LayerCache
 from ..layers.embedding import Embedding, TiedEmbedding
@@ -72,8 +73,15 @@ class Decoder:
     """The whole model: token ids to hidden states, hidden states to logits."""
 
     def __init__(
-        self, facts: ModelFacts, kernels: KernelSet, max_model_len: int, dtype: torch.dtype, device: torch.device
+        self,
+        facts: ModelFacts,
+        kernels: KernelSet,
+        max_model_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: str | None = None,
     ) -> None:
+        """quantization: scheme of the linear layers' weights (config/quantised.py)."""
         if facts.hidden_act != "silu":
             raise ModelFilesError(
                 f"{facts.model_path}/config.json: hidden_act `{facts.hidden_act}` is not supported for "
@@ -82,17 +90,20 @@ class Decoder:
         self.facts = facts
 
         def linear(prefix: str, parts: dict[str, int], in_features: int, has_bias: bool) -> Linear:
-            named = {f"{prefix}.{name}" if prefix else name: size for name, size in parts.items()}
-            return Linear(named, in_features, has_bias, kernels, dtype, device)
+            named = {f"{prefix}.{name}": size for name, size in parts.items()}
+            return Linear(named, in_features, has_bias, kernels, dtype, device, quantization)
 
         def norm(name: str, width: int) -> RMSNorm:
             return RMSNorm(name, width, facts.rms_norm_eps, kernels, dtype, device)
 
-        self.lm_head = linear(
-            "",
+        self.lm_head = Linear(
             {"model.embed_tokens" if facts.tie_word_embeddings else "lm_head": facts.vocab_size},
             facts.hidden_size,
             has_bias=False,
+            kernels=kernels,
+            dtype=dtype,
+            device=device,
+            scheme=quantization and OUTPUT_SCHEME,
         )
         self.embed_tokens: Callable[[torch.Tensor], torch.Tensor]
         if facts.tie_word_embeddings:
@@ -115,6 +126,10 @@ class Decoder:
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for loadable in self.loadables():
             yield from loadable.wanted()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(loadable.num_bytes for loadable in self.loadables())
 
     def load(self, read: TensorReader) -> None:
         for loadable in self.loadables():

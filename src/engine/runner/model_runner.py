@@ -50,12 +50,19 @@ class ModelRunner:
         self._phases.start("kernels")
         kv_dtype = getattr(torch, resolved.cache.kv_cache_dtype)
         self._kernels = select_kernels(
-            self._device, self._dtype, facts.head_dim, kv_dtype=kv_dtype, is_eager=resolved.model.enforce_eager
+            self._device,
+            self._dtype,
+            facts.head_dim,
+            kv_dtype=kv_dtype,
+            is_eager=resolved.model.enforce_eager,
+            quantization=resolved.model.quantization,
         )
         self._kernels.set_num_threads(resolved.device.num_threads)
         self._phases.start("weights")
         model_len = resolved.model.max_model_len
-        self._model = model_class(facts)(facts, self._kernels, model_len, self._dtype, self._device)
+        self._model = model_class(facts)(
+            facts, self._kernels, model_len, self._dtype, self._device, resolved.model.quantization
+        )
         is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
         load_weights(self._model, resolved, self._phases.progress if is_watched else None)
         self._phases.start("kv cache")
@@ -148,7 +155,6 @@ class ModelRunner:
 
     def info(self) -> EngineInfo:
         resolved, facts = self._resolved, self._resolved.facts
-        numbers = sum(int(np.prod(shape)) for _, shape in self._model.wanted())
         return EngineInfo(
             model=resolved.model.model,
             max_model_len=resolved.model.max_model_len,
@@ -158,7 +164,7 @@ class ModelRunner:
             max_num_seqs=resolved.scheduler.max_num_seqs,
             max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
             eos_token_ids=facts.eos_token_ids,
-            weights_bytes=numbers * self._dtype.itemsize,
+            weights_bytes=self._model.num_bytes,
             kv_cache_bytes=self._cache.num_bytes,
             dtype=resolved.model.dtype,
             device=str(self._device),

@@ -67,7 +67,7 @@ STATED: tuple[StatedRule, ...] = (
         "R047",
         "bitsandbytes needs its load format",
         ("model.quantization", "load.load_format"),
-        "Both are refused in this build, so one cannot be without the other.",
+        "Both are refused in this build, so one cannot be without the other; int8 and int4 go with every load format.",
     ),
     StatedRule(
         "R048",

@@ -304,7 +304,8 @@ STATED: tuple[StatedRule, ...] = (
         "R050",
         "quantised checkpoints are refused",
         ("model.quantization", "model.dtype"),
-        "A config.json with a quantization_config ends the start; other weights are computed in `model.dtype`.",
+        "A config.json with a quantization_config ends the start; other weights are held in `model.dtype`, or in the "
+        "bits of `model.quantization`.",
     ),
     StatedRule(
         "R052",

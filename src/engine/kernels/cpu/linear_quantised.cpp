@@ -8,14 +8,18 @@
 
 namespace {
 
-constexpr int64_t kCodesAhead = 4096;  // codes fetched ahead: 4 KiB of int8, 2 KiB of int4
+constexpr int64_t kFetches = 1;  // the first rows fetch the panels behind theirs
 
 // As many rows multiply with codes directly; beyond, widening them once for all is less work.
 template <class Weights>
 #if defined(TILES)
 constexpr int64_t kMaxDirectRows = kMaxVectorRows;
+#elif defined(__AVX512F__)
+constexpr int64_t kMaxDirectRows = 64;
+#elif defined(__AVX2__)
+constexpr int64_t kMaxDirectRows = std::is_same_v<Weights, Int8Panels> ? 64 : 8;
 #else
-constexpr int64_t kMaxDirectRows = 4 * Weights::kRowsAtOnce;
+constexpr int64_t kMaxDirectRows = 2;
 #endif
 
 template <class T, class Weights>
@@ -30,7 +34,7 @@ void multiply_dequantised(const Layer<T>& layer, const T* x, int64_t rows, Weigh
         TileRegisters tiles;
         float* sums = tile_sums(rows);
         for (; panel + 2 <= end; panel += 2) {
-            dequantise(weights, panel, 2, kCodesAhead, numbers);
+            dequantise(weights, panel, 2, numbers);
             multiply_pair_by_tiles(layer, x, rows, plain, panel, 0, tiles, sums, y);
         }
     }
@@ -39,7 +43,7 @@ void multiply_dequantised(const Layer<T>& layer, const T* x, int64_t rows, Weigh
     const auto* wide = operands(x, rows * layer.depth);
     for (; panel < end; panel += 2) {
         const int64_t count = std::min<int64_t>(2, end - panel);
-        dequantise(weights, panel, count, kCodesAhead, numbers);
+        dequantise(weights, panel, count, numbers);
         multiply_panels(layer, wide, rows, plain, panel, panel + count, 0, y);
     }
 }
@@ -48,7 +52,7 @@ template <class T, class Weights>
 void linear(const Layer<T>& layer, const T* x, Weights weights, int64_t rows, T* y) {
     for_each_chunk(layer, x, rows, y, [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
         if (rows > kMaxDirectRows<Weights>) return multiply_dequantised(layer, x, rows, weights, begin, end, y);
-        multiply_panels(layer, operands(x, rows * layer.depth), rows, weights.from(begin), begin, end, kCodesAhead, y);
+        multiply_panels(layer, operands(x, rows * layer.depth), rows, weights.from(begin), begin, end, kFetches, y);
     });
 }
 
@@ -63,8 +67,9 @@ int unpack_rows(Int8Panels weights, const float* scales, const int64_t* rows, T*
         static thread_local Scratch scratch;
         float* row = scratch.numbers<float>(depth);
         for (int64_t i = begin; i < end; i++) {
-            const int8_t* from = weights.from(rows[i] / kPanelWidth).codes + rows[i] % kPanelWidth;
-            for (int64_t k = 0; k < depth; k++) row[k] = from[k * kPanelWidth] * scales[rows[i]];
+            const int8_t* panel = weights.from(rows[i] / kPanelWidth).codes;
+            const int column = int(rows[i] % kPanelWidth);
+            for (int64_t k = 0; k < depth; k++) row[k] = number_of(panel[code_place(k, column)]) * scales[rows[i]];
             for_each_vector(depth, [&](int64_t k, int64_t left) {
                 store_up_to(out + i * depth + k, load_up_to(row + k, left), left);
             });

@@ -20,13 +20,13 @@ float largest_of(const float* numbers, int64_t count) {
     return largest(most);
 }
 
-// One row: code k goes to codes[16 k]. Returns the scale.
-float quantise_int8(const float* row, int64_t depth, int8_t* codes) {
+// One row into its column of a panel. Returns the scale.
+float quantise_int8(const float* row, int64_t depth, int column, int8_t* panel) {
     const float most = largest_of(row, depth);
     const float inverse = most > 0 ? 127 / most : 0;
     for (int64_t k = 0; k < depth; k += kWidth) {
         const Ints rounded = (Ints)(load(row + k) * inverse + kRoundToInteger);
-        for (int i = 0; i < kWidth; i++) codes[(k + i) * kPanelWidth] = int8_t(rounded[i]);
+        for (int i = 0; i < kWidth; i++) panel[code_place(k + i, column)] = code_of(int8_t(rounded[i]));
     }
     return most / 127;
 }
@@ -113,7 +113,7 @@ template <class T>
 void quantise_int8(const T* weight, int8_t* codes, float* scales, int64_t width, int64_t depth) {
     for_each_row(weight, width, depth, [&](const float* row, int64_t panel, int64_t column) {
         scales[panel * kPanelWidth + column] =
-            quantise_int8(row, depth, codes + panel * depth * kPanelWidth + column);
+            quantise_int8(row, depth, int(column), codes + panel * depth * kPanelWidth);
     });
 }
 

@@ -1,6 +1,8 @@
 // Panels (panels.h) of quantised weights, and the products over them: codes become numbers in registers.
 //
-//   int8: [K][16] bytes, each from -127 to 127, with one float32 scale per output, applied to the finished sum.
+//   int8: [K][16] bytes, each from -127 to 127, with one float32 scale per output, applied to the finished sum. Where
+//         pairs of bfloat16 are multiplied: [K / 4][4][2][4][2], sign and size, which two table look-ups make bfloat16:
+//         four outputs, two pairs of k, as unpacking puts them side by side.
 //   int4: [K / 8][16] words of 32 bits, the eight codes of one output: k = 0, 2, 4, 6 from the lowest bits up in the
 //         lower half, k = 1, 3, 5, 7 in the upper half, so that a shift brings a pair to where vpermw looks it up.
 //         A code is an index into kLevels. One bfloat16 scale per output and 64 numbers: [K / 64][16].
@@ -39,17 +41,93 @@ struct Int4Panels {
     }
 };
 
+// Where number k of an output lies in its panel, and what is written there.
+ALWAYS_INLINE int64_t code_place(int64_t k, int column) {
+#if defined(STOKER_PAIR_PRODUCTS)
+    return k / 4 * 64 + column / 4 * 16 + k % 4 / 2 * 8 + column % 4 * 2 + k % 2;
+#else
+    return k * kPanelWidth + column;
+#endif
+}
+
+ALWAYS_INLINE int8_t code_of(int32_t number) {
+#if defined(STOKER_PAIR_PRODUCTS)
+    return int8_t(number < 0 ? -number | 0x80 : number);
+#else
+    return int8_t(number);
+#endif
+}
+
+ALWAYS_INLINE int number_of(int8_t code) {
+#if defined(STOKER_PAIR_PRODUCTS)
+    return code & 0x80 ? -(code & 0x7f) : code;
+#else
+    return code;
+#endif
+}
+
+// Two registers of whole numbers as pairs of bfloat16; nothing is lost.
+ALWAYS_INLINE Bits pair_up(Floats even, Floats odd) { return (Bits)even >> 16 | (Bits)odd; }
+
+// Four numbers of all outputs of a panel, as pairs of bfloat16.
+struct FourOf16 {
+    Bits pairs[2][kVectors];
+};
+
+#if defined(STOKER_PAIR_PRODUCTS)
+class Int8Reader {
+  public:
+    ALWAYS_INLINE Int8Reader() {
+        uint8_t low[128], high[128];
+        for (int i = 0; i < 128; i++) {
+            const float size = i;
+            low[i] = reinterpret_cast<const uint8_t*>(&size)[2];
+            high[i] = reinterpret_cast<const uint8_t*>(&size)[3];
+        }
+        for (int half = 0; half < 2; half++) {
+            low_[half] = _mm512_loadu_si512(low + 64 * half);
+            high_[half] = _mm512_loadu_si512(high + 64 * half);
+        }
+    }
+
+    ALWAYS_INLINE FourOf16 operator()(const int8_t* from) const {
+        const __m512i codes = _mm512_loadu_si512(from);
+        const __m512i low = _mm512_permutex2var_epi8(low_[0], codes, low_[1]);  // bit 7 is not looked at
+        const __m512i size = _mm512_permutex2var_epi8(high_[0], codes, high_[1]);
+        const __m512i high = _mm512_ternarylogic_epi64(size, codes, _mm512_set1_epi8(-128), 0xf8);  // a | (b & c)
+        return {{{(Bits)_mm512_unpacklo_epi8(low, high)}, {(Bits)_mm512_unpackhi_epi8(low, high)}}};
+    }
+
+  private:
+    __m512i low_[2], high_[2];
+};
+#else
 ALWAYS_INLINE Floats widen(const int8_t* from) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
 #elif defined(__AVX2__)
     return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
 #else
-    Floats value;
-    for (int i = 0; i < kWidth; i++) value[i] = from[i];
-    return value;
+    typedef int8_t Bytes __attribute__((vector_size(kWidth)));
+    Bytes bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(__builtin_convertvector(bytes, Ints), Floats);
 #endif
 }
+
+struct Int8Reader {
+    ALWAYS_INLINE FourOf16 operator()(const int8_t* from) const {
+        FourOf16 found;
+        for (int pair = 0; pair < 2; pair++) {
+            for (int v = 0; v < kVectors; v++) {
+                const int8_t* even = from + 2 * pair * kPanelWidth + v * kWidth;
+                found.pairs[pair][v] = pair_up(widen(even), widen(even + kPanelWidth));
+            }
+        }
+        return found;
+    }
+};
+#endif
 
 // The levels of a register of words, for the codes that begin at bit `shift`.
 class Levels {
@@ -81,21 +159,47 @@ class Levels {
 // The first bit of the code of number k.
 constexpr int code_shift(int k) { return k % 2 * 16 + k / 2 * 4; }
 
-// Two registers of whole numbers as pairs of bfloat16; nothing is lost.
-ALWAYS_INLINE Bits pair_up(Floats even, Floats odd) { return (Bits)even >> 16 | (Bits)odd; }
+// One row alone would wait for each sum before the next product can be added to it: few rows have two sums each, as
+// far as there are registers for them.
+template <int Rows>
+constexpr int kWays = Rows <= (kMaxRows < 12 ? 1 : 4) ? 2 : 1;
 
-// As in panels.h; `ahead` counts codes.
+template <int Ways, int Rows, int Panels>
+ALWAYS_INLINE void join(const Sums<Rows * Ways, Panels>& ways, Sums<Rows, Panels>& sums) {
+    for (int row = 0; row < Rows; row++) {
+        for (int v = 0; v < Panels * kVectors; v++) {
+            sums.at[row][v] = ways.at[row * Ways][v];
+            for (int way = 1; way < Ways; way++) sums.at[row][v] += ways.at[row * Ways + way][v];
+        }
+    }
+}
+
+// As in panels.h. `is_first`: the first rows to meet these panels fetch those behind them, line by line. A fixed
+// distance would miss the start of every panel, and these are short: 16 KiB of int8, 8 KiB of int4.
 template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int8Panels b, int64_t depth, int64_t ahead,
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int8Panels b, int64_t depth, bool is_first,
                             Sums<Rows, Panels>& sums) {
     const int64_t size = depth * kPanelWidth;
+    [[maybe_unused]] const Int8Reader read;
     for (int64_t k = 0; k < depth; k += 4) {  // a cache line
-        for (int p = 0; p < Panels; p++) __builtin_prefetch(b.codes + p * size + k * kPanelWidth + ahead);
+        for (int p = 0; p < Panels; p++) {
+            if (is_first) __builtin_prefetch(b.codes + (p + Panels) * size + k * kPanelWidth);
+        }
+#if defined(STOKER_PAIR_PRODUCTS)
+        FourOf16 four[Panels];
+        for (int p = 0; p < Panels; p++) four[p] = read(b.codes + p * size + k * kPanelWidth);
+#endif
         for (int i = 0; i < 4; i++) {
             Floats columns[Panels * kVectors];
             for (int p = 0; p < Panels; p++) {
-                const int8_t* from = b.codes + p * size + (k + i) * kPanelWidth;
-                for (int v = 0; v < kVectors; v++) columns[p * kVectors + v] = widen(from + v * kWidth);
+                for (int v = 0; v < kVectors; v++) {
+#if defined(STOKER_PAIR_PRODUCTS)
+                    const Bits pairs = four[p].pairs[i / 2][v];
+                    columns[p * kVectors + v] = (Floats)(i % 2 ? pairs & 0xffff0000u : pairs << 16);
+#else
+                    columns[p * kVectors + v] = widen(b.codes + p * size + (k + i) * kPanelWidth + v * kWidth);
+#endif
+                }
             }
             for (int row = 0; row < Rows; row++) {
                 const Floats value = broadcast(a[row * a_stride + k + i]);
@@ -118,17 +222,18 @@ ALWAYS_INLINE void add_scaled(const Sums<Rows, Panels>& part, Int4Panels b, int6
 }
 
 template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int64_t depth, int64_t ahead,
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int64_t depth, bool is_first,
                             Sums<Rows, Panels>& sums) {
+    constexpr int ways = kWays<Rows>;
     const Levels levels;
     for (int64_t group = 0; group * kGroup < depth; group++) {
-        Sums<Rows, Panels> part;
+        Sums<Rows * ways, Panels> apart;
         const int64_t end = std::min(depth, (group + 1) * kGroup);
         for (int64_t k = group * kGroup; k < end; k += kCodesDeep) {
             Bits words[Panels * kVectors];
             for (int p = 0; p < Panels; p++) {
                 const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
-                __builtin_prefetch(from + ahead / kCodesDeep);
+                if (is_first) __builtin_prefetch(from + Panels * b.num_words());
                 for (int v = 0; v < kVectors; v++) memcpy(&words[p * kVectors + v], from + v * kWidth, sizeof(Bits));
             }
 #pragma GCC unroll 8
@@ -137,46 +242,59 @@ ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int6
                 for (int v = 0; v < Panels * kVectors; v++) columns[v] = levels(words[v], code_shift(i));
                 for (int row = 0; row < Rows; row++) {
                     const Floats value = broadcast(a[row * a_stride + k + i]);
-                    for (int v = 0; v < Panels * kVectors; v++) part.at[row][v] += value * columns[v];
+                    Floats* at = apart.at[row * ways + i % ways];
+                    for (int v = 0; v < Panels * kVectors; v++) at[v] += value * columns[v];
                 }
             }
         }
+        Sums<Rows, Panels> part;
+        join<ways>(apart, part);
         add_scaled(part, b, group, sums);
     }
 }
 
 #if defined(STOKER_PAIR_PRODUCTS)
-template <int Rows, int Panels>
-ALWAYS_INLINE void add_pairs(const BFloat16* a, int64_t a_stride, const __m512i (&pairs)[Panels],
-                             Sums<Rows, Panels>& sums) {
+// sums of the given way += a pair of numbers of every row times a pair of every column.
+template <int Ways, int Rows, int Panels>
+ALWAYS_INLINE void add_pairs(const BFloat16* a, int64_t a_stride, const __m512i (&pairs)[Panels], int way,
+                             Sums<Rows * Ways, Panels>& sums) {
     for (int row = 0; row < Rows; row++) {
         int32_t pair;
         memcpy(&pair, a + row * a_stride, sizeof pair);
         const __m512i value = _mm512_set1_epi32(pair);
-        for (int p = 0; p < Panels; p++) sums.at[row][p] = add_pair_products(sums.at[row][p], value, pairs[p]);
-    }
-}
-
-template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, int64_t depth, int64_t ahead,
-                            Sums<Rows, Panels>& sums) {
-    const int64_t size = depth * kPanelWidth;
-    for (int64_t k = 0; k < depth; k += 4) {  // a cache line
-        for (int p = 0; p < Panels; p++) __builtin_prefetch(b.codes + p * size + k * kPanelWidth + ahead);
-        for (int i = 0; i < 4; i += 2) {
-            __m512i pairs[Panels];
-            for (int p = 0; p < Panels; p++) {
-                const int8_t* from = b.codes + p * size + (k + i) * kPanelWidth;
-                pairs[p] = (__m512i)pair_up(widen(from), widen(from + kPanelWidth));
-            }
-            add_pairs(a + k + i, a_stride, pairs, sums);
+        for (int p = 0; p < Panels; p++) {
+            Floats& sum = sums.at[row * Ways + way % Ways][p];
+            sum = add_pair_products(sum, value, pairs[p]);
         }
     }
 }
 
 template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, int64_t depth, int64_t ahead,
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, int64_t depth, bool is_first,
                             Sums<Rows, Panels>& sums) {
+    constexpr int ways = kWays<Rows>;
+    const int64_t size = depth * kPanelWidth;
+    const Int8Reader read;
+    Sums<Rows * ways, Panels> apart;
+    for (int64_t k = 0; k < depth; k += 4) {  // a cache line
+        FourOf16 four[Panels];
+        for (int p = 0; p < Panels; p++) {
+            if (is_first) __builtin_prefetch(b.codes + (p + Panels) * size + k * kPanelWidth);
+            four[p] = read(b.codes + p * size + k * kPanelWidth);
+        }
+        for (int i = 0; i < 2; i++) {
+            __m512i pairs[Panels];
+            for (int p = 0; p < Panels; p++) pairs[p] = (__m512i)four[p].pairs[i][0];
+            add_pairs<ways, Rows>(a + k + 2 * i, a_stride, pairs, i, apart);
+        }
+    }
+    join<ways>(apart, sums);
+}
+
+template <int Rows, int Panels>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, int64_t depth, bool is_first,
+                            Sums<Rows, Panels>& sums) {
+    constexpr int ways = kWays<Rows>;
     // vpermw looks at five bits of a code: the table stands there twice, so that the fifth does not matter.
     uint16_t table[32];
     for (int i = 0; i < 32; i++) {
@@ -185,13 +303,13 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, i
     }
     const __m512i levels = _mm512_loadu_si512(table);
     for (int64_t group = 0; group * kGroup < depth; group++) {
-        Sums<Rows, Panels> part;
+        Sums<Rows * ways, Panels> apart;
         const int64_t end = std::min(depth, (group + 1) * kGroup);
         for (int64_t k = group * kGroup; k < end; k += kCodesDeep) {
             __m512i words[Panels];
             for (int p = 0; p < Panels; p++) {
                 const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
-                __builtin_prefetch(from + ahead / kCodesDeep);
+                if (is_first) __builtin_prefetch(from + Panels * b.num_words());
                 words[p] = _mm512_loadu_si512(from);
             }
 #pragma GCC unroll 4
@@ -200,9 +318,11 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, i
                 for (int p = 0; p < Panels; p++) {
                     pairs[p] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words[p], i * 2), levels);
                 }
-                add_pairs(a + k + i, a_stride, pairs, part);
+                add_pairs<ways, Rows>(a + k + i, a_stride, pairs, i / 2, apart);
             }
         }
+        Sums<Rows, Panels> part;
+        join<ways>(apart, part);
         add_scaled(part, b, group, sums);
     }
 }
@@ -210,24 +330,23 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, i
 
 // Panels [panel, panel + count) as bfloat16 ones. int8 loses nothing, since its scales are left for the sums; int4 has
 // its scales in them, and is rounded.
-ALWAYS_INLINE void dequantise(Int8Panels b, int64_t panel, int64_t count, int64_t ahead, BFloat16* to) {
+ALWAYS_INLINE void dequantise(Int8Panels b, int64_t panel, int64_t count, BFloat16* to) {
+    const Int8Reader read;
     const int8_t* from = b.from(panel).codes;
-    for (int64_t i = 0; i < count * b.depth * kPanelWidth; i += 2 * kPanelWidth) {
-        __builtin_prefetch(from + i + ahead);
-        for (int v = 0; v < kVectors; v++) {
-            const Bits pairs = pair_up(widen(from + i + v * kWidth), widen(from + i + kPanelWidth + v * kWidth));
-            memcpy(to + i + v * 2 * kWidth, &pairs, sizeof pairs);
-        }
+    for (int64_t i = 0; i < count * b.depth * kPanelWidth; i += 4 * kPanelWidth) {
+        __builtin_prefetch(from + i + count * b.depth * kPanelWidth);
+        const FourOf16 four = read(from + i);
+        memcpy(to + i, &four, sizeof four);
     }
 }
 
-ALWAYS_INLINE void dequantise(Int4Panels all, int64_t panel, int64_t count, int64_t ahead, BFloat16* to) {
+ALWAYS_INLINE void dequantise(Int4Panels all, int64_t panel, int64_t count, BFloat16* to) {
     const Levels levels;
     for (int64_t last = panel + count; panel < last; panel++) {
         const Int4Panels b = all.from(panel);
         for (int64_t k = 0; k < b.depth; k += kCodesDeep) {
             const uint32_t* from = b.codes + k / kCodesDeep * kPanelWidth;
-            __builtin_prefetch(from + ahead / kCodesDeep);
+            __builtin_prefetch(from + 2 * b.num_words());
             for (int v = 0; v < kVectors; v++) {
                 Bits words;
                 memcpy(&words, from + v * kWidth, sizeof words);
