@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
+from stoker.config.quantised import SCHEMES
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.kernel_set import select_kernels
@@ -93,6 +94,44 @@ def bench_linear(bench: Bench, layers: int = 4) -> None:
         0,
         lambda: bench.ours.embed(ids, packed),
         F_embedding=lambda: F.embedding(ids, head),
+    )
+
+
+def bench_quantised(bench: Bench, layers: int = 8) -> None:
+    """The same linears over int8 and int4 weights, against their own floor and against those over bfloat16."""
+    weights = [randn(*shape) for _ in range(layers) for shape in LAYER]
+    packed = [bench.ours.pack_linear(weight, None) for weight in weights]
+    for scheme in SCHEMES:
+        codes = [bench.ours.quantise_linear(weight, None, scheme) for weight in weights]
+        for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 1024):
+            inputs = {depth: randn(tokens, depth) for depth in {weight.shape[1] for weight in weights}}
+            bench.compare(
+                f"{scheme} linears of {layers} layers, {tokens} tokens",
+                sum(each.num_bytes for each in codes),
+                2 * tokens * sum(weight.numel() for weight in weights),
+                lambda codes=codes, inputs=inputs: [
+                    bench.ours.linear(inputs[each.in_features], each) for each in codes
+                ],
+                bfloat16=lambda inputs=inputs: [bench.ours.linear(inputs[each.in_features], each) for each in packed],
+            )
+    head, ids = randn(VOCAB, HIDDEN), torch.randint(VOCAB, (1024,))
+    codes = [bench.ours.quantise_linear(head, None, "int8")]
+    plain = bench.ours.pack_linear(head, None)
+    for tokens in (1, 32):
+        x = randn(tokens, HIDDEN)
+        bench.compare(
+            f"int8 output layer, {tokens} tokens",
+            codes[0].num_bytes,
+            2 * tokens * head.numel(),
+            lambda x=x: bench.ours.linear(x, codes[0]),
+            bfloat16=lambda x=x: bench.ours.linear(x, plain),
+        )
+    bench.compare(
+        "embedding out of int8 panels, 1024",
+        3 * ids.numel() * HIDDEN,
+        0,
+        lambda: bench.ours.embed(ids, codes[0]),
+        bfloat16=lambda: bench.ours.embed(ids, plain),
     )
 
 
@@ -186,7 +225,12 @@ def compare_elementwise(bench: Bench, tokens: int) -> None:
 
 
 def main() -> None:
-    parts = {"linear": bench_linear, "attention": bench_attention, "elementwise": bench_elementwise}
+    parts = {
+        "linear": bench_linear,
+        "quantised": bench_quantised,
+        "attention": bench_attention,
+        "elementwise": bench_elementwise,
+    }
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments.add_argument("--features", default=wanted_level(), help="auto or a level; default: STOKER_CPU_FEATURES")

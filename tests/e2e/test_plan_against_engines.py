@@ -72,11 +72,18 @@ def measure(*words: str) -> dict[str, Any]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process")
 @pytest.mark.parametrize(
-    ("model", "dtype"), [("builtin:tiny", "bfloat16"), ("made-up", "bfloat16"), ("made-up", "float32")]
+    ("model", "dtype", "more"),
+    [
+        ("builtin:tiny", "bfloat16", ()),
+        ("made-up", "bfloat16", ()),
+        ("made-up", "float32", ()),
+        ("made-up", "bfloat16", ("--quantization", "int8")),
+        ("made-up", "bfloat16", ("-q", "int4")),
+    ],
 )
-def test_an_engine_takes_what_the_plan_says(tmp_path: Path, model: str, dtype: str) -> None:
+def test_an_engine_takes_what_the_plan_says(tmp_path: Path, model: str, dtype: str, more: tuple[str, ...]) -> None:
     """Weights within 1 %, the KV cache to the byte, the process within 15 %, at start and at its fullest."""
-    words = ["--model", model, "--dtype", dtype, "--max-num-seqs", "32"]
+    words = ["--model", model, "--dtype", dtype, "--max-num-seqs", "32", *more]
     if model == "made-up":
         folder = write_config(tmp_path / "model", MADE_UP)
         words = ["--model", str(folder), "--load-format", "dummy", "--skip-tokenizer-init", *words[2:]]

@@ -19,7 +19,7 @@ def cpu(vendor, flags, machine="x86_64"):
     ("vendor", "flags", "level"),
     [
         ("GenuineIntel", AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}, "amx"),
-        ("AuthenticAMD", AVX512 | {"avx512_bf16"}, "avx512_bf16"),
+        ("AuthenticAMD", AVX512 | {"avx512_bf16", "avx512vbmi"}, "avx512_bf16"),
         ("GenuineIntel", AVX512, "avx512"),
         ("AuthenticAMD", AVX2, "avx2"),
         ("GenuineIntel", {"avx2"}, "portable"),
@@ -31,7 +31,7 @@ def test_auto_takes_the_best_level_the_cpu_has(vendor, flags, level):
 
 
 def test_intels_pair_products_are_passed_over():
-    level, reason = choose_level("auto", cpu("GenuineIntel", AVX512 | {"avx512_bf16"}))
+    level, reason = choose_level("auto", cpu("GenuineIntel", AVX512 | {"avx512_bf16", "avx512vbmi"}))
     assert (level.name, reason) == ("avx512", "the best that this CPU runs; its avx512_bf16 is slower")
 
 

@@ -15,7 +15,7 @@ template <class Weights>
 #if defined(TILES)
 constexpr int64_t kMaxDirectRows = kMaxVectorRows;
 #elif defined(__AVX512F__)
-constexpr int64_t kMaxDirectRows = 64;
+constexpr int64_t kMaxDirectRows = std::is_same_v<Weights, Int8Panels> ? 64 : 48;
 #elif defined(__AVX2__)
 constexpr int64_t kMaxDirectRows = std::is_same_v<Weights, Int8Panels> ? 64 : 8;
 #else

@@ -48,6 +48,19 @@ def test_on_this_machine_the_plan_is_what_will_run(tmp_path: Path) -> None:
     assert (plan.estimate.status, plan.notes) == ("fits", ())
 
 
+@pytest.mark.effect("model.quantization")
+def test_quantised_weights_are_planned_in_their_bits(tmp_path: Path) -> None:
+    """28 layers of 15 728 640 numbers and an output layer of 155 582 464, which is int8 in both; 65 536 are norms."""
+    layers, head, others = 28 * 15_728_640, 151_936 * 1024, 596_049_920 - 28 * 15_728_640 - 151_936 * 1024
+    scales = 28 * (4096 + 1024 + 6144 + 1024) * 4
+    eight, four = (planned(tmp_path, "qwen3-0.6b", "--quantization", scheme) for scheme in ("int8", "int4"))
+    assert eight.estimate.weights_bytes == layers + scales + head + 151_936 * 4 + 2 * others
+    assert four.estimate.weights_bytes == layers // 2 + layers // 64 * 2 + head + 151_936 * 4 + 2 * others
+    assert "weights in int8" in eight.kernels["linear"]
+    assert "weights in int4 by 64, the output layer in int8" in four.kernels["linear"]
+    assert four.estimate.kv_cache_bytes == eight.estimate.kv_cache_bytes
+
+
 @pytest.mark.parametrize("words", [(), ("--max-model-len", "2048"), ("--max-num-seqs", "3"), ("--dtype", "float32")])
 def test_auto_is_filled_by_the_same_rule_as_at_start(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The plan's own rule serves changes and models that the engine does not run."""
