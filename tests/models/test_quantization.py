@@ -141,7 +141,7 @@ WIDE = {
 }  # fmt: skip
 LOAD = """
 import json, sys
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve
+from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
 from stoker.engine.kernels import select_kernels
 from stoker.engine.models.registry import model_class
 from stoker.engine.runner.loading import load_weights
@@ -151,7 +151,7 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 deployment = load_deployment([], sys.argv[1:])
-resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
 kernels = select_kernels("cpu", torch.bfloat16, 128, quantization=resolved.model.quantization)
 cpu = torch.device("cpu")
 model = model_class(resolved.facts)(resolved.facts, kernels, 64, torch.bfloat16, cpu, resolved.model.quantization)
