@@ -18,6 +18,8 @@ PACKAGES = {
     "openvino": ("openvino-genai", "optimum-intel[openvino,nncf]"),
     "llama-cpp": ("llama-cpp-python", "gguf"),  # built here for this CPU, by a C++ compiler and cmake
 }
+# What pip brings along beside a torch of another build: not needed for text, and importing it fails.
+UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}
 LIMIT_S = 3600
 
 
@@ -36,6 +38,8 @@ def python_of(environment: str) -> Path:
         log = HOME / "logs" / f"install-{environment}.log"
         _run([sys.executable, "-m", "venv", str(folder)], log)
         _run([str(python), "-m", "pip", "install", "--progress-bar", "off", *PACKAGES[environment]], log)
+        if environment in UNWANTED:
+            _run([str(python), "-m", "pip", "uninstall", "--yes", *UNWANTED[environment]], log)
         stamp.write_text(wanted)
     return python
 

@@ -69,7 +69,10 @@ class Process:
                 raise Failed(f"ended with code {self.process.wait()}: {last_words(self.log)}")
             line += piece
         self.peak_private_bytes = max(self.peak_private_bytes, private_bytes(self.members()))
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except ValueError:
+            raise Failed(f"answered {line[:100]!r}") from None
 
     def members(self) -> list[int]:
         """Ids of the living processes of this session."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import time
 
@@ -17,7 +18,8 @@ from ..request import Request
 
 def main() -> None:
     adapter, weights, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints must not end up between the answers
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library or a child of it prints must not end up between the answers
     engine = importlib.import_module(f".engines.{adapter}", __package__).Engine(weights, **options)
     print(json.dumps({"facts": engine.facts()}), file=answers, flush=True)
     prepare = getattr(engine, "prepare", None)
