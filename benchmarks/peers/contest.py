@@ -110,9 +110,9 @@ class Served(Contest):
     def warm_up(self, seed: int) -> None:
         self.run("http-8", seed, num_output=4)
 
-    def run(self, name: str, seed: int, num_output: int = 64) -> dict[str, Any]:
+    def run(self, name: str, seed: int, num_output: int = 32) -> dict[str, Any]:
         streams = STREAMS_OF[name]
-        count = 3 * streams if streams > 1 else 4
+        count = max(4, 2 * streams)
         command = [
             *(sys.executable, "-m", "stoker", "bench", "serve", "--url", f"http://127.0.0.1:{PORT}/v1"),
             *("--endpoint", "completions", "--ignore-eos", "--input-len", "128", "--output-len", str(num_output)),

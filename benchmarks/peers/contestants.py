@@ -8,7 +8,7 @@ from typing import Any
 OFFLINE = ("decode-1", "prefill-1024", "prefill-2048", "mixed-32", "prefix-16", "concurrent-64", "concurrent-128")
 SERVED = ("http-1", "http-8")
 WORKLOADS = (*OFFLINE, *SERVED)
-QUICK = ("decode-1", "prefill-1024", "mixed-32", "http-1")
+QUICK = ("decode-1", "prefill-1024", "http-1")
 
 _ALONE = OFFLINE[:3]
 _QUANTIZED = ("decode-1", "prefill-1024")
@@ -52,8 +52,8 @@ CONTESTANTS = {
             "own",
             "checkpoint",
             "transformers",
-            (*_ALONE, "mixed-32", "prefix-16"),
-            "`generate` takes one padded batch, and mixed-32 shows what that costs",
+            (*_ALONE, "mixed-32"),
+            "`generate` shares no prefix and takes one padded batch: mixed-32 shows what that costs",
         ),
         Contestant(
             "stoker-int8", "int8", "own", "checkpoint", "stoker", _QUANTIZED, _ONE_STREAM, {"quantization": "int8"}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 import time
 from importlib.metadata import version
@@ -84,6 +85,7 @@ def main() -> None:
         record = Record(output)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the engine under way is ended too
     record.forget_failures()
     record.content["environment"] = record.content["environment"] or environment(workloads)
     prepare(record, names)
