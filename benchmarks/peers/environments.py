@@ -75,6 +75,7 @@ def variables(environment: str, cores: list[int], kv_gib: int) -> dict[str, str]
         "OMP_NUM_THREADS": str(len(cores)),
     }
     if environment == "vllm":
+        del found["OMP_NUM_THREADS"]  # it sets its workers' own, and with this the engine's process would spin too
         found |= {
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
             "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
