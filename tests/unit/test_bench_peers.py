@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from benchmarks import workload
 from benchmarks.peers.contestants import CONTESTANTS, OFFLINE, WORKLOADS, Contestant
+from benchmarks.peers.environments import last_words
 from benchmarks.peers.plot import svg
 from benchmarks.peers.process import Failed, Process
 from benchmarks.peers.record import SLOW_S, Record, run_round
@@ -224,6 +225,16 @@ def test_a_worker_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
             process.ask("die", 60)
     finally:
         process.close()
+
+
+def test_of_a_log_the_last_line_with_an_error_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("loading\nValueError: no such option\n  = more: the manual\n\n")
+    assert last_words(log) == "ValueError: no such option"
+    log.write_text("loading\nKilled\n")
+    assert last_words(log) == "Killed"
+    log.write_text("")
+    assert last_words(log) == "it said nothing"
 
 
 def test_a_worker_that_does_not_answer_in_time_is_given_up_with_its_children(tmp_path: Path) -> None:
