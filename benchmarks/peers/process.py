@@ -75,14 +75,18 @@ class Process:
             raise Failed(f"answered {line[:100]!r}") from None
 
     def members(self) -> list[int]:
-        """Ids of the living processes of this session."""
-        found = []
+        """Ids of the living processes of this session, and of children that began one of their own."""
+        parents, found = {}, {self.process.pid}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                state, _, _, session, *_ = _stat(folder)
-                if session == str(self.process.pid) and state not in "ZX":
-                    found.append(int(folder.name))
-        return found
+                state, parent, _, session, *_ = _stat(folder)
+                if state not in "ZX":
+                    parents[int(folder.name)] = int(parent)
+                    if session == str(self.process.pid):
+                        found.add(int(folder.name))
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return sorted(found & parents.keys())
 
     def cpu_s(self) -> float:
         """CPU seconds its living processes have taken."""
@@ -95,6 +99,7 @@ class Process:
     def close(self) -> None:
         self._ended.set()
         self._watch.join()
+        family = self.members()  # by the time the first has ended, those with a session of their own are nobody's
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -104,7 +109,7 @@ class Process:
                 break
             self.process.send_signal(sign)
         self.process.wait()
-        while orphans := self.members():  # the next engine must not start beside them
+        while orphans := [pid for pid in {*family, *self.members()} if _is_alive(pid)]:  # no engine beside the next
             for pid in orphans:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
@@ -138,6 +143,13 @@ def busy_s() -> float:
         int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     )
     return (user + nice + system + irq + softirq + steal) / _TICKS
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return _stat(Path(f"/proc/{pid}"))[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _kib(path: Path, heads: tuple[str, ...]) -> int:

@@ -12,7 +12,7 @@ from benchmarks import workload
 from benchmarks.peers.contestants import CONTESTANTS, OFFLINE, WORKLOADS, Contestant
 from benchmarks.peers.environments import last_words
 from benchmarks.peers.plot import svg
-from benchmarks.peers.process import Failed, Process
+from benchmarks.peers.process import Failed, Process, private_bytes
 from benchmarks.peers.record import SLOW_S, Record, run_round
 from benchmarks.peers.run import listed
 from benchmarks.peers.table import tables
@@ -237,18 +237,20 @@ def test_of_a_log_the_last_line_with_an_error_is_told(tmp_path: Path) -> None:
     assert last_words(log) == "it said nothing"
 
 
-def test_a_worker_that_does_not_answer_in_time_is_given_up_with_its_children(tmp_path: Path) -> None:
-    program = "import subprocess, sys\nsubprocess.Popen(['sleep', '600'])\nprint(flush=True)\nsys.stdin.read()"
-    process = process_of(tmp_path, program)
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_a_worker_that_does_not_answer_in_time_is_given_up_with_its_children(tmp_path: Path, is_apart: bool) -> None:
+    child = f"subprocess.Popen(['sleep', '600'], start_new_session={is_apart})"
+    process = process_of(tmp_path, f"import subprocess, sys\n{child}\nprint(flush=True)\nsys.stdin.read()")
     try:
         assert process.process.stdout is not None
         process.process.stdout.readline()
-        assert len(process.members()) == 2
+        family = process.members()
+        assert len(family) == 2
         with pytest.raises(Failed, match="took more than 0 s"):
             process.answer(0.0)
     finally:
         process.close()
-    assert process.members() == []
+    assert not any(private_bytes([pid]) for pid in family)
 
 
 def test_the_adapters_of_all_contestants_are_there() -> None:
