@@ -127,6 +127,8 @@ class Served(Contest):
             raise Failed(f"took more than {RUN_LIMIT_S:.0f} s") from None
         if done.returncode:
             raise Failed((done.stderr.strip() or done.stdout.strip()).splitlines()[-1][-300:])
+        if self.process is not None:
+            self.process.look_at_memory()
         found = json.loads(done.stdout)["results"]
         if found["failed"] or found["output_tokens"] != count * num_output:
             raise Failed(f"{found['failed']} requests failed, {found['output_tokens']} tokens came")

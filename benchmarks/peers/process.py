@@ -68,11 +68,15 @@ class Process:
             if not piece:
                 raise Failed(f"ended with code {self.process.wait()}: {last_words(self.log)}")
             line += piece
-        self.peak_private_bytes = max(self.peak_private_bytes, private_bytes(self.members()))
+        self.look_at_memory()
         try:
             return json.loads(line)
         except ValueError:
             raise Failed(f"answered {line[:100]!r}") from None
+
+    def look_at_memory(self) -> None:
+        """Outside the clock: all that is private, also where shared memory or a file backs it."""
+        self.peak_private_bytes = max(self.peak_private_bytes, private_bytes(self.members()))
 
     def members(self) -> list[int]:
         """Ids of the living processes of this session, and of children that began one of their own."""
