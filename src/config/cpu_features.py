@@ -157,8 +157,6 @@ def stage_table(chosen: str, dtype: str, head_dim: int, kv_dtype: str) -> dict[s
         )
     if kv_dtype != dtype:
         table["rope_and_store"] = table["paged_attention"] = f"torch: keys and values in {kv_dtype} beside {dtype}"
-    if dtype != "bfloat16":
-        table["linear"] = f"torch: its product of {dtype} matrices"
     return table
 
 

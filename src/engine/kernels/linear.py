@@ -45,31 +45,33 @@ def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tens
     return F.embedding(token_ids, packed.weight)
 
 
-PANEL_WIDTH, DEPTH_STEP = 16, 32  # cpu/panels.h: outputs of a panel; a tile's depth
+PANEL_WIDTH = 16  # cpu/panels.h: outputs of a panel
+DEPTH_STEPS = {torch.float32: 1, torch.bfloat16: 32}  # in_features are a multiple; of bfloat16 a tile's depth
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
-    """Packs bfloat16 weights into panels. Others, and those whose width is no multiple of 32, stay torch's."""
-    pack = library.op("pack", torch.bfloat16, [POINTER, POINTER, INT64, INT64])
+    """Packs weights into panels. Of types that the library lacks, or of an odd depth, they stay torch's."""
+    packs = {dtype: library.op("pack", dtype, [POINTER, POINTER, INT64, INT64]) for dtype in DEPTH_STEPS}
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
 
     def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
         out_features, in_features = weight.shape
-        if weight.dtype != torch.bfloat16 or in_features % DEPTH_STEP:
+        dtype = weight.dtype
+        if dtype not in packs or in_features % DEPTH_STEPS[dtype]:
             return pack_linear_reference(weight, bias)
         weight = weight.contiguous()
         panels = weight.new_empty(-(-out_features // PANEL_WIDTH) * PANEL_WIDTH, in_features)
         advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first touch: pages are given then
-        pack(pointer(weight, torch.bfloat16), panels.data_ptr(), out_features, in_features)
+        packs[dtype](pointer(weight, dtype), panels.data_ptr(), out_features, in_features)
         if bias is not None:
-            bias = bias.to(torch.bfloat16).contiguous()
+            bias = bias.to(dtype).contiguous()
         return PackedLinear(panels, bias, out_features, in_features, is_packed=True)
 
     return pack_linear
 
 
 def linear_cpu(library: CpuLibrary) -> Linear:
-    call = library.op("linear", torch.bfloat16, [POINTER] * 4 + [INT64] * 3)
+    calls = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
 
     def linear(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
@@ -78,8 +80,9 @@ def linear_cpu(library: CpuLibrary) -> Linear:
         if depth != packed.in_features:
             raise ValueError(f"x is {tuple(x.shape)}, the layer takes {packed.in_features} numbers a row")
         out = x.new_empty(rows, packed.out_features)
-        call(
-            pointer(x, torch.bfloat16),
+        dtype = packed.weight.dtype
+        calls[dtype](
+            pointer(x, dtype),
             packed.weight.data_ptr(),
             None if packed.bias is None else packed.bias.data_ptr(),
             out.data_ptr(),
@@ -93,13 +96,13 @@ def linear_cpu(library: CpuLibrary) -> Linear:
 
 
 def embed_cpu(library: CpuLibrary) -> Embed:
-    call = library.function("unpack_rows_bfloat16", [POINTER] * 3 + [INT64] * 3, INT)
+    calls = {dtype: library.op("unpack_rows", dtype, [POINTER] * 3 + [INT64] * 3, INT) for dtype in DEPTH_STEPS}
 
     def embed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
             return embed_reference(token_ids, packed)
         out = packed.weight.new_empty(token_ids.shape[0], packed.in_features)
-        failed = call(
+        failed = calls[packed.weight.dtype](
             packed.weight.data_ptr(),
             pointer(token_ids, torch.int64),
             out.data_ptr(),

@@ -128,11 +128,9 @@ class Prefill {
     void pack(int64_t first, int keys) {
         const T *key_rows[kKeys], *value_rows[kKeys];
         for (int i = 0; i < keys;) {
-            const T* key = call_.at(call_.k_cache, row_, kv_head_, first + i);
-            const T* value = call_.at(call_.v_cache, row_, kv_head_, first + i);
-            for (int left = call_.run_length(first + i, keys - i); left > 0; left--, i++) {
-                key_rows[i] = key, value_rows[i] = value;
-                key += call_.head_dim, value += call_.head_dim;
+            int64_t at = call_.offset(row_, kv_head_, first + i);
+            for (int left = call_.run_length(first + i, keys - i); left > 0; left--, i++, at += call_.head_dim) {
+                key_rows[i] = call_.k_cache + at, value_rows[i] = call_.v_cache + at;
             }
         }
         const int padded_keys = int(round_up(keys, 2 * kPanelWidth));

@@ -1,8 +1,9 @@
-// Linear layers over bfloat16 weights in panels: y = x W^T + bias. x and y are bfloat16, sums are float32.
+// Linear layers over weights in panels: y = x W^T + bias. All of one type, float32 or bfloat16; sums are float32.
 //
 // Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves
-// both: x is cut into chunks that stay in the second-level cache, each pair of panels is read from memory once per
-// chunk, and from the cache for every block of rows after the first.
+// both: x is cut into chunks that stay in the second-level cache, each group of panels is read from memory once per
+// chunk, and from the cache for every block of rows after the first. While the blocks of rows multiply one group, they
+// fetch the next.
 
 #include <algorithm>
 
@@ -14,26 +15,30 @@
 
 namespace {
 
-// Numbers of x in a chunk, of 2 MiB of second-level cache: a quarter, widened to float32 half. Tiles multiply so fast
-// that reading the weights again for every chunk counts, so their chunks are larger.
+// Bytes of x in a chunk, as it is multiplied, of 1 or 2 MiB of second-level cache. Tiles multiply so fast that reading
+// the weights again for every chunk counts, so their chunks are larger.
 #if defined(TILES)
-constexpr int64_t kChunkNumbers = 512 * 1024;
+constexpr int64_t kChunkBytes = 1024 * 1024;
 #else
-constexpr int64_t kChunkNumbers = 256 * 1024;
+constexpr int64_t kChunkBytes = 512 * 1024;
 #endif
-constexpr int64_t kAhead = 2048;  // numbers of a panel fetched ahead: 4 KiB
+constexpr int64_t kAhead = 4096;        // bytes of a panel fetched ahead of its only reader
+constexpr int64_t kFetchingBlocks = 4;  // of rows, that fetch the next panels; enough to spread it out
 
+template <class T>
 struct Layer {
-    const BFloat16* panels;
-    const BFloat16* bias;  // [width] or null
+    const T *panels, *bias;  // bias: [width] or null
     int64_t width, depth;
 
     int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
     int64_t panel_size() const { return depth * kPanelWidth; }
+    int64_t panel_bytes() const { return panel_size() * int64_t(sizeof(T)); }
+    const char* address(int64_t panel) const { return reinterpret_cast<const char*>(panels + panel * panel_size()); }
 };
 
 // Rounds one panel's sums of one row into y, which may have fewer columns left than a panel.
-ALWAYS_INLINE void finish(const Floats* sums, const Layer& layer, int64_t column, BFloat16* y) {
+template <class T>
+ALWAYS_INLINE void finish(const Floats* sums, const Layer<T>& layer, int64_t column, T* y) {
     for (int v = 0; v < kVectors; v++, column += kWidth) {
         const int64_t count = std::min<int64_t>(kWidth, layer.width - column);
         if (count <= 0) return;
@@ -42,11 +47,11 @@ ALWAYS_INLINE void finish(const Floats* sums, const Layer& layer, int64_t column
     }
 }
 
-template <int Rows, int Panels, class A>
-void multiply_block(const Layer& layer, const A* x, int64_t panel, int64_t ahead, BFloat16* y) {
+template <int Rows, int Panels, class A, class T>
+void multiply_block(const Layer<T>& layer, const A* x, int64_t panel, Fetch fetch, T* y) {
     Sums<Rows, Panels> sums;
     multiply<Rows, Panels>(x, layer.depth, layer.panels + panel * layer.panel_size(), layer.panel_size(), layer.depth,
-                           ahead, sums);
+                           fetch, sums);
     for (int row = 0; row < Rows; row++) {
         for (int p = 0; p < Panels; p++) {
             finish(&sums.at[row][p * kVectors], layer, (panel + p) * kPanelWidth, y + row * layer.width);
@@ -54,24 +59,35 @@ void multiply_block(const Layer& layer, const A* x, int64_t panel, int64_t ahead
     }
 }
 
-template <int Panels, class A>
-void multiply_rows(const Layer& layer, const A* x, int64_t rows, int64_t panel, BFloat16* y) {
-    for_each_row_block(rows, [&](int64_t first, auto count) {
-        // Later blocks find the panels in the cache.
-        multiply_block<count(), Panels>(layer, x + first * layer.depth, panel, first ? 0 : kAhead,
-                                        y + first * layer.width);
+// All rows of a chunk by the panels [panel, panel + Panels).
+template <int Panels, class A, class T>
+void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, int64_t panel, T* y) {
+    const int64_t blocks = num_row_blocks(rows), fetching = std::min(blocks, kFetchingBlocks);
+    for_each_row_block(rows, [&](int64_t block, int64_t first, auto count) {
+        Fetch fetch{layer.address(panel) + kAhead, layer.panel_bytes(), kLine};
+        if (blocks > 1) {  // each its part of the next panels
+            fetch.from = layer.address(panel + Panels) + layer.panel_bytes() / fetching * block;
+            fetch.step = kLine / fetching;
+        }
+        if (block >= fetching) fetch = fetch_nothing(x);
+        multiply_block<count(), Panels>(layer, x + first * layer.depth, panel, fetch, y + first * layer.width);
     });
 }
 
-template <class A>
-void multiply_panels(const Layer& layer, const A* x, int64_t rows, int64_t begin, int64_t end, BFloat16* y) {
+template <class A, class T>
+void multiply_panels(const Layer<T>& layer, const A* x, int64_t rows, int64_t begin, int64_t end, T* y) {
     int64_t panel = begin;
     for (; panel + kMaxPanels <= end; panel += kMaxPanels) multiply_rows<kMaxPanels>(layer, x, rows, panel, y);
     for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, panel, y);
 }
 
-void multiply_panels_by_vectors(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
-                                BFloat16* y) {
+void multiply_by_vectors(const Layer<float>& layer, const float* x, int64_t rows, int64_t begin, int64_t end,
+                         float* y) {
+    multiply_panels(layer, x, rows, begin, end, y);
+}
+
+void multiply_by_vectors(const Layer<BFloat16>& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
+                         BFloat16* y) {
 #if defined(STOKER_PAIR_PRODUCTS)
     multiply_panels(layer, x, rows, begin, end, y);
 #else
@@ -91,8 +107,8 @@ constexpr int64_t kMaxVectorRows = 4;
 // first-level cache and the second level has only x to deliver.
 constexpr int64_t kPartDepth = 512;
 
-void multiply_panels_by_tiles(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
-                              BFloat16* y) {
+void multiply_by_tiles(const Layer<BFloat16>& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
+                       BFloat16* y) {
     constexpr int64_t block = 2 * kTileRows, columns = 2 * kPanelWidth;
     static thread_local Scratch scratch;
     float* sums = scratch.numbers<float>((rows + block) * columns);
@@ -107,8 +123,8 @@ void multiply_panels_by_tiles(const Layer& layer, const BFloat16* x, int64_t row
                 const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
                 tiles.configure(upper, lower);
                 multiply_tiles(x + row * layer.depth + k, layer.depth, weights, layer.panel_size(),
-                               std::min(part, layer.depth - k), row ? 0 : kAhead, lower > 0, k > 0,
-                               sums + row * columns, columns);
+                               std::min(part, layer.depth - k), row ? 0 : kAhead / int64_t(sizeof(BFloat16)), lower > 0,
+                               k > 0, sums + row * columns, columns);
             }
         }
         for (int64_t row = 0; row < rows; row++) {
@@ -119,25 +135,26 @@ void multiply_panels_by_tiles(const Layer& layer, const BFloat16* x, int64_t row
             }
         }
     }
-    if (panel < end) multiply_panels_by_vectors(layer, x, rows, panel, end, y);
+    if (panel < end) multiply_by_vectors(layer, x, rows, panel, end, y);
 }
 #endif
 
 // One chunk of x by the panels [begin, end).
-void multiply_chunk(const Layer& layer, const BFloat16* x, int64_t rows, int64_t begin, int64_t end, BFloat16* y) {
+template <class T>
+void multiply_chunk(const Layer<T>& layer, const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
 #if defined(TILES)
-    if (rows > kMaxVectorRows) return multiply_panels_by_tiles(layer, x, rows, begin, end, y);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+        if (rows > kMaxVectorRows) return multiply_by_tiles(layer, x, rows, begin, end, y);
+    }
 #endif
-    multiply_panels_by_vectors(layer, x, rows, begin, end, y);
+    multiply_by_vectors(layer, x, rows, begin, end, y);
 }
 
-}  // namespace
-
-// x: [rows, depth], y: [rows, width], bias: [width] or null; depth is a multiple of 32.
-EXPORT void linear_bfloat16(const BFloat16* x, const BFloat16* panels, const BFloat16* bias, BFloat16* y, int64_t rows,
-                            int64_t width, int64_t depth) {
-    const Layer layer{panels, bias, width, depth};
-    const int64_t chunks = (rows * depth + kChunkNumbers - 1) / kChunkNumbers;
+template <class T>
+void linear(const Layer<T>& layer, const T* x, T* y, int64_t rows) {
+    const int64_t depth = layer.depth;
+    const int64_t bytes = std::is_same_v<T, float> ? sizeof(float) : sizeof(Operand);
+    const int64_t chunks = (rows * depth * bytes + kChunkBytes - 1) / kChunkBytes;
     const int64_t pairs = (layer.num_panels() + 1) / 2;
     // Chunk by chunk, so that a thread's share is a run of neighbouring panels.
     parallel_ranges(chunks * pairs, 1, [&](int64_t begin, int64_t end) {
@@ -145,15 +162,16 @@ EXPORT void linear_bfloat16(const BFloat16* x, const BFloat16* panels, const BFl
             const int64_t chunk = begin / pairs, stop = std::min(end, (chunk + 1) * pairs);
             const int64_t first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
             multiply_chunk(layer, x + first * depth, last - first, (begin - chunk * pairs) * 2,
-                           std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * width);
+                           std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * layer.width);
             begin = stop;
         }
     });
 }
 
-// weight: [width, depth]; panels: room for width rounded up to 16, times depth. Rows that fill the last panel are zero.
-EXPORT void pack_bfloat16(const BFloat16* weight, BFloat16* panels, int64_t width, int64_t depth) {
-    const Layer layer{panels, nullptr, width, depth};
+// Rows that fill the last panel are zero.
+template <class T>
+void pack(const T* weight, T* panels, int64_t width, int64_t depth) {
+    const Layer<T> layer{panels, nullptr, width, depth};
     parallel_ranges(layer.num_panels(), 1, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; panel++) {
             const int64_t first = panel * kPanelWidth;
@@ -164,21 +182,39 @@ EXPORT void pack_bfloat16(const BFloat16* weight, BFloat16* panels, int64_t widt
     });
 }
 
-// Copies rows of the weight back out of the panels: the lookup of an embedding that is tied to the output layer.
-// out: [count, depth]. Returns 0, or 1 and nothing written if a row is not in [0, width).
-EXPORT int unpack_rows_bfloat16(const BFloat16* panels, const int64_t* rows, BFloat16* out, int64_t count,
-                                int64_t width, int64_t depth) {
+template <class T>
+int unpack_rows(const T* panels, const int64_t* rows, T* out, int64_t count, int64_t width, int64_t depth) {
+    constexpr int64_t deep = 4 / sizeof(T);  // neighbours in k that stand side by side
     for (int64_t i = 0; i < count; i++) {
         if (rows[i] < 0 || rows[i] >= width) return 1;
     }
     parallel_ranges(count, 4, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) {
-            const BFloat16* from =
-                panels + rows[i] / kPanelWidth * kPanelWidth * depth + rows[i] % kPanelWidth * 2;
-            for (int64_t k = 0; k < depth; k += 2) {
-                memcpy(out + i * depth + k, from + k * kPanelWidth, 2 * sizeof(BFloat16));
-            }
+            const T* from = panels + rows[i] / kPanelWidth * kPanelWidth * depth + rows[i] % kPanelWidth * deep;
+            for (int64_t k = 0; k < depth; k += deep) memcpy(out + i * depth + k, from + k * kPanelWidth, 4);
         }
     });
     return 0;
 }
+
+}  // namespace
+
+// linear: x [rows, depth], y [rows, width], bias [width] or null. pack: weight [width, depth], panels with room for
+// width rounded up to 16, times depth. unpack_rows copies rows of the weight back out of the panels, the lookup of an
+// embedding that is tied to the output layer: out [count, depth]; returns 0, or 1 and nothing written if a row is not
+// in [0, width). In bfloat16 depth is a multiple of 32.
+#define EXPORT_FOR(T, suffix)                                                                                        \
+    EXPORT void linear_##suffix(const T* x, const T* panels, const T* bias, T* y, int64_t rows, int64_t width,       \
+                                int64_t depth) {                                                                     \
+        linear(Layer<T>{panels, bias, width, depth}, x, y, rows);                                                    \
+    }                                                                                                                \
+    EXPORT void pack_##suffix(const T* weight, T* panels, int64_t width, int64_t depth) {                            \
+        pack(weight, panels, width, depth);                                                                          \
+    }                                                                                                                \
+    EXPORT int unpack_rows_##suffix(const T* panels, const int64_t* rows, T* out, int64_t count, int64_t width,      \
+                                    int64_t depth) {                                                                 \
+        return unpack_rows(panels, rows, out, count, width, depth);                                                  \
+    }
+
+EXPORT_FOR(float, float32)
+EXPORT_FOR(BFloat16, bfloat16)

@@ -44,16 +44,30 @@ struct Sums {
     }
 };
 
+// What is brought into the cache while panels are read: with every line of a panel, the bytes at from + panel *
+// panel_bytes, and `step` bytes further the next time. A step of 64 runs ahead of the reader; a smaller one leaves the
+// rest to other readers of the same panels; 0 asks for the same line again and again, which costs nothing.
+struct Fetch {
+    const char* from;
+    int64_t panel_bytes, step;
+};
+
+constexpr int64_t kLine = 64;  // bytes: two numbers deep in a panel of bfloat16, one in a panel of float32
+
+template <class T>
+ALWAYS_INLINE Fetch fetch_nothing(const T* b) {
+    return {reinterpret_cast<const char*>(b), 0, 0};
+}
+
 // sums += A[Rows, depth] * B. `a` has rows of stride `a_stride`; panel p of B begins at b + p * panel_size.
-// `ahead` numbers in front of the reader B is fetched into the cache; 0 where it is there already.
 template <int Rows, int Panels>
 ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, int64_t panel_size, int64_t depth,
-                            int64_t ahead, Sums<Rows, Panels>& sums) {
-    for (int64_t k = 0; k < depth; k++) {
+                            Fetch fetch, Sums<Rows, Panels>& sums) {
+    for (int64_t k = 0; k < depth; k++, fetch.from += fetch.step) {
         Floats columns[Panels * kVectors];
         for (int p = 0; p < Panels; p++) {
             const float* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(from + ahead);
+            __builtin_prefetch(fetch.from + p * fetch.panel_bytes);
             for (int v = 0; v < kVectors; v++) columns[p * kVectors + v] = load(from + v * kWidth);
         }
         for (int row = 0; row < Rows; row++) {
@@ -66,13 +80,13 @@ ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, in
 // float32 x bfloat16: a shift widens the first number of each pair, a mask the second.
 template <int Rows, int Panels>
 ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
-                            int64_t ahead, Sums<Rows, Panels>& sums) {
+                            Fetch fetch, Sums<Rows, Panels>& sums) {
     constexpr int vectors = Panels * kVectors;
-    for (int64_t k = 0; k < depth; k += 2) {
+    for (int64_t k = 0; k < depth; k += 2, fetch.from += fetch.step) {
         Bits pairs[vectors];
         for (int p = 0; p < Panels; p++) {
             const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(from + ahead);
+            __builtin_prefetch(fetch.from + p * fetch.panel_bytes);
             for (int v = 0; v < kVectors; v++) memcpy(&pairs[p * kVectors + v], from + v * 2 * kWidth, sizeof(Bits));
         }
         for (int row = 0; row < Rows; row++) {
@@ -93,12 +107,12 @@ ALWAYS_INLINE Floats add_pair_products(Floats sums, __m512i a, __m512i b) {
 
 template <int Rows, int Panels>
 ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
-                            int64_t ahead, Sums<Rows, Panels>& sums) {
-    for (int64_t k = 0; k < depth; k += 2) {
+                            Fetch fetch, Sums<Rows, Panels>& sums) {
+    for (int64_t k = 0; k < depth; k += 2, fetch.from += fetch.step) {
         __m512i pairs[Panels];
         for (int p = 0; p < Panels; p++) {
             const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(from + ahead);
+            __builtin_prefetch(fetch.from + p * fetch.panel_bytes);
             pairs[p] = _mm512_loadu_si512(from);
         }
         for (int row = 0; row < Rows; row++) {
@@ -121,14 +135,16 @@ ALWAYS_INLINE void with_rows(int rows, const Body& body) {
     }
 }
 
+constexpr int64_t num_row_blocks(int64_t rows) { return (rows + kMaxRows - 1) / kMaxRows; }
+
 // Cuts `rows` into the fewest blocks of at most kMaxRows, as even as can be (13 is 7 + 6, not 12 + 1: a lone row leaves
-// most registers idle), and calls body(first row, integral constant: rows in the block).
+// most registers idle), and calls body(block, first row, integral constant: rows in the block).
 template <class Body>
 ALWAYS_INLINE void for_each_row_block(int64_t rows, const Body& body) {
-    const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+    const int64_t blocks = num_row_blocks(rows);
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t first = rows * block / blocks;
-        with_rows(int(rows * (block + 1) / blocks - first), [&](auto count) { body(first, count); });
+        with_rows(int(rows * (block + 1) / blocks - first), [&](auto count) { body(block, first, count); });
     }
 }
 
@@ -137,7 +153,7 @@ template <int Panels, class A, class T>
 ALWAYS_INLINE void multiply_full_rows(const A* a, int64_t a_stride, const T* b, int64_t panel_size, int64_t depth,
                                       bool accumulate, float* c, int64_t c_stride) {
     Sums<kMaxRows, Panels> sums;
-    multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, 0, sums);
+    multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, fetch_nothing(b), sums);
     for (int row = 0; row < kMaxRows; row++) {
         for (int v = 0; v < Panels * kVectors; v++) {
             float* at = c + row * c_stride + v * kWidth;
