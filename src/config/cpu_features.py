@@ -33,6 +33,10 @@ class Level:
     needs: tuple[str, ...]
     compiler_flags: tuple[str, ...]
 
+    def multiplies(self, dtype: str) -> bool:
+        """Whether linear layers of this type are the library's: torch has float32 for any CPU, and better than plain C++."""
+        return dtype == "bfloat16" or (dtype == "float32" and self.name != "portable")
+
 
 LEVELS = {  # best first
     level.name: level
@@ -142,15 +146,17 @@ def takes_heads(head_dim: int) -> bool:
     return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
 
 
-def stage_table(chosen: str, dtype: str, head_dim: int, kv_dtype: str) -> dict[str, str]:
-    """What each stage runs and why, once the C++ library is there.
+def stage_table(level: Level, reason: str, dtype: str, head_dim: int, kv_dtype: str) -> dict[str, str]:
+    """What each stage runs and why, once the C++ library of a level is there.
 
-    chosen: what is said of a stage that the library takes.
+    reason: why it is this level.
     Raises NoKernels for a dtype that the library does not have.
     """
     if dtype not in KERNEL_DTYPES:
         raise NoKernels(f"no C++ kernels for {dtype}")
-    table = dict.fromkeys(STAGES, chosen)
+    table = dict.fromkeys(STAGES, f"c++ {level.name}: {reason}")
+    if not level.multiplies(dtype):
+        table["linear"] = f"torch: its product of {dtype} matrices"
     if not takes_heads(head_dim):
         table["rope_and_store"] = table["paged_attention"] = (
             f"torch: heads of {head_dim} numbers; the C++ kernels take multiples of 16 up to {MAX_HEAD_DIM}"
@@ -172,6 +178,6 @@ def planned_kernels(
             raise NoKernels(EAGER)
         level, reason = choose_level(wanted_level(), this_cpu())
         find_compiler()
-        return stage_table(f"c++ {level.name}: {reason}", dtype, head_dim, kv_dtype or dtype)
+        return stage_table(level, reason, dtype, head_dim, kv_dtype or dtype)
     except (NoKernels, ValueError) as error:
         return dict.fromkeys(STAGES, f"torch: {error}")

@@ -92,19 +92,19 @@ def select_kernels(
         if is_eager:
             raise NoKernels(EAGER)
         level, reason = choose_level(features or wanted_level(), this_cpu())
-        stage_table("", _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
+        stage_table(level, reason, _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
         library = load_library(level)
     except NoKernels as error:
         return KernelSet(table=dict.fromkeys(STAGES, f"torch: {error}"))
     if library.build_seconds is not None:
         reason += f", built in {library.build_seconds:.1f} s"
-    return cpu_kernels(library, dtype, head_dim, kv_dtype, f"c++ {level.name}: {reason}")
+    return cpu_kernels(library, dtype, head_dim, kv_dtype, reason)
 
 
 def cpu_kernels(
-    library: CpuLibrary, dtype: torch.dtype, head_dim: int, kv_dtype: torch.dtype, chosen: str
+    library: CpuLibrary, dtype: torch.dtype, head_dim: int, kv_dtype: torch.dtype, reason: str
 ) -> KernelSet:
-    """The library's ops, and torch's where it has none for these shapes. chosen: what the table says of the library."""
+    """The library's ops, and torch's where it has none for these shapes. reason: why it is this library."""
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
     if kv_dtype != dtype or not takes_heads(head_dim):
         rope, attention = rope_and_store_reference, paged_attention_reference
@@ -121,7 +121,7 @@ def cpu_kernels(
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         set_num_threads=_set_num_threads(library),
-        table=stage_table(chosen, _name(dtype), head_dim, _name(kv_dtype)),
+        table=stage_table(library.level, reason, _name(dtype), head_dim, _name(kv_dtype)),
     )
 
 

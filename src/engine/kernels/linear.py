@@ -50,8 +50,12 @@ DEPTH_STEPS = {torch.float32: 1, torch.bfloat16: 32}  # in_features are a multip
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
-    """Packs weights into panels. Of types that the library lacks, or of an odd depth, they stay torch's."""
-    packs = {dtype: library.op("pack", dtype, [POINTER, POINTER, INT64, INT64]) for dtype in DEPTH_STEPS}
+    """Packs weights into panels. Of types that the level does not multiply, or of an odd depth, they stay torch's."""
+    packs = {
+        dtype: library.op("pack", dtype, [POINTER, POINTER, INT64, INT64])
+        for dtype in DEPTH_STEPS
+        if library.level.multiplies(str(dtype).removeprefix("torch."))
+    }
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
 
     def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:

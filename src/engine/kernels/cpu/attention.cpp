@@ -121,10 +121,10 @@ class Step {
     const int num_rows_;
     PrefillTask* prefills_ = nullptr;
     DecodeTask* decodes_ = nullptr;
-    int32_t* owners_ = nullptr;                // of each segment, the decode task
-    std::atomic<int32_t>* left_ = nullptr;     // of each decode task, segments that are not done
-    float* memory_ = nullptr;                  // partial results
-    int64_t stride_ = 0;                       // numbers of a head's sums
+    int32_t* owners_ = nullptr;             // of each segment, the decode task
+    std::atomic<int32_t>* left_ = nullptr;  // of each decode task, segments that are not done
+    float* memory_ = nullptr;               // partial results
+    int64_t stride_ = 0;                    // numbers of a head's sums
 };
 
 }  // namespace

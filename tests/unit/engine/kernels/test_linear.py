@@ -36,8 +36,10 @@ def test_more_rows_than_a_chunk(level, dtype):
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 @DTYPES
 def test_a_row_of_x_gives_the_same_numbers_in_any_company(level, dtype):
-    if level in ("amx", "emulated_amx"):
+    if level in ("amx", "emulated_amx") and dtype == torch.bfloat16:
         pytest.skip("a few rows are multiplied by vectors, more by tiles")
+    if level == "portable" and dtype == torch.float32:
+        pytest.skip("torch multiplies")
     x, weight = torch.randn(40, 256).to(dtype), torch.randn(80, 256).to(dtype)
     kernels = kernels_of(level, dtype)
     packed = kernels.pack_linear(weight, None)
@@ -51,7 +53,7 @@ def test_float32_weights_may_have_any_depth(level, depth):
     kernels = kernels_of(level, torch.float32)
     x, weight = torch.randn(3, depth), torch.randn(5, depth)
     packed = kernels.pack_linear(weight, None)
-    assert packed.is_packed == (level != "torch")
+    assert packed.is_packed == (level not in ("torch", "portable"))
     assert_close(kernels.linear(x, packed), x.double() @ weight.double().T, absolute=ABSOLUTE[torch.float32])
 
 
