@@ -1,5 +1,7 @@
 // Paged attention of a step: cuts it into tasks that threads take as they are free.
 
+#include <new>
+
 #include "attention_decode.h"
 #include "attention_prefill.h"
 #include "parallel.h"

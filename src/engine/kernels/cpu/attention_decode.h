@@ -24,10 +24,10 @@ struct Partial {
     Partial(float* memory, int64_t heads, int64_t stride)
         : sums(memory), highest(memory + heads * stride), total(highest + heads), stride(stride) {}
 
-    // Sums of `head` count relative to `to`, the greatest score from now on.
+    // Sums of `head` count relative to `to`, the greatest score from now on; scale as power_of_two wants it.
     void raise(int64_t head, float to, float scale) {
         if (!(to > highest[head])) return;
-        const float shrink = exponential(broadcast((highest[head] - to) * scale))[0];
+        const float shrink = power_of_two(broadcast((highest[head] - to) * scale))[0];
         for (int64_t d = 0; d < stride; d += kWidth) {
             store(sums + head * stride + d, load(sums + head * stride + d) * shrink);
         }
@@ -118,11 +118,11 @@ class Decode {
         for (int t = tokens; t < kTile; t++) scores[t] = -__builtin_inff();
         Floats most = broadcast(result_.highest[head]);
         for (int t = 0; t < kTile; t += kWidth) most = maximum(most, load(scores + t));
-        const float highest = largest(most);
-        result_.raise(head, highest, call_.scale);
+        const float highest = largest(most), scale = call_.scale * kLog2E;
+        result_.raise(head, highest, scale);
         Floats total{};
         for (int t = 0; t < kTile; t += kWidth) {
-            const Floats weights = exponential((load(scores + t) - highest) * call_.scale);
+            const Floats weights = power_of_two((load(scores + t) - highest) * scale);
             store(scores + t, weights);
             total += weights;
         }
@@ -149,8 +149,8 @@ void merge_segments(const Attention<T>& call, int row, int first_head, int heads
         for (int segment = 1; segment < segments; segment++) {
             Partial part(memory + segment * size, heads, stride);
             const float highest = std::max(whole.highest[head], part.highest[head]);
-            whole.raise(head, highest, call.scale);
-            part.raise(head, highest, call.scale);
+            whole.raise(head, highest, call.scale * kLog2E);
+            part.raise(head, highest, call.scale * kLog2E);
             for (int64_t d = head * stride; d < (head + 1) * stride; d += kWidth) {
                 store(whole.sums + d, load(whole.sums + d) + load(part.sums + d));
             }
