@@ -34,7 +34,7 @@ class Level:
     compiler_flags: tuple[str, ...]
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether linear layers of this type are the library's: torch has float32 for any CPU, and better than plain C++."""
+        """Whether linear layers of this type are the library's: of float32, torch has better than plain C++."""
         return dtype == "bfloat16" or (dtype == "float32" and self.name != "portable")
 
 

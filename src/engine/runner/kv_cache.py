@@ -8,7 +8,6 @@ import torch
 
 from ..layers.attention import LayerCache
 
-
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 

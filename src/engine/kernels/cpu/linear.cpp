@@ -47,7 +47,7 @@ ALWAYS_INLINE void finish(const Floats* sums, const Layer<T>& layer, int64_t col
     }
 }
 
-template <int Rows, int Panels, class A, class T>
+template <int Rows, int Panels, class Fetch, class A, class T>
 void multiply_block(const Layer<T>& layer, const A* x, int64_t panel, Fetch fetch, T* y) {
     Sums<Rows, Panels> sums;
     multiply<Rows, Panels>(x, layer.depth, layer.panels + panel * layer.panel_size(), layer.panel_size(), layer.depth,
@@ -64,13 +64,13 @@ template <int Panels, class A, class T>
 void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, int64_t panel, T* y) {
     const int64_t blocks = num_row_blocks(rows), fetching = std::min(blocks, kFetchingBlocks);
     for_each_row_block(rows, [&](int64_t block, int64_t first, auto count) {
-        Fetch fetch{layer.address(panel) + kAhead, layer.panel_bytes(), kLine};
-        if (blocks > 1) {  // each its part of the next panels
-            fetch.from = layer.address(panel + Panels) + layer.panel_bytes() / fetching * block;
-            fetch.step = kLine / fetching;
-        }
-        if (block >= fetching) fetch = fetch_nothing(x);
-        multiply_block<count(), Panels>(layer, x + first * layer.depth, panel, fetch, y + first * layer.width);
+        const auto multiply = [&](auto fetch) {
+            multiply_block<count(), Panels>(layer, x + first * layer.depth, panel, fetch, y + first * layer.width);
+        };
+        if (blocks == 1) return multiply(FetchAhead<kAhead>{});
+        // Each of the first blocks its part of the next panels.
+        const char* next = layer.address(panel + Panels) + layer.panel_bytes() / fetching * block;
+        multiply(FetchNext{next, layer.panel_bytes(), block < fetching ? kLine / fetching : 0});
     });
 }
 

@@ -44,30 +44,39 @@ struct Sums {
     }
 };
 
-// What is brought into the cache while panels are read: with every line of a panel, the bytes at from + panel *
-// panel_bytes, and `step` bytes further the next time. A step of 64 runs ahead of the reader; a smaller one leaves the
-// rest to other readers of the same panels; 0 asks for the same line again and again, which costs nothing.
-struct Fetch {
-    const char* from;
-    int64_t panel_bytes, step;
-};
-
 constexpr int64_t kLine = 64;  // bytes: two numbers deep in a panel of bfloat16, one in a panel of float32
 
-template <class T>
-ALWAYS_INLINE Fetch fetch_nothing(const T* b) {
-    return {reinterpret_cast<const char*>(b), 0, 0};
-}
+// What is brought into the cache with every line that is read of a panel. Nothing: panels are there already.
+struct FetchNothing {
+    ALWAYS_INLINE void fetch(const void*, int) const {}
+    ALWAYS_INLINE void advance() {}
+};
+
+// What will be read so many bytes later.
+template <int64_t Bytes>
+struct FetchAhead {
+    ALWAYS_INLINE void fetch(const void* line, int) const { __builtin_prefetch(static_cast<const char*>(line) + Bytes); }
+    ALWAYS_INLINE void advance() {}
+};
+
+// Other panels, beginning at `from`: `step` bytes of each per line. 0 asks for the same line again, which costs little.
+struct FetchNext {
+    const char* from;
+    int64_t panel_bytes, step;
+
+    ALWAYS_INLINE void fetch(const void*, int panel) const { __builtin_prefetch(from + panel * panel_bytes); }
+    ALWAYS_INLINE void advance() { from += step; }
+};
 
 // sums += A[Rows, depth] * B. `a` has rows of stride `a_stride`; panel p of B begins at b + p * panel_size.
-template <int Rows, int Panels>
+template <int Rows, int Panels, class Fetch>
 ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, int64_t panel_size, int64_t depth,
                             Fetch fetch, Sums<Rows, Panels>& sums) {
-    for (int64_t k = 0; k < depth; k++, fetch.from += fetch.step) {
+    for (int64_t k = 0; k < depth; k++, fetch.advance()) {
         Floats columns[Panels * kVectors];
         for (int p = 0; p < Panels; p++) {
             const float* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(fetch.from + p * fetch.panel_bytes);
+            fetch.fetch(from, p);
             for (int v = 0; v < kVectors; v++) columns[p * kVectors + v] = load(from + v * kWidth);
         }
         for (int row = 0; row < Rows; row++) {
@@ -78,15 +87,15 @@ ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, in
 }
 
 // float32 x bfloat16: a shift widens the first number of each pair, a mask the second.
-template <int Rows, int Panels>
+template <int Rows, int Panels, class Fetch>
 ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
                             Fetch fetch, Sums<Rows, Panels>& sums) {
     constexpr int vectors = Panels * kVectors;
-    for (int64_t k = 0; k < depth; k += 2, fetch.from += fetch.step) {
+    for (int64_t k = 0; k < depth; k += 2, fetch.advance()) {
         Bits pairs[vectors];
         for (int p = 0; p < Panels; p++) {
             const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(fetch.from + p * fetch.panel_bytes);
+            fetch.fetch(from, p);
             for (int v = 0; v < kVectors; v++) memcpy(&pairs[p * kVectors + v], from + v * 2 * kWidth, sizeof(Bits));
         }
         for (int row = 0; row < Rows; row++) {
@@ -105,14 +114,14 @@ ALWAYS_INLINE Floats add_pair_products(Floats sums, __m512i a, __m512i b) {
     return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
 }
 
-template <int Rows, int Panels>
+template <int Rows, int Panels, class Fetch>
 ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
                             Fetch fetch, Sums<Rows, Panels>& sums) {
-    for (int64_t k = 0; k < depth; k += 2, fetch.from += fetch.step) {
+    for (int64_t k = 0; k < depth; k += 2, fetch.advance()) {
         __m512i pairs[Panels];
         for (int p = 0; p < Panels; p++) {
             const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(fetch.from + p * fetch.panel_bytes);
+            fetch.fetch(from, p);
             pairs[p] = _mm512_loadu_si512(from);
         }
         for (int row = 0; row < Rows; row++) {
@@ -153,7 +162,7 @@ template <int Panels, class A, class T>
 ALWAYS_INLINE void multiply_full_rows(const A* a, int64_t a_stride, const T* b, int64_t panel_size, int64_t depth,
                                       bool accumulate, float* c, int64_t c_stride) {
     Sums<kMaxRows, Panels> sums;
-    multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, fetch_nothing(b), sums);
+    multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, FetchNothing{}, sums);
     for (int row = 0; row < kMaxRows; row++) {
         for (int v = 0; v < Panels * kVectors; v++) {
             float* at = c + row * c_stride + v * kWidth;
