@@ -17,7 +17,7 @@ from pathlib import Path
 VARIABLE = "STOKER_CPU_FEATURES"
 COMPILERS = ("c++", "g++", "clang++")
 STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling")
-MAX_HEAD_DIM = 256  # engine/kernels/cpu/attention.h
+MAX_HEAD_DIM = 256  # the widest that is tested
 KERNEL_DTYPES = ("float32", "bfloat16")
 _CPUINFO = Path("/proc/cpuinfo")
 _AVX2 = ("avx2", "fma")

@@ -28,5 +28,3 @@ struct Attention {
         return int(std::min<int64_t>(block_size - token % block_size, limit));
     }
 };
-
-constexpr int kMaxHeadDim = 256;

@@ -2,8 +2,8 @@
 //
 // A task is a segment of a row's context and a run of its kv heads, as many as there are when rows are plenty: they lie
 // behind each other in a block, and memory gives long runs faster than short ones. Every key and value is read once for
-// all query heads that share it. Segments begin at fixed places whatever else is in the step, so a row's result does not
-// depend on its company; where a row has several, the task that ends last adds them up in order.
+// all query heads that share it. Segments begin at fixed places whatever else is in the step, so that a row's result
+// does not depend on its company; where a row has several, the task that ends last adds them up in order.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // The two products of decode attention over a tile of tokens: scores of its keys, and the weighted sum of its values.
 //
-// Twice: in float32 over whatever the cache holds, and by products of pairs of bfloat16, which do four times as much per
-// instruction as widening and multiplying, where the CPU is fast at them (STOKER_PAIR_PRODUCTS).
+// Twice: in float32 over whatever the cache holds, and by products of pairs of bfloat16, which need no widening and do
+// twice as much per instruction, where the CPU is fast at them (STOKER_PAIR_PRODUCTS).
 #pragma once
 
 #include <algorithm>

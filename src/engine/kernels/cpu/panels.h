@@ -55,7 +55,9 @@ struct FetchNothing {
 // What will be read so many bytes later.
 template <int64_t Bytes>
 struct FetchAhead {
-    ALWAYS_INLINE void fetch(const void* line, int) const { __builtin_prefetch(static_cast<const char*>(line) + Bytes); }
+    ALWAYS_INLINE void fetch(const void* line, int) const {
+        __builtin_prefetch(static_cast<const char*>(line) + Bytes);
+    }
     ALWAYS_INLINE void advance() {}
 };
 

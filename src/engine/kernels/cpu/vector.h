@@ -226,8 +226,8 @@ ALWAYS_INLINE Floats exponential(Floats x) {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// 2 ** x for x up to 0, within 2 units in the last place: the weights of a softmax, where it is faster than exponential.
-// 0 for -infinity.
+// 2 ** x for x up to 0, within 2 units in the last place, and 0 for -infinity: the weights of a softmax, for which it
+// is faster than exponential.
 ALWAYS_INLINE Floats power_of_two(Floats x) {
 #if defined(__AVX512F__)
     x = (Floats)_mm512_max_ps(_mm512_set1_ps(-200.0f), (__m512)x);  // x if it is not a number

@@ -1,7 +1,8 @@
-from pathlib import Path
-
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from stoker.engine.runner.kv_cache import KVCache
