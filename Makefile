@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 
-.PHONY: help install up test check lint types floors schemas docs fresh wheel bench tiny format clean
+.PHONY: help install up test check lint types floors schemas docs fresh wheel bench bench-peers tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ wheel: install  ## the wheel holds exactly what src/ holds
 
 bench: install  ## Stoker against transformers, ratios of one run
 	$(RUN) benchmarks.run
+
+bench-peers: install  ## Stoker against vLLM, OpenVINO, llama.cpp and transformers; ARGS=--quick
+	$(RUN) benchmarks.peers.run $(ARGS)
 
 tiny: install  ## train builtin:tiny again
 	$(RUN) tools.train_tiny

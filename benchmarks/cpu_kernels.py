@@ -2,9 +2,10 @@
 
     PYTHONPATH=.dev python benchmarks/cpu_kernels.py [--threads 1] [--features avx512] [--only linear]
 
-Shapes are those of Qwen3-0.6B in bfloat16. The floor of an op is its bytes over the read bandwidth measured in the same
-run; where the multipliers are the limit, GFLOP/s are what to look at. Times are the best of several rounds, in which
-the contestants take turns. With one thread they are times of that thread alone, so other processes hardly disturb them.
+Shapes are those of Qwen3-0.6B in bfloat16. The floor of an op is the longer of its bytes over the read bandwidth and
+its multiplications over the multipliers' speed (by vectors; tiles go below it), both measured in the same run. Times
+are the best of several rounds, in which the contestants take turns. With one thread they are times of that thread
+alone, so other processes hardly disturb them.
 """
 
 from __future__ import annotations
@@ -50,12 +51,30 @@ class Bench:
         for stage, choice in self.ours.table.items():
             print(f"# {stage}: {choice}")
         library = load_library(choose_level(features, this_cpu())[0])
+        self.advise_huge_pages = library.function("advise_huge_pages", [ctypes.c_void_p, ctypes.c_int64])
         read_all = library.function("read_all", [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float)
-        memory = torch.ones(2**27)  # 512 MiB: far more than the caches
+        memory = self.empty(2**27, dtype=torch.float32).fill_(1)  # 512 MiB: far more than the caches
         seconds = self._best({"read": lambda: read_all(memory.data_ptr(), memory.numel())})["read"]
         self.bytes_per_second = memory.nbytes / seconds
         print(f"# {threads} threads, memory read at {self.bytes_per_second / 1e9:.1f} GB/s")
+        self.flops_per_second = {
+            dtype: self._multiply_speed(library.op("multiply_all", dtype, [ctypes.c_int64], ctypes.c_int64), threads)
+            for dtype in (torch.float32, torch.bfloat16)
+        }
+        for dtype, speed in self.flops_per_second.items():
+            print(f"# {dtype} multiplied by vectors at {speed / 1e9:.0f} GFLOP/s")
         print(f"{'op':34} {'ours ms':>9} {'floor ms':>9} {'x floor':>8} {'GFLOP/s':>8}  x others' time")
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        """Memory with huge pages, as weights and the KV cache have them."""
+        tensor = torch.empty(*shape, dtype=dtype)
+        self.advise_huge_pages(tensor.data_ptr(), tensor.nbytes)
+        return tensor
+
+    def _multiply_speed(self, multiply_all: Callable[[int], int], threads: int) -> float:
+        rounds = 2000
+        seconds = self._best({"multiply": lambda: multiply_all(rounds)})["multiply"]
+        return multiply_all(rounds) * threads / seconds
 
     def _best(self, runs: dict[str, Run]) -> dict[str, float]:
         best = dict.fromkeys(runs, float("inf"))
@@ -67,9 +86,18 @@ class Bench:
                     best[name] = min(best[name], self.clock() - began)
         return best
 
-    def compare(self, op: str, num_bytes: float, flops: float, ours: Run, **others: Run) -> None:
+    def compare(
+        self,
+        op: str,
+        num_bytes: float,
+        flops: float,
+        ours: Run,
+        dtype: torch.dtype = torch.bfloat16,
+        **others: Run,
+    ) -> None:
         best = self._best({"ours": ours, **others})
-        mine, floor = best.pop("ours"), num_bytes / self.bytes_per_second
+        mine = best.pop("ours")
+        floor = max(num_bytes / self.bytes_per_second, flops / self.flops_per_second[dtype])
         ratios = ", ".join(f"{name} {mine / seconds:.2f}" for name, seconds in best.items())
         line = f"{op:34} {mine * 1e3:9.3f} {floor * 1e3:9.3f} {mine / floor:8.2f}"
         print(f"{line} {flops / mine / 1e9:8.0f}  {ratios}", flush=True)
@@ -83,8 +111,10 @@ def bench_linear(bench: Bench, layers: int = 4) -> None:
     """The four linears of a layer, over enough layers that weights come from memory; then the output layer."""
     weights = [randn(*shape) for _ in range(layers) for shape in LAYER]
     head = randn(VOCAB, HIDDEN)
-    for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024):
+    for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048):
         compare_linears(bench, f"linears of {layers} layers, {tokens} tokens", weights, tokens)
+    for tokens in (1, 8, 32, 256):
+        compare_linears(bench, f"float32 linears, {tokens} tokens", [weight.float() for weight in weights], tokens)
     for tokens in (1, 32):
         compare_linears(bench, f"output layer, {tokens} tokens", [head], tokens)
     ids, packed = torch.randint(VOCAB, (1024,)), bench.ours.pack_linear(head, None)
@@ -137,13 +167,15 @@ def bench_quantised(bench: Bench, layers: int = 8) -> None:
 
 def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens: int) -> None:
     packed = [bench.ours.pack_linear(weight, None) for weight in weights]
-    inputs = {depth: randn(tokens, depth) for depth in {weight.shape[1] for weight in weights}}
+    dtype = weights[0].dtype
+    inputs = {depth: randn(tokens, depth).to(dtype) for depth in {weight.shape[1] for weight in weights}}
     numbers = sum(weight.numel() for weight in weights)
     bench.compare(
         name,
-        2 * numbers,
+        dtype.itemsize * numbers,
         2 * numbers * tokens,
         lambda: [bench.ours.linear(inputs[each.in_features], each) for each in packed],
+        dtype,
         F_linear=lambda: [F.linear(inputs[each.shape[1]], each) for each in weights],
     )
 
@@ -162,17 +194,19 @@ def paged_step(rows: list[tuple[int, int]]) -> tuple[Step, int]:
 
 def bench_attention(bench: Bench) -> None:
     cases = {
-        "decode, 1 x 2048": ([(1, 2048)], 8),
+        "decode, 1 x 512": ([(1, 512)], 28),
+        "decode, 1 x 4096": ([(1, 4096)], 8),
         "decode, 32 x 160": ([(1, 160)] * 32, 4),
         "decode, 32 x 512": ([(1, 512)] * 32, 2),
+        "decode, 128 x 1024": ([(1, 1024)] * 128, 1),
         "prefill, 1024": ([(1024, 1024)], 1),
+        "prefill, 2048": ([(2048, 2048)], 1),
         "prefill, 256 after 1024": ([(256, 1280)], 1),
         "prefill 512 and 16 x decode 512": ([(512, 512)] + [(1, 512)] * 16, 1),
     }
     for name, (rows, layers) in cases.items():
         step, num_blocks = paged_step(rows)
-        caches = torch.empty(layers, 2, num_blocks, KV_HEADS, BLOCK, HEAD_DIM, dtype=torch.bfloat16)
-        caches.normal_()
+        caches = bench.empty(layers, 2, num_blocks, KV_HEADS, BLOCK, HEAD_DIM).normal_()
         q = randn(int(step.query_start[-1]), HEADS, HEAD_DIM)
         num_bytes = layers * sum(context for _, context in rows) * KV_HEADS * HEAD_DIM * 2 * 2
         pairs = sum(query * (context - query) + query * (query + 1) / 2 for query, context in rows)

@@ -8,13 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from .request import Request
+
 WORKLOADS = Path(__file__).parent / "workloads"
-
-
-@dataclass(frozen=True)
-class Request:
-    prompt: list[int]
-    output: int  # tokens to generate, no more and no fewer
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from .quantised import shown
 VARIABLE = "STOKER_CPU_FEATURES"
 COMPILERS = ("c++", "g++", "clang++")
 STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling")
-MAX_HEAD_DIM = 256  # engine/kernels/cpu/attention.h
+MAX_HEAD_DIM = 256  # the widest that is tested
 KERNEL_DTYPES = ("float32", "bfloat16")
 _CPUINFO = Path("/proc/cpuinfo")
 _AVX2 = ("avx2", "fma")
@@ -34,6 +34,10 @@ class Level:
     name: str
     needs: tuple[str, ...]
     compiler_flags: tuple[str, ...]
+
+    def multiplies(self, dtype: str) -> bool:
+        """Whether linear layers of this type are the library's: of float32, torch has better than plain C++."""
+        return dtype == "bfloat16" or (dtype == "float32" and self.name != "portable")
 
 
 LEVELS = {  # best first
@@ -145,27 +149,27 @@ def takes_heads(head_dim: int) -> bool:
 
 
 def stage_table(
-    chosen: str, dtype: str, head_dim: int, kv_dtype: str, quantization: str | None = None
+    level: Level, reason: str, dtype: str, head_dim: int, kv_dtype: str, quantization: str | None = None
 ) -> dict[str, str]:
-    """What each stage runs and why, once the C++ library is there.
+    """What each stage runs and why, once the C++ library of a level is there.
 
-    chosen: what is said of a stage that the library takes.
+    reason: why it is this level.
     quantization: scheme of the linear layers' weights.
     Raises NoKernels for a dtype that the library does not have.
     """
     if dtype not in KERNEL_DTYPES:
         raise NoKernels(f"no C++ kernels for {dtype}")
-    table = dict.fromkeys(STAGES, chosen)
+    table = dict.fromkeys(STAGES, f"c++ {level.name}: {reason}")
+    if quantization is not None:
+        table["linear"] += f"; {shown(quantization)}"
+    elif not level.multiplies(dtype):
+        table["linear"] = f"torch: its product of {dtype} matrices"
     if not takes_heads(head_dim):
         table["rope_and_store"] = table["paged_attention"] = (
             f"torch: heads of {head_dim} numbers; the C++ kernels take multiples of 16 up to {MAX_HEAD_DIM}"
         )
     if kv_dtype != dtype:
         table["rope_and_store"] = table["paged_attention"] = f"torch: keys and values in {kv_dtype} beside {dtype}"
-    if quantization is not None:
-        table["linear"] += f"; {shown(quantization)}"
-    elif dtype != "bfloat16":
-        table["linear"] = f"torch: its product of {dtype} matrices"
     return table
 
 
@@ -194,6 +198,6 @@ def planned_kernels(
             raise NoKernels(EAGER)
         level, reason = choose_level(wanted_level(), this_cpu())
         find_compiler()
-        return stage_table(f"c++ {level.name}: {reason}", dtype, head_dim, kv_dtype or dtype, quantization)
+        return stage_table(level, reason, dtype, head_dim, kv_dtype or dtype, quantization)
     except (NoKernels, ValueError) as error:
         return torch_table(str(error), quantization)

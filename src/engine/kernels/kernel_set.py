@@ -98,13 +98,13 @@ def select_kernels(
         if is_eager:
             raise NoKernels(EAGER)
         level, reason = choose_level(features or wanted_level(), this_cpu())
-        stage_table("", _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
+        stage_table(level, reason, _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
         library = load_library(level)
     except NoKernels as error:
         return KernelSet(table=torch_table(str(error), quantization))
     if library.build_seconds is not None:
         reason += f", built in {library.build_seconds:.1f} s"
-    return cpu_kernels(library, dtype, head_dim, kv_dtype, f"c++ {level.name}: {reason}", quantization)
+    return cpu_kernels(library, dtype, head_dim, kv_dtype, reason, quantization)
 
 
 def cpu_kernels(
@@ -112,10 +112,10 @@ def cpu_kernels(
     dtype: torch.dtype,
     head_dim: int,
     kv_dtype: torch.dtype,
-    chosen: str,
+    reason: str,
     quantization: str | None = None,
 ) -> KernelSet:
-    """The library's ops, and torch's where it has none for these shapes. chosen: what the table says of the library."""
+    """The library's ops, and torch's where it has none for these shapes. reason: why it is this library."""
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
     if kv_dtype != dtype or not takes_heads(head_dim):
         rope, attention = rope_and_store_reference, paged_attention_reference
@@ -133,7 +133,7 @@ def cpu_kernels(
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         set_num_threads=_set_num_threads(library),
-        table=stage_table(chosen, _name(dtype), head_dim, _name(kv_dtype), quantization),
+        table=stage_table(library.level, reason, _name(dtype), head_dim, _name(kv_dtype), quantization),
     )
 
 

@@ -65,25 +65,31 @@ def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tens
     return F.embedding(token_ids, packed.weight)
 
 
-DEPTH_STEP = 32  # a tile's depth, cpu/panels.h
+DEPTH_STEPS = {torch.float32: 1, torch.bfloat16: 32}  # in_features are a multiple; of bfloat16 a tile's depth
+QUANTISED_STEP = 32
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
-    """Packs bfloat16 weights into panels. Others, and those whose width is no multiple of 32, stay torch's."""
-    pack = library.op("pack", torch.bfloat16, [POINTER, POINTER, INT64, INT64])
+    """Packs weights into panels. Of types that the level does not multiply, or of an odd depth, they stay torch's."""
+    packs = {
+        dtype: library.op("pack", dtype, [POINTER, POINTER, INT64, INT64])
+        for dtype in DEPTH_STEPS
+        if library.level.multiplies(str(dtype).removeprefix("torch."))
+    }
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
 
     def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
         out_features, in_features = weight.shape
-        if weight.dtype != torch.bfloat16 or in_features % DEPTH_STEP:
+        dtype = weight.dtype
+        if dtype not in packs or in_features % DEPTH_STEPS[dtype]:
             return pack_linear_reference(weight, bias)
         weight = weight.contiguous()
         panels = weight.new_empty(-(-out_features // PANEL_WIDTH) * PANEL_WIDTH, in_features)
         advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first touch: pages are given then
-        pack(pointer(weight, torch.bfloat16), panels.data_ptr(), out_features, in_features)
+        packs[dtype](pointer(weight, dtype), panels.data_ptr(), out_features, in_features)
         if bias is not None:
-            bias = bias.to(torch.bfloat16).contiguous()
-        return PackedLinear(panels, bias, out_features, in_features, is_packed=True, dtype=weight.dtype)
+            bias = bias.to(dtype).contiguous()
+        return PackedLinear(panels, bias, out_features, in_features, is_packed=True, dtype=dtype)
 
     return pack_linear
 
@@ -100,7 +106,7 @@ def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
 
     def quantise_linear(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
         out_features, in_features = weight.shape
-        if in_features % DEPTH_STEP or (scheme, weight.dtype) not in calls:
+        if in_features % QUANTISED_STEP or (scheme, weight.dtype) not in calls:
             return quantise_linear_reference(weight, bias, scheme)
         weight = weight.contiguous()
         panels = -(-out_features // PANEL_WIDTH)
@@ -121,7 +127,7 @@ def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
 
 
 def linear_cpu(library: CpuLibrary) -> Linear:
-    plain = library.op("linear", torch.bfloat16, [POINTER] * 4 + [INT64] * 3)
+    plain = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
     quantised = {
         (codes, dtype): library.op(f"linear_{scheme}", dtype, [POINTER] * 5 + [INT64] * 3)
         for scheme, codes in (("int8", torch.int8), ("int4", torch.int32))
@@ -146,7 +152,7 @@ def linear_cpu(library: CpuLibrary) -> Linear:
             packed.out_features,
             depth,
         ]
-        call = plain if packed.scales is None else quantised[packed.weight.dtype, dtype]
+        call = plain[dtype] if packed.scales is None else quantised[packed.weight.dtype, dtype]
         call(*arguments)
         return out
 
@@ -154,10 +160,9 @@ def linear_cpu(library: CpuLibrary) -> Linear:
 
 
 def embed_cpu(library: CpuLibrary) -> Embed:
-    plain = library.function("unpack_rows_bfloat16", [POINTER] * 3 + [INT64] * 3, INT)
+    plain = {dtype: library.op("unpack_rows", dtype, [POINTER] * 3 + [INT64] * 3, INT) for dtype in DEPTH_STEPS}
     quantised = {
-        dtype: library.function(f"unpack_rows_int8_{name}", [POINTER] * 4 + [INT64] * 3, INT)
-        for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16"))
+        dtype: library.op("unpack_rows_int8", dtype, [POINTER] * 4 + [INT64] * 3, INT) for dtype in DEPTH_STEPS
     }
 
     def embed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
@@ -167,7 +172,7 @@ def embed_cpu(library: CpuLibrary) -> Embed:
         ids = pointer(token_ids, torch.int64)
         out = torch.empty(token_ids.shape[0], packed.in_features, dtype=packed.dtype)
         if packed.scales is None:
-            failed = plain(packed.weight.data_ptr(), ids, out.data_ptr(), *sizes)
+            failed = plain[packed.dtype](packed.weight.data_ptr(), ids, out.data_ptr(), *sizes)
         else:
             codes, scales = pointer(packed.weight, torch.int8), packed.scales.data_ptr()
             failed = quantised[packed.dtype](codes, scales, ids, out.data_ptr(), *sizes)

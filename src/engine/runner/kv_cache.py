@@ -8,6 +8,8 @@ import torch
 
 from ..layers.attention import LayerCache
 
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+
 
 class KVCache:
     """Keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim] each, in one allocation."""
@@ -19,7 +21,8 @@ class KVCache:
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
         try:
-            memory = mmap.mmap(-1, self.num_bytes)
+            # Private: shared memory gets no huge pages on most machines.
+            memory = mmap.mmap(-1, self.num_bytes, **_PRIVATE)
         except OSError as error:
             raise MemoryError(f"KV cache: {num_blocks} blocks need {self.num_bytes} bytes: {error.strerror}") from error
         if hasattr(mmap, "MADV_HUGEPAGE"):  # attention reads at random: small pages cost it address translations

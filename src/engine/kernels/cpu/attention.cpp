@@ -1,5 +1,7 @@
 // Paged attention of a step: cuts it into tasks that threads take as they are free.
 
+#include <new>
+
 #include "attention_decode.h"
 #include "attention_prefill.h"
 #include "parallel.h"
@@ -7,44 +9,125 @@
 
 namespace {
 
-struct Task {
+// Enough tasks that threads end at about the same time.
+constexpr int64_t kTasksPerThread = 4;
+
+struct PrefillTask {
     int row, kv_head, first_query, num_queries;
 };
 
+// One row by a run of kv heads. Its segments are tasks of their own that share the memory for partial results.
+struct DecodeTask {
+    int row, kv_head, num_kv_heads, segments;
+    int64_t first_segment, memory;  // memory: where its numbers begin
+};
+
 template <class T>
-void attend(const Attention<T>& call, int num_rows) {
-    // Enough rows of queries per task to spread the packing of keys over, in whole queries.
-    const int queries_per_task = std::max(1, kMaxTaskRows / call.group());
-    int64_t count = 0;
-    for (int row = 0; row < num_rows; row++) {
-        const int queries = call.query_start[row + 1] - call.query_start[row];
-        count += int64_t(queries + queries_per_task - 1) / queries_per_task * call.num_kv_heads;
+class Step {
+  public:
+    Step(const Attention<T>& call, int num_rows) : call_(call), num_rows_(num_rows) {}
+
+    void run() {
+        const int64_t prefills = cut_prefill(), decodes = cut_decode();
+        parallel_tasks(prefills + decodes, [&](int64_t i) { i < prefills ? prefill(i) : decode(i - prefills); });
     }
-    static thread_local Scratch scratch;
-    Task* tasks = scratch.numbers<Task>(count);
-    Task* task = tasks;
+
+  private:
+    int num_queries(int row) const { return call_.query_start[row + 1] - call_.query_start[row]; }
+
     // Long tasks first, so that no thread is left alone with one: prefill before decode, late queries before early.
-    for (int row = 0; row < num_rows; row++) {
-        const int queries = call.query_start[row + 1] - call.query_start[row];
-        for (int end = queries; queries > 1 && end > 0;) {
-            const int first = (end - 1) / queries_per_task * queries_per_task;
-            for (int head = 0; head < call.num_kv_heads; head++) *task++ = {row, head, first, end - first};
-            end = first;
+    int64_t cut_prefill() {
+        // Enough rows of queries per task to spread the packing of keys over, in whole queries.
+        const int most = std::max(1, kMaxTaskRows / call_.group());
+        int64_t count = 0;
+        for (int row = 0; row < num_rows_; row++) {
+            if (num_queries(row) > 1) count += int64_t(num_queries(row) + most - 1) / most * call_.num_kv_heads;
+        }
+        static thread_local Scratch scratch;
+        prefills_ = scratch.numbers<PrefillTask>(count);
+        PrefillTask* task = prefills_;
+        for (int row = 0; row < num_rows_; row++) {
+            for (int end = num_queries(row); num_queries(row) > 1 && end > 0;) {
+                const int first = (end - 1) / most * most;
+                for (int head = 0; head < call_.num_kv_heads; head++) *task++ = {row, head, first, end - first};
+                end = first;
+            }
+        }
+        return count;
+    }
+
+    // Returns the number of segments, which are the tasks.
+    int64_t cut_decode() {
+        int64_t rows = 0, segments = 0;
+        for (int row = 0; row < num_rows_; row++) {
+            if (num_queries(row) != 1) continue;
+            rows++;
+            segments += last_segment(row) - first_segment(row) + 1;
+        }
+        if (!rows) return 0;
+        const int64_t wanted = kTasksPerThread * num_threads.load(std::memory_order_relaxed);
+        const int64_t pieces = std::min<int64_t>(call_.num_kv_heads, (wanted + segments - 1) / segments);
+        static thread_local Scratch tasks, owners, memory, counters;
+        decodes_ = tasks.numbers<DecodeTask>(rows * pieces);
+        owners_ = owners.numbers<int32_t>(segments * pieces);
+        left_ = counters.numbers<std::atomic<int32_t>>(rows * pieces);
+        stride_ = round_up(call_.head_dim, kStep);
+        int64_t task = 0, count = 0, numbers = 0;
+        for (int row = 0; row < num_rows_; row++) {
+            if (num_queries(row) != 1) continue;
+            const int64_t first = first_segment(row);
+            const int length = int(last_segment(row) - first + 1);
+            for (int64_t piece = 0; piece < pieces; piece++, task++) {
+                const int begin = int(call_.num_kv_heads * piece / pieces);
+                const int end = int(call_.num_kv_heads * (piece + 1) / pieces);
+                decodes_[task] = {row, begin, end - begin, length, first, numbers};
+                new (left_ + task) std::atomic<int32_t>(length);
+                numbers += length * Partial::numbers((end - begin) * call_.group(), stride_);
+                for (int i = 0; i < length; i++) owners_[count++] = int32_t(task);
+            }
+        }
+        memory_ = memory.numbers<float>(numbers);
+        return count;
+    }
+
+    int64_t first_token(int row) const { return std::max<int64_t>(0, call_.context_lens[row] - call_.window); }
+    int64_t first_segment(int row) const { return first_token(row) / kSegment; }
+    int64_t last_segment(int row) const { return (call_.context_lens[row] - 1) / kSegment; }
+
+    void prefill(int64_t i) {
+        const PrefillTask& task = prefills_[i];
+        Prefill<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
+    }
+
+    void decode(int64_t i) {
+        const int32_t owner = owners_[i];
+        const DecodeTask& task = decodes_[owner];
+        int64_t index = 0;  // of the segment in its row
+        while (index < i && owners_[i - index - 1] == owner) index++;
+        const int heads = task.num_kv_heads * call_.group();
+        const int64_t segment = task.first_segment + index;
+        float* partial = memory_ + task.memory + index * Partial::numbers(heads, stride_);
+        Decode<T>(call_, task.row, task.kv_head, task.num_kv_heads,
+                  std::max(first_token(task.row), segment * kSegment),
+                  std::min<int64_t>(call_.context_lens[task.row], (segment + 1) * kSegment),
+                  Partial(partial, heads, stride_))
+            .run();
+        // Whoever is last sees what the others wrote.
+        if (left_[owner].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            merge_segments(call_, task.row, task.kv_head * call_.group(), heads, memory_ + task.memory, task.segments,
+                           stride_);
         }
     }
-    for (int row = 0; row < num_rows; row++) {
-        if (call.query_start[row + 1] - call.query_start[row] != 1) continue;
-        for (int head = 0; head < call.num_kv_heads; head++) *task++ = {row, head, 0, 0};
-    }
-    parallel_tasks(count, [&](int64_t i) {
-        const Task& mine = tasks[i];
-        if (mine.num_queries) {
-            Prefill<T>(call, mine.row, mine.kv_head, mine.first_query, mine.num_queries).run();
-        } else {
-            decode_row(call, mine.row, mine.kv_head);
-        }
-    });
-}
+
+    const Attention<T>& call_;
+    const int num_rows_;
+    PrefillTask* prefills_ = nullptr;
+    DecodeTask* decodes_ = nullptr;
+    int32_t* owners_ = nullptr;             // of each segment, the decode task
+    std::atomic<int32_t>* left_ = nullptr;  // of each decode task, segments that are not done
+    float* memory_ = nullptr;               // partial results
+    int64_t stride_ = 0;                    // numbers of a head's sums
+};
 
 }  // namespace
 
@@ -53,9 +136,9 @@ void attend(const Attention<T>& call, int num_rows) {
         const T* queries, const T* k_cache, const T* v_cache, const int32_t* query_start, const int32_t* lengths,   \
         const int32_t* block_tables, T* out, int num_rows, int64_t table_stride, int num_heads, int num_kv_heads,   \
         int head_dim, int block_size, int64_t window, float scale) {                                                \
-        attend(Attention<T>{queries, k_cache, v_cache, out, query_start, lengths, block_tables, table_stride,       \
-                            num_heads, num_kv_heads, head_dim, block_size, window, scale},                          \
-               num_rows);                                                                                           \
+        const Attention<T> call{queries, k_cache,    v_cache,   out,          query_start, lengths,    block_tables, \
+                                table_stride, num_heads, num_kv_heads, head_dim,   block_size,  window, scale};       \
+        Step<T>(call, num_rows).run();                                                                              \
     }
 
 EXPORT_FOR(float, float32)

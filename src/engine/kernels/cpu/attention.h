@@ -17,10 +17,10 @@ struct Attention {
 
     int group() const { return num_heads / num_kv_heads; }  // query heads that share a kv head
 
-    // The key or value of one token of a row's context, by one kv head.
-    const T* at(const T* cache, int row, int kv_head, int64_t token) const {
+    // Where the key and the value of one token of a row's context are in their caches, by one kv head.
+    int64_t offset(int row, int kv_head, int64_t token) const {
         const int64_t block = block_tables[row * table_stride + token / block_size];
-        return cache + ((block * num_kv_heads + kv_head) * block_size + token % block_size) * head_dim;
+        return ((block * num_kv_heads + kv_head) * block_size + token % block_size) * head_dim;
     }
 
     // Tokens from `token` on that lie behind each other in the cache, at most `limit`.
@@ -28,5 +28,3 @@ struct Attention {
         return int(std::min<int64_t>(block_size - token % block_size, limit));
     }
 };
-
-constexpr int kMaxHeadDim = 256;

@@ -1,237 +1,161 @@
 // Attention of one new token per row: bound by reading the row's keys and values once.
 //
-// A task is one row and one kv head: every key and value is read once for all query heads that share it. Tokens go by
-// in tiles small enough that keys, values and what is fetched ahead of them stay in the first-level cache.
+// A task is a segment of a row's context and a run of its kv heads, as many as there are when rows are plenty: they lie
+// behind each other in a block, and memory gives long runs faster than short ones. Every key and value is read once for
+// all query heads that share it. Segments begin at fixed places whatever else is in the step, so that a row's result
+// does not depend on its company; where a row has several, the task that ends last adds them up in order.
 #pragma once
 
-#include <type_traits>
+#include <atomic>
 
-#include "attention.h"
-#include "vector.h"
+#include "decode_products.h"
+#include "scratch.h"
 
-constexpr int kTile = 32;      // tokens
-constexpr int kMaxGroup = 16;  // query heads in one pass over the cache; more take another pass
+constexpr int64_t kSegment = 512;  // tokens
 
-// Heads and tokens whose products stay in registers together, and the registers for sums of values.
-#if defined(__AVX512F__)
-constexpr int kHeads = 4, kTokens = 4, kSums = 16;
-#else
-constexpr int kHeads = 2, kTokens = 2, kSums = 8;
-#endif
+// Softmax and weighted values of some heads over a part of a context, before the division by the total.
+// [num_heads] each, sums [num_heads, stride].
+struct Partial {
+    float *sums, *highest, *total;
+    int64_t stride;
 
-constexpr int kStep = 2 * kWidth;  // numbers of a load_two
+    static constexpr int64_t numbers(int64_t heads, int64_t stride) { return heads * (stride + 2); }
 
-// Queries and sums hold a head's numbers in the order in which load_two yields them.
-struct DecodeState {
-    float queries[kMaxGroup][kMaxHeadDim];
-    float sums[kMaxGroup][kMaxHeadDim];          // of values, weighted
-    float scores[kMaxGroup][kTile];              // then the weights
-    float highest[kMaxGroup], total[kMaxGroup];  // softmax so far: greatest score, sum of weights
+    Partial(float* memory, int64_t heads, int64_t stride)
+        : sums(memory), highest(memory + heads * stride), total(highest + heads), stride(stride) {}
+
+    // Sums of `head` count relative to `to`, the greatest score from now on; scale as power_of_two wants it.
+    void raise(int64_t head, float to, float scale) {
+        if (!(to > highest[head])) return;
+        const float shrink = power_of_two(broadcast((highest[head] - to) * scale))[0];
+        for (int64_t d = 0; d < stride; d += kWidth) {
+            store(sums + head * stride + d, load(sums + head * stride + d) * shrink);
+        }
+        total[head] *= shrink;
+        highest[head] = to;
+    }
 };
 
-// Where the tokens of a tile are.
 template <class T>
-struct Tile {
-    const T *keys[kTile], *values[kTile];
-    int tokens = 0;
+class Decode {
+  public:
+    // Query heads of the kv heads [kv_head, kv_head + num_kv_heads) over the tokens [first, end) of the row.
+    Decode(const Attention<T>& call, int row, int kv_head, int num_kv_heads, int64_t first, int64_t end, Partial result)
+        : call_(call),
+          row_(row),
+          kv_head_(kv_head),
+          num_kv_heads_(num_kv_heads),
+          first_(first),
+          end_(end),
+          result_(result) {}
 
-    void locate(const Attention<T>& call, int row, int kv_head, int64_t first, int64_t end) {
-        tokens = int(std::max<int64_t>(0, std::min<int64_t>(kTile, end - first)));
+    void run() {
+        const int heads = num_kv_heads_ * call_.group();
+        const int64_t stride = result_.stride;
+        static thread_local Scratch scratch;
+        queries_ = scratch.numbers<Query<T>>(heads * stride);
+        const int64_t token = call_.query_start[row_];
+        const T* from = call_.queries + (token * call_.num_heads + kv_head_ * call_.group()) * call_.head_dim;
+        for (int head = 0; head < heads; head++) {
+            load_query(from + head * call_.head_dim, call_.head_dim, queries_ + head * stride);
+            result_.highest[head] = -__builtin_inff();
+            result_.total[head] = 0;
+        }
+        memset(result_.sums, 0, heads * stride * sizeof(float));
+
+        int64_t places[2][kTile];
+        int tokens = locate(first_, places[0]);
+        const int64_t next_head = int64_t(call_.block_size) * call_.head_dim;
+        for (int turn = 0; first_ < end_; first_ += kTile, turn ^= 1) {
+            const int next_tokens = locate(first_ + kTile, places[turn ^ 1]);
+            for (int h = 0; h < num_kv_heads_; h++) {
+                const bool is_last = h + 1 == num_kv_heads_;
+                const int64_t head = h * next_head, next = is_last ? 0 : head + next_head;
+                const Tile<T> tile = {call_.k_cache + head, call_.v_cache + head, places[turn],
+                                      call_.k_cache + next, call_.v_cache + next, places[is_last ? turn ^ 1 : turn],
+                                      tokens};
+                attend_group(h * call_.group(), tile);
+            }
+            tokens = next_tokens;
+        }
+    }
+
+  private:
+    // Where tokens from `first` on are for the first kv head of the task; returns how many there are.
+    int locate(int64_t first, int64_t* places) const {
+        const int tokens = int(std::max<int64_t>(0, std::min<int64_t>(kTile, end_ - first)));
         for (int t = 0; t < tokens;) {
-            const T *key = call.at(call.k_cache, row, kv_head, first + t);
-            const T *value = call.at(call.v_cache, row, kv_head, first + t);
-            for (int left = call.run_length(first + t, tokens - t); left > 0; left--, t++) {
-                keys[t] = key, values[t] = value;
-                key += call.head_dim, value += call.head_dim;
+            int64_t at = call_.offset(row_, kv_head_, first + t);
+            for (int left = call_.run_length(first + t, tokens - t); left > 0; left--, at += call_.head_dim) {
+                places[t++] = at;
             }
         }
+        std::fill(places + tokens, places + kTile, tokens ? places[tokens - 1] : 0);
+        return tokens;
     }
-};
 
-// The last step of a head may be less than kStep numbers: what follows in the cache belongs to another token.
-template <bool IsWhole, class T>
-ALWAYS_INLINE Two load_step(const T* from, int count) {
-    if constexpr (IsWhole) {
-        return load_two(from);
-    } else {
-        return load_two_first(from, count);
-    }
-}
-
-template <class T>
-ALWAYS_INLINE Two load_step(const T* from, int count) {
-    return count >= kStep ? load_two(from) : load_two_first(from, count);
-}
-
-template <int Heads, int Tokens>
-struct Products {
-    Floats at[Heads][Tokens];
-
-    ALWAYS_INLINE Products() {  // as Sums in panels.h
-        for (int h = 0; h < Heads; h++) {
-            for (int t = 0; t < Tokens; t++) at[h][t] = Floats{};
-        }
-    }
-};
-
-template <bool IsWhole, int Heads, int Tokens, class T>
-ALWAYS_INLINE void add_products(const DecodeState& state, int head, const T* const* keys, const T* const* next, int d,
-                                int count, Products<Heads, Tokens>& products) {
-    Two query[Heads];
-    for (int h = 0; h < Heads; h++) query[h] = load_two(state.queries[head + h] + d);
-    for (int t = 0; t < Tokens; t++) {
-        __builtin_prefetch(next[t] + d);
-        const Two key = load_step<IsWhole>(keys[t] + d, count);
-        for (int h = 0; h < Heads; h++) {
-            products.at[h][t] += query[h].first * key.first;
-            products.at[h][t] += query[h].second * key.second;
-        }
-    }
-}
-
-// Lane by lane products of `Tokens` keys with `Heads` queries; `partial` has a row of kWidth for each head.
-template <int Heads, int Tokens, class T>
-ALWAYS_INLINE void score_tokens(const DecodeState& state, int head, const T* const* keys, const T* const* next,
-                                int head_dim, Floats* partial) {
-    Products<Heads, Tokens> products;
-    int d = 0;
-    for (; d + kStep <= head_dim; d += kStep) add_products<true>(state, head, keys, next, d, kStep, products);
-    if (d < head_dim) add_products<false>(state, head, keys, next, d, head_dim - d, products);
-    for (int h = 0; h < Heads; h++) {
-        for (int t = 0; t < Tokens; t++) partial[h * kWidth + t] = products.at[h][t];
-    }
-}
-
-template <int Heads, class T>
-void score_tile(DecodeState& state, int head, const Tile<T>& tile, const Tile<T>& next, int head_dim) {
-    Floats partial[Heads][kWidth];
-    for (int first = 0; first < tile.tokens; first += kWidth) {
-        const int end = std::min(first + kWidth, tile.tokens);
-        int t = first;
-        for (; t + kTokens <= end; t += kTokens) {
-            score_tokens<Heads, kTokens>(state, head, tile.keys + t, next.keys + t, head_dim, &partial[0][t - first]);
-        }
-        for (; t < end; t++) {
-            score_tokens<Heads, 1>(state, head, tile.keys + t, next.keys + t, head_dim, &partial[0][t - first]);
-        }
-        for (; t < first + kWidth; t++) {
-            for (int h = 0; h < Heads; h++) partial[h][t - first] = Floats{};
-        }
-        for (int h = 0; h < Heads; h++) store(state.scores[head + h] + first, sum_each(partial[h]));
-    }
-}
-
-// Turns a head's scores into weights relative to the greatest score so far, and rescales what was summed before.
-inline void weigh_tile(DecodeState& state, int head, int tokens, int head_dim) {
-    float* scores = state.scores[head];
-    for (int t = tokens; t < kTile; t++) scores[t] = -__builtin_inff();
-    Floats most = broadcast(state.highest[head]);
-    for (int t = 0; t < kTile; t += kWidth) most = maximum(most, load(scores + t));
-    const float highest = largest(most);
-    Floats total{};
-    for (int t = 0; t < kTile; t += kWidth) {
-        const Floats weights = exponential(load(scores + t) - highest);
-        store(scores + t, weights);
-        total += weights;
-    }
-    if (highest > state.highest[head]) {
-        const float shrink = exponential(broadcast(state.highest[head] - highest))[0];
-        state.total[head] *= shrink;
-        for (int d = 0; d < head_dim; d += kStep) {
-            const Two sums = load_two(state.sums[head] + d);
-            store_two(state.sums[head] + d, {sums.first * shrink, sums.second * shrink});
-        }
-        state.highest[head] = highest;
-    }
-    state.total[head] += sum(total);
-}
-
-// sums += weights * values, for the steps from `d` on that registers hold.
-template <bool IsWhole, int Heads, int Steps, class T>
-ALWAYS_INLINE void add_values(DecodeState& state, int head, const Tile<T>& tile, const Tile<T>& next, int d,
-                              int head_dim) {
-    Two sums[Heads][Steps];
-    for (int h = 0; h < Heads; h++) {
-        for (int s = 0; s < Steps; s++) sums[h][s] = load_two(state.sums[head + h] + d + s * kStep);
-    }
-    for (int t = 0; t < tile.tokens; t++) {
-        Floats weights[Heads];
-        for (int h = 0; h < Heads; h++) weights[h] = broadcast(state.scores[head + h][t]);
-        for (int s = 0; s < Steps; s++) {
-            const int at = d + s * kStep;
-            __builtin_prefetch(next.values[t] + at);
-            const Two value = load_step<IsWhole>(tile.values[t] + at, head_dim - at);
-            for (int h = 0; h < Heads; h++) {
-                sums[h][s].first += weights[h] * value.first;
-                sums[h][s].second += weights[h] * value.second;
-            }
-        }
-    }
-    for (int h = 0; h < Heads; h++) {
-        for (int s = 0; s < Steps; s++) store_two(state.sums[head + h] + d + s * kStep, sums[h][s]);
-    }
-}
-
-template <int Heads, class T>
-void attend_tile(DecodeState& state, int head, const Tile<T>& tile, const Tile<T>& next, int head_dim) {
-    score_tile<Heads>(state, head, tile, next, head_dim);
-    for (int h = 0; h < Heads; h++) weigh_tile(state, head + h, tile.tokens, head_dim);
-    constexpr int steps = kSums / Heads / 2;
-    int d = 0;
-    for (; d + steps * kStep <= head_dim; d += steps * kStep) {
-        add_values<true, Heads, steps>(state, head, tile, next, d, head_dim);
-    }
-    for (; d + kStep <= head_dim; d += kStep) add_values<true, Heads, 1>(state, head, tile, next, d, head_dim);
-    if (d < head_dim) add_values<false, Heads, 1>(state, head, tile, next, d, head_dim);
-}
-
-// The query heads [first_head, first_head + heads) of one kv head, heads <= kMaxGroup.
-template <class T>
-void decode_heads(const Attention<T>& call, int row, int kv_head, int first_head, int heads) {
-    DecodeState state;
-    const int64_t context = call.context_lens[row], token = call.query_start[row];
-    const T* queries = call.queries + (token * call.num_heads + first_head) * call.head_dim;
-    for (int h = 0; h < heads; h++) {
-        for (int d = 0; d < call.head_dim; d += kStep) {
-            const Two query = load_step(queries + h * call.head_dim + d, call.head_dim - d);
-            store_two(state.queries[h] + d, {query.first * call.scale, query.second * call.scale});
-            store_two(state.sums[h] + d, Two{});
-        }
-        state.highest[h] = -__builtin_inff();
-        state.total[h] = 0;
-    }
-    Tile<T> tiles[2];
-    int64_t first = std::max<int64_t>(0, context - call.window);
-    tiles[0].locate(call, row, kv_head, first, context);
-    for (int turn = 0; first < context; first += kTile, turn ^= 1) {
-        const Tile<T>& tile = tiles[turn];
-        Tile<T>& next = tiles[turn ^ 1];
-        next.locate(call, row, kv_head, first + kTile, context);
-        for (int t = next.tokens; t < tile.tokens; t++) next.keys[t] = next.values[t] = tile.keys[t];
-        int head = 0;
-        for (; head + kHeads <= heads; head += kHeads) attend_tile<kHeads>(state, head, tile, next, call.head_dim);
+    // The query heads of one kv head; the first is `head`, counted from the task's first.
+    void attend_group(int head, const Tile<T>& tile) {
+        int left = call_.group();
+        for (; left >= kHeads; left -= kHeads, head += kHeads) attend<kHeads>(head, tile);
         if constexpr (kHeads > 2) {
-            for (; head + 2 <= heads; head += 2) attend_tile<2>(state, head, tile, next, call.head_dim);
+            for (; left >= 2; left -= 2, head += 2) attend<2>(head, tile);
         }
-        for (; head < heads; head++) attend_tile<1>(state, head, tile, next, call.head_dim);
+        for (; left > 0; left--, head++) attend<1>(head, tile);
     }
-    T* out = call.out + (token * call.num_heads + first_head) * call.head_dim;
-    for (int h = 0; h < heads; h++) {
-        const float norm = 1.0f / state.total[h];
-        for (int d = 0; d < call.head_dim; d += kStep) {
-            Two sums = load_two(state.sums[h] + d);
-            sums.first *= norm, sums.second *= norm;
-            const int count = call.head_dim - d;
-            T* to = out + h * call.head_dim + d;
-            count >= kStep ? store_two(to, sums) : store_two_first(to, sums, count);
-        }
-    }
-}
 
+    template <int Heads>
+    void attend(int head, const Tile<T>& tile) {
+        const int64_t stride = result_.stride;
+        float scores[Heads][kTile];
+        score_tile<Heads>(queries_ + head * stride, stride, tile, call_.head_dim, scores);
+        for (int h = 0; h < Heads; h++) weigh(head + h, tile.tokens, scores[h]);
+        add_tile<Heads>(scores, tile, call_.head_dim, result_.sums + head * stride, stride);
+    }
+
+    // Turns a head's scores into weights relative to the greatest score so far.
+    void weigh(int head, int tokens, float* scores) {
+        for (int t = tokens; t < kTile; t++) scores[t] = -__builtin_inff();
+        Floats most = broadcast(result_.highest[head]);
+        for (int t = 0; t < kTile; t += kWidth) most = maximum(most, load(scores + t));
+        const float highest = largest(most), scale = call_.scale * kLog2E;
+        result_.raise(head, highest, scale);
+        Floats total{};
+        for (int t = 0; t < kTile; t += kWidth) {
+            const Floats weights = power_of_two((load(scores + t) - highest) * scale);
+            store(scores + t, weights);
+            total += weights;
+        }
+        result_.total[head] += sum(total);
+    }
+
+    const Attention<T>& call_;
+    const int row_, kv_head_, num_kv_heads_;
+    int64_t first_;
+    const int64_t end_;
+    Partial result_;
+    Query<T>* queries_;  // [heads, stride]
+};
+
+// Adds up the partial results of a row's segments and writes the heads [first_head, first_head + heads).
+// `memory` holds `segments` of them behind each other.
 template <class T>
-void decode_row(const Attention<T>& call, int row, int kv_head) {
-    const int group = call.group();
-    for (int head = 0; head < group; head += kMaxGroup) {
-        decode_heads(call, row, kv_head, kv_head * group + head, std::min(kMaxGroup, group - head));
+void merge_segments(const Attention<T>& call, int row, int first_head, int heads, float* memory, int segments,
+                    int64_t stride) {
+    const int64_t size = Partial::numbers(heads, stride);
+    Partial whole(memory, heads, stride);
+    T* out = call.out + (int64_t(call.query_start[row]) * call.num_heads + first_head) * call.head_dim;
+    for (int head = 0; head < heads; head++) {
+        for (int segment = 1; segment < segments; segment++) {
+            Partial part(memory + segment * size, heads, stride);
+            const float highest = std::max(whole.highest[head], part.highest[head]);
+            whole.raise(head, highest, call.scale * kLog2E);
+            part.raise(head, highest, call.scale * kLog2E);
+            for (int64_t d = head * stride; d < (head + 1) * stride; d += kWidth) {
+                store(whole.sums + d, load(whole.sums + d) + load(part.sums + d));
+            }
+            whole.total[head] += part.total[head];
+        }
+        store_sums(whole.sums + head * stride, 1.0f / whole.total[head], call.head_dim, out + head * call.head_dim);
     }
 }

@@ -12,8 +12,8 @@
 #include "scratch.h"
 #include "tiles.h"
 
-constexpr int kMaxTaskRows = 256;  // rows of a task: what packing a tile of keys is spread over
-constexpr int kKeys = 128;         // keys of a tile
+constexpr int kMaxTaskRows = 512;  // rows of a task: what packing a tile of keys is spread over
+constexpr int kKeys = 256;         // keys of a tile
 
 // How rows of T are multiplied: the type they are held in, the rows of a block (buffers hold whole blocks, and what
 // stands in rows past the last is not read), and the multiple to which a head is padded.
@@ -79,7 +79,8 @@ class Prefill {
         sums_ = buffers().sums.template numbers<float>(padded_rows * depth_);
         load_queries(padded_rows);
         memset(sums_, 0, padded_rows * depth_ * sizeof(float));
-        for (int row = 0; row < rows_; row++) highest_[row] = -__builtin_inff(), total_[row] = 0;
+        for (int row = 0; row < rows_; row++) highest_[row] = -__builtin_inff();
+        memset(totals_, 0, rows_ * kWidth * sizeof(float));
     }
 
     void run() {
@@ -128,11 +129,9 @@ class Prefill {
     void pack(int64_t first, int keys) {
         const T *key_rows[kKeys], *value_rows[kKeys];
         for (int i = 0; i < keys;) {
-            const T* key = call_.at(call_.k_cache, row_, kv_head_, first + i);
-            const T* value = call_.at(call_.v_cache, row_, kv_head_, first + i);
-            for (int left = call_.run_length(first + i, keys - i); left > 0; left--, i++) {
-                key_rows[i] = key, value_rows[i] = value;
-                key += call_.head_dim, value += call_.head_dim;
+            int64_t at = call_.offset(row_, kv_head_, first + i);
+            for (int left = call_.run_length(first + i, keys - i); left > 0; left--, i++, at += call_.head_dim) {
+                key_rows[i] = call_.k_cache + at, value_rows[i] = call_.v_cache + at;
             }
         }
         const int padded_keys = int(round_up(keys, 2 * kPanelWidth));
@@ -173,26 +172,26 @@ class Prefill {
         }
         Floats most = broadcast(highest_[row]);
         for (int64_t key = 0; key < padded; key += kWidth) most = maximum(most, load(scores + key));
-        const float highest = largest(most);
-        Floats total{};
+        const float highest = largest(most), scale = call_.scale * kLog2E;
+        Floats total = load(totals_ + row * kWidth);
+        if (highest > highest_[row]) {
+            const float shrink = power_of_two(broadcast((highest_[row] - highest) * scale))[0];
+            float* sums = sums_ + row * depth_;
+            for (int64_t d = 0; d < depth_; d += kWidth) store(sums + d, load(sums + d) * shrink);
+            total *= shrink;
+            highest_[row] = highest;
+        }
         for (int64_t key = 0; key < padded; key += kWidth) {
-            const Floats weight = exponential((load(scores + key) - highest) * call_.scale);
+            const Floats weight = power_of_two((load(scores + key) - highest) * scale);
             store(weights + key, weight);
             total += weight;
         }
-        if (highest > highest_[row]) {
-            const float shrink = exponential(broadcast((highest_[row] - highest) * call_.scale))[0];
-            float* sums = sums_ + row * depth_;
-            for (int64_t d = 0; d < depth_; d += kWidth) store(sums + d, load(sums + d) * shrink);
-            total_[row] *= shrink;
-            highest_[row] = highest;
-        }
-        total_[row] += sum(total);
+        store(totals_ + row * kWidth, total);
     }
 
     void store_out() {
         for (int row = 0; row < rows_; row++) {
-            const float norm = 1.0f / total_[row];
+            const float norm = 1.0f / sum(load(totals_ + row * kWidth));
             for (int d = 0; d < call_.head_dim; d += kWidth) {
                 store(call_.out + at(row) + d, load(sums_ + row * depth_ + d) * norm);
             }
@@ -206,5 +205,5 @@ class Prefill {
     A *queries_, *weights_;  // [rows, depth], [kRows, kKeys]
     T *keys_, *values_;      // panels
     float *scores_, *sums_;  // [kRows, kKeys], [rows, depth]
-    float highest_[kMaxTaskRows], total_[kMaxTaskRows];
+    float highest_[kMaxTaskRows], totals_[kMaxTaskRows * kWidth];  // totals: lane by lane
 };

@@ -47,9 +47,9 @@ class CpuLibrary:
         function.argtypes, function.restype = list(arguments), returns
         return function
 
-    def op(self, name: str, dtype: torch.dtype, arguments: Sequence[Any]) -> Callable[..., Any]:
+    def op(self, name: str, dtype: torch.dtype, arguments: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
         """The op's function for one type of numbers."""
-        return self.function(f"{name}_{_SUFFIXES[dtype]}", arguments)
+        return self.function(f"{name}_{_SUFFIXES[dtype]}", arguments, returns)
 
 
 def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:

@@ -1,8 +1,9 @@
 // What the linear layers of all weight formats share: how rows and panels are cut up, and how sums become outputs.
 //
 // Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves
-// both: x is cut into chunks that stay in the second-level cache, each pair of panels is read from memory once per
-// chunk, and from the cache for every block of rows after the first.
+// both: x is cut into chunks that stay in the second-level cache, each group of panels is read from memory once per
+// chunk, and from the cache for every block of rows after the first. While the blocks of rows multiply one group, they
+// fetch the next.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +13,15 @@
 #include "scratch.h"
 #include "tiles.h"
 
-// Numbers of x in a chunk, of 2 MiB of second-level cache: a quarter, widened to float32 half. Tiles multiply so fast
-// that reading the weights again for every chunk counts, so their chunks are larger.
+// Bytes of x in a chunk, as it is multiplied, of 1 or 2 MiB of second-level cache. Tiles multiply so fast that reading
+// the weights again for every chunk counts, so their chunks are larger.
 #if defined(TILES)
-constexpr int64_t kChunkNumbers = 512 * 1024;
+constexpr int64_t kChunkBytes = 1024 * 1024;
 #else
-constexpr int64_t kChunkNumbers = 256 * 1024;
+constexpr int64_t kChunkBytes = 512 * 1024;
 #endif
-constexpr int64_t kAhead = 2048;  // numbers of a panel fetched ahead: 4 KiB of bfloat16
-#if defined(TILES)
-// Up to this many rows the tiles would stand mostly empty, and vectors keep up with memory.
-constexpr int64_t kMaxVectorRows = 4;
-#endif
+constexpr int64_t kAhead = 4096;        // bytes of a panel fetched ahead of its only reader
+constexpr int64_t kFetchingBlocks = 4;  // of rows, that fetch the next panels; enough to spread it out
 
 // y = sums * scales + bias, rounded to T.
 template <class T>
@@ -35,20 +33,27 @@ struct Layer {
     int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
 };
 
-// Neighbouring panels of bfloat16 weights.
+// How a lone block of rows brings panels into the cache: not at all, since they are there; what it will read so many
+// bytes later; or the panels behind those that it reads, line by line, which is right for short ones.
+enum class Fetching { kNothing, kAhead, kNext };
+
+// Neighbouring panels of plain numbers. Others (quantised.h) have the same members.
+template <class T, bool IsCached = false>
 struct PlainPanels {
-    const BFloat16* numbers;
+    static constexpr int kRowsAtOnce = kMaxRows;
+    static constexpr Fetching kFetching = IsCached ? Fetching::kNothing : Fetching::kAhead;
+    const T* numbers;
     int64_t size;  // of one
 
-    static constexpr int kRowsAtOnce = kMaxRows;
-
     PlainPanels from(int64_t panel) const { return {numbers + panel * size, size}; }
+    const char* address() const { return reinterpret_cast<const char*>(numbers); }
+    int64_t panel_bytes() const { return size * int64_t(sizeof(T)); }
 };
 
-template <int Rows, int Panels, class A>
-ALWAYS_INLINE void multiply(const A* a, int64_t a_stride, PlainPanels b, int64_t depth, int64_t ahead,
+template <int Rows, int Panels, class Fetch, class A, class T, bool IsCached>
+ALWAYS_INLINE void multiply(const A* a, int64_t a_stride, PlainPanels<T, IsCached> b, int64_t depth, Fetch fetch,
                             Sums<Rows, Panels>& sums) {
-    multiply<Rows, Panels>(a, a_stride, b.numbers, b.size, depth, ahead, sums);
+    multiply<Rows, Panels>(a, a_stride, b.numbers, b.size, depth, fetch, sums);
 }
 
 // Rounds one panel's sums of one row into y, which may have fewer columns left than a panel.
@@ -63,31 +68,45 @@ ALWAYS_INLINE void finish(const Floats* sums, const Layer<T>& layer, int64_t col
     }
 }
 
-// `panels` begin at number `panel` of the layer.
-template <int Panels, class T, class A, class Weights>
-void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights panels, int64_t panel, int64_t ahead,
-                   T* y) {
-    for_each_row_block<Weights::kRowsAtOnce>(rows, [&](int64_t first, auto count) {
-        Sums<count(), Panels> sums;
-        // Later blocks find the panels in the cache.
-        multiply<count(), Panels>(x + first * layer.depth, layer.depth, panels, layer.depth, first ? 0 : ahead, sums);
-        for (int row = 0; row < count(); row++) {
-            for (int p = 0; p < Panels; p++) {
-                finish(&sums.at[row][p * kVectors], layer, (panel + p) * kPanelWidth,
-                       y + (first + row) * layer.width);
+// All rows of a chunk by the first panels of `weights`, which are number `panel` of the layer and those behind it.
+template <int Panels, class Weights, class A, class T>
+void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weights, int64_t panel, T* y) {
+    constexpr int most = Weights::kRowsAtOnce;
+    const int64_t blocks = num_row_blocks<most>(rows), fetching = std::min(blocks, kFetchingBlocks);
+    for_each_row_block<most>(rows, [&](int64_t block, int64_t first, auto count) {
+        const auto multiply_block = [&](auto fetch) {
+            Sums<count(), Panels> sums;
+            multiply<count(), Panels>(x + first * layer.depth, layer.depth, weights, layer.depth, fetch, sums);
+            for (int row = 0; row < count(); row++) {
+                for (int p = 0; p < Panels; p++) {
+                    finish(&sums.at[row][p * kVectors], layer, (panel + p) * kPanelWidth,
+                           y + (first + row) * layer.width);
+                }
             }
+        };
+        if constexpr (Weights::kFetching == Fetching::kNothing) {
+            multiply_block(FetchNothing{});
+        } else {
+            if constexpr (Weights::kFetching == Fetching::kAhead) {
+                if (blocks == 1) return multiply_block(FetchAhead<kAhead>{});
+            }
+            // Each of the first blocks its part of the next panels.
+            const int64_t bytes = weights.panel_bytes();
+            const char* next = weights.from(Panels).address() + bytes / fetching * block;
+            multiply_block(FetchNext{next, bytes, block < fetching ? kLine / fetching : 0});
         }
     });
 }
 
-template <class T, class A, class Weights>
-void multiply_panels(const Layer<T>& layer, const A* x, int64_t rows, Weights panels, int64_t begin, int64_t end,
-                     int64_t ahead, T* y) {
+// `weights` begin at number `begin` of the layer.
+template <class Weights, class A, class T>
+void multiply_panels(const Layer<T>& layer, const A* x, int64_t rows, Weights weights, int64_t begin, int64_t end,
+                     T* y) {
     int64_t panel = begin;
     for (; panel + kMaxPanels <= end; panel += kMaxPanels) {
-        multiply_rows<kMaxPanels>(layer, x, rows, panels.from(panel - begin), panel, ahead, y);
+        multiply_rows<kMaxPanels>(layer, x, rows, weights.from(panel - begin), panel, y);
     }
-    for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, panels.from(panel - begin), panel, ahead, y);
+    for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, weights.from(panel - begin), panel, y);
 }
 
 // x as the vectors multiply it: bfloat16 where they take pairs of it, else widened to float32, once per chunk.
@@ -106,15 +125,19 @@ ALWAYS_INLINE const Operand* operands(const BFloat16* x, int64_t count) {
 }
 
 #if defined(TILES)
+// Up to this many rows the tiles would stand mostly empty, and vectors keep up with memory.
+constexpr int64_t kMaxVectorRows = 4;
 // Depth of the part of two panels that every block of rows meets before the next part: 32 KiB, so that it stays in the
 // first-level cache and the second level has only x to deliver.
 constexpr int64_t kPartDepth = 512;
 
-// Two panels by all rows of a chunk. `sums` has room for (rows + 32) * 32 numbers.
-template <class T>
-void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, PlainPanels panels, int64_t panel,
-                            int64_t ahead, TileRegisters& tiles, float* sums, T* y) {
+// Two panels by all rows of a chunk. `sums` has room for (rows + 32) * 32 numbers. `ahead` as in tiles.h.
+template <class T, bool IsCached>
+void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows,
+                            PlainPanels<BFloat16, IsCached> panels, int64_t panel, TileRegisters& tiles, float* sums,
+                            T* y) {
     constexpr int64_t block = 2 * kTileRows, columns = 2 * kPanelWidth;
+    constexpr int64_t ahead = IsCached ? 0 : kAhead / int64_t(sizeof(BFloat16));
     const int64_t part = rows <= block ? layer.depth : kPartDepth;
     for (int64_t k = 0; k < layer.depth; k += part) {
         const BFloat16* weights = panels.numbers + k * kPanelWidth;
@@ -146,7 +169,8 @@ inline float* tile_sums(int64_t rows) {
 // panels. Chunk by chunk, so that a thread's share is a run of neighbouring panels.
 template <class T, class Body>
 void for_each_chunk(const Layer<T>& layer, const T* x, int64_t rows, T* y, const Body& body) {
-    const int64_t chunks = (rows * layer.depth + kChunkNumbers - 1) / kChunkNumbers;
+    const int64_t bytes = std::is_same_v<T, float> ? sizeof(float) : sizeof(Operand);
+    const int64_t chunks = (rows * layer.depth * bytes + kChunkBytes - 1) / kChunkBytes;
     const int64_t pairs = (layer.num_panels() + 1) / 2;
     parallel_ranges(chunks * pairs, 1, [&](int64_t begin, int64_t end) {
         while (begin < end) {

@@ -8,8 +8,6 @@
 
 namespace {
 
-constexpr int64_t kFetches = 1;  // the first rows fetch the panels behind theirs
-
 // As many rows multiply with codes directly; beyond, widening them once for all is less work.
 template <class Weights>
 #if defined(TILES)
@@ -28,14 +26,14 @@ void multiply_dequantised(const Layer<T>& layer, const T* x, int64_t rows, Weigh
     static thread_local Scratch scratch;
     const int64_t size = layer.depth * kPanelWidth;
     BFloat16* numbers = scratch.numbers<BFloat16>(2 * size);
-    const PlainPanels plain{numbers, size};
+    const PlainPanels<BFloat16, true> plain{numbers, size};
 #if defined(TILES)
     if constexpr (std::is_same_v<T, BFloat16>) {
         TileRegisters tiles;
         float* sums = tile_sums(rows);
         for (; panel + 2 <= end; panel += 2) {
             dequantise(weights, panel, 2, numbers);
-            multiply_pair_by_tiles(layer, x, rows, plain, panel, 0, tiles, sums, y);
+            multiply_pair_by_tiles(layer, x, rows, plain, panel, tiles, sums, y);
         }
     }
 #endif
@@ -44,7 +42,7 @@ void multiply_dequantised(const Layer<T>& layer, const T* x, int64_t rows, Weigh
     for (; panel < end; panel += 2) {
         const int64_t count = std::min<int64_t>(2, end - panel);
         dequantise(weights, panel, count, numbers);
-        multiply_panels(layer, wide, rows, plain, panel, panel + count, 0, y);
+        multiply_panels(layer, wide, rows, plain, panel, panel + count, y);
     }
 }
 
@@ -52,7 +50,7 @@ template <class T, class Weights>
 void linear(const Layer<T>& layer, const T* x, Weights weights, int64_t rows, T* y) {
     for_each_chunk(layer, x, rows, y, [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
         if (rows > kMaxDirectRows<Weights>) return multiply_dequantised(layer, x, rows, weights, begin, end, y);
-        multiply_panels(layer, operands(x, rows * layer.depth), rows, weights.from(begin), begin, end, kFetches, y);
+        multiply_panels(layer, operands(x, rows * layer.depth), rows, weights.from(begin), begin, end, y);
     });
 }
 

@@ -1,5 +1,9 @@
-// What the library knows of the machine: how many threads to use, huge pages, and how fast memory can be read.
+// What the library knows of the machine: how many threads to use, huge pages, and how fast memory can be read and
+// numbers multiplied.
 
+#include <vector>
+
+#include "panels.h"
 #include "parallel.h"
 #include "vector.h"
 
@@ -38,3 +42,29 @@ EXPORT float read_all(const float* numbers, int64_t count) {
     });
     return float(total);
 }
+
+// Multiplies panels that stay in the first-level cache, `rounds` times on every thread, and returns how many
+// multiplications and additions a thread did: the floor of what reading does not limit. By vectors, not by tiles.
+template <class A, class T>
+int64_t multiply_all(int64_t rounds) {
+    constexpr int64_t depth = 128;
+    on_every_thread([&](int, int) {
+        std::vector<A> a(kMaxRows * depth);
+        std::vector<T> b(kMaxPanels * kPanelWidth * depth);
+        Floats total{};
+        for (int64_t round = 0; round < rounds; round++) {
+            Sums<kMaxRows, kMaxPanels> sums;
+            multiply<kMaxRows, kMaxPanels>(a.data(), depth, b.data(), kPanelWidth * depth, depth, FetchNothing{},
+                                           sums);
+            for (const auto& row : sums.at) {
+                for (const Floats& each : row) total += each;
+            }
+        }
+        static volatile float sink;
+        sink = sum(total);
+    });
+    return rounds * 2 * kMaxRows * kMaxPanels * kPanelWidth * depth;
+}
+
+EXPORT int64_t multiply_all_float32(int64_t rounds) { return multiply_all<float, float>(rounds); }
+EXPORT int64_t multiply_all_bfloat16(int64_t rounds) { return multiply_all<Operand, BFloat16>(rounds); }

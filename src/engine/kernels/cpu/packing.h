@@ -36,9 +36,19 @@ ALWAYS_INLINE void transpose(__m512i (&words)[16]) {
 // `padded_depth`. Used for keys (a panel is 16 keys) and weights (a panel is 16 outputs). row(i) is the i-th row.
 template <class Row>
 ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t padded_depth, float* panel) {
+    int64_t done = 0;
+#if defined(__AVX512F__)
+    for (; done + 16 <= depth; done += 16) {
+        __m512i words[16];
+        for (int i = 0; i < 16; i++) words[i] = i < rows ? _mm512_loadu_si512(row(i) + done) : __m512i{};
+        transpose(words);
+        for (int i = 0; i < 16; i++) _mm512_storeu_si512(panel + (done + i) * kPanelWidth, words[i]);
+    }
+#endif
     for (int column = 0; column < kPanelWidth; column++) {
-        const float* from = column < rows ? row(column) : nullptr;
-        for (int64_t k = 0; k < padded_depth; k++) panel[k * kPanelWidth + column] = from && k < depth ? from[k] : 0;
+        for (int64_t k = done; k < padded_depth; k++) {
+            panel[k * kPanelWidth + column] = column < rows && k < depth ? row(column)[k] : 0;
+        }
     }
 }
 
@@ -81,6 +91,12 @@ ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, BFloat16
     for (int i = 0; i < padded_rows; i += 2) {
         const BFloat16 *even = i < rows ? row(i) : zeros, *odd = i + 1 < rows ? row(i + 1) : zeros;
         BFloat16* to = panel + i * kPanelWidth;
+#if defined(__AVX512F__)
+        const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)even));
+        const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)odd));
+        _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        continue;
+#endif
         for (int column = 0; column < kPanelWidth; column++) {
             to[2 * column] = even[column];
             to[2 * column + 1] = odd[column];

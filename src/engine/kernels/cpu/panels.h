@@ -44,16 +44,41 @@ struct Sums {
     }
 };
 
+constexpr int64_t kLine = 64;  // bytes: two numbers deep in a panel of bfloat16, one in a panel of float32
+
+// What is brought into the cache with every line that is read of a panel. Nothing: panels are there already.
+struct FetchNothing {
+    ALWAYS_INLINE void fetch(const void*, int) const {}
+    ALWAYS_INLINE void advance() {}
+};
+
+// What will be read so many bytes later.
+template <int64_t Bytes>
+struct FetchAhead {
+    ALWAYS_INLINE void fetch(const void* line, int) const {
+        __builtin_prefetch(static_cast<const char*>(line) + Bytes);
+    }
+    ALWAYS_INLINE void advance() {}
+};
+
+// Other panels, beginning at `from`: `step` bytes of each per line. 0 asks for the same line again, which costs little.
+struct FetchNext {
+    const char* from;
+    int64_t panel_bytes, step;
+
+    ALWAYS_INLINE void fetch(const void*, int panel) const { __builtin_prefetch(from + panel * panel_bytes); }
+    ALWAYS_INLINE void advance() { from += step; }
+};
+
 // sums += A[Rows, depth] * B. `a` has rows of stride `a_stride`; panel p of B begins at b + p * panel_size.
-// `ahead` numbers in front of the reader B is fetched into the cache; 0 where it is there already.
-template <int Rows, int Panels>
+template <int Rows, int Panels, class Fetch>
 ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, int64_t panel_size, int64_t depth,
-                            int64_t ahead, Sums<Rows, Panels>& sums) {
-    for (int64_t k = 0; k < depth; k++) {
+                            Fetch fetch, Sums<Rows, Panels>& sums) {
+    for (int64_t k = 0; k < depth; k++, fetch.advance()) {
         Floats columns[Panels * kVectors];
         for (int p = 0; p < Panels; p++) {
             const float* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(from + ahead);
+            fetch.fetch(from, p);
             for (int v = 0; v < kVectors; v++) columns[p * kVectors + v] = load(from + v * kWidth);
         }
         for (int row = 0; row < Rows; row++) {
@@ -64,15 +89,15 @@ ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, in
 }
 
 // float32 x bfloat16: a shift widens the first number of each pair, a mask the second.
-template <int Rows, int Panels>
+template <int Rows, int Panels, class Fetch>
 ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
-                            int64_t ahead, Sums<Rows, Panels>& sums) {
+                            Fetch fetch, Sums<Rows, Panels>& sums) {
     constexpr int vectors = Panels * kVectors;
-    for (int64_t k = 0; k < depth; k += 2) {
+    for (int64_t k = 0; k < depth; k += 2, fetch.advance()) {
         Bits pairs[vectors];
         for (int p = 0; p < Panels; p++) {
             const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(from + ahead);
+            fetch.fetch(from, p);
             for (int v = 0; v < kVectors; v++) memcpy(&pairs[p * kVectors + v], from + v * 2 * kWidth, sizeof(Bits));
         }
         for (int row = 0; row < Rows; row++) {
@@ -91,14 +116,14 @@ ALWAYS_INLINE Floats add_pair_products(Floats sums, __m512i a, __m512i b) {
     return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
 }
 
-template <int Rows, int Panels>
+template <int Rows, int Panels, class Fetch>
 ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
-                            int64_t ahead, Sums<Rows, Panels>& sums) {
-    for (int64_t k = 0; k < depth; k += 2) {
+                            Fetch fetch, Sums<Rows, Panels>& sums) {
+    for (int64_t k = 0; k < depth; k += 2, fetch.advance()) {
         __m512i pairs[Panels];
         for (int p = 0; p < Panels; p++) {
             const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            __builtin_prefetch(from + ahead);
+            fetch.fetch(from, p);
             pairs[p] = _mm512_loadu_si512(from);
         }
         for (int row = 0; row < Rows; row++) {
@@ -121,14 +146,19 @@ ALWAYS_INLINE void with_rows(int rows, const Body& body) {
     }
 }
 
+template <int Most>
+constexpr int64_t num_row_blocks(int64_t rows) {
+    return (rows + Most - 1) / Most;
+}
+
 // Cuts `rows` into the fewest blocks of at most `Most`, as even as can be (13 is 7 + 6, not 12 + 1: a lone row leaves
-// most registers idle), and calls body(first row, integral constant: rows in the block).
+// most registers idle), and calls body(block, first row, integral constant: rows in the block).
 template <int Most, class Body>
 ALWAYS_INLINE void for_each_row_block(int64_t rows, const Body& body) {
-    const int64_t blocks = (rows + Most - 1) / Most;
+    const int64_t blocks = num_row_blocks<Most>(rows);
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t first = rows * block / blocks;
-        with_rows<Most>(int(rows * (block + 1) / blocks - first), [&](auto count) { body(first, count); });
+        with_rows<Most>(int(rows * (block + 1) / blocks - first), [&](auto count) { body(block, first, count); });
     }
 }
 
@@ -137,7 +167,7 @@ template <int Panels, class A, class T>
 ALWAYS_INLINE void multiply_full_rows(const A* a, int64_t a_stride, const T* b, int64_t panel_size, int64_t depth,
                                       bool accumulate, float* c, int64_t c_stride) {
     Sums<kMaxRows, Panels> sums;
-    multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, 0, sums);
+    multiply<kMaxRows, Panels>(a, a_stride, b, panel_size, depth, FetchNothing{}, sums);
     for (int row = 0; row < kMaxRows; row++) {
         for (int v = 0; v < Panels * kVectors; v++) {
             float* at = c + row * c_stride + v * kWidth;

@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "panels.h"
+#include "linear.h"
 
 constexpr int kGroup = 64;     // numbers that share a scale of int4
 constexpr int kCodesDeep = 8;  // k in a word of int4
@@ -22,14 +22,18 @@ constexpr int8_t kLevels[16] = {-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 
 
 struct Int8Panels {
     static constexpr int kRowsAtOnce = kMaxRows;
+    static constexpr Fetching kFetching = Fetching::kNext;  // 16 KiB for 1024 inputs
     const int8_t* codes;
     int64_t depth;
 
     Int8Panels from(int64_t panel) const { return {codes + panel * depth * kPanelWidth, depth}; }
+    const char* address() const { return reinterpret_cast<const char*>(codes); }
+    int64_t panel_bytes() const { return depth * kPanelWidth; }
 };
 
 struct Int4Panels {
     static constexpr int kRowsAtOnce = kMaxRows / 2;  // the sums of a group lie beside those of all groups
+    static constexpr Fetching kFetching = Fetching::kNext;  // 8 KiB for 1024 inputs
     const uint32_t* codes;
     const BFloat16* scales;
     int64_t depth;
@@ -39,6 +43,8 @@ struct Int4Panels {
     Int4Panels from(int64_t panel) const {
         return {codes + panel * num_words(), scales + panel * num_groups() * kPanelWidth, depth};
     }
+    const char* address() const { return reinterpret_cast<const char*>(codes); }
+    int64_t panel_bytes() const { return num_words() * int64_t(sizeof(uint32_t)); }
 };
 
 // Where number k of an output lies in its panel, and what is written there.
@@ -174,17 +180,14 @@ ALWAYS_INLINE void join(const Sums<Rows * Ways, Panels>& ways, Sums<Rows, Panels
     }
 }
 
-// As in panels.h. `is_first`: the first rows to meet these panels fetch those behind them, line by line. A fixed
-// distance would miss the start of every panel, and these are short: 16 KiB of int8, 8 KiB of int4.
-template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int8Panels b, int64_t depth, bool is_first,
+// As in panels.h.
+template <int Rows, int Panels, class Fetch>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int8Panels b, int64_t depth, Fetch fetch,
                             Sums<Rows, Panels>& sums) {
     const int64_t size = depth * kPanelWidth;
     [[maybe_unused]] const Int8Reader read;
-    for (int64_t k = 0; k < depth; k += 4) {  // a cache line
-        for (int p = 0; p < Panels; p++) {
-            if (is_first) __builtin_prefetch(b.codes + (p + Panels) * size + k * kPanelWidth);
-        }
+    for (int64_t k = 0; k < depth; k += 4, fetch.advance()) {  // a line
+        for (int p = 0; p < Panels; p++) fetch.fetch(b.codes + p * size + k * kPanelWidth, p);
 #if defined(STOKER_PAIR_PRODUCTS)
         FourOf16 four[Panels];
         for (int p = 0; p < Panels; p++) four[p] = read(b.codes + p * size + k * kPanelWidth);
@@ -221,19 +224,19 @@ ALWAYS_INLINE void add_scaled(const Sums<Rows, Panels>& part, Int4Panels b, int6
     }
 }
 
-template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int64_t depth, bool is_first,
+template <int Rows, int Panels, class Fetch>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int64_t depth, Fetch fetch,
                             Sums<Rows, Panels>& sums) {
     constexpr int ways = kWays<Rows>;
     const Levels levels;
     for (int64_t group = 0; group * kGroup < depth; group++) {
         Sums<Rows * ways, Panels> apart;
         const int64_t end = std::min(depth, (group + 1) * kGroup);
-        for (int64_t k = group * kGroup; k < end; k += kCodesDeep) {
+        for (int64_t k = group * kGroup; k < end; k += kCodesDeep, fetch.advance()) {
             Bits words[Panels * kVectors];
             for (int p = 0; p < Panels; p++) {
                 const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
-                if (is_first) __builtin_prefetch(from + Panels * b.num_words());
+                fetch.fetch(from, p);
                 for (int v = 0; v < kVectors; v++) memcpy(&words[p * kVectors + v], from + v * kWidth, sizeof(Bits));
             }
 #pragma GCC unroll 8
@@ -269,17 +272,17 @@ ALWAYS_INLINE void add_pairs(const BFloat16* a, int64_t a_stride, const __m512i 
     }
 }
 
-template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, int64_t depth, bool is_first,
+template <int Rows, int Panels, class Fetch>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, int64_t depth, Fetch fetch,
                             Sums<Rows, Panels>& sums) {
     constexpr int ways = kWays<Rows>;
     const int64_t size = depth * kPanelWidth;
     const Int8Reader read;
     Sums<Rows * ways, Panels> apart;
-    for (int64_t k = 0; k < depth; k += 4) {  // a cache line
+    for (int64_t k = 0; k < depth; k += 4, fetch.advance()) {  // a line
         FourOf16 four[Panels];
         for (int p = 0; p < Panels; p++) {
-            if (is_first) __builtin_prefetch(b.codes + (p + Panels) * size + k * kPanelWidth);
+            fetch.fetch(b.codes + p * size + k * kPanelWidth, p);
             four[p] = read(b.codes + p * size + k * kPanelWidth);
         }
         for (int i = 0; i < 2; i++) {
@@ -291,8 +294,8 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, i
     join<ways>(apart, sums);
 }
 
-template <int Rows, int Panels>
-ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, int64_t depth, bool is_first,
+template <int Rows, int Panels, class Fetch>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, int64_t depth, Fetch fetch,
                             Sums<Rows, Panels>& sums) {
     constexpr int ways = kWays<Rows>;
     // vpermw looks at five bits of a code: the table stands there twice, so that the fifth does not matter.
@@ -305,11 +308,11 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, i
     for (int64_t group = 0; group * kGroup < depth; group++) {
         Sums<Rows * ways, Panels> apart;
         const int64_t end = std::min(depth, (group + 1) * kGroup);
-        for (int64_t k = group * kGroup; k < end; k += kCodesDeep) {
+        for (int64_t k = group * kGroup; k < end; k += kCodesDeep, fetch.advance()) {
             __m512i words[Panels];
             for (int p = 0; p < Panels; p++) {
                 const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
-                if (is_first) __builtin_prefetch(from + Panels * b.num_words());
+                fetch.fetch(from, p);
                 words[p] = _mm512_loadu_si512(from);
             }
 #pragma GCC unroll 4

@@ -32,7 +32,13 @@ struct BFloat16 {
 
 ALWAYS_INLINE Floats broadcast(float value) { return value - Floats{}; }
 
-ALWAYS_INLINE Floats maximum(Floats a, Floats b) { return a > b ? a : b; }
+ALWAYS_INLINE Floats maximum(Floats a, Floats b) {  // b where one of them is not a number
+#if defined(__AVX512F__)
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return a > b ? a : b;
+#endif
+}
 
 ALWAYS_INLINE Floats load(const float* from) {
     Floats value;
@@ -191,18 +197,50 @@ ALWAYS_INLINE Floats sum_each(const Floats (&values)[kWidth]) {
 // e ** x within 2 units in the last place for |x| < 87; 0 below, and e ** 88 above.
 // Cephes' expf: x = n * ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, n added to the exponent bits.
 ALWAYS_INLINE Floats exponential(Floats x) {
+#if defined(__AVX512F__)
+    const __m512 most = _mm512_min_ps(_mm512_set1_ps(88.0f), (__m512)x);
+    const Floats n = (Floats)_mm512_roundscale_ps((__m512)((Floats)most * 1.44269504088896341f), 8);  // to nearest
+    const Floats r = ((Floats)most - n * 0.693359375f) - n * -2.12194440e-4f;
+#else
     const Floats clamped = maximum(x < 88.0f ? x : broadcast(88.0f), broadcast(-87.0f));
     // Adding 1.5 * 2**23 leaves the nearest integer in the low mantissa bits. Needs strict float arithmetic:
     // -ffast-math would cancel the two additions.
     const float round_to_integer = 12582912.0f;
     const Floats n = (clamped * 1.44269504088896341f + round_to_integer) - round_to_integer;
     const Floats r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+#endif
     Floats polynomial = r * 1.9875691500e-4f + 1.3981999507e-3f;
     polynomial = polynomial * r + 8.3334519073e-3f;
     polynomial = polynomial * r + 4.1665795894e-2f;
     polynomial = polynomial * r + 1.6666665459e-1f;
     polynomial = polynomial * r + 5.0000001201e-1f;
     polynomial = polynomial * (r * r) + r + 1.0f;
+#if defined(__AVX512F__)
+    const __mmask16 is_there = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    return (Floats)_mm512_maskz_scalef_ps(is_there, (__m512)polynomial, (__m512)n);
+#else
     const Floats scaled = (Floats)((Ints)polynomial + (__builtin_convertvector(n, Ints) << 23));
     return x < -87.0f ? Floats{} : scaled;
+#endif
+}
+
+constexpr float kLog2E = 1.44269504088896341f;
+
+// 2 ** x for x up to 0, within 2 units in the last place, and 0 for -infinity: the weights of a softmax, for which it
+// is faster than exponential.
+ALWAYS_INLINE Floats power_of_two(Floats x) {
+#if defined(__AVX512F__)
+    x = (Floats)_mm512_max_ps(_mm512_set1_ps(-200.0f), (__m512)x);  // x if it is not a number
+    const Floats n = (Floats)_mm512_roundscale_ps((__m512)x, 8);
+    const Floats r = x - n;
+    Floats polynomial = r * 1.5403530e-4f + 1.3333558e-3f;  // ln(2) ** k / k!, |r| <= 1/2
+    polynomial = polynomial * r + 9.6181291e-3f;
+    polynomial = polynomial * r + 5.5504109e-2f;
+    polynomial = polynomial * r + 2.4022651e-1f;
+    polynomial = polynomial * r + 6.9314718e-1f;
+    polynomial = polynomial * r + 1.0f;
+    return (Floats)_mm512_scalef_ps((__m512)polynomial, (__m512)n);
+#else
+    return exponential(x * 0.693147180559945309f);
+#endif
 }

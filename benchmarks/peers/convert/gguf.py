@@ -1,0 +1,101 @@
+"""A checkpoint as GGUF, by llama.cpp's own Python library.
+
+    python -m benchmarks.peers.convert.gguf CHECKPOINT FILE bf16|q8_0|q4_0
+
+Every matrix gets the same type, the embedding (which is the output layer too) among them. Norms stay float32.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
+
+OUTER = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+INNER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and float32 values of a safetensors file in bfloat16, which numpy has no type for."""
+    raw = np.memmap(path, dtype=np.uint8, mode="r")
+    start = 8 + int(raw[:8].view(np.uint64)[0])
+    for name, entry in json.loads(bytes(raw[8:start])).items():
+        if name == "__metadata__":
+            continue
+        assert entry["dtype"] == "BF16", (name, entry["dtype"])
+        first, last = entry["data_offsets"]
+        halves = np.frombuffer(bytes(raw[start + first : start + last]), dtype=np.uint16)
+        yield name, (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+
+
+def name_in_gguf(name: str) -> str:
+    if name in OUTER:
+        return OUTER[name]
+    _, _, layer, inner = name.removesuffix(".weight").split(".", 3)
+    return f"blk.{layer}.{INNER[inner]}.weight"
+
+
+def write_tokenizer(writer: GGUFWriter, checkpoint: Path) -> None:
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    ids = {**tokenizer["model"]["vocab"], **special}
+    words = sorted(ids, key=ids.__getitem__)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(words)
+    writer.add_token_types([TokenType.CONTROL if word in special else TokenType.NORMAL for word in words])
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
+    writer.add_eos_token_id(ids["<|im_end|>"])
+    writer.add_add_bos_token(False)
+
+
+def write(checkpoint: Path, target: Path, kind: str) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    rope = config.get("rope_parameters") or config
+    quant = GGMLQuantizationType[kind.upper()]
+    writer = GGUFWriter(target, "qwen3")
+    writer.add_name(checkpoint.name)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_file_type(LlamaFileType[f"MOSTLY_{kind.upper()}"])
+    write_tokenizer(writer, checkpoint)
+    for name, values in tensors(checkpoint / "model.safetensors"):
+        if name == "lm_head.weight" and config["tie_word_embeddings"]:
+            continue
+        if values.ndim == 1:
+            writer.add_tensor(name_in_gguf(name), values)
+        else:
+            writer.add_tensor(name_in_gguf(name), quants.quantize(values, quant), raw_dtype=quant)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

