@@ -56,7 +56,8 @@ class Server:
         """The URL that the command printed."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            if any(line.startswith("ready in") for line in self.out):
+            # Its last lines: each stream has a reader of its own, and either may be behind.
+            if any("curl " in line for line in self.out) and any(line.startswith("  engine ") for line in self.err):
                 found = re.search(r"url +(http\S+)/v1", "".join(self.out))
                 assert found
                 return found[1]
