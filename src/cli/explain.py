@@ -7,10 +7,10 @@ from typing import Any
 
 from ..config.catalogue import STATUSES, by_status, counts, records
 from ..config.diagnostics import FORMAT_VERSION
-from ..config.effective import as_yaml_value
 from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.explain import find, first_sentence
 from ..config.page import as_markdown, as_text
+from ..config.source.scalars import as_yaml_value
 from .console import say, tell
 from .metric_pages import metric_pages
 from .parameters import parameter_pages, parameter_records

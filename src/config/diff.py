@@ -17,11 +17,12 @@ from typing import Any
 from pydantic import SecretStr
 
 from .deployment import Deployment
-from .effective import as_yaml_value, effective_values
+from .effective import effective_values
 from .origin import Layer
 from .resolve.decide import Decisions
 from .schema.options import Option, options
 from .schema.section import Reload
+from .source.scalars import as_yaml_value
 
 _KEY = secrets.token_bytes(32)
 _FILLED_IN = (Layer.MODEL, Layer.RULE)

@@ -13,9 +13,7 @@ from .origin import DEFAULT, Layer, Origin, Overridden
 from .resolve.decide import Decisions
 from .resolve.resolved import Resolved
 from .schema.options import Option, live_options, sections
-from .source.scalars import resolve_plain
-
-_PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:+")
+from .source.scalars import as_yaml_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +161,3 @@ def _record(origin: Origin) -> dict[str, Any]:
         "reason": origin.reason,
         "text": str(origin),
     }
-
-
-def as_yaml_value(value: Any) -> str:
-    """A value on one line of YAML that reads back the same."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str) and value and set(value) <= _PLAIN and value[0] not in "-:+" and _stays_text(value):
-        return value
-    return json.dumps(value, ensure_ascii=False)  # JSON is YAML
-
-
-def _stays_text(text: str) -> bool:
-    return resolve_plain(text) == text and not text.endswith(":") and ": " not in text

@@ -12,7 +12,6 @@ from typing import Any
 
 from .codes import CODES, Code
 from .deployment import Deployment
-from .effective import as_yaml_value
 from .page import Fact, Page
 from .presets import preset_names
 from .resolve.decide import decide
@@ -23,6 +22,7 @@ from .schema.deployment import DeploymentConfig
 from .schema.model import ModelConfig
 from .schema.options import Option, options, options_of, sections
 from .source.flags import flat_options, read_flag
+from .source.scalars import as_yaml_value
 from .suggest import close, normal
 
 RELOAD = {

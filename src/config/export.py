@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 from .presets import preset_names
 from .schema.annotation import Kind
 from .schema.deployment import DeploymentConfig
-from .schema.options import Option, options, options_of, sections
+from .schema.options import Option, option_and_keys, options, options_of, sections
 
 DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -157,27 +157,26 @@ def accepted_values(option: Option) -> list[Any] | None:
         return [value for value in option.accepted if value is not None]
     if option.status == "deprecated":
         candidates = list(option.choices) or ([False, True] if option.kind == "flag" else [])
-        if candidates or any(_target(path).status == "refused" for path in option.replaced_by):
-            candidates = candidates or [value for path in option.replaced_by for value in _target(path).accepted]
+        targets = [option_and_keys(path)[0] for path in option.replaced_by]
+        if candidates or any(target.status == "refused" for target in targets):
+            candidates = candidates or [value for target in targets for value in target.accepted]
             return [value for value in candidates if _is_taken(option, value)]
     return None
 
 
-def _target(path: str) -> Option:
-    return options()[".".join(path.split(".")[:2])]
-
-
 def _is_taken(option: Option, value: Any) -> bool:
+    """Whether all that a value of a deprecated option becomes is taken."""
     if value is None:
         return False
     try:
         becomes = option.becomes(value)
     except ValueError:
         return False
-    return all(
-        _target(path).status != "refused" or (new in _target(path).accepted and path.count(".") == 1)
-        for path, new in becomes.items()
-    )
+    for path, new in becomes.items():
+        target, keys = option_and_keys(path)
+        if target.status == "refused" and (keys or new not in target.accepted):
+            return False
+    return True
 
 
 def _bound(bound: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .diagnostics import Diagnostic, Label
-from .effective import as_yaml_value
 from .origin import Layer
 from .schema.options import Option, options
 from .source.check import check, problems
@@ -21,6 +20,7 @@ from .source.deprecated import modernise
 from .source.files import fill_in
 from .source.keys import known_part
 from .source.node import Node, Tree
+from .source.scalars import as_yaml_value
 from .source.text import SourceText, Span
 from .source.yaml import lines_of, parse
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from .effective import as_yaml_value
 from .schema.deployment import API_VERSION
 from .schema.options import Option, options, options_of, sections
 from .source.presets import PresetSource
+from .source.scalars import as_yaml_value
 
 SCHEMA_FILE = "deployment.schema.json"  # beside the deployment
 _WIDTH = 100

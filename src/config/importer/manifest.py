@@ -8,11 +8,10 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from ..effective import as_yaml_value
 from ..schema.deployment import API_VERSION
 from ..schema.options import Option, options, options_of, sections
 from ..source.node import Node
-from ..source.scalars import resolve_plain
+from ..source.scalars import as_yaml_value, resolve_plain
 from ..starter import SCHEMA_FILE
 from .draft import Draft, Kind, Left
 

@@ -305,6 +305,12 @@ def section_flags() -> dict[str, str]:
     return {flag: name for name, section in sections().items() for flag in section.json_flags}
 
 
+def option_and_keys(path: str) -> tuple[Option, list[str]]:
+    """The option of a path such as `parallel.eplb_config.window_size`, and the keys below it."""
+    section, name, *keys = path.split(".")
+    return options()[f"{section}.{name}"], keys
+
+
 def section_class(name: str) -> type[Section] | None:
     info = DeploymentConfig.model_fields.get(name)
     kind = info.annotation if info else None

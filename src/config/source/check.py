@@ -17,7 +17,7 @@ from ..schema.types import REDACTED
 from ..suggest import close, did_you_mean
 from .interpolate import NAME
 from .node import Node
-from .scalars import resolve_plain
+from .scalars import as_yaml_value, resolve_plain
 
 _MAX_SECRET_BYTES = 64 << 10
 _OUT_OF_RANGE = {
@@ -104,7 +104,7 @@ def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
             return value
     shown = f"{option.path}: {node.text}" if node.text is not None and not option.is_secret else option.path
     said = option.reason
-    if accepted := [as_word(value) for value in option.accepted if value not in (None, (), {}, "")]:
+    if accepted := [as_yaml_value(value) for value in option.accepted if value not in (None, (), {}, "")]:
         said += f"; it takes {' or '.join(accepted)}"
     found.append(
         Diagnostic(
@@ -115,11 +115,6 @@ def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
         )
     )
     return None
-
-
-def as_word(value: Any) -> str:
-    """As YAML writes it on a line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _raw(option: Option, node: Node) -> Any:

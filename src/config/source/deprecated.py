@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..diagnostics import Diagnostic, Label
-from ..schema.options import Option, options
+from ..schema.options import Option, option_and_keys, options
 from .check import check, problems
 from .node import Node, Tree
 from .values import json_node, place
@@ -17,16 +17,13 @@ from .values import json_node, place
 
 def modernise(tree: Tree, env: Mapping[str, str], found: list[Diagnostic]) -> None:
     """Take deprecated options out of a layer's tree and put what they become into it."""
-    for section in [node for node in tree.values() if isinstance(node.value, dict)]:
-        assert isinstance(section.value, dict)
-        for name in list(section.value):
-            option = next((o for o in _deprecated(name) if tree.get(o.section) is section), None)
-            if option is not None:
-                _replace(tree, option, section.value.pop(name), env, found)
-
-
-def _deprecated(name: str) -> list[Option]:
-    return [option for option in options().values() if option.name == name and option.status == "deprecated"]
+    for section, home in list(tree.items()):
+        if not isinstance(home.value, dict):
+            continue
+        for name in list(home.value):
+            option = options().get(f"{section}.{name}")
+            if option is not None and option.status == "deprecated":
+                _replace(tree, option, home.value.pop(name), env, found)
 
 
 def _replace(tree: Tree, option: Option, node: Node, env: Mapping[str, str], found: list[Diagnostic]) -> None:
@@ -56,12 +53,11 @@ def _as_written(node: Node, value: Any, new: Any) -> Node:
 
 
 def _put(tree: Tree, old: Option, path: str, node: Node, found: list[Diagnostic]) -> None:
-    section, name, *keys = path.split(".")
-    option = options()[f"{section}.{name}"]
+    option, keys = option_and_keys(path)
     for key in reversed(keys):
         node = Node({key: node}, node.span)
-    home = tree.get(section)
-    there = home.value.get(name) if home is not None and isinstance(home.value, dict) else None
+    home = tree.get(option.section)
+    there = home.value.get(option.name) if home is not None and isinstance(home.value, dict) else None
     if there is not None and not keys and there.plain() != node.plain():
         labels = (Label(node.span, "the old name"), Label(there.span, "the new one"))
         message = f"`{old.path}` and `{option.path}` mean the same and say different things"

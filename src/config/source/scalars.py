@@ -1,11 +1,13 @@
-"""What a plain scalar means: the core schema of YAML 1.2.
+"""What a plain scalar means, and how a value is written as one: the core schema of YAML 1.2.
 
 `on`, `no` and `12:30` are texts, `0755` is 755 and `0o755` is 493. The YAML 1.1 readings that surprise people are out.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 Scalar = str | int | float | bool | None
 
@@ -19,6 +21,8 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)")
 _NAN = {".nan", ".NaN", ".NAN"}
 _MAX_DIGITS = 400  # longer ones stay text: no option takes them, and int() slows down with their square
+
+_PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:+")
 
 
 def resolve_plain(text: str) -> Scalar:
@@ -44,3 +48,18 @@ def resolve_plain(text: str) -> Scalar:
     if text in _NAN:
         return float("nan")
     return text
+
+
+def as_yaml_value(value: Any) -> str:
+    """A value on one line of YAML that reads back the same."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value and set(value) <= _PLAIN and value[0] not in "-:+" and _stays_text(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)  # JSON is YAML
+
+
+def _stays_text(text: str) -> bool:
+    return resolve_plain(text) == text and not text.endswith(":") and ": " not in text

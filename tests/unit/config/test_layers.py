@@ -14,10 +14,10 @@ import pytest
 from pydantic import ValidationError
 
 from stoker.config import Deployment, Layer, load_deployment
-from stoker.config.effective import as_yaml_value
 from stoker.config.presets import preset_names
 from stoker.config.schema.options import Option, live_options, options, sections
 from stoker.config.source.presets import PresetSource
+from stoker.config.source.scalars import as_yaml_value
 
 FIELDS = [option for option in live_options().values() if option.section and option.status == "effective"]
 CANDIDATES: dict[str, list[Any]] = {

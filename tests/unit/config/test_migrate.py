@@ -95,7 +95,7 @@ def test_what_cannot_be_rewritten_is_told_and_left(text: str, why: str) -> None:
 def test_every_deprecated_option_can_be_rewritten(name: str) -> None:
     """Its own example is either rewritten, or told with a reason; afterwards the file has no warning about it."""
     option = options()[name]
-    from stoker.config.effective import as_yaml_value
+    from stoker.config.source.scalars import as_yaml_value
 
     text = f"model:\n  model: m\n{option.section}:\n  {option.name}: {as_yaml_value(option.examples[0])}\n"
     if option.section == "model":
