@@ -10,9 +10,14 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .completion_words import Table
+
+if TYPE_CHECKING:
+    from ..config.schema.options import Option
 
 _PACKAGE = Path(__file__).parent.parent
 _MADE_FROM = ("cli", "config", "config/schema", "config/presets", "config/resolve/rule_tables")
@@ -97,7 +102,7 @@ def build_table() -> Table:
     return table
 
 
-def _option_values(path: str, option, presets) -> list[str]:  # type: ignore[no-untyped-def]
+def _option_values(path: str, option: Option, presets: Sequence[str]) -> list[str]:
     if path == "preset":
         return list(presets)
     if path == "model.model":
@@ -107,7 +112,7 @@ def _option_values(path: str, option, presets) -> list[str]:  # type: ignore[no-
     return [str(choice) for choice in option.choices]
 
 
-def _verb(name: str, command, takes_overrides: bool, presets) -> Table:  # type: ignore[no-untyped-def]
+def _verb(name: str, command: Any, takes_overrides: bool, presets: Sequence[str]) -> Table:
     flags: Table = {"--help": {"help": "Show this message and end.", "values": [], "files": False, "is_switch": True}}
     arguments = []
     for parameter in command.params:

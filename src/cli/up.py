@@ -84,8 +84,8 @@ async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], v
             weights_bytes=info.weights_bytes,
             kv_cache_bytes=info.kv_cache_bytes,
             num_kv_blocks=info.num_blocks,
-            resident_bytes=_resident_bytes(client),
-            peak_bytes=_peak_bytes(client),
+            resident_bytes=_memory(client, "VmRSS"),
+            peak_bytes=_memory(client, "VmHWM"),
             phases=info.phases,
             kernels=info.kernels,
         )
@@ -110,23 +110,12 @@ def _port(sockets: list[socket.socket]) -> int:
     return 0 if isinstance(name, str) else int(name[1])
 
 
-def _resident_bytes(client: EngineProcessClient | InProcessClient) -> int | None:
-    """Memory of the engine's process; None where the system does not tell."""
+def _memory(client: EngineProcessClient | InProcessClient, field: str) -> int | None:
+    """Bytes of the engine's process: VmRSS it holds, VmHWM is the most it held. None where the system does not tell."""
+    pid = client.pid if isinstance(client, EngineProcessClient) else os.getpid()
     try:
-        return int(Path(f"/proc/{_pid(client)}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _peak_bytes(client: EngineProcessClient | InProcessClient) -> int | None:
-    """The most memory that the engine's process has held; None where the system does not tell."""
-    try:
-        status = Path(f"/proc/{_pid(client)}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        status = Path(f"/proc/{pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith(f"{field}:"))
         return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError, StopIteration):
         return None
-
-
-def _pid(client: EngineProcessClient | InProcessClient) -> int | None:
-    return client.pid if isinstance(client, EngineProcessClient) else os.getpid()

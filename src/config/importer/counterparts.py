@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..schema.options import options
+from ..schema.options import option_and_keys
 from ..source.flags import Flag
 from ..source.overrides import Override
 
@@ -143,8 +143,8 @@ def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[
 
 
 def _override(path: str, name: str, values: Sequence[str], words: tuple[str, ...]) -> Override:
-    section, option, *keys = path.split(".")
-    return Override(Flag(options()[f"{section}.{option}"], tuple(keys), name, None), tuple(values), words)
+    option, keys = option_and_keys(path)
+    return Override(Flag(option, tuple(keys), name, None), tuple(values), words)
 
 
 def by_name(*table: Counterpart) -> dict[str, Counterpart]:
