@@ -20,7 +20,7 @@ from .environments import HOME, NotMade, python_of, variables, weights
 from .process import Failed, Process, busy_s
 
 KV_GIB, MAX_LEN, STREAMS, VOCAB_SIZE = 4, 4096, 128, 151_936
-START_LIMIT_S, RUN_LIMIT_S = 420.0, 240.0
+START_LIMIT_S, RUN_LIMIT_S = 420.0, 900.0
 PORT = 8719
 STREAMS_OF = {"http-1": 1, "http-8": 8}
 
