@@ -34,19 +34,20 @@ def add_rms_norm_reference(
 
 
 def add_rms_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> AddRmsNorm:
+    empty = library.memory.empty
     call = library.op("add_rms_norm", dtype, [POINTER] * 5 + [INT64, INT64, FLOAT])
 
     def add_rms_norm(
         x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, width = x.shape
-        normed = torch.empty_like(x)
+        normed = empty(rows, width, dtype=dtype)
         if residual is None:
             call(pointer(x, dtype), None, pointer(weight, dtype), normed.data_ptr(), None, rows, width, eps)
             return normed, x
         if residual.shape != x.shape or weight.shape[0] != width:
             raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}, weight {tuple(weight.shape)}")
-        total = torch.empty_like(x)
+        total = empty(rows, width, dtype=dtype)
         call(
             pointer(x, dtype),
             pointer(residual, dtype),

@@ -127,6 +127,7 @@ def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
 
 
 def linear_cpu(library: CpuLibrary) -> Linear:
+    empty = library.memory.empty
     plain = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
     quantised = {
         (codes, dtype): library.op(f"linear_{scheme}", dtype, [POINTER] * 5 + [INT64] * 3)
@@ -141,7 +142,7 @@ def linear_cpu(library: CpuLibrary) -> Linear:
         if depth != packed.in_features:
             raise ValueError(f"x is {tuple(x.shape)}, the layer takes {packed.in_features} numbers a row")
         dtype = packed.dtype
-        out = x.new_empty(rows, packed.out_features)
+        out = empty(rows, packed.out_features, dtype=dtype)
         arguments = [
             pointer(x, dtype),
             packed.weight.data_ptr(),
@@ -160,6 +161,7 @@ def linear_cpu(library: CpuLibrary) -> Linear:
 
 
 def embed_cpu(library: CpuLibrary) -> Embed:
+    empty = library.memory.empty
     plain = {dtype: library.op("unpack_rows", dtype, [POINTER] * 3 + [INT64] * 3, INT) for dtype in DEPTH_STEPS}
     quantised = {
         dtype: library.op("unpack_rows_int8", dtype, [POINTER] * 4 + [INT64] * 3, INT) for dtype in DEPTH_STEPS
@@ -170,7 +172,7 @@ def embed_cpu(library: CpuLibrary) -> Embed:
             return embed_reference(token_ids, packed)
         sizes = (token_ids.shape[0], packed.out_features, packed.in_features)
         ids = pointer(token_ids, torch.int64)
-        out = torch.empty(token_ids.shape[0], packed.in_features, dtype=packed.dtype)
+        out = empty(token_ids.shape[0], packed.in_features, dtype=packed.dtype)
         if packed.scales is None:
             failed = plain[packed.dtype](packed.weight.data_ptr(), ids, out.data_ptr(), *sizes)
         else:

@@ -84,6 +84,7 @@ def paged_attention_reference(
 
 def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttention:
     """For heads whose width is a multiple of 16, at most config.cpu_features.MAX_HEAD_DIM."""
+    empty = library.memory.empty
     call = library.op("paged_attention", dtype, [POINTER] * 7 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
     everything = 2**62
 
@@ -98,7 +99,7 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
         num_tokens, num_heads, head_dim = q.shape
         _, num_kv_heads, block_size, _ = k_cache.shape
         block_tables = step.block_tables
-        out = q.new_empty(num_tokens, num_heads * head_dim)
+        out = empty(num_tokens, num_heads * head_dim, dtype=dtype)
         call(
             pointer(q, dtype),
             pointer(k_cache, dtype),

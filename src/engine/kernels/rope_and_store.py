@@ -79,6 +79,7 @@ def _norm_and_turn(
 
 def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
     """For heads whose width is a multiple of 16, at most 512."""
+    empty = library.memory.empty
     call = library.op("rope_and_store", dtype, [POINTER] * 9 + [INT64] + [INT] * 5 + [FLOAT])
 
     def rope_and_store(
@@ -98,7 +99,7 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
         block_size, head_dim = k_cache.shape[2], k_cache.shape[3]
         if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or k_cache.shape[1] != num_kv_heads:
             raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
-        queries = qkv.new_empty(num_tokens, num_heads, head_dim)
+        queries = empty(num_tokens, num_heads, head_dim, dtype=dtype)
         call(
             pointer(qkv, dtype),
             None if q_norm is None else pointer(q_norm, dtype),

@@ -19,11 +19,12 @@ def silu_and_mul_reference(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def silu_and_mul_cpu(library: CpuLibrary, dtype: torch.dtype) -> SiluAndMul:
+    empty = library.memory.empty
     call = library.op("silu_and_mul", dtype, [POINTER, POINTER, INT64, INT64])
 
     def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        out = gate_up.new_empty(rows, width)
+        out = empty(rows, width, dtype=dtype)
         call(pointer(gate_up, dtype), out.data_ptr(), rows, width)
         return out
 

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ....config.cpu_features import Level, NoKernels, find_compiler
+from .memory import ResultMemory
 
 SOURCES = Path(__file__).parent
 # -ffp-contract=fast: multiply-adds in one rounding, which gcc does unasked and clang does not.
@@ -41,6 +42,7 @@ class CpuLibrary:
     path: Path
     handle: ctypes.CDLL
     build_seconds: float | None  # None: it was in the cache
+    memory: ResultMemory = field(default_factory=ResultMemory)  # for the results of its ops
 
     def function(self, name: str, arguments: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
         function = self.handle[name]
