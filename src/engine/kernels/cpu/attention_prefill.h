@@ -12,8 +12,9 @@
 #include "scratch.h"
 #include "tiles.h"
 
-constexpr int kMaxTaskRows = 512;  // rows of a task: what packing a tile of keys is spread over
+constexpr int kMaxTaskRows = 1024;  // rows of a task: what packing a tile of keys is spread over
 constexpr int kKeys = 256;         // keys of a tile
+constexpr float kSlack = 8;        // weights may grow to 2 ** 8 before a row's sums are scaled down
 
 // How rows of T are multiplied: the type they are held in, the rows of a block (buffers hold whole blocks, and what
 // stands in rows past the last is not read), and the multiple to which a head is padded.
@@ -78,8 +79,7 @@ class Prefill {
         weights_ = buffers().weights.template numbers<A>(kRows * kKeys);
         sums_ = buffers().sums.template numbers<float>(padded_rows * depth_);
         load_queries(padded_rows);
-        memset(sums_, 0, padded_rows * depth_ * sizeof(float));
-        for (int row = 0; row < rows_; row++) highest_[row] = -__builtin_inff();
+        for (int row = 0; row < rows_; row++) zeros_[row] = -__builtin_inff();
         memset(totals_, 0, rows_ * kWidth * sizeof(float));
     }
 
@@ -117,10 +117,14 @@ class Prefill {
     }
 
     void load_queries(int64_t padded_rows) {
-        memset(queries_, 0, padded_rows * depth_ * sizeof(A));
+        if (depth_ > call_.head_dim || padded_rows > rows_) memset(queries_, 0, padded_rows * depth_ * sizeof(A));
         for (int row = 0; row < rows_; row++) {
-            for (int d = 0; d < call_.head_dim; d += kWidth) {
-                store(queries_ + row * depth_ + d, load(call_.queries + at(row) + d));
+            const T* from = call_.queries + at(row);
+            A* to = queries_ + row * depth_;
+            if constexpr (std::is_same_v<A, T>) {
+                memcpy(to, from, call_.head_dim * sizeof(T));
+            } else {
+                for (int d = 0; d < call_.head_dim; d += kWidth) store(to + d, load(from + d));
             }
         }
     }
@@ -139,11 +143,10 @@ class Prefill {
             pack_columns([&](int i) { return key_rows[key + i]; }, std::min(kPanelWidth, keys - key), call_.head_dim,
                          depth_, keys_ + key * depth_);
         }
-        for (int d = 0; d < depth_; d += kPanelWidth) {
-            const bool is_padding = d >= call_.head_dim;
-            pack_rows([&](int i) { return value_rows[i] + d; }, is_padding ? 0 : keys, padded_keys,
-                      values_ + d * kKeys);
-        }
+        const auto value_row = [&](int i) { return value_rows[i]; };
+        pack_rows(value_row, keys, padded_keys, call_.head_dim, values_, kKeys * kPanelWidth);
+        const int padding = int(depth_) - call_.head_dim;
+        pack_rows(value_row, 0, padded_keys, padding, values_ + call_.head_dim * kKeys, kKeys * kPanelWidth);
     }
 
     // Rows [row, row + rows) by the tile of keys that begins at `first`.
@@ -153,8 +156,10 @@ class Prefill {
         const int64_t padded = round_up(visible, 2 * kPanelWidth);
         multiply_block(queries_ + row * depth_, depth_, keys_, depth_ * kPanelWidth, depth_, padded / kPanelWidth,
                        false, scores_, kKeys);
+        // The first tile that the block's first row sees is the first of the block: there is nothing to add to.
+        const bool has_sums = zeros_[row] > -__builtin_inff();
         for (int i = 0; i < rows; i++) weigh(row + i, i, first, visible, padded);
-        multiply_block(weights_, kKeys, values_, kKeys * kPanelWidth, padded, depth_ / kPanelWidth, true,
+        multiply_block(weights_, kKeys, values_, kKeys * kPanelWidth, padded, depth_ / kPanelWidth, has_sums,
                        sums_ + row * depth_, depth_);
     }
 
@@ -170,23 +175,29 @@ class Prefill {
             memset(weights, 0, padded * sizeof(A));
             return;
         }
-        Floats most = broadcast(highest_[row]);
-        for (int64_t key = 0; key < padded; key += kWidth) most = maximum(most, load(scores + key));
-        const float highest = largest(most), scale = call_.scale * kLog2E;
+        const float scale = call_.scale * kLog2E;
+        Floats most = load(scores);
+        for (int64_t key = kWidth; key < padded; key += kWidth) most = maximum(most, load(scores + key));
+        if (is_any_above(most * scale, zeros_[row] + kSlack)) raise(row, largest(most) * scale);
+        const float zero = zeros_[row];
         Floats total = load(totals_ + row * kWidth);
-        if (highest > highest_[row]) {
-            const float shrink = power_of_two(broadcast((highest_[row] - highest) * scale))[0];
-            float* sums = sums_ + row * depth_;
-            for (int64_t d = 0; d < depth_; d += kWidth) store(sums + d, load(sums + d) * shrink);
-            total *= shrink;
-            highest_[row] = highest;
-        }
         for (int64_t key = 0; key < padded; key += kWidth) {
-            const Floats weight = power_of_two((load(scores + key) - highest) * scale);
+            const Floats weight = power_of_two(load(scores + key) * scale - zero);
             store(weights + key, weight);
             total += weight;
         }
         store(totals_ + row * kWidth, total);
+    }
+
+    // Weights of the row count relative to 2 ** `zero` from now on.
+    void raise(int row, float zero) {
+        const float shrink = power_of_two(broadcast(zeros_[row] - zero))[0];
+        float *sums = sums_ + row * depth_, *totals = totals_ + row * kWidth;
+        if (zeros_[row] > -__builtin_inff()) {  // else there are no sums yet
+            for (int64_t d = 0; d < depth_; d += kWidth) store(sums + d, load(sums + d) * shrink);
+        }
+        store(totals, load(totals) * shrink);
+        zeros_[row] = zero;
     }
 
     void store_out() {
@@ -205,5 +216,6 @@ class Prefill {
     A *queries_, *weights_;  // [rows, depth], [kRows, kKeys]
     T *keys_, *values_;      // panels
     float *scores_, *sums_;  // [kRows, kKeys], [rows, depth]
-    float highest_[kMaxTaskRows], totals_[kMaxTaskRows * kWidth];  // totals: lane by lane
+    float zeros_[kMaxTaskRows];             // exponents of 2 that weights of a row are relative to
+    float totals_[kMaxTaskRows * kWidth];  // of weights, lane by lane
 };

@@ -3,6 +3,8 @@
 
 #include "panels.h"
 
+constexpr int kMaxPackedWidth = 512;  // of pack_rows
+
 #if defined(__AVX512F__)
 // Transposes a square of 16 x 16 words of 32 bits.
 ALWAYS_INLINE void transpose(__m512i (&words)[16]) {
@@ -60,7 +62,11 @@ ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t
     // 16 pairs of 16 rows are a square of 32-bit words: transposed in registers.
     for (; k + 32 <= depth; k += 32) {
         __m512i words[16];
-        for (int i = 0; i < 16; i++) words[i] = i < rows ? _mm512_loadu_si512(row(i) + k) : __m512i{};
+        if (rows == 16) {  // nearly always, and without a branch for each row
+            for (int i = 0; i < 16; i++) words[i] = _mm512_loadu_si512(row(i) + k);
+        } else {
+            for (int i = 0; i < 16; i++) words[i] = i < rows ? _mm512_loadu_si512(row(i) + k) : __m512i{};
+        }
         transpose(words);
         for (int i = 0; i < 16; i++) _mm512_storeu_si512(pairs + (k / 2 + i) * kPanelWidth, words[i]);
     }
@@ -74,32 +80,36 @@ ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t
     }
 }
 
-// Packs 16 numbers of each of `rows` rows as the rows of one panel, zero from there to `padded_rows`. Used for values,
-// where the depth of the product is the keys. row(i) is where the 16 numbers of the i-th row begin.
+// Packs `width` numbers, a multiple of 16, of each of `rows` rows as the rows of panels of `panel_size`, zero from there
+// to `padded_rows`. Used for values, where the depth of the product is the keys. row(i) is where the i-th row begins.
 template <class Row>
-ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, float* panel) {
+ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, int width, float* panels, int64_t panel_size) {
     for (int i = 0; i < padded_rows; i++) {
-        for (int v = 0; v < kPanelWidth; v += kWidth) {
-            store(panel + i * kPanelWidth + v, i < rows ? load(row(i) + v) : Floats{});
+        for (int d = 0; d < width; d += kWidth) {
+            float* to = panels + d / kPanelWidth * panel_size + i * kPanelWidth + d % kPanelWidth;
+            store(to, i < rows ? load(row(i) + d) : Floats{});
         }
     }
 }
 
 template <class Row>
-ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, BFloat16* panel) {
-    static constexpr BFloat16 zeros[kPanelWidth] = {};
+ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, int width, BFloat16* panels,
+                             int64_t panel_size) {
+    static constexpr BFloat16 zeros[kMaxPackedWidth] = {};
     for (int i = 0; i < padded_rows; i += 2) {
         const BFloat16 *even = i < rows ? row(i) : zeros, *odd = i + 1 < rows ? row(i + 1) : zeros;
-        BFloat16* to = panel + i * kPanelWidth;
+        BFloat16* to = panels + i * kPanelWidth;
+        for (int d = 0; d < width; d += kPanelWidth, to += panel_size) {
 #if defined(__AVX512F__)
-        const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)even));
-        const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)odd));
-        _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-        continue;
+            const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(even + d)));
+            const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(odd + d)));
+            _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+#else
+            for (int column = 0; column < kPanelWidth; column++) {
+                to[2 * column] = even[d + column];
+                to[2 * column + 1] = odd[d + column];
+            }
 #endif
-        for (int column = 0; column < kPanelWidth; column++) {
-            to[2 * column] = even[column];
-            to[2 * column + 1] = odd[column];
         }
     }
 }

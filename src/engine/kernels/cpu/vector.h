@@ -161,6 +161,14 @@ ALWAYS_INLINE float largest(Floats value) {
 #endif
 }
 
+ALWAYS_INLINE bool is_any_above(Floats value, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)value, _mm512_set1_ps(limit), _CMP_GT_OQ);
+#else
+    return largest(value) > limit;
+#endif
+}
+
 // Lane i of the result is the sum of values[i], for kWidth vectors: one tree instead of kWidth reductions.
 ALWAYS_INLINE Floats sum_each(const Floats (&values)[kWidth]) {
 #if defined(__AVX512F__)
@@ -226,20 +234,17 @@ ALWAYS_INLINE Floats exponential(Floats x) {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// 2 ** x for x up to 0, within 2 units in the last place, and 0 for -infinity: the weights of a softmax, for which it
+// 2 ** x for x up to 127, within 2 units in the last place, and 0 for -infinity: the weights of a softmax, for which it
 // is faster than exponential.
 ALWAYS_INLINE Floats power_of_two(Floats x) {
 #if defined(__AVX512F__)
-    x = (Floats)_mm512_max_ps(_mm512_set1_ps(-200.0f), (__m512)x);  // x if it is not a number
-    const Floats n = (Floats)_mm512_roundscale_ps((__m512)x, 8);
-    const Floats r = x - n;
-    Floats polynomial = r * 1.5403530e-4f + 1.3333558e-3f;  // ln(2) ** k / k!, |r| <= 1/2
-    polynomial = polynomial * r + 9.6181291e-3f;
-    polynomial = polynomial * r + 5.5504109e-2f;
-    polynomial = polynomial * r + 2.4022651e-1f;
-    polynomial = polynomial * r + 6.9314718e-1f;
+    const Floats r = (Floats)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);  // x less its floor; 0 for infinity
+    Floats polynomial = r * 1.8671303e-3f + 9.0170298e-3f;  // of least relative error in [0, 1): 8.2e-8
+    polynomial = polynomial * r + 5.5799913e-2f;
+    polynomial = polynomial * r + 2.4016444e-1f;
+    polynomial = polynomial * r + 6.9315130e-1f;
     polynomial = polynomial * r + 1.0f;
-    return (Floats)_mm512_scalef_ps((__m512)polynomial, (__m512)n);
+    return (Floats)_mm512_scalef_ps((__m512)polynomial, (__m512)x);  // times 2 to the floor of x
 #else
     return exponential(x * 0.693147180559945309f);
 #endif
