@@ -1,7 +1,7 @@
 """Memory for results: kept when their tensors are gone, and in huge pages.
 
 malloc gives large pieces back to the system and takes them again, small page by small page, for every op of every
-layer: a prefill of 2048 tokens spent an eighth of its time on that.
+layer: a step of 2048 tokens took 129 thousand page faults.
 """
 
 from __future__ import annotations
