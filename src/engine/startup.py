@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..config import DeploymentError, Resolved
@@ -12,7 +15,9 @@ from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
 from .engine_core import EngineCore
 from .plugins import import_class, make, named_by
+from .runner.kv_memory import Quiet, reserve_kv_memory
 from .runner.measure import PhaseClock
+from .runner.spare_pages import spare_pages
 from .sampling.named_processors import install
 
 
@@ -48,24 +53,38 @@ def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -
     clock = PhaseClock(phase)
     clock.start("libraries")
     _spin_little()
+    kv_memory = reserve_kv_memory(resolved)
     with named_by("scheduler.scheduler_cls"):
         scheduler = _scheduler(resolved)
     with named_by("model.logits_processors"):
         processors = install(resolved.model.logits_processors)
-    from .runner.model_runner import ModelRunner  # torch: takes a second, and is a phase of its own
+    with spare_pages(resolved.memory.weights_bytes, kv_memory.touch_first), _without_collection():
+        from .runner.model_runner import ModelRunner  # torch: takes a second, and is a phase of its own
 
     clock.stop()
-    runner = ModelRunner(resolved, phase, processors)
+    runner = ModelRunner(resolved, phase, processors, kv_memory)
     with named_by("model.logits_processors"):  # no other code of the deployment's own is in those steps
         runner.warm_up()
     info = runner.info()
-    return EngineCore(
+    core = EngineCore(
         scheduler,
         runner,
         replace(info, phases={**clock.seconds, **info.phases}),
         async_scheduling=resolved.scheduler.async_scheduling,
         processor_pattern=resolved.model.logits_processor_pattern,
     )
+    kv_memory.touch_behind(Quiet(_step_counter(core)))
+    return core
+
+
+def _step_counter(core: EngineCore) -> Callable[[], int | None]:
+    core_of = weakref.ref(core)  # whoever asks must not keep the engine
+
+    def count() -> int | None:
+        core = core_of()
+        return None if core is None or core.is_stepping else core.num_steps
+
+    return count
 
 
 def _scheduler(resolved: Resolved) -> SchedulerInterface:
@@ -74,6 +93,18 @@ def _scheduler(resolved: Resolved) -> SchedulerInterface:
         return Scheduler(settings)
     named: SchedulerInterface = make(path, import_class(path, MEMBERS), settings)
     return named
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Modules make objects that stay: looking for garbage among them takes a tenth of torch's import."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _spin_little() -> None:

@@ -1,33 +1,40 @@
-"""KVCache: the memory behind the block ids, reserved once and touched at start, so no step pays for a first touch."""
+"""KVCache: keys and values by block id, over memory that kv_memory.py asks the system for."""
 
 from __future__ import annotations
-
-import mmap
 
 import torch
 
 from ..layers.attention import LayerCache
-
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+from .kv_memory import KVMemory
 
 
 class KVCache:
     """Keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim] each, in one allocation."""
 
     def __init__(
-        self, num_layers: int, num_blocks: int, num_kv_heads: int, block_size: int, head_dim: int, dtype: torch.dtype
+        self,
+        num_layers: int,
+        num_blocks: int,
+        num_kv_heads: int,
+        block_size: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        memory: KVMemory | None = None,
     ) -> None:
-        """Raises MemoryError, with both numbers, if the machine will not give so much."""
+        """memory: of the size, in as many regions as there are layers of keys and of values.
+
+        Raises MemoryError, with the number of bytes, if the machine will not give so much.
+        """
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
-        try:
-            # Private: shared memory gets no huge pages on most machines.
-            memory = mmap.mmap(-1, self.num_bytes, **_PRIVATE)
-        except OSError as error:
-            raise MemoryError(f"KV cache: {num_blocks} blocks need {self.num_bytes} bytes: {error.strerror}") from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):  # attention reads at random: small pages cost it address translations
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        arena = torch.frombuffer(memory, dtype=dtype)
-        arena.zero_()
-        whole = arena.view(shape)
-        self.layers: list[LayerCache] = [(whole[index, 0], whole[index, 1]) for index in range(num_layers)]
+        self._memory = memory or KVMemory(self.num_bytes, 2 * num_layers)
+        if self._memory.num_bytes != self.num_bytes:
+            raise ValueError(f"a cache of {self.num_bytes} bytes over {self._memory.num_bytes} bytes of memory")
+        whole = torch.frombuffer(self._memory.buffer, dtype=dtype).view(shape)
+        self._layers: list[LayerCache] = [(whole[index, 0], whole[index, 1]) for index in range(num_layers)]
+
+    @property
+    def layers(self) -> list[LayerCache]:
+        """Raises MemoryError if the machine turned out to have less than it had promised."""
+        self._memory.check()
+        return self._layers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ...config import Resolved
+from ...config import Resolved, read_machine_facts
 from ..api import EngineInfo, SamplingParams, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
 from ..kernels import select_kernels
@@ -21,6 +21,7 @@ from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
 from .kv_cache import KVCache
+from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
 from .measure import PhaseClock
 from .slot_table import SlotTable
@@ -35,11 +36,13 @@ class ModelRunner:
         resolved: Resolved,
         phase: Callable[[str], None] | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        kv_memory: KVMemory | None = None,
     ) -> None:
-        """Loads the model and reserves the KV cache.
+        """Loads the model and takes the part of the KV cache that the first requests need.
 
         processors: change the logits of all requests.
         phase: is told the name of each start-up phase as it begins.
+        kv_memory: for the KV cache; None reserves it now.
         Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that cannot be had.
         """
         self._resolved = resolved
@@ -67,9 +70,11 @@ class ModelRunner:
         load_weights(self._model, resolved, self._phases.progress if is_watched else None)
         self._phases.start("kv cache")
         block_size = resolved.cache.block_size
-        self._cache = KVCache(
-            facts.num_layers, resolved.num_kv_blocks, facts.num_kv_heads, block_size, facts.head_dim, kv_dtype
-        )
+        kv_memory = kv_memory or reserve_kv_memory(resolved)
+        kv_memory.check_room(read_machine_facts().available_memory_bytes)
+        kv_memory.touch_first()
+        shape = (facts.num_layers, resolved.num_kv_blocks, facts.num_kv_heads, block_size, facts.head_dim)
+        self._cache = KVCache(*shape, kv_dtype, kv_memory)
         sampling = SamplingTable(scheduler.max_num_seqs, facts.vocab_size, facts.eos_token_ids)
         self._slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
         self._sampler = Sampler(sampling, self._kernels, processors, resolved.model.logprobs_mode)
