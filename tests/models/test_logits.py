@@ -34,7 +34,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
     files = Checkpoint(folder, read_tensors(folder, facts.weight_files))
     files.check(model.wanted(), facts.tie_word_embeddings)
     with torch.inference_mode():
-        model.load(files.read)
+        model.load(files)
         cache = KVCache(facts.num_layers, 9, facts.num_kv_heads, BLOCK_SIZE, facts.head_dim, dtype)
         for layer in cache.layers:  # whatever was not written must not be read
             for tensor in layer:

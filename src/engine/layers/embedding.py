@@ -22,8 +22,8 @@ class Embedding:
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{self.name}.weight", tuple(self.weight.shape)
 
-    def load(self, read: TensorReader) -> None:
-        read(f"{self.name}.weight", self.weight)
+    def load(self, tensors: TensorReader) -> None:
+        tensors.read(f"{self.name}.weight", self.weight)
 
     @property
     def num_bytes(self) -> int:

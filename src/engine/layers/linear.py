@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -39,20 +40,24 @@ class Linear:
             if self.has_bias:
                 yield f"{name}.bias", (rows,)
 
-    def load(self, read: TensorReader) -> None:
-        rows = sum(self.parts.values())
-        weight = torch.empty(rows, self.in_features, dtype=self._dtype, device=self._device)
-        bias = torch.empty(rows, dtype=self._dtype, device=self._device) if self.has_bias else None
-        sizes = list(self.parts.values())
-        for name, part in zip(self.parts, torch.split(weight, sizes), strict=True):
-            read(f"{name}.weight", part)
-        if bias is not None:
-            for name, part in zip(self.parts, torch.split(bias, sizes), strict=True):
-                read(f"{name}.bias", part)
+    def load(self, tensors: TensorReader) -> None:
+        bias = self._stacked(tensors, "bias", ()) if self.has_bias else None
+        view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if len(self.parts) == 1 else None
+        weight = self._stacked(tensors, "weight", (self.in_features,)) if view is None else view
         if self._scheme is None:
-            self._packed = self._kernels.pack_linear(weight, bias)
+            packed = self._kernels.pack_linear(weight, bias)
         else:
-            self._packed = self._kernels.quantise_linear(weight, bias, self._scheme)
+            packed = self._kernels.quantise_linear(weight, bias, self._scheme)
+        if view is not None and packed.weight.data_ptr() == view.data_ptr():  # kept as it is: the file's own memory
+            packed = replace(packed, weight=view.clone())
+        self._packed = packed
+
+    def _stacked(self, tensors: TensorReader, kind: str, width: tuple[int, ...]) -> torch.Tensor:
+        sizes = list(self.parts.values())
+        whole = torch.empty(sum(sizes), *width, dtype=self._dtype, device=self._device)
+        for name, part in zip(self.parts, torch.split(whole, sizes), strict=True):
+            tensors.read(f"{name}.{kind}", part)
+        return whole
 
     @property
     def num_bytes(self) -> int:

@@ -13,8 +13,12 @@ import torch
 
 
 class TensorReader(Protocol):
-    def __call__(self, name: str, into: torch.Tensor) -> None:
+    def read(self, name: str, into: torch.Tensor) -> None:
         """Fills `into`, contiguous, with the tensor of that name, converted to its dtype."""
+        ...
+
+    def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
+        """The tensor where the file lies in memory, to be read and let go; None where it must be copied."""
         ...
 
 
@@ -23,7 +27,7 @@ class Loadable(Protocol):
         """Names and shapes of the tensors that `load` will read."""
         ...
 
-    def load(self, read: TensorReader) -> None: ...
+    def load(self, tensors: TensorReader) -> None: ...
 
     @property
     def num_bytes(self) -> int:

@@ -131,9 +131,9 @@ class Decoder:
     def num_bytes(self) -> int:
         return sum(loadable.num_bytes for loadable in self.loadables())
 
-    def load(self, read: TensorReader) -> None:
+    def load(self, tensors: TensorReader) -> None:
         for loadable in self.loadables():
-            loadable.load(read)
+            loadable.load(tensors)
 
     def forward(
         self, step: StepInput, caches: Sequence[LayerCache], rows: torch.Tensor | None

@@ -27,7 +27,7 @@ def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float],
     progress: is told the share of the weights that is there, from 0 to 1.
     Raises ModelFilesError if the files do not hold what the model wants.
     """
-    read = _reader(model, resolved)
+    tensors = _tensors(model, resolved)
     loadables = list(model.loadables())
     sizes = [sum(math.prod(shape) for _, shape in loadable.wanted()) for loadable in loadables]
     num_workers = resolved.parallel.max_parallel_loading_workers or 1
@@ -35,7 +35,7 @@ def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float],
 
     def load(index: int) -> int:
         with torch.inference_mode():  # belongs to a thread
-            loadables[index].load(read)
+            loadables[index].load(tensors)
         return index
 
     for index in _each(load, len(loadables), num_workers):
@@ -59,23 +59,21 @@ def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[
             raise
 
 
-def _reader(model: Decoder, resolved: Resolved) -> TensorReader:
+def _tensors(model: Decoder, resolved: Resolved) -> TensorReader:
     load, facts = resolved.load, resolved.facts
     settings = load.model_loader_extra_config
     if load.load_format == "dummy":
-        return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION)).read
+        return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION))
     folder = Path(resolved.model_path)
-    tensors = read_tensors(folder, facts.weight_files, load.pt_load_map_location)
+    stored = read_tensors(folder, facts.weight_files, load.pt_load_map_location)
     if load.load_format == "sharded_state":
-        tensors = split_fused(tensors, model.wanted())
+        stored = split_fused(stored, model.wanted())
     elif load.load_format == "npcache":
-        tensors = cached_tensors(
-            folder, tensors, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER)))
-        )
+        stored = cached_tensors(folder, stored, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER))))
     is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
-    checkpoint = Checkpoint(folder, tensors, is_eager=is_eager)
+    checkpoint = Checkpoint(folder, stored, is_eager=is_eager)
     checkpoint.check(model.wanted(), is_tied=facts.tie_word_embeddings)
-    return checkpoint.read
+    return checkpoint
 
 
 def split_fused(

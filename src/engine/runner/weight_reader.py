@@ -1,11 +1,12 @@
 """Bytes of weight files: tensor by tensor, or a whole file at a time.
 
-Files are read, not mapped: mapped pages would count as memory of the process, a second copy of the model while it
-loads.
+Large tensors are mapped where that works, one at a time: reading copies them once more, into memory that must be had
+from the system first. A map goes with its tensor, as its pages count as memory of the process.
 """
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,10 +15,16 @@ from typing import Protocol
 from ...config import ModelFilesError
 from ...config.checkpoint.stored import StoredTensor
 
+_POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14
+
 
 class ByteReader(Protocol):
     def read(self, file: Path, offset: int, into: memoryview, name: str) -> None:
         """Fills `into` with the bytes from `offset` on. name: of the tensor, for messages."""
+        ...
+
+    def map(self, file: Path, offset: int, size: int) -> memoryview | None:
+        """The bytes in the file's own memory, all of them there; None if they must be read."""
         ...
 
     def done(self, file: Path) -> None:
@@ -35,6 +42,17 @@ class LazyReader:
                 _fill(stream.readinto, into, file, name)
         except OSError as error:
             raise ModelFilesError(f"{file}: cannot be read: {error.strerror}", code="M302") from error
+
+    def map(self, file: Path, offset: int, size: int) -> memoryview | None:
+        before = offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            with file.open("rb", buffering=0) as stream:
+                # A copy when it is written to, which nobody does: torch wants memory that can be.
+                pages = mmap.mmap(stream.fileno(), before + size, access=mmap.ACCESS_COPY, offset=offset - before)
+            pages.madvise(_POPULATE_READ)  # here a broken disk is an error; touched later, it would end the process
+        except (OSError, ValueError):  # whatever it is, `read` tells of it
+            return None
+        return memoryview(pages)[before:]
 
     def done(self, file: Path) -> None:
         pass
@@ -57,6 +75,9 @@ class EagerReader:
         if offset + len(into) > len(whole):
             raise ModelFilesError(f"{file}: cut short while reading tensor `{name}`", code="M303")
         into[:] = memoryview(whole)[offset : offset + len(into)]
+
+    def map(self, file: Path, offset: int, size: int) -> None:
+        """It has read them."""
 
     def done(self, file: Path) -> None:
         with self._lock:

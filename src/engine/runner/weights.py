@@ -19,6 +19,7 @@ from ...config.checkpoint.stored import StoredTensor
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_LEAST_MAPPED = 1 << 20  # bytes of a tensor; a smaller one is read sooner than mapped
 _CHUNK_BYTES = 1 << 24  # of a tensor that is converted on its way
 _UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers that old checkpoints carry along
 
@@ -65,11 +66,25 @@ class Checkpoint:
     def read(self, name: str, into: torch.Tensor) -> None:
         """Fills `into`, contiguous, of the stored shape, once. Converts on the way if the dtypes differ."""
         stored = self.tensors[name]
-        if stored.strides is not None:
+        if (mapped := self._mapped(stored)) is not None:
+            into.copy_(mapped)  # with all threads
+        elif stored.strides is not None:
             self._read_strided(stored, name, into)
         else:
             self._read_contiguous(stored, name, into.view(-1))
         self._reader.done(stored.file)
+
+    def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
+        """The tensor in the file's own memory, which is given up with it; None if it must be read or converted."""
+        stored = self.tensors[name]
+        return self._mapped(stored) if DTYPES[stored.dtype] is dtype else None
+
+    def _mapped(self, stored: StoredTensor) -> torch.Tensor | None:
+        dtype = DTYPES[stored.dtype]
+        if stored.strides is not None or stored.num_bytes < _LEAST_MAPPED or stored.offset % dtype.itemsize:
+            return None
+        mapped = self._reader.map(stored.file, stored.offset, stored.num_bytes)
+        return None if mapped is None else torch.frombuffer(mapped, dtype=dtype).view(stored.shape)
 
     def _read_contiguous(self, stored: StoredTensor, name: str, flat: torch.Tensor) -> None:
         dtype = DTYPES[stored.dtype]
@@ -105,6 +120,9 @@ class DummyWeights:
     def __init__(self, seed: int, deviation: float = DUMMY_DEVIATION) -> None:
         self._seed = seed
         self._step = deviation * math.sqrt(12) / 2**16  # of a uniform number in 2**16 steps
+
+    def view(self, name: str, dtype: torch.dtype) -> None:
+        """It lies nowhere."""
 
     def read(self, name: str, into: torch.Tensor) -> None:
         if into.ndim == 1:
