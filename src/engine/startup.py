@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..config import DeploymentError, Resolved
@@ -58,7 +56,7 @@ def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -
         scheduler = _scheduler(resolved)
     with named_by("model.logits_processors"):
         processors = install(resolved.model.logits_processors)
-    with spare_pages(resolved.memory.weights_bytes, kv_memory.touch_first), _without_collection():
+    with spare_pages(resolved.memory.weights_bytes, kv_memory.touch_first):
         from .runner.model_runner import ModelRunner  # torch: takes a second, and is a phase of its own
 
     clock.stop()
@@ -93,18 +91,6 @@ def _scheduler(resolved: Resolved) -> SchedulerInterface:
         return Scheduler(settings)
     named: SchedulerInterface = make(path, import_class(path, MEMBERS), settings)
     return named
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Modules make objects that stay: looking for garbage among them takes a tenth of torch's import."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _spin_little() -> None:
