@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..config import (
     Deployment,
@@ -25,10 +25,6 @@ from ..engine.process_client import EngineProcessClient
 from ..engine.startup import build_core, exit_code_of
 from ..logs import LoggingProblem
 from ..server.address import CannotListen
-from ..server.middleware import MiddlewareProblem
-from ..server.text.renderer import TemplateProblem
-from ..server.text.tokenizer import TokenizerError
-from ..server.tls import TlsProblem
 from .console import tell
 from .startup_view import StartupView
 
@@ -71,6 +67,21 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
     )
 
 
+async def start_beside(client: EngineProcessClient | InProcessClient, work: Callable[[], Result]) -> Result:
+    """Start the engine and meanwhile carry out `work` in a thread; what that returns. The first failure ends both."""
+    tasks = [asyncio.ensure_future(asyncio.to_thread(work)), asyncio.ensure_future(client.start())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return cast(Result, tasks[0].result())
+
+
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
     """Carry out `work`; at the first SIGINT or SIGTERM it is cancelled, and Interrupted raised once it has ended."""
     loop = asyncio.get_running_loop()
@@ -103,17 +114,33 @@ def failing(work: Callable[[], int]) -> int:
         return fail("interrupted", error.exit_code)
     except DeploymentError as error:
         return fail(str(error), error.exit_code)
-    except (TokenizerError, TemplateProblem) as error:
-        return fail(str(error), EXIT_MODEL_FILES)
-    except (MiddlewareProblem, LoggingProblem) as error:
+    except LoggingProblem as error:
         return fail(str(error), EXIT_INVALID_CONFIGURATION)
-    except (CannotListen, TlsProblem) as error:
+    except CannotListen as error:
         return fail(str(error), EXIT_ENVIRONMENT)
     except EngineStartFailed as error:  # for faults of ours the class says more than the message alone
         cause = error.reason if error.exit_code != EXIT_FAILED else f"{error.error}: {error.reason}"
         return fail(cause, error.exit_code)
     except (MemoryError, OSError) as error:
         return fail(str(error) or "out of memory", exit_code_of(error))
+    except Exception as error:
+        if (code := _server_exit_code(error)) is None:
+            raise
+        return fail(str(error), code)
+
+
+def _server_exit_code(error: Exception) -> int | None:
+    """Of what only the server raises. Its modules take half a second to load: by now they are, or it raised nothing."""
+    from ..server.middleware import MiddlewareProblem
+    from ..server.text.renderer import TemplateProblem
+    from ..server.text.tokenizer import TokenizerError
+    from ..server.tls import TlsProblem
+
+    if isinstance(error, TokenizerError | TemplateProblem):
+        return EXIT_MODEL_FILES
+    if isinstance(error, MiddlewareProblem):
+        return EXIT_INVALID_CONFIGURATION
+    return EXIT_ENVIRONMENT if isinstance(error, TlsProblem) else None
 
 
 def fail(message: str, code: int) -> int:

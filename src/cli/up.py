@@ -1,4 +1,7 @@
-"""`engine up` and `engine serve`: read, check, load, serve - in this order, so that mistakes come before the wait."""
+"""`engine up` and `engine serve`: read, check, load, serve - in this order, so that mistakes come before the wait.
+
+The engine is started as soon as all is decided; the server's modules and the tokenizer load beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,22 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..config import Measured, Resolved
 from ..config.errors import EXIT_FAILED
-from ..config.plan import calibration
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
 from ..logs import configure_logging
 from ..server.address import take_address
-from ..server.run import Text, check_server, load_text, run_server
 from .console import is_coloured, say
 from .notify import tell_ready
-from .prepare import Interrupted, engine_client, fail, failing, interruptible, read, resolve_here
+from .prepare import Interrupted, engine_client, fail, failing, interruptible, read, resolve_here, start_beside
 from .startup_view import StartupView
-from .summary import summary
+
+if TYPE_CHECKING:
+    from ..server.run import Text
 
 
 class _Stopped(Exception):
@@ -40,9 +44,9 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
 
     def work() -> int:
         with StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)) as view:
-            resolved, text = _prepare(files, overrides, view, sockets)
+            resolved = _prepare(files, overrides, view, sockets)
             configure_logging(resolved.server)
-            return asyncio.run(_serve(resolved, text, sockets, view))
+            return asyncio.run(_serve(resolved, sockets, view))
 
     try:
         return failing(work)
@@ -55,29 +59,38 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
 
 def _prepare(
     files: Sequence[Path | str], overrides: Sequence[str], view: StartupView, sockets: list[socket.socket]
-) -> tuple[Resolved, Text]:
-    """All that needs no torch. The address is taken first: in use, it is known before anything is downloaded."""
+) -> Resolved:
+    """The address is taken first: in use, it is known before anything is downloaded."""
     deployment = read(files, overrides, view)
     view.begin("address")
     server = deployment.server
     uds = None if server.uds is None else deployment.located("server.uds")
     sockets += take_address(server.host, server.port, uds)
     view.note(uds or f"{server.host}:{_port(sockets)}")
-    resolved = resolve_here(deployment, view)
+    return resolve_here(deployment, view)
+
+
+def load_server(resolved: Resolved) -> Text:
+    """Raises what ends the start: a mistake in what the server needs."""
+    from ..server.run import check_server, load_text
+
     check_server(resolved)
-    view.begin("tokenizer")
-    return resolved, load_text(resolved)
+    return load_text(resolved)
 
 
-async def _serve(resolved: Resolved, text: Text, sockets: list[socket.socket], view: StartupView) -> int:
+async def _serve(resolved: Resolved, sockets: list[socket.socket], view: StartupView) -> int:
     view.begin("engine")
     client = engine_client(resolved, view.part)
     try:
         try:
-            await interruptible(client.start())
+            text = await interruptible(start_beside(client, lambda: load_server(resolved)))
         except Interrupted:
             raise _Stopped from None
         view.close()
+        from ..config.plan import calibration
+        from ..server.run import run_server
+        from .summary import summary
+
         port = _port(sockets)
         info = client.info
         measured = Measured(

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from ... import __version__
 from ...config import Resolved
 from ...config.effective import digest
-from ...server.run import load_text
 from ..console import is_coloured
-from ..prepare import engine_client, interruptible, read, resolve_here
+from ..prepare import engine_client, interruptible, read, resolve_here, start_beside
 from ..startup_view import StartupView
+from ..up import load_server
 from .figures import spread
 from .measured import Measurement
 
@@ -27,8 +27,6 @@ def measure_startup(files: Sequence[str], overrides: Sequence[str], *, num_runs:
         with StartupView(title, is_live=is_coloured(sys.stderr)) as view:
             deployment = read(files, overrides, view)
             resolved = resolve_here(deployment, view)
-            view.begin("tokenizer")
-            load_text(resolved)
             view.begin("engine")
             asyncio.run(interruptible(_start(resolved, view)))
         runs.append(view.timings)
@@ -45,7 +43,7 @@ def measure_startup(files: Sequence[str], overrides: Sequence[str], *, num_runs:
 async def _start(resolved: Resolved, view: StartupView) -> None:
     client = engine_client(resolved, view.part)
     try:
-        await client.start()
+        await start_beside(client, lambda: load_server(resolved))
         view.close()
     finally:
         await client.close()
