@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..config import Measured, Resolved
 from ..config.errors import EXIT_FAILED
-from ..engine.in_process_client import InProcessClient
-from ..engine.process_client import EngineProcessClient
 from ..logs import configure_logging
 from ..server.address import take_address
 from .console import is_coloured, say
@@ -97,8 +94,8 @@ async def _serve(resolved: Resolved, sockets: list[socket.socket], view: Startup
             weights_bytes=info.weights_bytes,
             kv_cache_bytes=info.kv_cache_bytes,
             num_kv_blocks=info.num_blocks,
-            resident_bytes=_memory(client, "VmRSS"),
-            peak_bytes=_memory(client, "VmHWM"),
+            resident_bytes=info.resident_bytes,
+            peak_bytes=info.peak_bytes,
             phases=info.phases,
             kernels=info.kernels,
         )
@@ -121,14 +118,3 @@ def _port(sockets: list[socket.socket]) -> int:
     """The one we got, where 0 was asked for; 0 for a Unix socket."""
     name = sockets[0].getsockname()
     return 0 if isinstance(name, str) else int(name[1])
-
-
-def _memory(client: EngineProcessClient | InProcessClient, field: str) -> int | None:
-    """Bytes of the engine's process: VmRSS it holds, VmHWM is the most it held. None where the system does not tell."""
-    pid = client.pid if isinstance(client, EngineProcessClient) else os.getpid()
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith(f"{field}:"))
-        return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError, StopIteration):
-        return None

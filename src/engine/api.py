@@ -186,6 +186,8 @@ class EngineInfo:
     device: str
     kernels: dict[str, str]  # stage -> the kernel chosen and why
     phases: dict[str, float]  # start-up phase -> seconds, in order
+    resident_bytes: int | None = None  # of the engine's process, with all of the KV cache; None: it cannot be told
+    peak_bytes: int | None = None  # the most of it so far, or that if it will be more
 
     @property
     def num_kv_tokens(self) -> int:

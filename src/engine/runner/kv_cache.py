@@ -34,6 +34,11 @@ class KVCache:
         self._layers: list[LayerCache] = [(whole[index, 0], whole[index, 1]) for index in range(num_layers)]
 
     @property
+    def num_untouched(self) -> int:
+        """Bytes that the process will hold, and does not yet."""
+        return self._memory.num_untouched
+
+    @property
     def layers(self) -> list[LayerCache]:
         """Raises MemoryError if the machine turned out to have less than it had promised."""
         self._memory.check()

@@ -23,7 +23,7 @@ from ..sampling.sampling_table import SamplingTable
 from .kv_cache import KVCache
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
-from .measure import PhaseClock
+from .measure import PhaseClock, process_memory
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
 
@@ -160,6 +160,10 @@ class ModelRunner:
 
     def info(self) -> EngineInfo:
         resolved, facts = self._resolved, self._resolved.facts
+        resident = peak = None
+        if (held := process_memory()) is not None:
+            resident = held[0] + self._cache.num_untouched
+            peak = max(resident, held[1])
         return EngineInfo(
             model=resolved.model.model,
             max_model_len=resolved.model.max_model_len,
@@ -175,6 +179,8 @@ class ModelRunner:
             device=str(self._device),
             kernels=self._kernels.table,
             phases=dict(self._phases.seconds),
+            resident_bytes=resident,
+            peak_bytes=peak,
         )
 
 
