@@ -92,6 +92,14 @@ class StartupView:
         self._end(parts, "    ")
         parts.append(Phase(name, self._clock()))
 
+    def beside(self, name: str, seconds: float) -> None:
+        """A part that took so long while the others went on."""
+        parts = self._phases[-1].parts
+        self._end(parts, "    ")
+        parts.append(Phase(name, self._clock() - seconds, "at the same time", seconds))
+        if self._live is None:
+            tell("    " + _line(parts[-1], seconds))
+
     def note(self, text: str) -> None:
         """What the current phase found."""
         self._phases[-1].note = text

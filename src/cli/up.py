@@ -9,6 +9,7 @@ import asyncio
 import gc
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,12 +68,13 @@ def _prepare(
     return resolve_here(deployment, view)
 
 
-def load_server(resolved: Resolved) -> Text:
-    """Raises what ends the start: a mistake in what the server needs."""
+def load_server(resolved: Resolved) -> tuple[Text, float]:
+    """The text layer, and the seconds that took. Raises what ends the start: a mistake in what the server needs."""
+    began = time.perf_counter()
     from ..server.run import check_server, load_text
 
     check_server(resolved)
-    return load_text(resolved)
+    return load_text(resolved), time.perf_counter() - began
 
 
 async def _serve(resolved: Resolved, sockets: list[socket.socket], view: StartupView) -> int:
@@ -80,9 +82,10 @@ async def _serve(resolved: Resolved, sockets: list[socket.socket], view: Startup
     client = engine_client(resolved, view.part)
     try:
         try:
-            text = await interruptible(start_beside(client, lambda: load_server(resolved)))
+            text, seconds = await interruptible(start_beside(client, lambda: load_server(resolved)))
         except Interrupted:
             raise _Stopped from None
+        view.beside("server", seconds)
         view.close()
         from ..config.plan import calibration
         from ..server.run import run_server

@@ -119,4 +119,6 @@ def _text(kind: str, measurement: Measurement) -> str:
     head = f"{kind}: {measurement.model}"
     if measurement.config_hash:
         head += f", configuration {measurement.config_hash[:19]}"
+    if kind == "startup":
+        head += "; seconds of each phase"
     return "\n".join([head, *lines(measurement.results)])

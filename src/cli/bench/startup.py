@@ -43,7 +43,8 @@ def measure_startup(files: Sequence[str], overrides: Sequence[str], *, num_runs:
 async def _start(resolved: Resolved, view: StartupView) -> None:
     client = engine_client(resolved, view.part)
     try:
-        await start_beside(client, lambda: load_server(resolved))
+        _, seconds = await start_beside(client, lambda: load_server(resolved))
+        view.beside("server", seconds)
         view.close()
     finally:
         await client.close()

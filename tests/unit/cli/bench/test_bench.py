@@ -70,7 +70,7 @@ def test_startup_tells_the_phases(capfd: pytest.CaptureFixture[str]):
     found = record(capfd, "startup", "--num-runs", "1", *TINY)
     results = found["results"]
     assert results["engine"] >= results["engine: weights"] > 0
-    assert {"configuration", "model files", "tokenizer", "engine: warm-up"} <= results.keys()
+    assert {"configuration", "model files", "engine: server", "engine: warm-up"} <= results.keys()
     assert is_plausible(results["ready_s"])
     assert len(found["runs"]) == 1
 

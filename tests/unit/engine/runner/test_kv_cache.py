@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.kv_memory import KVMemory
 
 
 def test_layers_share_no_memory_and_start_as_zeros():
@@ -31,3 +32,8 @@ def test_the_memory_is_private_so_that_it_can_have_huge_pages():
             assert permissions == "rw-p"
             return
     pytest.fail("the cache's memory is not mapped")
+
+
+def test_memory_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="a cache of 8192 bytes over 64 bytes of memory"):
+        KVCache(1, 4, 1, 16, 16, torch.float32, KVMemory(64, 2))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,46 @@ def test_a_file_that_shrinks_after_its_header_was_read_is_named(tmp_path: Path, 
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(ModelFilesError, match=r"one\.safetensors: cut short while reading tensor `b`"):
         read(files, "b", B)
+
+
+def large(folder: Path) -> tuple[torch.Tensor, Checkpoint]:
+    """A tensor that is worth a map, behind one that keeps it off the page's edge."""
+    values = torch.randn(515, 512)
+    save_file({"a": A, "b": values}, folder / "one.safetensors")
+    return values, Checkpoint(folder, read_tensors(folder, ["one.safetensors"]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux maps files whose errors are told")
+def test_a_large_tensor_is_seen_where_the_file_lies_in_memory(tmp_path: Path):
+    values, files = large(tmp_path)
+    view = files.view("b", torch.float32)
+    assert view is not None
+    assert torch.equal(view, values)
+    view.zero_()  # its own copy of the pages: the file stays
+    assert torch.equal(read(files, "b", values), values)
+
+
+def test_a_small_or_converted_tensor_has_no_view(tmp_path: Path):
+    values, files = large(tmp_path)
+    assert files.view("a", torch.float32) is None
+    assert files.view("b", torch.bfloat16) is None
+    assert torch.equal(read(files, "b", values.bfloat16()), values.bfloat16())
+
+
+def test_an_eager_reader_maps_nothing(tmp_path: Path):
+    values, files = large(tmp_path)
+    eager = Checkpoint(tmp_path, files.tensors, is_eager=True)
+    assert eager.view("b", torch.float32) is None
+    assert torch.equal(read(eager, "b", values), values)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_large_tensor_whose_file_has_shrunk_or_gone_is_told_as_a_small_one_is(tmp_path: Path, is_gone: bool):
+    values, files = large(tmp_path)
+    file = tmp_path / "one.safetensors"
+    if is_gone:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(ModelFilesError, match=r"cannot be read: No such file|cut short while reading tensor `b`"):
+        read(files, "b", values)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.fakes import FakeEngine
+
+from stoker.cli.prepare import start_beside
+
+
+class Slow(FakeEngine):
+    """Starts when it is told to; remembers that it was not let."""
+
+    was_cancelled = False
+
+    async def start(self):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+
+def test_what_loads_beside_the_engine_is_handed_back():
+    assert asyncio.run(start_beside(FakeEngine(), lambda: 7)) == 7
+
+
+def test_a_failure_beside_the_engine_ends_its_start():
+    engine = Slow()
+
+    def work() -> None:
+        raise ValueError("no tokenizer")
+
+    async def both() -> None:
+        with pytest.raises(ValueError, match="no tokenizer"):
+            await start_beside(engine, work)
+
+    asyncio.run(both())
+    assert engine.was_cancelled
