@@ -26,24 +26,25 @@ from stoker.engine.startup import build_core
 def held():
     lines = open("/proc/self/status").read().splitlines()
     fields = dict(line.split(":", 1) for line in lines if line.startswith("Vm"))
-    return [int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")]
+    return int(fields["VmHWM"].split()[0]) * 1024
 
 deployment = load_deployment([], sys.argv[1:])
 resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
 core = build_core(resolved)
-info, (resident, _) = core.info, held()
+info = core.info
 length = resolved.scheduler.max_num_batched_tokens // resolved.scheduler.max_num_seqs
 for number in range(resolved.scheduler.max_num_seqs):
     prompt = [(number + position) % 300 for position in range(length)]
     core.add(EngineRequest(request_id=str(number), prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=2)))
 while core.has_work:
     core.step()
+peak_now = held() + core._runner._cache.num_untouched  # what idle time has not brought yet
 started, peak = planned_memory(resolved)
 print(json.dumps({
     "weights": info.weights_bytes, "planned_weights": resolved.memory.weights_bytes,
     "kv_cache": info.kv_cache_bytes, "planned_kv_cache": resolved.memory.kv_cache_bytes,
-    "resident": resident, "planned_resident": started.likely,
-    "peak": held()[1], "planned_peak": peak.likely, "low": peak.low, "high": peak.high,
+    "resident": info.resident_bytes, "planned_resident": started.likely,
+    "peak": peak_now, "planned_peak": peak.likely, "low": peak.low, "high": peak.high,
 }))
 """
 MADE_UP = {
