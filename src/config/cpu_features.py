@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .quantised import shown
@@ -39,6 +39,10 @@ class Level:
         """Whether linear layers of this type are the library's: of float32, torch has better than plain C++."""
         return dtype == "bfloat16" or (dtype == "float32" and self.name != "portable")
 
+    def batch_invariant(self) -> Level:
+        """The same instructions in a library of its own, in which no sum depends on what else is computed with it."""
+        return replace(self, compiler_flags=(*self.compiler_flags, "-DSTOKER_BATCH_INVARIANT"))
+
 
 LEVELS = {  # best first
     level.name: level
@@ -61,6 +65,7 @@ LEVELS = {  # best first
 
 
 EAGER = "model.enforce_eager"  # why there are no kernels
+_ONE_ORDER, _ONE_ROW = "; the same sums in any batch", "; one row at a time for the same sums in any batch: slow"
 
 
 class NoKernels(Exception):
@@ -149,12 +154,20 @@ def takes_heads(head_dim: int) -> bool:
 
 
 def stage_table(
-    level: Level, reason: str, dtype: str, head_dim: int, kv_dtype: str, quantization: str | None = None
+    level: Level,
+    reason: str,
+    dtype: str,
+    head_dim: int,
+    kv_dtype: str,
+    quantization: str | None = None,
+    *,
+    batch_invariant: bool = False,
 ) -> dict[str, str]:
     """What each stage runs and why, once the C++ library of a level is there.
 
     reason: why it is this level.
     quantization: scheme of the linear layers' weights.
+    batch_invariant: `model.batch_invariant`.
     Raises NoKernels for a dtype that the library does not have.
     """
     if dtype not in KERNEL_DTYPES:
@@ -170,15 +183,20 @@ def stage_table(
         )
     if kv_dtype != dtype:
         table["rope_and_store"] = table["paged_attention"] = f"torch: keys and values in {kv_dtype} beside {dtype}"
-    return table
+    return _told(table) if batch_invariant else table
 
 
-def torch_table(reason: str, quantization: str | None = None) -> dict[str, str]:
+def torch_table(reason: str, quantization: str | None = None, *, batch_invariant: bool = False) -> dict[str, str]:
     """What each stage runs where the library is not there."""
     table = dict.fromkeys(STAGES, f"torch: {reason}")
     if quantization is not None:
         table["linear"] += f"; {shown(quantization)}, widened again for every product: slow"
-    return table
+    return _told(table) if batch_invariant else table
+
+
+def _told(table: dict[str, str]) -> dict[str, str]:
+    """With what `model.batch_invariant` does to each stage."""
+    return {stage: kernel + (_ONE_ROW if kernel.startswith("torch") else _ONE_ORDER) for stage, kernel in table.items()}
 
 
 def planned_kernels(
@@ -188,6 +206,7 @@ def planned_kernels(
     *,
     is_eager: bool = False,
     quantization: str | None = None,
+    batch_invariant: bool = False,
 ) -> dict[str, str]:
     """The table that a start on this machine will print, as far as it is known before the library is built.
 
@@ -198,6 +217,8 @@ def planned_kernels(
             raise NoKernels(EAGER)
         level, reason = choose_level(wanted_level(), this_cpu())
         find_compiler()
-        return stage_table(level, reason, dtype, head_dim, kv_dtype or dtype, quantization)
+        return stage_table(
+            level, reason, dtype, head_dim, kv_dtype or dtype, quantization, batch_invariant=batch_invariant
+        )
     except (NoKernels, ValueError) as error:
-        return torch_table(str(error), quantization)
+        return torch_table(str(error), quantization, batch_invariant=batch_invariant)

@@ -19,6 +19,7 @@ VARIABLES: dict[str, Counterpart] = {
         "VLLM_LOGGING_LEVEL",
         values={"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"},
     ),
+    "VLLM_BATCH_INVARIANT": choice("model.batch_invariant", "VLLM_BATCH_INVARIANT", values={"1": "true", "0": "false"}),
     "VLLM_CPU_KVCACHE_SPACE": to("cache.kv_cache_memory_bytes", "VLLM_CPU_KVCACHE_SPACE", unit="GiB"),
     "OMP_NUM_THREADS": to("device.num_threads", "OMP_NUM_THREADS"),
     "VLLM_CPU_OMP_THREADS_BIND": gone("start `engine` under numactl or taskset", "VLLM_CPU_OMP_THREADS_BIND"),

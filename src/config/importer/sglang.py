@@ -32,6 +32,7 @@ TABLE = by_name(
         says="`vllm` stands for the API's own defaults instead of the model's",
     ),
     switch("model.enforce_eager", "true", "--disable-cuda-graph"),
+    switch("model.batch_invariant", "true", "--enable-deterministic-inference"),
     to("load.load_format", "--load-format"),
     to("load.download_dir", "--download-dir"),
     to("load.model_loader_extra_config", "--model-loader-extra-config"),

@@ -93,7 +93,12 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
     if not device.is_gpu and model.facts is not None:
         is_eager = decisions.get("model.enforce_eager")
         kernels = planned_kernels(
-            ask.dtype, model.facts.head_dim, ask.kv_dtype, is_eager=is_eager, quantization=ask.quantization
+            ask.dtype,
+            model.facts.head_dim,
+            ask.kv_dtype,
+            is_eager=is_eager,
+            quantization=ask.quantization,
+            batch_invariant=decisions.get("model.batch_invariant"),
         )
     return Plan(
         model=model,

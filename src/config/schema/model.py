@@ -284,6 +284,17 @@ class ModelConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="model"),
     )
+    batch_invariant: Flag = Field(
+        False,
+        description=(
+            "Give a prompt the same tokens and log-probabilities, bit for bit, alone or in any batch: however it is cut "
+            "into chunks, found in the prefix cache or preempted. For evaluations and training that must be repeatable; "
+            "draws need a `seed` in the request. Costs nothing per token of an answer in bfloat16 or float32, and makes "
+            "long prompts slower; a stage that has no C++ kernel works one row at a time, which the start-up table says."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] = Field(
         "raw_logprobs",
         description=(

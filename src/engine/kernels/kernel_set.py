@@ -6,7 +6,8 @@ Models call the ops through the set they are given and never ask which implement
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -38,6 +39,7 @@ from .linear import (
     quantise_linear_cpu,
     quantise_linear_reference,
 )
+from .one_row import one_query, one_row
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .silu_and_mul import SiluAndMul, silu_and_mul_cpu, silu_and_mul_reference
@@ -65,6 +67,17 @@ class KernelSet:
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
 
+ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare, which is the same in any number of rows
+    add_rms_norm=one_row(add_rms_norm_reference, 0, 1),
+    linear=one_row(linear_reference, 0),
+    rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
+    paged_attention=one_query(paged_attention_reference),
+    silu_and_mul=one_row(silu_and_mul_reference, 0),
+    draw=one_row(draw_reference, 0, 1, 2, 3),
+    softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
+)
+
+
 def select_kernels(
     device: torch.device | str,
     dtype: torch.dtype,
@@ -74,6 +87,7 @@ def select_kernels(
     kv_dtype: torch.dtype | None = None,
     is_eager: bool = False,
     quantization: str | None = None,
+    batch_invariant: bool = False,
 ) -> KernelSet:
     """Chooses an implementation for every op. On a CPU this builds the C++ library if no cache holds it.
 
@@ -85,26 +99,28 @@ def select_kernels(
         kv_dtype: of keys and values; None for `dtype`.
         is_eager: torch's operations alone, whatever there is.
         quantization: `model.quantization`; the set has the kernels of every scheme, the table tells of this one.
+        batch_invariant: `model.batch_invariant`: what a row gets does not depend on the others, bit for bit.
     Returns:
         The set; its table names the choice and the reason for every stage.
 
     Raises ValueError for features that do not exist or that the CPU lacks.
     """
     device = torch.device(device)
+    torchs = partial(_torch_kernels, quantization=quantization, batch_invariant=batch_invariant)
     if device.type != "cpu":
-        return KernelSet(table=torch_table(f"the only kernels for {device.type}", quantization))
+        return torchs(f"the only kernels for {device.type}")
     kv_dtype = kv_dtype or dtype
     try:
         if is_eager:
             raise NoKernels(EAGER)
         level, reason = choose_level(features or wanted_level(), this_cpu())
         stage_table(level, reason, _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
-        library = load_library(level)
+        library = load_library(level.batch_invariant() if batch_invariant else level)
     except NoKernels as error:
-        return KernelSet(table=torch_table(str(error), quantization))
+        return torchs(str(error))
     if library.build_seconds is not None:
         reason += f", built in {library.build_seconds:.1f} s"
-    return cpu_kernels(library, dtype, head_dim, kv_dtype, reason, quantization)
+    return cpu_kernels(library, dtype, head_dim, kv_dtype, reason, quantization, batch_invariant=batch_invariant)
 
 
 def cpu_kernels(
@@ -114,16 +130,23 @@ def cpu_kernels(
     kv_dtype: torch.dtype,
     reason: str,
     quantization: str | None = None,
+    *,
+    batch_invariant: bool = False,
 ) -> KernelSet:
-    """The library's ops, and torch's where it has none for these shapes. reason: why it is this library."""
+    """The library's ops, and torch's where it has none for these shapes.
+
+    reason: why it is this library.
+    batch_invariant: the library is of `Level.batch_invariant`.
+    """
+    torchs = ONE_ROW if batch_invariant else KernelSet()
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
     if kv_dtype != dtype or not takes_heads(head_dim):
-        rope, attention = rope_and_store_reference, paged_attention_reference
+        rope, attention = torchs.rope_and_store, torchs.paged_attention
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
         pack_linear=pack_linear_cpu(library),
         quantise_linear=quantise_linear_cpu(library),
-        linear=linear_cpu(library),
+        linear=linear_cpu(library, torchs.linear),
         embed=embed_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
@@ -133,8 +156,21 @@ def cpu_kernels(
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         set_num_threads=_set_num_threads(library),
-        table=stage_table(library.level, reason, _name(dtype), head_dim, _name(kv_dtype), quantization),
+        table=stage_table(
+            library.level,
+            reason,
+            _name(dtype),
+            head_dim,
+            _name(kv_dtype),
+            quantization,
+            batch_invariant=batch_invariant,
+        ),
     )
+
+
+def _torch_kernels(reason: str, *, quantization: str | None, batch_invariant: bool) -> KernelSet:
+    table = torch_table(reason, quantization, batch_invariant=batch_invariant)
+    return replace(ONE_ROW if batch_invariant else KernelSet(), table=table)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -126,7 +126,8 @@ def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
     return quantise_linear
 
 
-def linear_cpu(library: CpuLibrary) -> Linear:
+def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Linear:
+    """unpacked: what computes with weights that stayed torch's."""
     empty = library.memory.empty
     plain = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
     quantised = {
@@ -137,7 +138,7 @@ def linear_cpu(library: CpuLibrary) -> Linear:
 
     def linear(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
-            return linear_reference(x, packed)
+            return unpacked(x, packed)
         rows, depth = x.shape
         if depth != packed.in_features:
             raise ValueError(f"x is {tuple(x.shape)}, the layer takes {packed.in_features} numbers a row")

@@ -59,6 +59,7 @@ class ModelRunner:
             kv_dtype=kv_dtype,
             is_eager=resolved.model.enforce_eager,
             quantization=resolved.model.quantization,
+            batch_invariant=resolved.model.batch_invariant,
         )
         self._kernels.set_num_threads(resolved.device.num_threads)
         self._phases.start("weights")

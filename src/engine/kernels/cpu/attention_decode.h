@@ -1,5 +1,7 @@
 // Attention of one new token per row: bound by reading the row's keys and values once.
 //
+// Where the numbers must not depend on the batch, several new tokens go this way too, one after another.
+//
 // A task is a segment of a row's context and a run of its kv heads, as many as there are when rows are plenty: they lie
 // behind each other in a block, and memory gives long runs faster than short ones. Every key and value is read once for
 // all query heads that share it. Segments begin at fixed places whatever else is in the step, so that a row's result
@@ -34,17 +36,33 @@ struct Partial {
         total[head] *= shrink;
         highest[head] = to;
     }
+
+    // Adds the part of the context that comes next. scale: of the scores.
+    void add(Partial part, int heads, float scale) {
+        for (int head = 0; head < heads; head++) {
+            const float to = std::max(highest[head], part.highest[head]);
+            raise(head, to, scale * kLog2E);
+            part.raise(head, to, scale * kLog2E);
+            for (int64_t d = head * stride; d < (head + 1) * stride; d += kWidth) {
+                store(sums + d, load(sums + d) + load(part.sums + d));
+            }
+            total[head] += part.total[head];
+        }
+    }
 };
 
 template <class T>
 class Decode {
   public:
-    // Query heads of the kv heads [kv_head, kv_head + num_kv_heads) over the tokens [first, end) of the row.
-    Decode(const Attention<T>& call, int row, int kv_head, int num_kv_heads, int64_t first, int64_t end, Partial result)
+    // The heads of one query that belong to kv heads [kv_head, kv_head + num_kv_heads), over tokens [first, end) of the
+    // row. query: counted from the step's first.
+    Decode(const Attention<T>& call, int row, int64_t query, int kv_head, int num_kv_heads, int64_t first, int64_t end,
+           Partial result)
         : call_(call),
           row_(row),
           kv_head_(kv_head),
           num_kv_heads_(num_kv_heads),
+          query_(query),
           first_(first),
           end_(end),
           result_(result) {}
@@ -54,8 +72,7 @@ class Decode {
         const int64_t stride = result_.stride;
         static thread_local Scratch scratch;
         queries_ = scratch.numbers<Query<T>>(heads * stride);
-        const int64_t token = call_.query_start[row_];
-        const T* from = call_.queries + (token * call_.num_heads + kv_head_ * call_.group()) * call_.head_dim;
+        const T* from = call_.queries + (query_ * call_.num_heads + kv_head_ * call_.group()) * call_.head_dim;
         for (int head = 0; head < heads; head++) {
             load_query(from + head * call_.head_dim, call_.head_dim, queries_ + head * stride);
             result_.highest[head] = -__builtin_inff();
@@ -131,31 +148,19 @@ class Decode {
 
     const Attention<T>& call_;
     const int row_, kv_head_, num_kv_heads_;
+    const int64_t query_;
     int64_t first_;
     const int64_t end_;
     Partial result_;
     Query<T>* queries_;  // [heads, stride]
 };
 
-// Adds up the partial results of a row's segments and writes the heads [first_head, first_head + heads).
-// `memory` holds `segments` of them behind each other.
+// Writes the heads [first_head, first_head + heads) of a query.
 template <class T>
-void merge_segments(const Attention<T>& call, int row, int first_head, int heads, float* memory, int segments,
-                    int64_t stride) {
-    const int64_t size = Partial::numbers(heads, stride);
-    Partial whole(memory, heads, stride);
-    T* out = call.out + (int64_t(call.query_start[row]) * call.num_heads + first_head) * call.head_dim;
+void store_heads(const Attention<T>& call, int64_t query, int first_head, int heads, const Partial& whole) {
+    T* out = call.out + (query * call.num_heads + first_head) * call.head_dim;
     for (int head = 0; head < heads; head++) {
-        for (int segment = 1; segment < segments; segment++) {
-            Partial part(memory + segment * size, heads, stride);
-            const float highest = std::max(whole.highest[head], part.highest[head]);
-            whole.raise(head, highest, call.scale * kLog2E);
-            part.raise(head, highest, call.scale * kLog2E);
-            for (int64_t d = head * stride; d < (head + 1) * stride; d += kWidth) {
-                store(whole.sums + d, load(whole.sums + d) + load(part.sums + d));
-            }
-            whole.total[head] += part.total[head];
-        }
-        store_sums(whole.sums + head * stride, 1.0f / whole.total[head], call.head_dim, out + head * call.head_dim);
+        store_sums(whole.sums + head * whole.stride, 1.0f / whole.total[head], call.head_dim,
+                   out + head * call.head_dim);
     }
 }

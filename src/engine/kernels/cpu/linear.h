@@ -63,8 +63,9 @@ ALWAYS_INLINE void finish(const Floats* sums, const Layer<T>& layer, int64_t col
         const int64_t count = std::min<int64_t>(kWidth, layer.width - column);
         if (count <= 0) return;
         const Floats bias = layer.bias ? load_up_to(layer.bias + column, count) : Floats{};
-        const Floats scaled = layer.scales ? sums[v] * load(layer.scales + column) : sums[v];
-        store_up_to(y + column, scaled + bias, count);
+        const Floats finished =
+            layer.scales ? multiply_add(sums[v], load(layer.scales + column), bias) : sums[v] + bias;
+        store_up_to(y + column, finished, count);
     }
 }
 
@@ -125,8 +126,8 @@ ALWAYS_INLINE const Operand* operands(const BFloat16* x, int64_t count) {
 }
 
 #if defined(TILES)
-// Up to this many rows the tiles would stand mostly empty, and vectors keep up with memory.
-constexpr int64_t kMaxVectorRows = 4;
+// Up to this many rows the tiles would stand mostly empty, and vectors keep up with memory. But they add in another order.
+constexpr int64_t kMaxVectorRows = kBatchInvariant ? 0 : 4;
 // Depth of the part of two panels that every block of rows meets before the next part: 32 KiB, so that it stays in the
 // first-level cache and the second level has only x to deliver.
 constexpr int64_t kPartDepth = 512;

@@ -20,6 +20,14 @@ constexpr int64_t kMaxDirectRows = std::is_same_v<Weights, Int8Panels> ? 64 : 8;
 constexpr int64_t kMaxDirectRows = 2;
 #endif
 
+// Widened int4 weights are rounded, so their sums are not those of the codes; int8's are.
+template <class Weights>
+#if defined(TILES)
+constexpr bool kDirectOnly = false;
+#else
+constexpr bool kDirectOnly = kBatchInvariant && std::is_same_v<Weights, Int4Panels>;
+#endif
+
 template <class T, class Weights>
 void multiply_dequantised(const Layer<T>& layer, const T* x, int64_t rows, Weights weights, int64_t panel, int64_t end,
                           T* y) {
@@ -49,7 +57,7 @@ void multiply_dequantised(const Layer<T>& layer, const T* x, int64_t rows, Weigh
 template <class T, class Weights>
 void linear(const Layer<T>& layer, const T* x, Weights weights, int64_t rows, T* y) {
     for_each_chunk(layer, x, rows, y, [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
-        if (rows > kMaxDirectRows<Weights>) return multiply_dequantised(layer, x, rows, weights, begin, end, y);
+        if (rows > kMaxDirectRows<Weights> && !kDirectOnly<Weights>) return multiply_dequantised(layer, x, rows, weights, begin, end, y);
         multiply_panels(layer, operands(x, rows * layer.depth), rows, weights.from(begin), begin, end, y);
     });
 }

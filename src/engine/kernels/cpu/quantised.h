@@ -168,7 +168,7 @@ constexpr int code_shift(int k) { return k % 2 * 16 + k / 2 * 4; }
 // One row alone would wait for each sum before the next product can be added to it: few rows have two sums each, as
 // far as there are registers for them.
 template <int Rows>
-constexpr int kWays = Rows <= (kMaxRows < 12 ? 1 : 4) ? 2 : 1;
+constexpr int kWays = !kBatchInvariant && Rows <= (kMaxRows < 12 ? 1 : 4) ? 2 : 1;
 
 template <int Ways, int Rows, int Panels>
 ALWAYS_INLINE void join(const Sums<Rows * Ways, Panels>& ways, Sums<Rows, Panels>& sums) {
@@ -218,7 +218,8 @@ ALWAYS_INLINE void add_scaled(const Sums<Rows, Panels>& part, Int4Panels b, int6
         for (int v = 0; v < kVectors; v++) {
             const Floats scale = load(b.scales + (p * b.num_groups() + group) * kPanelWidth + v * kWidth);
             for (int row = 0; row < Rows; row++) {
-                sums.at[row][p * kVectors + v] += part.at[row][p * kVectors + v] * scale;
+                Floats& sum = sums.at[row][p * kVectors + v];
+                sum = multiply_add(part.at[row][p * kVectors + v], scale, sum);
             }
         }
     }

@@ -13,6 +13,14 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
+// Whether the numbers of a row are those of the row alone, whatever else is computed with it: `model.batch_invariant`
+// has a library of its own, compiled so. Then neither the order of a sum nor a rounding may depend on a count of rows.
+#if defined(STOKER_BATCH_INVARIANT)
+constexpr bool kBatchInvariant = true;
+#else
+constexpr bool kBatchInvariant = false;
+#endif
+
 #if defined(__AVX512F__)
 constexpr int kWidth = 16;
 #elif defined(__AVX2__)
@@ -37,6 +45,18 @@ ALWAYS_INLINE Floats maximum(Floats a, Floats b) {  // b where one of them is no
     return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
 #else
     return a > b ? a : b;
+#endif
+}
+
+// a * b + c in one rounding where the CPU has it. Written as an expression, the compiler decides, and not alike for every
+// number of rows.
+ALWAYS_INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
 #endif
 }
 

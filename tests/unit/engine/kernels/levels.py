@@ -4,7 +4,7 @@ import torch
 
 from stoker.config.cpu_features import LEVELS, Level, NoKernels, this_cpu
 from stoker.engine.kernels.cpu.library import load_library
-from stoker.engine.kernels.kernel_set import KernelSet, cpu_kernels
+from stoker.engine.kernels.kernel_set import ONE_ROW, KernelSet, cpu_kernels
 
 # The AMX kernels with tiles made of plain C++: their code is tested on CPUs that have no AMX.
 EMULATED_AMX = Level("emulated_amx", ("avx2", "fma"), ("-mavx2", "-mfma", "-DSTOKER_EMULATED_TILES"))
@@ -23,10 +23,14 @@ LEVEL_NAMES = ["torch", *(level.name for level in runnable_levels())]
 _BY_NAME = {level.name: level for level in runnable_levels()}
 
 
-def kernels_of(name: str, dtype: torch.dtype, head_dim: int = 64, threads: int = 1) -> KernelSet:
-    kernels = (
-        KernelSet() if name == "torch" else cpu_kernels(load_library(_BY_NAME[name]), dtype, head_dim, dtype, name)
-    )
+def kernels_of(
+    name: str, dtype: torch.dtype, head_dim: int = 64, threads: int = 1, *, batch_invariant: bool = False
+) -> KernelSet:
+    if name == "torch":
+        kernels = ONE_ROW if batch_invariant else KernelSet()
+    else:
+        level = _BY_NAME[name].batch_invariant() if batch_invariant else _BY_NAME[name]
+        kernels = cpu_kernels(load_library(level), dtype, head_dim, dtype, name, batch_invariant=batch_invariant)
     kernels.set_num_threads(threads)
     return kernels
 

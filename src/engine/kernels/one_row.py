@@ -1,0 +1,81 @@
+"""Torch's operations on one row at a time: slow, and a row's numbers then depend on that row alone.
+
+torch chooses the order of its sums by the shape of a whole batch, and may choose by where numbers lie in memory. Rows
+of one shape, each in memory of its own, leave it one choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .paged_attention import AttentionStep, PagedAttention
+
+
+def one_row(op: Callable[..., Any], *by_row: int) -> Callable[..., Any]:
+    """An op that computes each row by itself.
+
+    by_row: places of the arguments that have one entry per row (or are None); the first of them is there. The others
+    go to every row as they are, so memory that an op writes in place is the caller's own.
+    """
+
+    def call(*arguments: Any) -> Any:
+        num_rows = len(arguments[by_row[0]])
+        if num_rows == 0:
+            return op(*arguments)
+        found = [
+            op(*(_row(each, row) if place in by_row else each for place, each in enumerate(arguments)))
+            for row in range(num_rows)
+        ]
+        if isinstance(found[0], tuple):
+            return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+        return torch.cat(found)
+
+    return call
+
+
+def _row(values: torch.Tensor | None, row: int) -> torch.Tensor | None:
+    return None if values is None else values[row : row + 1].clone()
+
+
+@dataclass(frozen=True, slots=True)
+class _OneQuery:
+    """An AttentionStep of one row with one query."""
+
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    max_context_len: int
+    max_query_len: int = 1
+
+
+def one_query(attention: PagedAttention) -> PagedAttention:
+    """Attention of each query as if it were the only one of the step."""
+
+    def call(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        starts, contexts = step.query_start.tolist(), step.context_lens.tolist()
+        found = [q.new_empty(0, q.shape[1] * q.shape[2])]
+        for row, context_len in enumerate(contexts):
+            start, end = starts[row], starts[row + 1]
+            for token in range(start, end):
+                seen = context_len - (end - 1 - token)
+                one = _OneQuery(
+                    query_start=torch.tensor([0, 1], dtype=torch.int32),
+                    context_lens=torch.tensor([seen], dtype=torch.int32),
+                    block_tables=step.block_tables[row : row + 1],
+                    max_context_len=seen,
+                )
+                found.append(attention(q[token : token + 1].clone(), k_cache, v_cache, one, scale, window))
+        return torch.cat(found)
+
+    return call

@@ -1,0 +1,145 @@
+"""`model.batch_invariant`: every op gives a row the same bits alone, among others, and wherever it stands."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .levels import LEVEL_NAMES, assert_close, kernels_of
+from .test_paged_attention import Step, attended, make_case
+
+LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def invariant(level, dtype, head_dim=64, threads=1):
+    return kernels_of(level, dtype, head_dim, threads, batch_invariant=True)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("scheme", [None, "int8", "int4"])
+@pytest.mark.parametrize("depth", [33, 256])
+def test_a_row_has_one_product_in_any_number_of_rows(level, dtype, scheme, depth):
+    """Few rows, many, more than widen quantised weights first, more than a chunk; an odd number of panels."""
+    kernels = invariant(level, dtype)
+    x, weight, bias = torch.randn(100, depth).to(dtype), torch.randn(75, depth).to(dtype), torch.randn(75).to(dtype)
+    packed = kernels.pack_linear(weight, bias) if scheme is None else kernels.quantise_linear(weight, bias, scheme)
+    whole = kernels.linear(x, packed)
+    for rows in (1, 2, 3, 5, 9, 13, 49, 65):
+        for first in {0, 35, 100 - rows}:
+            part = kernels.linear(x[first : first + rows].clone(), packed)
+            assert torch.equal(part, whole[first : first + rows]), f"{rows} rows from {first}"
+    assert kernels.linear(x[:0], packed).shape == (0, 75)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@pytest.mark.parametrize("scheme", [None, "int8", "int4"])
+def test_a_row_of_a_batch_of_several_chunks_has_the_product_it_has_alone(level, scheme):
+    kernels = invariant(level, torch.bfloat16, threads=2)
+    x, weight = torch.randn(300, 2048).bfloat16(), torch.randn(40, 2048).bfloat16()
+    packed = kernels.pack_linear(weight, None) if scheme is None else kernels.quantise_linear(weight, None, scheme)
+    whole = kernels.linear(x, packed)
+    assert all(torch.equal(kernels.linear(x[row : row + 1], packed)[0], whole[row]) for row in (0, 1, 127, 256, 299))
+    invariant(level, torch.bfloat16)
+
+
+def run(kernels, case, row, first, end, window):
+    """Queries [first, end) of a row as the only ones of a step."""
+    context = int(case.step.context_lens[row]) - int(case.step.query_start[row + 1] - case.step.query_start[row])
+    begin = int(case.step.query_start[row])
+    step = Step(
+        torch.tensor([0, end - first], dtype=torch.int32),
+        torch.tensor([context + end], dtype=torch.int32),
+        case.step.block_tables[row : row + 1],
+        end - first,
+        context + end,
+    )
+    return kernels.paged_attention(case.q[begin + first : begin + end], case.k_cache, case.v_cache, step, 0.2, window)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("window", [None, 37])
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(cuts=st.lists(st.integers(1, 149), max_size=6))
+def test_attention_of_a_token_is_the_same_however_its_prompt_is_cut(level, dtype, window, cuts):
+    rows = [(1, 70), (150, 160), (33, 33), (1, 1)]
+    case = make_case(rows, 6, 2, 48, 16, dtype)
+    kernels = invariant(level, dtype, 48)
+    whole = kernels.paged_attention(case.q, case.k_cache, case.v_cache, case.step, 0.2, window)
+    edges = sorted({0, 150, *cuts})
+    parts = [run(kernels, case, 1, first, end, window) for first, end in zip(edges, edges[1:], strict=False)]
+    assert torch.equal(torch.cat(parts), whole[1:151])
+    assert torch.equal(run(kernels, case, 0, 0, 1, window), whole[:1])
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@DTYPES
+@pytest.mark.parametrize("window", [None, 700])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_attention_across_segments_is_the_same_token_by_token(level, dtype, window, threads):
+    rows = [(150, 1100), (70, 600), (1, 1500)]
+    case = make_case(rows, 4, 2, 32, 16, dtype)
+    kernels = invariant(level, dtype, 32, threads)
+    whole = kernels.paged_attention(case.q, case.k_cache, case.v_cache, case.step, 0.2, window)
+    assert_close(whole, attended(case, 0.2, window), absolute=1e-5 if dtype == torch.float32 else 0.02)
+    for row, start, queries in ((0, 0, (0, 1, 72, 73, 74, 75, 149)), (1, 150, (0, 63, 69)), (2, 220, (0,))):
+        for query in queries:  # 74 of the first row is the first that sees more than two segments
+            assert torch.equal(run(kernels, case, row, query, query + 1, window)[0], whole[start + query])
+    invariant(level, dtype, 32)
+
+
+@LEVELS
+@DTYPES
+def test_what_stands_between_the_products_is_computed_row_by_row(level, dtype):
+    kernels = invariant(level, dtype, threads=2)
+    x, gates, weight = torch.randn(9, 264).to(dtype), torch.randn(9, 528).to(dtype), torch.randn(264).to(dtype)
+    cos_sin, positions = torch.randn(50, 64), torch.randint(0, 50, (9,))
+
+    def results(rows):
+        cache = torch.zeros(2, 2, 2, 16, 64, dtype=dtype)
+        qkv = torch.cat([x[rows], gates[rows]], dim=1)[:, :768].contiguous().view(-1, 768)[:, :384].contiguous()
+        slots = torch.arange(9)[rows]
+        queries = kernels.rope_and_store(
+            qkv, weight[:64], weight[64:128], 1e-6, cos_sin, positions[rows], slots, cache[0], cache[1], 2, 2
+        )
+        kept = cache[:, 0].transpose(1, 2)[:, :9][:, rows].transpose(0, 1)
+        return (*kernels.add_rms_norm(x[rows], x[rows].flip(1).contiguous(), weight, 1e-6),
+                kernels.silu_and_mul(gates[rows]), queries, kept)  # fmt: skip
+
+    whole = results(slice(0, 9))
+    for row in range(9):
+        for alone, together in zip(results(slice(row, row + 1)), whole, strict=True):
+            assert torch.equal(alone[0], together[row])
+    invariant(level, dtype)
+
+
+@LEVELS
+@DTYPES
+def test_draws_and_masses_of_a_row_are_its_own(level, dtype):
+    """70 000 logits: of so many torch would sum one row with two threads, and several rows with one each."""
+    kernels = invariant(level, dtype, threads=2)
+    logits = torch.randn(5, 70_000).to(dtype)
+    temperature, min_p = torch.tensor([0, 1, 0.5, 1.5, 1]), torch.tensor([0, 0, 0.1, 0, 0.01])
+    keys = torch.randint(-(2**31), 2**31 - 1, (5, 2), dtype=torch.int32)
+    drawn = kernels.draw(logits, temperature, min_p, keys)
+    largest, mass = kernels.softmax_mass(logits, torch.ones(5), min_p)
+    for row in range(5):
+        part = slice(row, row + 1)
+        assert kernels.draw(logits[part], temperature[part], min_p[part], keys[part]) == drawn[row]
+        alone = kernels.softmax_mass(logits[part], torch.ones(1), min_p[part])
+        assert (alone[0][0], alone[1][0]) == (largest[row], mass[row])
+    invariant(level, dtype)
+
+
+def test_the_option_leaves_the_other_kernels_of_the_process_alone():
+    """Two engines in one process, one with the option: neither changes what the other computes."""
+    level = LEVEL_NAMES[-1]
+    weight, x = torch.randn(64, 256).bfloat16(), torch.randn(40, 256).bfloat16()
+    plain = kernels_of(level, torch.bfloat16)
+    packed = plain.quantise_linear(weight, None, "int4")
+    before = plain.linear(x, packed), plain.linear(x[:1], packed)
+    invariant(level, torch.bfloat16).linear(x, packed)
+    assert torch.equal(plain.linear(x, packed), before[0])
+    assert torch.equal(plain.linear(x[:1], packed), before[1])
