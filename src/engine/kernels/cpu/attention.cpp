@@ -4,6 +4,7 @@
 
 #include "attention_decode.h"
 #include "attention_prefill.h"
+#include "attention_queries.h"
 #include "parallel.h"
 #include "scratch.h"
 
@@ -11,9 +12,6 @@ namespace {
 
 // Enough tasks that threads end at about the same time.
 constexpr int64_t kTasksPerThread = 4;
-
-// Queries that meet a segment of keys and values one after another, while it is in the second-level cache.
-constexpr int kQueriesAtOnce = 64;
 
 struct PrefillTask {
     int row, kv_head, first_query, num_queries;
@@ -41,7 +39,7 @@ class Step {
     // Long tasks first, so that no thread is left alone with one: prefill before decode, late queries before early.
     int64_t cut_prefill() {
         // Enough rows of queries per task to spread the packing of keys over, in whole queries.
-        const int most = kBatchInvariant ? kQueriesAtOnce : std::max(1, kMaxTaskRows / call_.group());
+        const int most = kBatchInvariant ? Queries<T>::kMost : std::max(1, kMaxTaskRows / call_.group());
         int64_t count = 0;
         for (int row = 0; row < num_rows_; row++) {
             if (num_queries(row) > 1) count += int64_t(num_queries(row) + most - 1) / most * call_.num_kv_heads;
@@ -101,36 +99,9 @@ class Step {
     void prefill(int64_t i) {
         const PrefillTask& task = prefills_[i];
         if constexpr (kBatchInvariant) {
-            decode_queries(task);
+            Queries<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
         } else {
             Prefill<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
-        }
-    }
-
-    // As if each query were the only one of its row.
-    void decode_queries(const PrefillTask& task) {
-        static thread_local Scratch scratch;
-        const int heads = call_.group();
-        const int64_t stride = round_up(call_.head_dim, kStep), size = Partial::numbers(heads, stride);
-        float* memory = scratch.numbers<float>((task.num_queries + 1) * size);
-        const Partial next(memory + task.num_queries * size, heads, stride);
-        const int64_t query = call_.query_start[task.row] + task.first_query;
-        const int64_t context = call_.context_lens[task.row] - num_queries(task.row) + task.first_query + 1;
-        const int64_t last = context + task.num_queries - 1;  // tokens that the last query sees
-        for (int64_t begin = std::max<int64_t>(0, context - call_.window) / kSegment * kSegment; begin < last;
-             begin += kSegment) {
-            for (int i = 0; i < task.num_queries; i++) {
-                const int64_t visible = std::max<int64_t>(0, context + i - call_.window);
-                const int64_t first = std::max(begin, visible), end = std::min(begin + kSegment, context + i);
-                if (first >= end) continue;
-                Partial whole(memory + i * size, heads, stride);
-                const bool is_first = visible >= begin;
-                Decode<T>(call_, task.row, query + i, task.kv_head, 1, first, end, is_first ? whole : next).run();
-                if (!is_first) whole.add(next, heads, call_.scale);
-            }
-        }
-        for (int i = 0; i < task.num_queries; i++) {
-            store_heads(call_, query + i, task.kv_head * heads, heads, Partial(memory + i * size, heads, stride));
         }
     }
 
@@ -141,12 +112,13 @@ class Step {
         while (index < i && owners_[i - index - 1] == owner) index++;
         const int heads = task.num_kv_heads * call_.group();
         const int64_t segment = task.first_segment + index;
-        float* partial = memory_ + task.memory + index * Partial::numbers(heads, stride_);
+        Partial partial(memory_ + task.memory + index * Partial::numbers(heads, stride_), heads, stride_);
+        partial.clear(heads);
         const int64_t query = call_.query_start[task.row];
-        Decode<T>(call_, task.row, query, task.kv_head, task.num_kv_heads,
+        Decode<T>(call_, task.row, query, 1, task.kv_head, task.num_kv_heads,
                   std::max(first_token(task.row), segment * kSegment),
                   std::min<int64_t>(call_.context_lens[task.row], (segment + 1) * kSegment),
-                  Partial(partial, heads, stride_))
+                  partial)
             .run();
         // Whoever is last sees what the others wrote.
         if (left_[owner].fetch_sub(1, std::memory_order_acq_rel) == 1) {

@@ -1,6 +1,7 @@
 // Attention of one new token per row: bound by reading the row's keys and values once.
 //
-// Where the numbers must not depend on the batch, several new tokens go this way too, one after another.
+// Where the numbers must not depend on the batch, several new tokens of a row go this way too
+// (attention_queries.h).
 //
 // A task is a segment of a row's context and a run of its kv heads, as many as there are when rows are plenty: they lie
 // behind each other in a block, and memory gives long runs faster than short ones. Every key and value is read once for
@@ -26,6 +27,19 @@ struct Partial {
     Partial(float* memory, int64_t heads, int64_t stride)
         : sums(memory), highest(memory + heads * stride), total(highest + heads), stride(stride) {}
 
+    // The heads from `head` on.
+    Partial from(int64_t head) const {
+        Partial part = *this;
+        part.sums += head * stride, part.highest += head, part.total += head;
+        return part;
+    }
+
+    // The heads [0, heads), as after no token.
+    void clear(int heads) {
+        memset(sums, 0, heads * stride * sizeof(float));
+        for (int head = 0; head < heads; head++) highest[head] = -__builtin_inff(), total[head] = 0;
+    }
+
     // Sums of `head` count relative to `to`, the greatest score from now on; scale as power_of_two wants it.
     void raise(int64_t head, float to, float scale) {
         if (!(to > highest[head])) return;
@@ -35,6 +49,12 @@ struct Partial {
         }
         total[head] *= shrink;
         highest[head] = to;
+    }
+
+    void copy(Partial other, int heads) {
+        memcpy(sums, other.sums, heads * stride * sizeof(float));
+        memcpy(highest, other.highest, heads * sizeof(float));
+        memcpy(total, other.total, heads * sizeof(float));
     }
 
     // Adds the part of the context that comes next. scale: of the scores.
@@ -54,31 +74,32 @@ struct Partial {
 template <class T>
 class Decode {
   public:
-    // The heads of one query that belong to kv heads [kv_head, kv_head + num_kv_heads), over tokens [first, end) of the
-    // row. query: counted from the step's first.
-    Decode(const Attention<T>& call, int row, int64_t query, int kv_head, int num_kv_heads, int64_t first, int64_t end,
-           Partial result)
+    // The heads of neighbouring queries that belong to kv heads [kv_head, kv_head + num_kv_heads), query by query within
+    // a kv head, over tokens [first, end) of the row: added to `result`. query: the first, counted from the step's first.
+    Decode(const Attention<T>& call, int row, int64_t query, int num_queries, int kv_head, int num_kv_heads,
+           int64_t first, int64_t end, Partial result)
         : call_(call),
           row_(row),
           kv_head_(kv_head),
           num_kv_heads_(num_kv_heads),
+          num_heads_(num_queries * call.group()),
           query_(query),
           first_(first),
           end_(end),
           result_(result) {}
 
     void run() {
-        const int heads = num_kv_heads_ * call_.group();
         const int64_t stride = result_.stride;
         static thread_local Scratch scratch;
-        queries_ = scratch.numbers<Query<T>>(heads * stride);
-        const T* from = call_.queries + (query_ * call_.num_heads + kv_head_ * call_.group()) * call_.head_dim;
-        for (int head = 0; head < heads; head++) {
-            load_query(from + head * call_.head_dim, call_.head_dim, queries_ + head * stride);
-            result_.highest[head] = -__builtin_inff();
-            result_.total[head] = 0;
+        queries_ = scratch.numbers<Query<T>>(num_kv_heads_ * num_heads_ * stride);
+        for (int h = 0; h < num_kv_heads_; h++) {
+            for (int head = 0; head < num_heads_; head++) {
+                const int64_t query = query_ + head / call_.group();
+                const int64_t at = query * call_.num_heads + (kv_head_ + h) * call_.group() + head % call_.group();
+                load_query(call_.queries + at * call_.head_dim, call_.head_dim,
+                           queries_ + (h * num_heads_ + head) * stride);
+            }
         }
-        memset(result_.sums, 0, heads * stride * sizeof(float));
 
         int64_t places[2][kTile];
         int tokens = locate(first_, places[0]);
@@ -91,7 +112,7 @@ class Decode {
                 const Tile<T> tile = {call_.k_cache + head, call_.v_cache + head, places[turn],
                                       call_.k_cache + next, call_.v_cache + next, places[is_last ? turn ^ 1 : turn],
                                       tokens};
-                attend_group(h * call_.group(), tile);
+                attend_group(h * num_heads_, tile);
             }
             tokens = next_tokens;
         }
@@ -113,7 +134,7 @@ class Decode {
 
     // The query heads of one kv head; the first is `head`, counted from the task's first.
     void attend_group(int head, const Tile<T>& tile) {
-        int left = call_.group();
+        int left = num_heads_;
         for (; left >= kHeads; left -= kHeads, head += kHeads) attend<kHeads>(head, tile);
         if constexpr (kHeads > 2) {
             for (; left >= 2; left -= 2, head += 2) attend<2>(head, tile);
@@ -147,7 +168,7 @@ class Decode {
     }
 
     const Attention<T>& call_;
-    const int row_, kv_head_, num_kv_heads_;
+    const int row_, kv_head_, num_kv_heads_, num_heads_;  // num_heads: of all queries, by a kv head
     const int64_t query_;
     int64_t first_;
     const int64_t end_;
