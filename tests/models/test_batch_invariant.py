@@ -1,0 +1,176 @@
+"""`model.batch_invariant`: a request gets the same tokens and the same log-probabilities, bit for bit, in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
+from stoker.engine.startup import build_core
+
+from .checkpoints import VOCAB
+from .conftest import Saved
+from .engine import Engine, resolved
+from .test_generation import make_prompts
+
+KINDS = (
+    SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, logprobs=3),
+    SamplingParams(max_tokens=20, ignore_eos=True, logprobs=2, top_k=5, top_p=0.9),
+    SamplingParams(max_tokens=20, ignore_eos=True, logprobs=1, top_p=0.8, repetition_penalty=1.2, presence_penalty=0.5),
+    SamplingParams(max_tokens=9, ignore_eos=True, logprobs=4, prompt_logprobs=2, min_p=0.1),
+    SamplingParams(temperature=0.7, max_tokens=20, ignore_eos=True, logprobs=0),
+)
+FEW_BLOCKS = {"num_gpu_blocks_override": 60}  # for 32 sequences of up to 6 blocks
+Given = dict[str, tuple[object, ...]]
+
+
+def requests() -> list[EngineRequest]:
+    """32 of all kinds, of 1 to 26 prompt tokens; every third prompt has the same beginning."""
+    prompts = make_prompts(32)
+    return [
+        EngineRequest(request_id=str(i), prompt_token_ids=prompt, sampling=replace(KINDS[i % len(KINDS)], seed=i))
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def given_to(outputs: dict[str, EngineOutput]) -> Given:
+    """All numbers that a client sees of each request."""
+    return {name: (output.token_ids, output.logprobs, output.prompt_logprobs) for name, output in outputs.items()}
+
+
+def each_alone(settings_of_engine: Any) -> Given:
+    engine = Engine(settings_of_engine)
+    found: Given = {}
+    for request in requests():
+        found |= given_to(engine.run([request]))
+    return found
+
+
+ROOMY: dict[str, dict[str, Any]] = {
+    "cache": {"enable_prefix_caching": False},
+    "scheduler": {"max_num_batched_tokens": 64},
+}
+CASES = [
+    ("qwen3", {"dtype": "float32"}),
+    ("qwen3", {"dtype": "bfloat16"}),
+    ("qwen3", {"dtype": "bfloat16", "quantization": "int8"}),
+    ("qwen3", {"dtype": "bfloat16", "quantization": "int4"}),
+    ("qwen3", {"dtype": "float32", "quantization": "int8"}),
+    ("qwen3 untied", {"dtype": "bfloat16"}),  # heads of 8 numbers: attention is torch's
+    ("mistral", {"dtype": "bfloat16"}),  # a window of 6 tokens
+    ("qwen2", {"dtype": "bfloat16", "quantization": "int4"}),  # one layer with a window, biases
+    ("llama", {"dtype": "bfloat16", "enforce_eager": True}),
+    ("llama with biases", {"dtype": "float32", "enforce_eager": True}),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "model"), CASES, ids=lambda each: each if isinstance(each, str) else "-".join(map(str, each.values()))
+)
+@pytest.mark.effect("model.batch_invariant")
+def test_alone_and_among_32_all_numbers_are_the_same(
+    family: str, model: dict[str, Any], saved: Callable[[str], Saved], tmp_path: Path
+):
+    """Together they come in odd chunks, find prefixes, and are preempted."""
+    folder = saved(family)[1]
+    model = {**model, "batch_invariant": True}
+    alone = each_alone(resolved(folder, tmp_path, model=model, **ROOMY))
+    crowd = {"max_num_seqs": 32, "max_num_batched_tokens": 41}
+    engine = Engine(resolved(folder, tmp_path, model=model, cache=FEW_BLOCKS, scheduler=crowd))
+    together = given_to(engine.run(requests()))
+    assert together == alone
+    again = given_to(engine.run(requests()[::-1]))  # with whole prompts in the prefix cache
+    assert again == alone
+    stats = engine.scheduler.stats()
+    assert stats.num_preemptions >= 1
+    assert stats.prefix_hits > 0
+    assert engine.num_mixed_steps > 0
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    budget=st.integers(9, 70),
+    share=st.sampled_from([0.3, 0.75, 1.0]),
+    num_seqs=st.integers(2, 9),
+    num_blocks=st.integers(9, 30),
+    is_ahead=st.booleans(),
+    threads=st.integers(1, 2),
+    order=st.permutations(range(32)),
+    late=st.integers(0, 24),
+)
+def test_no_way_of_scheduling_shows_in_the_numbers(
+    saved: Callable[[str], Saved], tmp_path: Path, budget: int, share: float, num_seqs: int, num_blocks: int,
+    is_ahead: bool, threads: int, order: list[int], late: int,
+):  # fmt: skip
+    """late: how many requests come one by one, after steps of those before."""
+    folder = saved("qwen3")[1]
+    model = {"dtype": "bfloat16", "quantization": "int8", "batch_invariant": True}
+    core = build_core(
+        resolved(
+            folder,
+            tmp_path,
+            model=model,
+            cache={"num_gpu_blocks_override": num_blocks},
+            scheduler={
+                "max_num_seqs": num_seqs,
+                "max_num_batched_tokens": budget,
+                "max_prefill_share": share,
+                "async_scheduling": is_ahead,
+            },
+            device={"num_threads": threads},
+        )
+    )
+    every = requests()
+    waiting = [every[index] for index in order]
+    for request in waiting[late:]:
+        core.add(request)
+    del waiting[late:]
+    found: dict[str, list[EngineOutput]] = {}
+    while core.has_work or waiting:
+        if waiting:
+            core.add(waiting.pop())
+        for output in core.step():
+            found.setdefault(output.request_id, []).append(output)
+    together = {
+        name: (
+            [token for output in outputs for token in output.token_ids],
+            [entry for output in outputs for entry in output.logprobs or ()],
+            next((output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None), None),
+        )
+        for name, outputs in found.items()
+    }
+    if "alone" not in _KEPT:
+        _KEPT["alone"] = each_alone(resolved(folder, tmp_path, model=model, **ROOMY))
+    assert together == _KEPT["alone"]
+
+
+_KEPT: dict[str, Given] = {}
+
+
+def test_the_table_says_what_the_option_does(saved: Callable[[str], Saved], tmp_path: Path):
+    def table(**model: Any) -> dict[str, str]:
+        return Engine(resolved(saved("llama")[1], tmp_path, model=model)).runner.info().kernels
+
+    for model in ({"dtype": "bfloat16"}, {"enforce_eager": True}):
+        off, on = table(**model), table(**model, batch_invariant=True)
+        assert not any("in any batch" in kernel for kernel in off.values())
+        assert all(
+            ("one row at a time" if kernel.startswith("torch") else "the same sums in any batch") in kernel
+            for kernel in on.values()
+        )
+
+
+def test_the_option_changes_how_sums_are_ordered_and_nothing_else(saved: Callable[[str], Saved], tmp_path: Path):
+    folder = saved("qwen3")[1]
+    answers = [
+        Engine(resolved(folder, tmp_path, model={"batch_invariant": is_on})).generate(make_prompts(12))
+        for is_on in (False, True)
+    ]
+    assert answers[0] == answers[1]
+    assert max(token for answer in answers[0] for token in answer) < VOCAB
