@@ -1,6 +1,6 @@
 """Greedy output of a served checkpoint against transformers' `generate`, at the true shape of Qwen3-0.6B in float32.
 
-    python -m benchmarks.equality
+    python -m benchmarks.equality           # this; `batch` compares the engine with itself: batch_invariant.py
 
 Makes a checkpoint with random weights by `save_pretrained`, serves it with a manifest of its own, sends 20 prompts at
 once and compares token for token. The manifest forces what could go wrong: prompts are computed in chunks, half of them
@@ -22,6 +22,8 @@ from urllib.request import Request, urlopen
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from . import batch_invariant
 
 MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
 PORT = 8765
@@ -108,4 +110,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(batch_invariant.main(sys.argv[2:]) if sys.argv[1:2] == ["batch"] else main())

@@ -45,16 +45,33 @@ def test_greedy_output_equals_transformers_generate(family: str, saved: Callable
     assert stats.num_free_blocks == stats.num_blocks
 
 
+DRAWN = (
+    SamplingParams(max_tokens=24, ignore_eos=True),
+    SamplingParams(max_tokens=24, ignore_eos=True, top_k=5, top_p=0.9),
+    SamplingParams(max_tokens=24, ignore_eos=True, top_p=0.8, presence_penalty=0.5, repetition_penalty=1.2),
+    SamplingParams(max_tokens=24, ignore_eos=True, min_p=0.1, frequency_penalty=0.3, logit_bias={5: 1.0}),
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_kernels_draw_what_torch_draws(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    """Greedy and seeded, token for token in float32: chunks, shared prefixes, preemption, batches that change."""
+    folder = saved(family)[1]
+    prompts = make_prompts(20)
+    kinds = [GREEDY, *DRAWN]
+    sampling = [replace(kinds[index % 5], seed=index, max_tokens=5 + index) for index in range(20)]
+    kernels, torchs = (
+        Engine(resolved(folder, tmp_path, model={"enforce_eager": is_eager}, cache=FEW_BLOCKS))
+        for is_eager in (False, True)
+    )
+    assert kernels.generate(prompts, sampling) == torchs.generate(prompts, sampling)
+    assert kernels.scheduler.stats().num_preemptions >= 1
+
+
 def test_seeded_draws_are_the_same_alone_and_in_a_batch_with_preemption(saved: Callable[[str], Saved], tmp_path: Path):
     _, folder = saved("qwen3")
     prompts = make_prompts(12)
-    kinds = [
-        SamplingParams(max_tokens=24, ignore_eos=True),
-        SamplingParams(max_tokens=24, ignore_eos=True, top_k=5, top_p=0.9),
-        SamplingParams(max_tokens=24, ignore_eos=True, top_p=0.8, presence_penalty=0.5, repetition_penalty=1.2),
-        SamplingParams(max_tokens=24, ignore_eos=True, min_p=0.1, frequency_penalty=0.3, logit_bias={5: 1.0}),
-    ]
-    sampling = [replace(kinds[index % 4], seed=index) for index in range(12)]
+    sampling = [replace(DRAWN[index % 4], seed=index) for index in range(12)]
     engine = Engine(resolved(folder, tmp_path, cache=FEW_BLOCKS))
     together = engine.generate(prompts, sampling)
     assert engine.scheduler.stats().num_preemptions >= 1

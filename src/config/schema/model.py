@@ -287,10 +287,10 @@ class ModelConfig(Section):
     batch_invariant: Flag = Field(
         False,
         description=(
-            "Give a prompt the same tokens and log-probabilities, bit for bit, alone or in any batch: however it is cut "
-            "into chunks, found in the prefix cache or preempted. For evaluations and training that must be repeatable; "
-            "draws need a `seed` in the request. Costs nothing per token of an answer in bfloat16 or float32, and makes "
-            "long prompts slower; a stage that has no C++ kernel works one row at a time, which the start-up table says."
+            "Give a prompt the same tokens and log-probabilities, bit for bit, alone or in any batch: however it is "
+            "cut into chunks, found in the prefix cache or preempted. For evaluations and training that must be "
+            "repeatable; draws need a `seed` in the request. Answers cost the same in bfloat16 and float32, long "
+            "prompts a quarter more; a stage without a C++ kernel works one row at a time, as the start-up table says."
         ),
         examples=[True],
         json_schema_extra=about(reload="model"),

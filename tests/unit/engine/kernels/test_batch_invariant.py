@@ -1,5 +1,7 @@
 """`model.batch_invariant`: every op gives a row the same bits alone, among others, and wherever it stands."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -69,7 +71,7 @@ def test_attention_of_a_token_is_the_same_however_its_prompt_is_cut(level, dtype
     kernels = invariant(level, dtype, 48)
     whole = kernels.paged_attention(case.q, case.k_cache, case.v_cache, case.step, 0.2, window)
     edges = sorted({0, 150, *cuts})
-    parts = [run(kernels, case, 1, first, end, window) for first, end in zip(edges, edges[1:], strict=False)]
+    parts = [run(kernels, case, 1, first, end, window) for first, end in pairwise(edges)]
     assert torch.equal(torch.cat(parts), whole[1:151])
     assert torch.equal(run(kernels, case, 0, 0, 1, window), whole[:1])
 
