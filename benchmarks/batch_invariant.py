@@ -14,7 +14,8 @@ import statistics
 import time
 from pathlib import Path
 
-from stoker import LLM, RequestOutput, SamplingParams
+from stoker import LLM, SamplingParams
+from stoker.outputs import RequestOutput
 
 MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
 VOCAB = 151_936

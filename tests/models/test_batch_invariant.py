@@ -90,7 +90,7 @@ def test_alone_and_among_32_all_numbers_are_the_same(
 
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    budget=st.integers(9, 70),
+    budget=st.integers(20, 70),
     share=st.sampled_from([0.3, 0.75, 1.0]),
     num_seqs=st.integers(4, 20),
     num_blocks=st.integers(9, 30),
