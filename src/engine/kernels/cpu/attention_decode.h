@@ -92,12 +92,14 @@ class Decode {
         const int64_t stride = result_.stride;
         static thread_local Scratch scratch;
         queries_ = scratch.numbers<Query<T>>(num_kv_heads_ * num_heads_ * stride);
-        for (int h = 0; h < num_kv_heads_; h++) {
-            for (int head = 0; head < num_heads_; head++) {
-                const int64_t query = query_ + head / call_.group();
-                const int64_t at = query * call_.num_heads + (kv_head_ + h) * call_.group() + head % call_.group();
-                load_query(call_.queries + at * call_.head_dim, call_.head_dim,
-                           queries_ + (h * num_heads_ + head) * stride);
+        const int group = call_.group();
+        Query<T>* to = queries_;
+        for (int kv_head = kv_head_; kv_head < kv_head_ + num_kv_heads_; kv_head++) {
+            for (int64_t query = query_; query < query_ + num_heads_ / group; query++) {
+                const T* from = call_.queries + (query * call_.num_heads + kv_head * group) * call_.head_dim;
+                for (int head = 0; head < group; head++, to += stride) {
+                    load_query(from + head * call_.head_dim, call_.head_dim, to);
+                }
             }
         }
 
