@@ -18,7 +18,7 @@ from .quantised import shown
 
 VARIABLE = "STOKER_CPU_FEATURES"
 COMPILERS = ("c++", "g++", "clang++")
-STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling")
+STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling", "decode_step")
 MAX_HEAD_DIM = 256  # the widest that is tested
 KERNEL_DTYPES = ("float32", "bfloat16")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -183,7 +183,13 @@ def stage_table(
         )
     if kv_dtype != dtype:
         table["rope_and_store"] = table["paged_attention"] = f"torch: keys and values in {kv_dtype} beside {dtype}"
-    return _told(table) if batch_invariant else table
+    if batch_invariant:
+        table = _told(table)
+    if missing := [stage for stage, kernel in table.items() if kernel.startswith("torch")]:
+        table["decode_step"] = f"op by op: {', '.join(missing)} in torch"
+    else:
+        table["decode_step"] = "replayed: captured at the first step of each number of rows"
+    return table
 
 
 def torch_table(reason: str, quantization: str | None = None, *, batch_invariant: bool = False) -> dict[str, str]:

@@ -21,13 +21,18 @@ from ...config.cpu_features import (
     torch_table,
     wanted_level,
 )
+from ...config.quantised import PANEL_WIDTH
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
+from .capture import Capture
+from .copy_rows import CopyRows, copy_rows_cpu, copy_rows_reference
 from .count_above import CountAbove, count_above_cpu, count_above_reference
 from .cpu.library import CpuLibrary, load_library
+from .cpu.program import Recorder, capture_programs, watched
 from .draw import Draw, draw_cpu, draw_reference
 from .linear import (
     Embed,
     Linear,
+    PackedLinear,
     PackLinear,
     QuantiseLinear,
     embed_cpu,
@@ -56,6 +61,7 @@ class KernelSet:
     quantise_linear: QuantiseLinear = quantise_linear_reference
     linear: Linear = linear_reference
     embed: Embed = embed_reference
+    copy_rows: CopyRows = copy_rows_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     silu_and_mul: SiluAndMul = silu_and_mul_reference
@@ -63,6 +69,7 @@ class KernelSet:
     softmax_mass: SoftmaxMass = softmax_mass_reference
     top_tokens: TopTokens = top_tokens_reference
     count_above: CountAbove = count_above_reference
+    capture: Capture | None = None  # None: nothing can be replayed
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
@@ -139,15 +146,21 @@ def cpu_kernels(
     batch_invariant: the library is of `Level.batch_invariant`.
     """
     torchs = ONE_ROW if batch_invariant else KernelSet()
+    recorder = Recorder()
+    library = watched(library, recorder)
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
     if kv_dtype != dtype or not takes_heads(head_dim):
         rope, attention = torchs.rope_and_store, torchs.paged_attention
+    is_whole = attention is not torchs.paged_attention and (
+        quantization is not None or library.level.multiplies(_name(dtype))
+    )
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
         pack_linear=pack_linear_cpu(library),
         quantise_linear=quantise_linear_cpu(library),
-        linear=linear_cpu(library, torchs.linear),
+        linear=_announced(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),
+        copy_rows=copy_rows_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
         silu_and_mul=silu_and_mul_cpu(library, dtype),
@@ -155,6 +168,7 @@ def cpu_kernels(
         softmax_mass=softmax_mass_cpu(library),
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
+        capture=capture_programs(library, recorder) if is_whole else None,
         set_num_threads=_set_num_threads(library),
         table=stage_table(
             library.level,
@@ -171,6 +185,17 @@ def cpu_kernels(
 def _torch_kernels(reason: str, *, quantization: str | None, batch_invariant: bool) -> KernelSet:
     table = torch_table(reason, quantization, batch_invariant=batch_invariant)
     return replace(ONE_ROW if batch_invariant else KernelSet(), table=table)
+
+
+def _announced(linear: Linear, recorder: Recorder) -> Linear:
+    """Tells the recorder which weights a call reads, so that they are fetched before it."""
+
+    def announced(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+        if packed.is_packed:
+            recorder.will_read(packed.weight, -(-packed.out_features // (2 * PANEL_WIDTH)))
+        return linear(x, packed)
+
+    return announced
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 
 from ..kernels import KernelSet
 from .linear import Linear
@@ -15,8 +14,11 @@ from .loading import TensorReader
 class Embedding:
     """The rows of a matrix of its own."""
 
-    def __init__(self, name: str, vocab_size: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, name: str, vocab_size: int, width: int, kernels: KernelSet, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.name = name
+        self._kernels = kernels
         self.weight = torch.empty(vocab_size, width, dtype=dtype, device=device)
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -31,7 +33,7 @@ class Embedding:
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """token_ids: [T] int64. Returns [T, width]."""
-        return F.embedding(token_ids, self.weight)
+        return self._kernels.copy_rows(self.weight, token_ids)
 
 
 class TiedEmbedding:

@@ -109,7 +109,8 @@ class Decoder:
         if facts.tie_word_embeddings:
             self.embed_tokens = TiedEmbedding(self.lm_head, kernels)
         else:
-            self.embed_tokens = Embedding("model.embed_tokens", facts.vocab_size, facts.hidden_size, dtype, device)
+            width = facts.hidden_size
+            self.embed_tokens = Embedding("model.embed_tokens", facts.vocab_size, width, kernels, dtype, device)
         cos_sin = cos_sin_table(rope_parameters(facts), facts.head_dim, max_model_len).to(device)
         self.layers = [_layer(facts, index, cos_sin, kernels, linear, norm) for index in range(facts.num_layers)]
         self.norm = norm("model.norm", facts.hidden_size)

@@ -15,11 +15,13 @@ from ...config import Resolved, read_machine_facts
 from ..api import EngineInfo, SamplingParams, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
 from ..kernels import select_kernels
+from ..layers.step_input import StepInput
 from ..models.registry import model_class
 from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
+from .decode_steps import DecodeSteps
 from .kv_cache import KVCache
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
@@ -27,6 +29,7 @@ from .measure import PhaseClock, process_memory
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
 
+LogitsOf = Callable[[Int64], torch.Tensor]  # places in the rows of a forward pass to their logits
 _LOGIT_ROWS = 128  # rows of logits held at once: 78 MB in float32 for a vocabulary of 152k
 
 
@@ -79,6 +82,9 @@ class ModelRunner:
         sampling = SamplingTable(scheduler.max_num_seqs, facts.vocab_size, facts.eos_token_ids)
         self._slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
         self._sampler = Sampler(sampling, self._kernels, processors, resolved.model.logprobs_mode)
+        self._decode_steps = DecodeSteps(
+            self._decode, self._kernels, min(scheduler.max_num_seqs, _LOGIT_ROWS), model_len, block_size, self._device
+        )
         self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
         self._phases.stop()
 
@@ -89,19 +95,28 @@ class ModelRunner:
         wanted = logit_tokens(plan, self._slots)
         with torch.inference_mode():
             rows = wanted.union(step.num_tokens)
+            if rows is None and not len(wanted.prompt) and self._decode_steps.takes(step):
+                logits = self._decode_steps.logits(step)
+                return self._sample(plan, wanted, np.arange(step.num_tokens), lambda at: logits)
             index = None if rows is None else torch.from_numpy(rows).to(self._device)
             hidden, residual = self._model.forward(step, self._cache.layers, index)
             if rows is None:
                 rows = np.arange(step.num_tokens)
-            prompt_logprobs = self._prompt_logprobs(plan, wanted, rows, hidden, residual)
-            result = self._sample(plan, wanted, rows, hidden, residual)
+
+            def logits_of(at: Int64) -> torch.Tensor:
+                return self._logits(hidden, residual, at)
+
+            prompt_logprobs = self._prompt_logprobs(plan, wanted, rows, logits_of)
+            result = self._sample(plan, wanted, rows, logits_of)
         result.prompt_logprobs = prompt_logprobs
         return result
 
-    def _sample(
-        self, plan: StepPlan, wanted: LogitTokens, rows: Int64, hidden: torch.Tensor, residual: torch.Tensor
-    ) -> StepResult:
-        """rows: the batch indices of hidden and residual, ascending."""
+    def _decode(self, step: StepInput) -> torch.Tensor:
+        """The logits of a step whose every token is wanted."""
+        return self._model.logits(*self._model.forward(step, self._cache.layers, None))
+
+    def _sample(self, plan: StepPlan, wanted: LogitTokens, rows: Int64, logits_of: LogitsOf) -> StepResult:
+        """rows: the batch indices of what `logits_of` can tell of, ascending."""
         token_ids: Int32 = np.full(plan.num_rows, -1, np.int32)
         logprobs: dict[int, TokenLogprobs] = {}
         errors: dict[int, str] = {}
@@ -111,7 +126,7 @@ class ModelRunner:
             plan_rows = wanted.sampled_rows[part]
             slots = plan.slots[plan_rows]
             lengths = self._slots.num_tokens[slots]
-            logits = self._logits(hidden, residual, at[part])
+            logits = logits_of(at[part])
             drawn = self._sampler.sample(logits, slots, lengths, self._slots.token_ids)
             self._slots.append(slots, drawn.token_ids)
             token_ids[plan_rows] = drawn.token_ids
@@ -120,7 +135,7 @@ class ModelRunner:
         return StepResult(token_ids, logprobs, errors=errors)
 
     def _prompt_logprobs(
-        self, plan: StepPlan, wanted: LogitTokens, rows: Int64, hidden: torch.Tensor, residual: torch.Tensor
+        self, plan: StepPlan, wanted: LogitTokens, rows: Int64, logits_of: LogitsOf
     ) -> dict[int, list[TokenLogprobs]]:
         found: dict[int, list[TokenLogprobs]] = {}
         at = np.searchsorted(rows, wanted.prompt)
@@ -131,7 +146,7 @@ class ModelRunner:
             slots = plan.slots[plan_rows]
             positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]
             next_ids = torch.from_numpy(self._slots.token_ids[slots, positions + 1].astype(np.int64))
-            logits = self._logits(hidden, residual, at[part])
+            logits = logits_of(at[part])
             counts = self._slots.sampling.num_prompt_logprobs[slots].tolist()
             entries = token_logprobs(
                 logits, next_ids.to(self._device), counts, self._kernels, normalise=self._normalises_logprobs
@@ -178,7 +193,7 @@ class ModelRunner:
             kv_cache_bytes=self._cache.num_bytes,
             dtype=resolved.model.dtype,
             device=str(self._device),
-            kernels=self._kernels.table,
+            kernels=self._kernels.table | self._decode_steps.table,
             phases=dict(self._phases.seconds),
             resident_bytes=resident,
             peak_bytes=peak,

@@ -6,6 +6,7 @@
 #include "attention_prefill.h"
 #include "attention_queries.h"
 #include "parallel.h"
+#include "program.h"
 #include "scratch.h"
 
 namespace {
@@ -151,7 +152,8 @@ class Step {
         const Attention<T> call{queries, k_cache,    v_cache,   out,          query_start, lengths,    block_tables, \
                                 table_stride, num_heads, num_kv_heads, head_dim,   block_size,  window, scale};       \
         Step<T>(call, num_rows).run();                                                                              \
-    }
+    }                                                                                                                \
+    IN_PROGRAMS(paged_attention_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

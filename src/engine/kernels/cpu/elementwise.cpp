@@ -1,9 +1,11 @@
-// The ops between the matrix products, each in one pass over its rows: add_rms_norm, silu_and_mul, rope_and_store.
+// The ops between the matrix products, each in one pass over its rows: add_rms_norm, silu_and_mul, rope_and_store,
+// copy_rows.
 // What each computes is said by its reference in ../<op>.py; arithmetic is float32 for every type.
 
 #include <cmath>
 
 #include "parallel.h"
+#include "program.h"
 #include "vector.h"
 
 namespace {
@@ -130,7 +132,23 @@ void rope_and_store(const T* qkv, const T* q_norm, const T* k_norm, const float*
                                         int rotary_dim, int block_size, float eps) {                                  \
         rope_and_store(qkv, q_norm, k_norm, cos_sin, positions, slots, queries, k_cache, v_cache, tokens, num_heads,  \
                        num_kv_heads, head_dim, rotary_dim, block_size, eps);                                          \
-    }
+    }                                                                                                                 \
+    IN_PROGRAMS(add_rms_norm_##suffix)                                                                                \
+    IN_PROGRAMS(silu_and_mul_##suffix)                                                                                \
+    IN_PROGRAMS(rope_and_store_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)
+
+// Returns 0, or 1 and nothing written if a row is not in [0, table_rows).
+EXPORT int copy_rows(const char* table, const int64_t* rows, char* out, int64_t count, int64_t table_rows,
+                     int64_t row_bytes) {
+    for (int64_t i = 0; i < count; i++) {
+        if (rows[i] < 0 || rows[i] >= table_rows) return 1;
+    }
+    parallel_ranges(count, least_rows(row_bytes / 4), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) memcpy(out + i * row_bytes, table + rows[i] * row_bytes, row_bytes);
+    });
+    return 0;
+}
+IN_PROGRAMS(copy_rows)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -34,6 +34,14 @@ POINTER, INT, INT64, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctyp
 _SUFFIXES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
+class Watcher(Protocol):
+    def watch(
+        self, name: str, function: Callable[..., Any], with_words: int | None, arguments: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """What to call instead of the function. with_words: address of its twin in program.h, if it has one."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CpuLibrary:
     """A loaded library. Its functions run without Python's lock."""
@@ -43,11 +51,16 @@ class CpuLibrary:
     handle: ctypes.CDLL
     build_seconds: float | None  # None: it was in the cache
     memory: ResultMemory = field(default_factory=ResultMemory)  # for the results of its ops
+    watcher: Watcher | None = None  # sees the calls of all functions that are taken from now on
 
     def function(self, name: str, arguments: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
         function = self.handle[name]
         function.argtypes, function.restype = list(arguments), returns
-        return function
+        if self.watcher is None:
+            return function
+        with_words = getattr(self.handle, f"{name}_words", None)  # program.h
+        address = ctypes.cast(with_words, POINTER).value if with_words is not None else None
+        return self.watcher.watch(name, function, address, arguments)
 
     def op(self, name: str, dtype: torch.dtype, arguments: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
         """The op's function for one type of numbers."""

@@ -2,6 +2,7 @@
 
 #include "linear.h"
 #include "packing.h"
+#include "program.h"
 
 namespace {
 
@@ -70,7 +71,9 @@ int unpack_rows(const T* panels, const int64_t* rows, T* out, int64_t count, int
     EXPORT int unpack_rows_##suffix(const T* panels, const int64_t* rows, T* out, int64_t count, int64_t width,      \
                                     int64_t depth) {                                                                 \
         return unpack_rows(panels, rows, out, count, width, depth);                                                  \
-    }
+    }                                                                                                                \
+    IN_PROGRAMS(linear_##suffix)                                                                                     \
+    IN_PROGRAMS(unpack_rows_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

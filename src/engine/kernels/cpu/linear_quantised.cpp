@@ -4,6 +4,7 @@
 // panels in the second-level cache, once, and every block of rows reads those.
 
 #include "linear.h"
+#include "program.h"
 #include "quantised.h"
 
 namespace {
@@ -100,7 +101,10 @@ int unpack_rows(Int8Panels weights, const float* scales, const int64_t* rows, T*
     EXPORT int unpack_rows_int8_##name(const int8_t* codes, const float* scales, const int64_t* rows, T* out,        \
                                        int64_t count, int64_t width, int64_t depth) {                                \
         return unpack_rows(Int8Panels{codes, depth}, scales, rows, out, count, width);                               \
-    }
+    }                                                                                                                \
+    IN_PROGRAMS(linear_int8_##name)                                                                                  \
+    IN_PROGRAMS(linear_int4_##name)                                                                                  \
+    IN_PROGRAMS(unpack_rows_int8_##name)
 
 LINEAR_QUANTISED(bfloat16, BFloat16)
 LINEAR_QUANTISED(float32, float)

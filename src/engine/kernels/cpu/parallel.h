@@ -4,8 +4,7 @@
 // ask for another one than gcc. GOMP_parallel is offered by libgomp and, for its sake, by the LLVM and Intel runtimes.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
+#include "team.h"
 
 extern "C" {
 void GOMP_parallel(void (*body)(void*), void* argument, unsigned num_threads, unsigned flags);
@@ -15,9 +14,15 @@ int omp_get_num_threads();
 
 inline std::atomic<int> num_threads{1};  // of all regions of this library; set from Python
 
-// Calls body(thread, num_threads) once on every thread.
+// Calls body(thread, num_threads) once for every thread, on that thread if it is there.
 template <class Body>
 void on_every_thread(const Body& body) {
+    if (Team* team = current_team) {
+        const auto work = [](void* argument, int part, int parts) {
+            (*static_cast<const Body*>(argument))(part, parts);
+        };
+        return team->share(work, const_cast<Body*>(&body));
+    }
     const int wanted = num_threads.load(std::memory_order_relaxed);
     if (wanted == 1) {
         body(0, 1);

@@ -39,6 +39,7 @@ def test_without_a_compiler_torch_takes_over_and_the_table_says_so(monkeypatch):
 def test_the_table_names_level_and_reason():
     table = select_kernels("cpu", torch.bfloat16, 64, features="portable").table
     assert set(table) == set(STAGES)
+    assert table.pop("decode_step") == "replayed: captured at the first step of each number of rows"
     assert all(choice.startswith("c++ portable: STOKER_CPU_FEATURES=portable") for choice in table.values())
 
 
@@ -49,6 +50,7 @@ def test_float32_products_and_odd_heads_stay_with_torch_and_the_table_says_so():
     for stage in ("rope_and_store", "paged_attention"):
         assert table[stage] == "torch: heads of 20 numbers; the C++ kernels take multiples of 16 up to 256"
     assert table["add_rms_norm"].startswith("c++ portable")
+    assert table["decode_step"] == "op by op: linear, rope_and_store, paged_attention in torch"
 
 
 @CPP

@@ -1,0 +1,78 @@
+"""Steps of one token per row are replayed: what comes out is what the ops give one by one, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
+from stoker.engine.kernels import select_kernels
+from stoker.engine.runner import model_runner
+
+from .checkpoints import FAMILIES
+from .conftest import Saved
+from .engine import Engine, resolved
+from .test_generation import make_prompts
+
+
+def answers(engine: Engine) -> dict[str, EngineOutput]:
+    """Twenty requests of 1 to 33 tokens through eight places, so that they come and go; scores tell a bit's change."""
+    return engine.run(
+        [
+            EngineRequest(
+                request_id=str(index),
+                prompt_token_ids=prompt,
+                sampling=SamplingParams(
+                    temperature=index % 2, seed=index, max_tokens=1 + index * 5 % 33, ignore_eos=True, logprobs=3
+                ),
+            )
+            for index, prompt in enumerate(make_prompts(20))
+        ]
+    )
+
+
+@pytest.fixture
+def both(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Engine, Engine]]:
+    """An engine that replays, and one whose kernels cannot."""
+
+    def make(family: str, **sections: dict[str, Any]) -> tuple[Engine, Engine]:
+        settings = resolved(saved(family)[1], tmp_path, **sections)
+        replaying = Engine(settings)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                model_runner, "select_kernels", lambda *a, **k: replace(select_kernels(*a, **k), capture=None)
+            )
+            return replaying, Engine(settings)
+
+    return make
+
+
+FORMATS = [("float32", None), ("bfloat16", None), ("bfloat16", "int8"), ("bfloat16", "int4")]
+
+
+@pytest.mark.parametrize(
+    ("family", "num_threads"), [*((family, 1) for family in FAMILIES), ("mistral", 2), ("qwen3", 2)]
+)
+@pytest.mark.parametrize(("dtype", "scheme"), FORMATS)
+def test_replayed_steps_give_the_same_bits(
+    family: str, num_threads: int, dtype: str, scheme: str | None, both: Callable[..., tuple[Engine, Engine]]
+):
+    model = {"dtype": dtype} if scheme is None else {"dtype": dtype, "quantization": scheme}
+    replaying, op_by_op = both(family, model=model, device={"num_threads": num_threads})
+    assert answers(replaying) == answers(op_by_op)
+
+
+def test_start_up_says_whether_steps_are_replayed(both: Callable[..., tuple[Engine, Engine]]):
+    replaying, _ = both("qwen3")
+    stages = replaying.runner.info().kernels
+    if stages["linear"].startswith("torch"):
+        pytest.skip("no compiler")
+    assert stages["decode_step"] == "replayed: captured at the first step of each number of rows"
+    narrow, _ = both("qwen3 untied")  # heads of 8 numbers
+    assert narrow.runner.info().kernels["decode_step"] == "op by op: rope_and_store, paged_attention in torch"
