@@ -146,7 +146,7 @@ EXPORT int copy_rows(const char* table, const int64_t* rows, char* out, int64_t 
     for (int64_t i = 0; i < count; i++) {
         if (rows[i] < 0 || rows[i] >= table_rows) return 1;
     }
-    parallel_ranges(count, least_rows(row_bytes / 4), [&](int64_t begin, int64_t end) {
+    parallel_ranges(count, least_rows(row_bytes / 4 + 1), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) memcpy(out + i * row_bytes, table + rows[i] * row_bytes, row_bytes);
     });
     return 0;
