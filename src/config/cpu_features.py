@@ -43,6 +43,11 @@ class Level:
         """The same instructions in a library of its own, in which no sum depends on what else is computed with it."""
         return replace(self, compiler_flags=(*self.compiler_flags, "-DSTOKER_BATCH_INVARIANT"))
 
+    @property
+    def has_twelve_bits(self) -> bool:
+        """Whether bfloat16 weights are kept in 12 bits. With AVX2 unpacking takes as long as reading what it saves."""
+        return "avx512f" in self.needs
+
 
 LEVELS = {  # best first
     level.name: level
@@ -175,6 +180,8 @@ def stage_table(
     table = dict.fromkeys(STAGES, f"c++ {level.name}: {reason}")
     if quantization is not None:
         table["linear"] += f"; {shown(quantization)}"
+    elif dtype == "bfloat16" and level.has_twelve_bits:
+        table["linear"] += "; bfloat16 kept in 12 bits, exactly"
     elif not level.multiplies(dtype):
         table["linear"] = f"torch: its product of {dtype} matrices"
     if not takes_heads(head_dim):

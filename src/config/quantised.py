@@ -21,6 +21,17 @@ def quantised_bytes(scheme: str, out_features: int, in_features: int) -> int:
     return outputs * (-(-in_features // CODES_DEEP) * 4 + -(-in_features // GROUP) * 2)
 
 
+TWELVE_BITS = "12 bits"  # no scheme to be asked for: bfloat16 itself, exactly
+PANEL_HEAD = 64  # bytes before the numbers of a panel
+MAX_EXCEPTIONS = 1 / 200  # of a matrix's numbers may have exponents that 12 bits do not tell; else it stays as it is
+
+
+def twelve_bit_bytes(out_features: int, in_features: int, num_exceptions: int = 0) -> int:
+    """Bytes of a bfloat16 matrix in 12 bits (cpu/twelve_bits.h). A panel's list of exceptions has an end of its own."""
+    panels = -(-out_features // PANEL_WIDTH)
+    return panels * (PANEL_HEAD + PANEL_WIDTH * in_features * 3 // 2) + 8 * (num_exceptions + panels)
+
+
 def shown(scheme: str) -> str:
     """What the start-up table says of the linear layers."""
     return "weights in int8" if scheme == "int8" else f"weights in int4 by {GROUP}, the output layer in {OUTPUT_SCHEME}"

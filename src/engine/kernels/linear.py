@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ...config.quantised import CODES_DEEP, GROUP, PANEL_WIDTH
+from ...config.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 from .quantised import quantise_reference, quantised_linear_reference, quantised_rows_reference
 
@@ -17,7 +17,7 @@ from .quantised import quantise_reference, quantised_linear_reference, quantised
 class PackedLinear:
     """A weight in a kernel's own order. Only the KernelSet that packed it can read it."""
 
-    weight: torch.Tensor  # [out_features, in_features], or the kernel's order of the same numbers, or codes
+    weight: torch.Tensor  # [out_features, in_features], or the kernel's order of the same numbers, or codes, or bytes
     bias: torch.Tensor | None  # [out_features]
     out_features: int
     in_features: int
@@ -70,13 +70,17 @@ QUANTISED_STEP = 32
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
-    """Packs weights into panels. Of types that the level does not multiply, or of an odd depth, they stay torch's."""
+    """Packs weights into panels. Of types that the level does not multiply, or of an odd depth, they stay torch's.
+
+    Where the level can, bfloat16 takes 12 bits a number, and nothing is lost.
+    """
     packs = {
         dtype: library.op("pack", dtype, [POINTER, POINTER, INT64, INT64])
         for dtype in DEPTH_STEPS
         if library.level.multiplies(str(dtype).removeprefix("torch."))
     }
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
+    pack_twelve_bits = _pack_twelve_bits(library) if library.level.has_twelve_bits else None
 
     def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
         out_features, in_features = weight.shape
@@ -84,14 +88,40 @@ def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
         if dtype not in packs or in_features % DEPTH_STEPS[dtype]:
             return pack_linear_reference(weight, bias)
         weight = weight.contiguous()
-        panels = weight.new_empty(-(-out_features // PANEL_WIDTH) * PANEL_WIDTH, in_features)
-        advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first touch: pages are given then
-        packs[dtype](pointer(weight, dtype), panels.data_ptr(), out_features, in_features)
+        panels = pack_twelve_bits(weight) if pack_twelve_bits is not None and dtype == torch.bfloat16 else None
+        if panels is None:
+            panels = weight.new_empty(-(-out_features // PANEL_WIDTH) * PANEL_WIDTH, in_features)
+            advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first touch: pages are given then
+            packs[dtype](pointer(weight, dtype), panels.data_ptr(), out_features, in_features)
         if bias is not None:
             bias = bias.to(dtype).contiguous()
         return PackedLinear(panels, bias, out_features, in_features, is_packed=True, dtype=dtype)
 
     return pack_linear
+
+
+def _pack_twelve_bits(library: CpuLibrary) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    survey = library.function("survey_twelve_bits", [POINTER] * 3 + [INT64] * 2)
+    pack = library.function("pack_twelve_bits", [POINTER] * 4 + [INT64] * 2)
+    advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
+
+    def pack_twelve_bits(weight: torch.Tensor) -> torch.Tensor | None:
+        """None: too many of the numbers would be exceptions."""
+        out_features, in_features = weight.shape
+        first = torch.empty(-(-out_features // PANEL_WIDTH), dtype=torch.uint8)  # exponent of each panel's 15
+        outside = torch.empty(first.shape, dtype=torch.int64)
+        source = pointer(weight, torch.bfloat16)
+        survey(source, first.data_ptr(), outside.data_ptr(), out_features, in_features)
+        num_exceptions = int(outside.sum())
+        if num_exceptions > MAX_EXCEPTIONS * weight.numel():
+            return None
+        starts = (outside + 1).cumsum(0) - (outside + 1)
+        panels = torch.empty(twelve_bit_bytes(out_features, in_features, num_exceptions), dtype=torch.uint8)
+        advise_huge_pages(panels.data_ptr(), panels.nbytes)
+        pack(source, first.data_ptr(), starts.data_ptr(), panels.data_ptr(), out_features, in_features)
+        return panels
+
+    return pack_twelve_bits
 
 
 def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
@@ -135,6 +165,9 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
         for scheme, codes in (("int8", torch.int8), ("int4", torch.int32))
         for dtype in (torch.float32, torch.bfloat16)
     }
+    calls = {(dtype, dtype): call for dtype, call in plain.items()} | quantised
+    if library.level.has_twelve_bits:
+        calls[torch.uint8, torch.bfloat16] = library.function("linear_twelve_bits", [POINTER] * 4 + [INT64] * 3)
 
     def linear(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
@@ -154,8 +187,7 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
             packed.out_features,
             depth,
         ]
-        call = plain[dtype] if packed.scales is None else quantised[packed.weight.dtype, dtype]
-        call(*arguments)
+        calls[packed.weight.dtype, dtype](*arguments)
         return out
 
     return linear
@@ -167,6 +199,10 @@ def embed_cpu(library: CpuLibrary) -> Embed:
     quantised = {
         dtype: library.op("unpack_rows_int8", dtype, [POINTER] * 4 + [INT64] * 3, INT) for dtype in DEPTH_STEPS
     }
+    calls = {(dtype, dtype): call for dtype, call in plain.items()}
+    if library.level.has_twelve_bits:
+        name = "unpack_rows_twelve_bits"
+        calls[torch.uint8, torch.bfloat16] = library.function(name, [POINTER] * 3 + [INT64] * 3, INT)
 
     def embed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
@@ -175,7 +211,7 @@ def embed_cpu(library: CpuLibrary) -> Embed:
         ids = pointer(token_ids, torch.int64)
         out = empty(token_ids.shape[0], packed.in_features, dtype=packed.dtype)
         if packed.scales is None:
-            failed = plain[packed.dtype](packed.weight.data_ptr(), ids, out.data_ptr(), *sizes)
+            failed = calls[packed.weight.dtype, packed.dtype](packed.weight.data_ptr(), ids, out.data_ptr(), *sizes)
         else:
             codes, scales = pointer(packed.weight, torch.int8), packed.scales.data_ptr()
             failed = quantised[packed.dtype](codes, scales, ids, out.data_ptr(), *sizes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -61,9 +60,7 @@ class Linear:
 
     @property
     def num_bytes(self) -> int:
-        if self._scheme is not None:
-            return self.packed.num_bytes
-        return sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
+        return self.packed.num_bytes
 
     @property
     def packed(self) -> PackedLinear:

@@ -41,7 +41,7 @@ void multiply_block(const A* a, int64_t a_stride, const T* b, int64_t panel_size
 #if defined(TILES)
     if constexpr (std::is_same_v<T, BFloat16>) {
         for (int64_t panel = 0; panel < num_panels; panel += 2) {
-            multiply_tiles(a, a_stride, b + panel * panel_size, panel_size, depth, 0, true, accumulate,
+            multiply_tiles(a, a_stride, b + panel * panel_size, panel_size, depth, FetchNothing{}, true, accumulate,
                            c + panel * kPanelWidth, c_stride);
         }
         return;

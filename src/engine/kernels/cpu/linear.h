@@ -20,6 +20,7 @@ constexpr int64_t kChunkBytes = 1024 * 1024;
 #else
 constexpr int64_t kChunkBytes = 512 * 1024;
 #endif
+constexpr int64_t kUnitDepth = 8, kUnitNumbers = kUnitDepth * kPanelWidth;  // what is unpacked at once
 constexpr int64_t kAhead = 4096;        // bytes of a panel fetched ahead of its only reader
 constexpr int64_t kFetchingBlocks = 4;  // of rows, that fetch the next panels; enough to spread it out
 
@@ -34,8 +35,9 @@ struct Layer {
 };
 
 // How a lone block of rows brings panels into the cache: not at all, since they are there; what it will read so many
-// bytes later; or the panels behind those that it reads, line by line, which is right for short ones.
-enum class Fetching { kNothing, kAhead, kNext };
+// bytes later; or the panels behind those that it reads, line by line, which is right for short ones. kUnpack: they are
+// there already, and the next ones are made of others meanwhile (unpacking.h).
+enum class Fetching { kNothing, kAhead, kNext, kUnpack };
 
 // Neighbouring panels of plain numbers. Others (quantised.h) have the same members.
 template <class T, bool IsCached = false>
@@ -87,6 +89,11 @@ void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weig
         };
         if constexpr (Weights::kFetching == Fetching::kNothing) {
             multiply_block(FetchNothing{});
+        } else if constexpr (Weights::kFetching == Fetching::kUnpack) {
+            // Each of the first blocks its part of the units, spread over the lines that it reads.
+            const int64_t units = weights.num_units() / fetching;
+            const int64_t every = block < fetching ? layer.depth / 2 / units : 0;
+            multiply_block(weights.unpack_from(units * block, every));
         } else {
             if constexpr (Weights::kFetching == Fetching::kAhead) {
                 if (blocks == 1) return multiply_block(FetchAhead<kAhead>{});
@@ -132,24 +139,33 @@ constexpr int64_t kMaxVectorRows = kBatchInvariant ? 0 : 4;
 // first-level cache and the second level has only x to deliver.
 constexpr int64_t kPartDepth = 512;
 
-// Two panels by all rows of a chunk. `sums` has room for (rows + 32) * 32 numbers. `ahead` as in tiles.h.
-template <class T, bool IsCached>
-void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows,
-                            PlainPanels<BFloat16, IsCached> panels, int64_t panel, TileRegisters& tiles, float* sums,
-                            T* y) {
+// Two panels by all rows of a chunk. `sums` has room for (rows + 32) * 32 numbers.
+template <class T, class Panels>
+void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, Panels panels, int64_t panel,
+                            TileRegisters& tiles, float* sums, T* y) {
     constexpr int64_t block = 2 * kTileRows, columns = 2 * kPanelWidth;
-    constexpr int64_t ahead = IsCached ? 0 : kAhead / int64_t(sizeof(BFloat16));
     const int64_t part = rows <= block ? layer.depth : kPartDepth;
-    for (int64_t k = 0; k < layer.depth; k += part) {
-        const BFloat16* weights = panels.numbers + k * kPanelWidth;
-        for (int64_t row = 0; row < rows; row += block) {
-            const int upper = int(std::min<int64_t>(kTileRows, rows - row));
-            const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
-            tiles.configure(upper, lower);
-            multiply_tiles(x + row * layer.depth + k, layer.depth, weights, panels.size,
-                           std::min(part, layer.depth - k), row ? 0 : ahead, lower > 0, k > 0, sums + row * columns,
-                           columns);
+    const auto multiply_block = [&](int64_t k, int64_t row, auto& fetch) {
+        const int upper = int(std::min<int64_t>(kTileRows, rows - row));
+        const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
+        tiles.configure(upper, lower);
+        multiply_tiles(x + row * layer.depth + k, layer.depth, panels.numbers + k * kPanelWidth, panels.size,
+                       std::min(part, layer.depth - k), fetch, lower > 0, k > 0, sums + row * columns, columns);
+    };
+    const auto for_each_block = [&](auto& first, auto& others) {
+        for (int64_t k = 0; k < layer.depth; k += part) {
+            for (int64_t row = 0; row < rows; row += block) {
+                row ? multiply_block(k, row, others) : multiply_block(k, row, first);
+            }
         }
+    };
+    if constexpr (Panels::kFetching == Fetching::kUnpack) {
+        auto unpack = panels.unpack_from(0, kUnitDepth / 2 * ((rows + block - 1) / block));
+        for_each_block(unpack, unpack);
+    } else {
+        std::conditional_t<Panels::kFetching == Fetching::kAhead, FetchAhead<kAhead>, FetchNothing> first;
+        FetchNothing others;
+        for_each_block(first, others);
     }
     for (int64_t row = 0; row < rows; row++) {
         for (int64_t column = 0; column < columns; column += kPanelWidth) {

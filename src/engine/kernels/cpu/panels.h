@@ -88,26 +88,18 @@ ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const float* b, in
     }
 }
 
+// sums += two neighbours in k of every row of A times the same two of every column, side by side in `pairs`.
 // float32 x bfloat16: a shift widens the first number of each pair, a mask the second.
-template <int Rows, int Panels, class Fetch>
-ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
-                            Fetch fetch, Sums<Rows, Panels>& sums) {
-    constexpr int vectors = Panels * kVectors;
-    for (int64_t k = 0; k < depth; k += 2, fetch.advance()) {
-        Bits pairs[vectors];
-        for (int p = 0; p < Panels; p++) {
-            const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            fetch.fetch(from, p);
-            for (int v = 0; v < kVectors; v++) memcpy(&pairs[p * kVectors + v], from + v * 2 * kWidth, sizeof(Bits));
-        }
-        for (int row = 0; row < Rows; row++) {
-            const Floats value = broadcast(a[row * a_stride + k]);
-            for (int v = 0; v < vectors; v++) sums.at[row][v] += value * (Floats)(pairs[v] << 16);
-        }
-        for (int row = 0; row < Rows; row++) {
-            const Floats value = broadcast(a[row * a_stride + k + 1]);
-            for (int v = 0; v < vectors; v++) sums.at[row][v] += value * (Floats)(pairs[v] & 0xffff0000u);
-        }
+template <int Rows, int Panels>
+ALWAYS_INLINE void add_products(const float* a, int64_t a_stride, const Bits (&pairs)[Panels * kVectors],
+                                Sums<Rows, Panels>& sums) {
+    for (int row = 0; row < Rows; row++) {
+        const Floats value = broadcast(a[row * a_stride]);
+        for (int v = 0; v < Panels * kVectors; v++) sums.at[row][v] += value * (Floats)(pairs[v] << 16);
+    }
+    for (int row = 0; row < Rows; row++) {
+        const Floats value = broadcast(a[row * a_stride + 1]);
+        for (int v = 0; v < Panels * kVectors; v++) sums.at[row][v] += value * (Floats)(pairs[v] & 0xffff0000u);
     }
 }
 
@@ -116,25 +108,33 @@ ALWAYS_INLINE Floats add_pair_products(Floats sums, __m512i a, __m512i b) {
     return (Floats)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
 }
 
-template <int Rows, int Panels, class Fetch>
-ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
-                            Fetch fetch, Sums<Rows, Panels>& sums) {
-    for (int64_t k = 0; k < depth; k += 2, fetch.advance()) {
-        __m512i pairs[Panels];
+template <int Rows, int Panels>
+ALWAYS_INLINE void add_products(const BFloat16* a, int64_t a_stride, const Bits (&pairs)[Panels],
+                                Sums<Rows, Panels>& sums) {
+    for (int row = 0; row < Rows; row++) {
+        int32_t pair;
+        memcpy(&pair, a + row * a_stride, sizeof pair);
+        const __m512i value = _mm512_set1_epi32(pair);
         for (int p = 0; p < Panels; p++) {
-            const BFloat16* from = b + p * panel_size + k * kPanelWidth;
-            fetch.fetch(from, p);
-            pairs[p] = _mm512_loadu_si512(from);
-        }
-        for (int row = 0; row < Rows; row++) {
-            int32_t pair;
-            memcpy(&pair, a + row * a_stride + k, sizeof pair);
-            const __m512i value = _mm512_set1_epi32(pair);
-            for (int p = 0; p < Panels; p++) sums.at[row][p] = add_pair_products(sums.at[row][p], value, pairs[p]);
+            sums.at[row][p] = add_pair_products(sums.at[row][p], value, (__m512i)pairs[p]);
         }
     }
 }
 #endif
+
+template <int Rows, int Panels, class Fetch, class A>
+ALWAYS_INLINE void multiply(const A* a, int64_t a_stride, const BFloat16* b, int64_t panel_size, int64_t depth,
+                            Fetch fetch, Sums<Rows, Panels>& sums) {
+    for (int64_t k = 0; k < depth; k += 2, fetch.advance()) {
+        Bits pairs[Panels * kVectors];
+        for (int p = 0; p < Panels; p++) {
+            const BFloat16* from = b + p * panel_size + k * kPanelWidth;
+            fetch.fetch(from, p);
+            for (int v = 0; v < kVectors; v++) memcpy(&pairs[p * kVectors + v], from + v * 2 * kWidth, sizeof(Bits));
+        }
+        add_products<Rows, Panels>(a + k, a_stride, pairs, sums);
+    }
+}
 
 // Calls body(std::integral_constant<int, rows>) for a number of rows known only at run time.
 template <int Most, int Rows = 1, class Body>

@@ -21,6 +21,7 @@ constexpr int kCodesDeep = 8;  // k in a word of int4
 constexpr int8_t kLevels[16] = {-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 115};
 
 struct Int8Panels {
+    static constexpr bool kUnpacksBetween = false;
     static constexpr int kRowsAtOnce = kMaxRows;
     static constexpr Fetching kFetching = Fetching::kNext;  // 16 KiB for 1024 inputs
     const int8_t* codes;
@@ -32,6 +33,7 @@ struct Int8Panels {
 };
 
 struct Int4Panels {
+    static constexpr bool kUnpacksBetween = false;
     static constexpr int kRowsAtOnce = kMaxRows / 2;  // the sums of a group lie beside those of all groups
     static constexpr Fetching kFetching = Fetching::kNext;  // 8 KiB for 1024 inputs
     const uint32_t* codes;
@@ -81,18 +83,28 @@ struct FourOf16 {
 };
 
 #if defined(STOKER_PAIR_PRODUCTS)
+// The bytes of the numbers 0 to 127 in bfloat16.
+struct SizeBytes {
+    alignas(64) uint8_t low[128], high[128];
+
+    constexpr SizeBytes() : low{}, high{} {
+        for (int i = 1; i < 128; i++) {
+            int exponent = 0;
+            while (i >> (exponent + 1)) exponent++;
+            const int bits = (127 + exponent) << 7 | (i << (7 - exponent) & 0x7f);
+            low[i] = uint8_t(bits);
+            high[i] = uint8_t(bits >> 8);
+        }
+    }
+};
+inline constexpr SizeBytes kSizeBytes;
+
 class Int8Reader {
   public:
     ALWAYS_INLINE Int8Reader() {
-        uint8_t low[128], high[128];
-        for (int i = 0; i < 128; i++) {
-            const float size = i;
-            low[i] = reinterpret_cast<const uint8_t*>(&size)[2];
-            high[i] = reinterpret_cast<const uint8_t*>(&size)[3];
-        }
         for (int half = 0; half < 2; half++) {
-            low_[half] = _mm512_loadu_si512(low + 64 * half);
-            high_[half] = _mm512_loadu_si512(high + 64 * half);
+            low_[half] = _mm512_load_si512(kSizeBytes.low + 64 * half);
+            high_[half] = _mm512_load_si512(kSizeBytes.high + 64 * half);
         }
     }
 
@@ -135,31 +147,32 @@ struct Int8Reader {
 };
 #endif
 
-// The levels of a register of words, for the codes that begin at bit `shift`.
-class Levels {
-  public:
-    ALWAYS_INLINE Levels() {
-        for (int i = 0; i < 16; i++) table_[i] = kLevels[i];
-    }
+struct LevelTable {
+    alignas(64) float level[16];
 
+    constexpr LevelTable() : level{} {
+        for (int i = 0; i < 16; i++) level[i] = kLevels[i];
+    }
+};
+inline constexpr LevelTable kLevelTable;
+
+// The levels of a register of words, for the codes that begin at bit `shift`.
+struct Levels {
     ALWAYS_INLINE Floats operator()(Bits words, int shift) const {
 #if defined(__AVX512F__)
         const __m512i codes = _mm512_srli_epi32((__m512i)words, shift);
-        return (Floats)_mm512_permutexvar_ps(codes, _mm512_loadu_ps(table_));
+        return (Floats)_mm512_permutexvar_ps(codes, _mm512_loadu_ps(kLevelTable.level));
 #elif defined(__AVX2__)
         const __m256i codes = _mm256_srli_epi32((__m256i)words, shift);
-        const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table_), codes);
-        const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table_ + 8), codes);
+        const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kLevelTable.level), codes);
+        const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kLevelTable.level + 8), codes);
         return (Floats)_mm256_blendv_ps(low, high, (__m256)_mm256_slli_epi32(codes, 28));
 #else
         Floats value;
-        for (int i = 0; i < kWidth; i++) value[i] = table_[words[i] >> shift & 15];
+        for (int i = 0; i < kWidth; i++) value[i] = kLevelTable.level[words[i] >> shift & 15];
         return value;
 #endif
     }
-
-  private:
-    float table_[16];
 };
 
 // The first bit of the code of number k.
@@ -332,36 +345,56 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, i
 }
 #endif
 
-// Panels [panel, panel + count) as bfloat16 ones. int8 loses nothing, since its scales are left for the sums; int4 has
-// its scales in them, and is rounded.
-ALWAYS_INLINE void dequantise(Int8Panels b, int64_t panel, int64_t count, BFloat16* to) {
+// One unit into its place of a bfloat16 panel. int8 loses nothing, since its scales are left for the sums; int4 has its
+// scales in them, and is rounded.
+ALWAYS_INLINE void unpack_unit(const Int8Panels& panel, int64_t unit, BFloat16* to) {
     const Int8Reader read;
-    const int8_t* from = b.from(panel).codes;
-    for (int64_t i = 0; i < count * b.depth * kPanelWidth; i += 4 * kPanelWidth) {
-        __builtin_prefetch(from + i + count * b.depth * kPanelWidth);
+    const int8_t* from = panel.codes + unit * kUnitNumbers;
+    to += unit * kUnitNumbers;
+    for (int64_t i = 0; i < kUnitNumbers; i += 4 * kPanelWidth) {
+        __builtin_prefetch(from + i + 2 * panel.panel_bytes());
         const FourOf16 four = read(from + i);
         memcpy(to + i, &four, sizeof four);
     }
 }
 
-ALWAYS_INLINE void dequantise(Int4Panels all, int64_t panel, int64_t count, BFloat16* to) {
+ALWAYS_INLINE void unpack_unit(const Int4Panels& panel, int64_t unit, BFloat16* to) {
     const Levels levels;
-    for (int64_t last = panel + count; panel < last; panel++) {
-        const Int4Panels b = all.from(panel);
-        for (int64_t k = 0; k < b.depth; k += kCodesDeep) {
-            const uint32_t* from = b.codes + k / kCodesDeep * kPanelWidth;
-            __builtin_prefetch(from + 2 * b.num_words());
-            for (int v = 0; v < kVectors; v++) {
-                Bits words;
-                memcpy(&words, from + v * kWidth, sizeof words);
-                const Floats scale = load(b.scales + k / kGroup * kPanelWidth + v * kWidth);
+    const uint32_t* from = panel.codes + unit * kPanelWidth;
+    to += unit * kUnitNumbers;
+    __builtin_prefetch(from + 2 * panel.num_words());
+    for (int v = 0; v < kVectors; v++) {
+        Bits words;
+        memcpy(&words, from + v * kWidth, sizeof words);
+        const Floats scale = load(panel.scales + unit * kUnitDepth / kGroup * kPanelWidth + v * kWidth);
 #pragma GCC unroll 4
-                for (int i = 0; i < kCodesDeep; i += 2) {
-                    store_two(to + i * kPanelWidth + v * 2 * kWidth,
-                              {levels(words, code_shift(i)) * scale, levels(words, code_shift(i + 1)) * scale});
-                }
-            }
-            to += kCodesDeep * kPanelWidth;
+        for (int i = 0; i < kCodesDeep; i += 2) {
+            store_two(to + i * kPanelWidth + v * 2 * kWidth,
+                      {levels(words, code_shift(i)) * scale, levels(words, code_shift(i + 1)) * scale});
         }
     }
 }
+
+template <class Weights>
+ALWAYS_INLINE void complete(const Weights&, BFloat16*) {}
+
+// As many rows multiply codes that are widened in registers; beyond, unpacking once for all is less work.
+#if defined(TILES)
+constexpr int64_t kMaxInt8Rows = kMaxVectorRows, kMaxInt4Rows = kMaxVectorRows;
+#elif defined(__AVX512F__)
+constexpr int64_t kMaxInt8Rows = 64, kMaxInt4Rows = 48;
+#elif defined(__AVX2__)
+constexpr int64_t kMaxInt8Rows = 64, kMaxInt4Rows = 8;
+#else
+constexpr int64_t kMaxInt8Rows = 2, kMaxInt4Rows = 2;
+#endif
+
+// Unpacked int4 weights are rounded, so their sums are not those of the codes; int8's are. Tiles take no codes.
+#if defined(TILES)
+constexpr bool kInt4IsDirect = false;
+#else
+constexpr bool kInt4IsDirect = kBatchInvariant;
+#endif
+
+constexpr int64_t max_direct_rows(const Int8Panels&) { return kMaxInt8Rows; }
+constexpr int64_t max_direct_rows(const Int4Panels&) { return kInt4IsDirect ? INT64_MAX : kMaxInt4Rows; }

@@ -112,9 +112,10 @@ class TileRegisters {
 };
 
 // c[rows as configured, 32] = a[rows, depth] * two panels, or += with `accumulate`; depth is a multiple of 32. The
-// lower rows are left out where `has_lower` is false. `ahead` as in panels.h.
+// lower rows are left out where `has_lower` is false. `fetch` as in panels.h.
+template <class Fetch>
 ALWAYS_INLINE void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size,
-                                  int64_t depth, int64_t ahead, bool has_lower, bool accumulate, float* c,
+                                  int64_t depth, Fetch&& fetch, bool has_lower, bool accumulate, float* c,
                                   int64_t c_stride) {
     const int64_t a_bytes = a_stride * sizeof(BFloat16), c_bytes = c_stride * sizeof(float);
     const BFloat16* a_lower = a + kTileRows * a_stride;
@@ -134,11 +135,9 @@ ALWAYS_INLINE void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFl
     }
     for (int64_t k = 0; k < depth; k += kTileDepth) {
         const BFloat16 *left = b + k * 16, *right = left + panel_size;
-        if (ahead) {
-            for (int line = 0; line < kTileRows; line++) {
-                __builtin_prefetch(left + ahead + line * 32);
-                __builtin_prefetch(right + ahead + line * 32);
-            }
+        for (int line = 0; line < kTileRows; line++, fetch.advance()) {
+            fetch.fetch(left + line * 32, 0);
+            fetch.fetch(right + line * 32, 1);
         }
         TILE_LOAD(4, a + k, a_bytes);
         TILE_LOAD(6, left, 64);

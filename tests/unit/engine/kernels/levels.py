@@ -7,7 +7,8 @@ from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.kernel_set import ONE_ROW, KernelSet, cpu_kernels
 
 # The AMX kernels with tiles made of plain C++: their code is tested on CPUs that have no AMX.
-EMULATED_AMX = Level("emulated_amx", ("avx2", "fma"), ("-mavx2", "-mfma", "-DSTOKER_EMULATED_TILES"))
+_BELOW = LEVELS["avx512"]
+EMULATED_AMX = Level("emulated_amx", _BELOW.needs, (*_BELOW.compiler_flags, "-DSTOKER_EMULATED_TILES"))
 
 
 def runnable_levels() -> list[Level]:

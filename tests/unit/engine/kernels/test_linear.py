@@ -93,6 +93,6 @@ def test_the_source_of_a_packed_weight_is_let_go(level):
     packed = kernels_of(level, torch.bfloat16).pack_linear(weight, None)
     assert packed.is_packed
     assert packed.weight.data_ptr() != weight.data_ptr()
-    assert packed.weight.nbytes == weight.nbytes
+    assert packed.num_bytes < 1.1 * weight.nbytes
     with pytest.raises(ValueError, match=r"the layer takes 64 numbers a row"):
         kernels_of(level, torch.bfloat16).linear(torch.zeros(1, 32).bfloat16(), packed)

@@ -1,0 +1,46 @@
+// Linear layers over bfloat16 weights in 12 bits (twelve_bits.h): y = x W^T + bias. The same numbers, bit by bit, as
+// over plain panels.
+
+#include "program.h"
+#include "twelve_bits.h"
+#include "unpacking.h"
+
+#if defined(TWELVE_BITS)
+namespace {
+
+TwelveBitPanels all_panels(const char* panels, int64_t width, int64_t depth) {
+    const int64_t count = (width + kPanelWidth - 1) / kPanelWidth;
+    const TwelveBitPanels all{panels, nullptr, depth};
+    return {panels, reinterpret_cast<const Exception*>(all.from(count).panels), depth};
+}
+
+int unpack_rows(TwelveBitPanels weights, const int64_t* rows, BFloat16* out, int64_t count, int64_t width) {
+    const int64_t depth = weights.depth;
+    for (int64_t i = 0; i < count; i++) {
+        if (rows[i] < 0 || rows[i] >= width) return 1;
+    }
+    parallel_ranges(count, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            unpack_row(weights.from(rows[i] / kPanelWidth), int(rows[i] % kPanelWidth), out + i * depth);
+        }
+    });
+    return 0;
+}
+
+}  // namespace
+
+// x: [rows, depth], y: [rows, width], bias: [width] or null, panels: with their exceptions behind them; depth is a
+// multiple of 32. unpack_rows: out [count, depth]; returns 0, or 1 and nothing written if a row is not in [0, width).
+EXPORT void linear_twelve_bits(const BFloat16* x, const char* panels, const BFloat16* bias, BFloat16* y, int64_t rows,
+                               int64_t width, int64_t depth) {
+    linear_over(Layer<BFloat16>{bias, nullptr, width, depth}, x, all_panels(panels, width, depth), rows, y);
+}
+
+EXPORT int unpack_rows_twelve_bits(const char* panels, const int64_t* rows, BFloat16* out, int64_t count,
+                                   int64_t width, int64_t depth) {
+    return unpack_rows(all_panels(panels, width, depth), rows, out, count, width);
+}
+
+IN_PROGRAMS(linear_twelve_bits)
+IN_PROGRAMS(unpack_rows_twelve_bits)
+#endif
