@@ -1,0 +1,137 @@
+"""FakeRunner: carries out plans by what the plans alone say, beside the real runner's tables, which must agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from stoker.engine.api import SamplingParams
+from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
+from stoker.engine.runner.slot_table import SlotTable
+from stoker.engine.runner.step_input import build_step_input, logit_tokens
+from stoker.engine.sampling.sampling_table import SamplingTable
+
+from .truth import CURSE, VOCAB, drawn_from, fingerprint, fingerprints, is_cursed, logprobs_of
+
+CPU = torch.device("cpu")
+
+
+@dataclass(slots=True)
+class Slot:
+    token_ids: list[int]
+    marks: np.ndarray  # [max_model_len + 1] int64: fingerprints by position, as far as tokens are known
+    block_ids: list[int]
+    num_prompt: int
+    sampling: SamplingParams
+    seed: int
+
+    def append(self, token_id: int) -> None:
+        position = len(self.token_ids)
+        self.token_ids.append(token_id)
+        self.marks[position] = fingerprint(int(self.marks[position - 1]), token_id)
+
+
+class FakeRunner:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self.cells = np.zeros((settings.num_blocks, settings.block_size), np.int64)
+        self.slots: dict[int, Slot] = {}
+        self._unsure: set[int] = set()  # slots that a failed step may or may not have touched
+        self._nonsense = 0
+        sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
+        self._table = SlotTable(settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._apply(plan)
+        rows = list(zip(plan.slots.tolist(), plan.num_computed.tolist(), plan.num_tokens.tolist(), strict=True))
+        self._check_tables(plan, rows)
+        for slot, start, count in rows:
+            self._write(self.slots[slot], start, start + count)
+        result = StepResult(np.full(len(rows), -1, np.int32))
+        for row, (slot, start, count) in enumerate(rows):
+            state, end = self.slots[slot], start + count
+            self._read(plan, state, end)
+            assert plan.is_sampled[row] == (end == len(state.token_ids)), f"step {plan.step} row {row}"
+            if state.sampling.prompt_logprobs is not None and start + 1 < state.num_prompt:
+                places = range(start + 1, min(end + 1, state.num_prompt))
+                result.prompt_logprobs[row] = [
+                    logprobs_of(state.token_ids[place], int(state.marks[place - 1])) for place in places
+                ]
+            if plan.is_sampled[row]:
+                mark = int(state.marks[end - 1])
+                token_id = drawn_from(mark, state.seed)
+                result.token_ids[row] = token_id
+                if state.sampling.logprobs is not None:
+                    result.logprobs[row] = logprobs_of(token_id, mark)
+                if is_cursed(state.sampling, token_id):
+                    result.errors[row] = CURSE
+        sampled = np.flatnonzero(plan.is_sampled)
+        for row in sampled.tolist():
+            self.slots[rows[row][0]].append(int(result.token_ids[row]))
+        self._table.append(plan.slots[sampled], result.token_ids[sampled])
+        return result
+
+    def fail(self, plan: StepPlan, *, is_begun: bool) -> None:
+        """Break down in a step: before anything was done, or in the middle, and its cells hold nonsense."""
+        if is_begun:
+            self._apply(plan)
+            for slot, start, count in zip(plan.slots, plan.num_computed, plan.num_tokens, strict=True):
+                for position in range(start, start + count):
+                    block, offset = divmod(position, self._settings.block_size)
+                    self._nonsense -= 1
+                    self.cells[self.slots[slot].block_ids[block], offset] = self._nonsense
+        self.doubt(plan)
+
+    def doubt(self, plan: StepPlan) -> None:
+        """The scheduler takes the plan for one that failed, however far it got."""
+        self._unsure.update(plan.released_slots, (admission.slot for admission in plan.admissions))
+
+    def _apply(self, plan: StepPlan) -> None:
+        for slot in plan.released_slots:
+            released = self.slots.pop(slot, None)
+            assert released or slot in self._unsure, f"slot {slot} was released and had no sequence"
+            self._unsure.discard(slot)
+        for admission in plan.admissions:
+            assert admission.slot not in self.slots, f"slot {admission.slot} was given to two sequences"
+            token_ids = list(admission.token_ids)
+            marks = np.zeros(self._settings.max_model_len + 1, np.int64)
+            marks[: len(token_ids)] = list(fingerprints(admission.seed, token_ids))
+            self.slots[admission.slot] = Slot(
+                token_ids, marks, list(admission.block_ids), admission.num_prompt_tokens, admission.sampling,
+                admission.seed,
+            )  # fmt: skip
+        for slot, block_id in zip(plan.block_slots.tolist(), plan.block_ids.tolist(), strict=True):
+            self.slots[slot].block_ids.append(block_id)
+        self._table.apply(plan)
+
+    def _check_tables(self, plan: StepPlan, rows: list[tuple[int, int, int]]) -> None:
+        """The real tables and the tensors made of them say what the plans said."""
+        step = build_step_input(plan, self._table, CPU)
+        token_ids, positions, places, size = [], [], [], self._settings.block_size
+        for row, (slot, start, count) in enumerate(rows):
+            state, end = self.slots[slot], start + count
+            num_blocks = -(-end // size)
+            assert self._table.num_blocks[slot] == len(state.block_ids)
+            assert step.block_tables[row, :num_blocks].tolist() == state.block_ids[:num_blocks]
+            token_ids += state.token_ids[start:end]
+            positions += range(start, end)
+            places += [state.block_ids[place // size] * size + place % size for place in range(start, end)]
+        assert step.token_ids.tolist() == token_ids
+        assert step.positions.tolist() == positions
+        assert step.slot_mapping.tolist() == places
+        assert step.context_lens.tolist() == [start + count for _, start, count in rows]
+        assert logit_tokens(plan, self._table).sampled_rows.tolist() == np.flatnonzero(plan.is_sampled).tolist()
+
+    def _write(self, state: Slot, start: int, end: int) -> None:
+        assert end <= len(state.token_ids), "a token was to be computed that nobody knows"
+        positions = np.arange(start, end)
+        blocks = np.array(state.block_ids)[positions // self._settings.block_size]
+        self.cells[blocks, positions % self._settings.block_size] = state.marks[start:end]
+
+    def _read(self, plan: StepPlan, state: Slot, end: int) -> None:
+        cells = self.cells[state.block_ids].ravel()[:end]
+        assert len(cells) == end, f"step {plan.step}: {end} tokens in {len(state.block_ids)} blocks"
+        wrong = np.flatnonzero(cells != state.marks[:end])
+        assert not len(wrong), f"step {plan.step}: wrong keys and values at positions {wrong.tolist()} of {end}"

@@ -1,0 +1,79 @@
+"""Makes a story that breaks a world shorter: takes pieces out, large ones first, as long as it still breaks."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import fields
+
+from stoker.engine.api import SamplingParams
+
+from .simulation import Action, Add, Simulation
+from .worlds import Broken, World
+
+
+def _kind(error: Exception) -> tuple[type[Exception], str]:
+    """The error less its names and numbers."""
+    return type(error), re.sub(r"\w*\d\w*", "", str(error))
+
+
+def breaks(world: World, script: list[Action], error: Exception) -> bool:
+    """Whether the story ends with such an error."""
+    simulation = Simulation(world.settings, world.depth)
+    try:
+        for action in script:
+            simulation.apply(action)
+    except Exception as found:
+        return _kind(found) == _kind(error)
+    return False
+
+
+def shrink(broken: Broken, limit_s: float = 60.0) -> list[Action]:
+    """The shortest story found within the time."""
+    script, until = list(broken.script), time.monotonic() + limit_s
+    size = len(script) // 2
+    while size and time.monotonic() < until:
+        start, has_shrunk = 0, False
+        while start < len(script) and time.monotonic() < until:
+            shorter = script[:start] + script[start + size :]
+            if breaks(broken.world, shorter, broken.error):
+                script, has_shrunk = shorter, True
+            else:
+                start += size
+        if not has_shrunk or size > 1:
+            size //= 2
+    return script
+
+
+def told(broken: Broken, limit_s: float = 60.0) -> str:
+    """The world and the shortened story, line by line, and what the story ends with."""
+    script = shrink(broken, limit_s)
+    simulation, error = Simulation(broken.world.settings, broken.world.depth), broken.error
+    try:
+        for action in script:
+            simulation.apply(action)
+    except Exception as last:
+        error = last
+    lines = [
+        str(broken),
+        str(broken.world.settings),
+        f"{broken.world.depth} steps in flight; {len(script)} of {len(broken.script)} actions are enough:",
+        *(f"  {_line(action)}" for action in script),
+        f"  {type(error).__name__}: {error}",
+    ]
+    return "\n".join(lines)
+
+
+def _line(action: Action) -> str:
+    """The action, less what a request leaves as it is."""
+    if not isinstance(action, Add):
+        return str(action)
+    wishes = ", ".join(
+        f"{each.name}={getattr(action.sampling, each.name)!r}"
+        for each in fields(SamplingParams)
+        if getattr(action.sampling, each.name) != getattr(_DEFAULT, each.name)
+    )
+    return f"Add({action.request_id!r}, {action.prompt}, SamplingParams({wishes}), priority={action.priority})"
+
+
+_DEFAULT = SamplingParams()

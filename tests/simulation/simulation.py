@@ -1,0 +1,220 @@
+"""Simulation: scheduler, fake runner and clients, moved by actions, and checked after each.
+
+What happens is a list of actions and nothing else, so a story that went wrong can be told again and made shorter
+(shrink.py). An action that has no meaning where the story stands, as one that finishes a step when none is in flight,
+is passed by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, QueueFull, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+
+from .invariants import Invariants
+from .runner import FakeRunner
+from .truth import NUM_SALTS, Client
+
+STEP_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    request_id: str
+    prompt: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Schedule a step, if one more may be in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """The runner carries out one more of the steps in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Take in the oldest step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The oldest step breaks down, or all are interrupted: `num_whole` more are carried out first, and their results
+    thrown away; the next may have got somewhere; those behind are not begun."""
+
+    num_whole: int = 0
+    is_begun: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """No more faults or arrivals: everything must end, and all memory come back."""
+
+
+Action = Add | Abort | Plan | Execute | Finish | Fail | Drain
+
+
+class Simulation:
+    def __init__(self, settings: SchedulerSettings, depth: int) -> None:
+        """depth: steps that may be in flight."""
+        self.settings = settings
+        self.depth = depth
+        self.scheduler = Scheduler(settings)
+        self.runner = FakeRunner(settings)
+        self.script: list[Action] = []
+        self.clients: dict[str, Client] = {}
+        self.live: dict[str, Client] = {}
+        self.plans: deque[StepPlan] = deque()  # in flight
+        self.events: Counter[str] = Counter()
+        self._results: deque[StepResult] = deque()  # of the first ones of these
+        self._invariants = Invariants(self.scheduler, self.runner, self.live)
+
+    @property
+    def num_steps(self) -> int:
+        return self.events["steps"]
+
+    def apply(self, action: Action) -> None:
+        """Raises AssertionError, or what the scheduler raised, when something is not as it must be."""
+        self.script.append(action)
+        match action:
+            case Add():
+                self._add(action)
+            case Abort(request_id):
+                self._abort(request_id)
+            case Plan() if len(self.plans) < self.depth:
+                self._plan()
+            case Execute() if len(self._results) < len(self.plans):
+                self._execute()
+            case Finish() if self.plans:
+                self._finish()
+            case Fail(num_whole, is_begun) if self.plans:
+                self._fail(num_whole, is_begun)
+            case Drain():
+                self._drain()
+        self._invariants.check(is_settled=len(self._results) == len(self.plans))
+
+    def _add(self, action: Add) -> None:
+        assert action.sampling.seed is not None
+        request = EngineRequest(
+            request_id=action.request_id,
+            prompt_token_ids=action.prompt,
+            sampling=action.sampling,
+            priority=action.priority,
+            cache_salt=str(action.sampling.seed % NUM_SALTS),
+            route=hash(action.request_id) >> 1,
+        )
+        refusal = self._expected_refusal(request)
+        try:
+            self.scheduler.add(request)
+        except (QueueFull, InvalidRequest) as error:
+            assert type(error) is refusal, f"{action.request_id} was refused: {error}"
+            self.events["refused" if refusal is QueueFull else "invalid"] += 1
+            return
+        assert refusal is None, f"{action.request_id} was taken; {refusal}"
+        self.clients[action.request_id] = self.live[action.request_id] = Client(request)
+        self.events["requests"] += 1
+
+    def _expected_refusal(self, request: EngineRequest) -> type[Exception] | None:
+        scheduler, settings, prompt = self.scheduler, self.settings, request.prompt_token_ids
+        is_valid = request.request_id not in self.live and request.sampling.n == 1 and request.sampling.max_tokens != 0
+        if not (is_valid and prompt and min(prompt) >= 0 and len(prompt) < settings.max_sequence_len):
+            return InvalidRequest
+        waiting, free = len(scheduler._waiting), len(scheduler._free_slots)
+        num_tokens = scheduler._waiting.num_tokens + len(prompt)
+        ahead = waiting - (0 if waiting and scheduler._num_passed_over else free)
+        is_full = ahead >= settings.max_queued_requests or (waiting and num_tokens > settings.max_queued_tokens)
+        return QueueFull if is_full else None
+
+    def _abort(self, request_id: str) -> None:
+        output = self.scheduler.abort(request_id)
+        assert (output is not None) == (request_id in self.live)
+        if output is not None:
+            assert output.finish_reason is FinishReason.ABORT
+            self._deliver(output)
+            self.events["aborts"] += 1
+
+    def _plan(self) -> None:
+        plan = self.scheduler.schedule()
+        if plan is None:
+            assert self.plans or not self.scheduler.has_work, "there is work, and nothing was scheduled"
+        else:
+            self._invariants.check_plan(plan)
+            self.plans.append(plan)
+
+    def _execute(self) -> None:
+        self._results.append(self.runner.execute(self.plans[len(self._results)]))
+
+    def _finish(self) -> None:
+        if not self._results:
+            self._execute()
+        plan, result = self.plans.popleft(), self._results.popleft()
+        self.events["steps"] += 1
+        self.events["tokens"] += plan.num_batched_tokens
+        for client in self.live.values():
+            client.age += 1
+        outputs = self.scheduler.finish_step(plan, result, STEP_S)
+        routes = outputs.routes.tolist()
+        received = Counter(output.request_id for output in outputs)
+        assert max(received.values(), default=0) <= 1, "a request got two outputs of one step"
+        for index, output in enumerate(outputs):
+            assert index >= len(routes) or routes[index] == self.clients[output.request_id].request.route
+            self.events["request errors"] += output.finish_reason is FinishReason.ERROR
+            self._deliver(output)
+        self._invariants.retired(STEP_S)
+
+    def _fail(self, num_whole: int, is_begun: bool) -> None:
+        self.events["failed steps"] += 1
+        for _ in range(min(num_whole, len(self.plans) - len(self._results))):
+            self._execute()
+        for plan in list(self.plans)[: len(self._results)]:
+            self.runner.doubt(plan)
+        for plan in list(self.plans)[len(self._results) :]:
+            self.runner.fail(plan, is_begun=is_begun)
+            is_begun = False
+        self._results.clear()
+        while self.plans:
+            for output in self.scheduler.fail_step(self.plans.popleft(), "broken"):
+                assert output.finish_reason is FinishReason.ERROR
+                assert output.error == "broken"
+                self._deliver(output)
+            self._invariants.retired(0.0)
+            self._invariants.check(is_settled=False)
+
+    def _deliver(self, output: EngineOutput) -> None:
+        client = self.clients[output.request_id]
+        client.receive(output, self.settings)
+        if client.finish_reason is not None:
+            del self.live[output.request_id]
+            self.events[f"ended by {client.finish_reason.value}"] += 1
+
+    def _drain(self) -> None:
+        lengths = [2 * self.settings.max_model_len + len(each.request.prompt_token_ids) for each in self.live.values()]
+        bound = self.num_steps + 64 + sum(lengths)
+        while self.scheduler.has_work:
+            assert self.num_steps < bound, "requests do not end"
+            while len(self.plans) < self.depth:
+                num_plans = len(self.plans)
+                self._plan()
+                if len(self.plans) == num_plans:
+                    break
+            self._finish()
+            self._invariants.check(is_settled=False)
+        stats = self.scheduler.stats()
+        self.events["preemptions"] += stats.num_preemptions
+        self.events["tokens from the cache"] += stats.prefix_hits
+        assert not self.live
+        assert stats.num_free_blocks == stats.num_blocks
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert len(self.scheduler._free_slots) == self.settings.max_num_seqs
+        assert self.scheduler._num_reserved == 0

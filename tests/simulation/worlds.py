@@ -1,0 +1,173 @@
+"""Worlds: a random deployment and the random story of its clients. A world is told by its name, a text, alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+from stoker.engine.api import SamplingParams
+from stoker.engine.core import SchedulerSettings
+
+from .simulation import Abort, Action, Add, Drain, Execute, Fail, Finish, Plan, Simulation
+from .truth import CURSED_TOP_K, EOS, NUM_SALTS, VOCAB
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    name: str
+    settings: SchedulerSettings
+    depth: int  # steps in flight
+
+    @classmethod
+    def of(cls, name: str, depth: int | None = None, **fixed: object) -> World:
+        """fixed: settings that are not left to chance."""
+        random = Random(name)
+        chosen = depth or random.choice([1, 1, 2, 2, 3])
+        return cls(name, _settings(random, fixed), chosen)
+
+
+def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
+    policy: Literal["fcfs", "priority"] = random.choice(["fcfs", "fcfs", "priority"])  # type: ignore[assignment]
+    chunked = fixed.get("enable_chunked_prefill", random.random() < 0.7)
+    block_size = random.choice([1, 2, 4, 7, 16])
+    max_num_seqs = random.choice([1, 2, 5, 8, 13, 32])
+    max_model_len = random.choice([9, 24, 60, 60, 150])
+    least_budget = max_num_seqs if chunked else max(max_num_seqs, max_model_len)
+    least_blocks = -(-max_model_len // block_size)
+    is_tight = random.random() < 0.5  # so that sequences are preempted again and again
+    most_blocks = least_blocks + 2 if is_tight else 4 * least_blocks + 3
+    settings = SchedulerSettings(
+        num_blocks=random.randint(2, most_blocks),
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=least_budget + random.choice([0, 1, 10, 50]),
+        max_model_len=max_model_len,
+        enable_prefix_caching=random.random() < 0.7,
+        prefix_caching_hash_algo=random.choice(["sha256", "sha256_cbor", "blake2b"]),  # type: ignore[arg-type]
+        max_prefill_share=random.choice([1.0, 0.75, 0.1]),
+        max_num_partial_prefills=random.choice([1, 2, 13]),
+        max_long_partial_prefills=random.choice([1, 2, 13]),
+        long_prefill_token_threshold=random.choice([0, 5, 20]),
+        enable_chunked_prefill=bool(chunked),
+        scheduling_policy=policy,
+        max_queued_requests=random.choice([0, 3, 20]),
+        max_queued_tokens=random.choice([30, 200, 10_000]),
+        eos_token_ids=(EOS,),
+    )
+    return replace(settings, **fixed)  # type: ignore[arg-type]
+
+
+class Visitors:
+    """Makes requests that have much in common: prompts that grow out of a few stems and out of each other."""
+
+    def __init__(self, simulation: Simulation, random: Random) -> None:
+        self._simulation = simulation
+        self._random = random
+        self._num_made = 0
+        self._longest = simulation.settings.max_sequence_len - 1
+        self._stems = [self._tokens(self._longest) for _ in range(3)]
+        self._plain = random.random() < 0.3  # nobody asks for more than tokens
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self._random.randrange(1, VOCAB) for _ in range(count)]
+
+    def arrive(self) -> list[Add]:
+        """One request, as so many sequences."""
+        random, clients = self._random, self._simulation.clients
+        salt = random.randrange(NUM_SALTS)
+        stem = random.choice(self._stems)
+        longest = random.choice([self._longest, self._longest, min(self._longest, 8)])
+        prompt = stem[: random.randint(1, longest)] + self._tokens(random.choice([0, 0, 1, 5]))
+        if clients and random.random() < 0.3:  # the next turn of an earlier conversation
+            client = clients[random.choice(list(clients))]
+            salt = client.seed % NUM_SALTS
+            prompt = client.request.prompt_token_ids + client.token_ids + self._tokens(random.randrange(3))
+        sampling = SamplingParams(
+            max_tokens=random.choice([1, 2, 8, 30, None]),
+            min_tokens=random.choice([0, 0, 5]),
+            ignore_eos=random.random() < 0.2,
+            stop_token_ids=random.choice([(), (), (), (3,), (3, 9, 33)]),
+            logprobs=None if self._plain else random.choice([None, None, None, 0, 2]),
+            prompt_logprobs=None if self._plain else random.choice([None] * 7 + [1]),
+            top_k=0 if self._plain else random.choice([0] * 9 + [CURSED_TOP_K]),
+        )
+        priority, prompt = random.randrange(3), prompt[: self._longest]
+        return [
+            Add(self._name(), prompt, replace(sampling, seed=salt + NUM_SALTS * index), priority)
+            for index in range(random.choice([1, 1, 1, 2, 4]))
+        ]
+
+    def _name(self) -> str:
+        self._num_made += 1
+        return f"r{self._num_made}"
+
+    def blunder(self) -> Add:
+        """A request that can never be served."""
+        random, sampling = self._random, SamplingParams(seed=0)
+        live = list(self._simulation.live)
+        blunders = [
+            Add(self._name(), [], sampling),
+            Add(self._name(), [1] * (self._longest + 1), sampling),
+            Add(self._name(), [1, -1][: self._longest][::-1] + [-1], sampling),
+            Add(self._name(), [1], replace(sampling, n=2)),
+            Add(self._name(), [1], replace(sampling, max_tokens=0)),
+        ]
+        if live:
+            blunders.append(Add(random.choice(live), [1], sampling))
+        return random.choice(blunders)
+
+
+def live_through(world: World, num_steps: int) -> Simulation:
+    """The world's story, to its good end."""
+    random = Random(f"story of {world.name}")
+    simulation = Simulation(world.settings, world.depth)
+    try:
+        for action in _story(simulation, random, num_steps):
+            simulation.apply(action)
+    except Exception as error:
+        raise Broken(world, simulation.script, error) from error
+    return simulation
+
+
+class Broken(Exception):
+    """A world in which something did not hold. `script`: its story up to there."""
+
+    def __init__(self, world: World, script: list[Action], error: Exception) -> None:
+        super().__init__(f"world {world.name!r}, action {len(script)}: {type(error).__name__}: {error}")
+        self.world = world
+        self.script = script
+        self.error = error
+
+
+def _story(simulation: Simulation, random: Random, num_steps: int):
+    visitors = Visitors(simulation, random)
+    arrival_rate = random.choice([0.02, 0.1, 0.4])
+    abort_rate = random.choice([0.0, 0.01, 0.1])
+    blunder_rate = random.choice([0.0, 0.01])
+    failure_rate = random.choice([0.0, 0.0, 0.01])
+    eagerness = random.choice([0.5, 0.8, 1.0])  # how often a step is planned as soon as it may be
+    patience = random.choice([None, None, 5, 50])  # steps after which a client leaves
+    while simulation.num_steps < num_steps:
+        if random.random() < arrival_rate or not simulation.scheduler.has_work:
+            for _ in range(random.choice([1, 1, 2, 9])):
+                yield from visitors.arrive()
+        if random.random() < blunder_rate:
+            yield visitors.blunder()
+        if simulation.live and random.random() < abort_rate:
+            yield Abort(random.choice(list(simulation.live)))
+        if patience:
+            for request_id in [name for name, client in simulation.live.items() if client.age > patience]:
+                yield Abort(request_id)
+        num_plans = len(simulation.plans)
+        if num_plans < simulation.depth and random.random() < eagerness:
+            yield Plan()
+        if len(simulation.plans) > num_plans:
+            continue  # others may come and go before it is carried out
+        if random.random() < failure_rate:
+            yield Fail(random.randrange(3), random.random() < 0.5)
+        elif random.random() < 0.5:
+            yield Execute()
+        else:
+            yield Finish()
+    yield Drain()
