@@ -31,10 +31,8 @@ class Invariants:
 
     # ---- between calls
 
-    def check(self, *, is_settled: bool) -> None:
-        """is_settled: the runner has carried out all plans."""
-        scheduler = self._scheduler
-        running = [request for request in scheduler._requests.values() if request.slot >= 0]
+    def check_state(self) -> None:
+        scheduler, running = self._scheduler, self._running()
         self._note_preempted()
         self._check_blocks(running)
         slots = [request.slot for request in running]
@@ -45,9 +43,14 @@ class Invariants:
             request.num_prompt_tokens for request in scheduler._requests.values() if request.slot < 0
         )
         self._check_stats(len(running))
-        if is_settled:
-            self._check_cache()
-            self._check_slots(running)
+
+    def check_contents(self) -> None:
+        """Once the runner has carried out all plans."""
+        self._check_cache()
+        self._check_slots()
+
+    def _running(self) -> list[Request]:
+        return [request for request in self._scheduler._requests.values() if request.slot >= 0]
 
     def _note_preempted(self) -> None:
         for request in [request for request in self._ends if request.slot < 0]:
@@ -88,10 +91,10 @@ class Invariants:
             assert names.setdefault(name, mark) == mark, f"block {block_id} holds something else than its name says"
             assert prefixes.setdefault(mark, name) == name, f"block {block_id} has another name for the same prefix"
 
-    def _check_slots(self, running: list[Request]) -> None:
+    def _check_slots(self) -> None:
         """The runner's tables are what the scheduler takes them for."""
         scheduler, size = self._scheduler, self._settings.block_size
-        for request in running:
+        for request in self._running():
             slot, state = request.slot, self._runner.slots[request.slot]
             assert state.block_ids == request.block_ids, f"slot {slot}: another block table"
             assert len(state.token_ids) == scheduler._target[slot], f"slot {slot}: another length"

@@ -90,6 +90,7 @@ class Simulation:
         match action:
             case Add():
                 self._add(action)
+                return
             case Abort(request_id):
                 self._abort(request_id)
             case Plan() if len(self.plans) < self.depth:
@@ -102,7 +103,10 @@ class Simulation:
                 self._fail(num_whole, is_begun)
             case Drain():
                 self._drain()
-        self._invariants.check(is_settled=len(self._results) == len(self.plans))
+        if not isinstance(action, Execute):
+            self._invariants.check_state()
+        if len(self._results) == len(self.plans):
+            self._invariants.check_contents()
 
     def _add(self, action: Add) -> None:
         assert action.sampling.seed is not None
@@ -118,8 +122,10 @@ class Simulation:
         try:
             self.scheduler.add(request)
         except (QueueFull, InvalidRequest) as error:
-            assert type(error) is refusal, f"{action.request_id} was refused: {error}"
+            if type(error) is not refusal:
+                raise
             self.events["refused" if refusal is QueueFull else "invalid"] += 1
+            assert len(self.scheduler._requests) == len(self.live), "something is kept of a refused request"
             return
         assert refusal is None, f"{action.request_id} was taken; {refusal}"
         self.clients[action.request_id] = self.live[action.request_id] = Client(request)
@@ -189,7 +195,7 @@ class Simulation:
                 assert output.error == "broken"
                 self._deliver(output)
             self._invariants.retired(0.0)
-            self._invariants.check(is_settled=False)
+            self._invariants.check_state()
 
     def _deliver(self, output: EngineOutput) -> None:
         client = self.clients[output.request_id]
@@ -209,7 +215,7 @@ class Simulation:
                 if len(self.plans) == num_plans:
                     break
             self._finish()
-            self._invariants.check(is_settled=False)
+            self._invariants.check_state()
         stats = self.scheduler.stats()
         self.events["preemptions"] += stats.num_preemptions
         self.events["tokens from the cache"] += stats.prefix_hits

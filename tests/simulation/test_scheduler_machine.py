@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -12,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from stoker.engine.api import SamplingParams
 from stoker.engine.core import SchedulerSettings
 
-from .simulator import EOS, Simulation
+from .simulation import Abort, Add, Drain, Execute, Fail, Finish, Plan, Simulation
+from .truth import EOS
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -25,14 +24,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]),
         depth=st.integers(1, 3),
-        seed=st.integers(0, 3),
         partial=st.integers(1, 3),
         long_partial=st.integers(1, 3),
         threshold=st.integers(0, 8),
         share=st.sampled_from([1.0, 0.5, 0.01]),
     )
     def start(
-        self, num_blocks, block_size, max_num_seqs, spare_tokens, chunked, caching, policy, depth, seed, partial,
+        self, num_blocks, block_size, max_num_seqs, spare_tokens, chunked, caching, policy, depth, partial,
         long_partial, threshold, share
     ):  # fmt: skip
         max_model_len = 16
@@ -54,7 +52,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_queued_tokens=40,
             eos_token_ids=(EOS,),
         )
-        self.simulation = Simulation(world, depth, Random(seed))
+        self.simulation = Simulation(world, depth)
+        self.num_added = 0
 
     @rule(
         length=st.integers(1, 15),
@@ -69,26 +68,37 @@ class SchedulerMachine(RuleBasedStateMachine):
         length = min(length, self.simulation.settings.max_sequence_len - 1)
         prompt = [1 + position + 20 * (position == change) for position in range(length)]
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, seed=salt)
-        self.simulation.add(prompt, salt, priority, sampling)
+        self.num_added += 1
+        self.simulation.apply(Add(f"r{self.num_added}", prompt, sampling, priority))
 
     @precondition(lambda self: self.simulation.live)
     @rule(choice=st.integers(0, 20))
     def abort(self, choice):
         live = list(self.simulation.live)
-        self.simulation.abort(live[choice % len(live)])
+        self.simulation.apply(Abort(live[choice % len(live)]))
 
-    @rule(count=st.integers(1, 6))
-    def step(self, count):
+    @rule(count=st.integers(1, 6), is_early=st.booleans())
+    def step(self, count, is_early):
+        """is_early: the runner is done before the next step is planned."""
         for _ in range(count):
-            self.simulation.step()
+            for _ in range(self.simulation.depth):
+                self.simulation.apply(Plan())
+                if is_early:
+                    self.simulation.apply(Execute())
+            self.simulation.apply(Finish())
 
-    @rule()
-    def fail(self):
-        self.simulation.step(fails=True)
+    @rule(action=st.sampled_from([Plan(), Execute(), Finish()]))
+    def move(self, action):
+        self.simulation.apply(action)
+
+    @rule(num_whole=st.integers(0, 2), is_begun=st.booleans())
+    def fail(self, num_whole, is_begun):
+        self.simulation.apply(Plan())
+        self.simulation.apply(Fail(num_whole, is_begun))
 
     def teardown(self):
         if hasattr(self, "simulation"):
-            self.simulation.drain()
+            self.simulation.apply(Drain())
 
 
 TestSchedulerMachine = pytest.mark.timeout(900)(SchedulerMachine.TestCase)  # a failure is shortened for some minutes

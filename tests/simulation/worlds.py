@@ -36,9 +36,9 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
     least_budget = max_num_seqs if chunked else max(max_num_seqs, max_model_len)
     least_blocks = -(-max_model_len // block_size)
     is_tight = random.random() < 0.5  # so that sequences are preempted again and again
-    most_blocks = least_blocks + 2 if is_tight else 4 * least_blocks + 3
+    most_blocks = least_blocks + 3 if is_tight else 4 * least_blocks + 3
     settings = SchedulerSettings(
-        num_blocks=random.randint(2, most_blocks),
+        num_blocks=random.randint(least_blocks if random.random() < 0.5 else 2, most_blocks),
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=least_budget + random.choice([0, 1, 10, 50]),
@@ -68,6 +68,7 @@ class Visitors:
         self._longest = simulation.settings.max_sequence_len - 1
         self._stems = [self._tokens(self._longest) for _ in range(3)]
         self._plain = random.random() < 0.3  # nobody asks for more than tokens
+        self._long_answers = random.random() < 0.4  # short prompts and long answers, which preempt each other
 
     def _tokens(self, count: int) -> list[int]:
         return [self._random.randrange(1, VOCAB) for _ in range(count)]
@@ -77,16 +78,16 @@ class Visitors:
         random, clients = self._random, self._simulation.clients
         salt = random.randrange(NUM_SALTS)
         stem = random.choice(self._stems)
-        longest = random.choice([self._longest, self._longest, min(self._longest, 8)])
+        longest = self._longest if random.random() < (0.1 if self._long_answers else 0.6) else min(self._longest, 8)
         prompt = stem[: random.randint(1, longest)] + self._tokens(random.choice([0, 0, 1, 5]))
         if clients and random.random() < 0.3:  # the next turn of an earlier conversation
             client = clients[random.choice(list(clients))]
             salt = client.seed % NUM_SALTS
             prompt = client.request.prompt_token_ids + client.token_ids + self._tokens(random.randrange(3))
         sampling = SamplingParams(
-            max_tokens=random.choice([1, 2, 8, 30, None]),
+            max_tokens=random.choice([30, None, None] if self._long_answers else [1, 2, 8, 30, None]),
             min_tokens=random.choice([0, 0, 5]),
-            ignore_eos=random.random() < 0.2,
+            ignore_eos=random.random() < (0.7 if self._long_answers else 0.2),
             stop_token_ids=random.choice([(), (), (), (3,), (3, 9, 33)]),
             logprobs=None if self._plain else random.choice([None, None, None, 0, 2]),
             prompt_logprobs=None if self._plain else random.choice([None] * 7 + [1]),
@@ -109,7 +110,7 @@ class Visitors:
         blunders = [
             Add(self._name(), [], sampling),
             Add(self._name(), [1] * (self._longest + 1), sampling),
-            Add(self._name(), [1, -1][: self._longest][::-1] + [-1], sampling),
+            Add(self._name(), [-1], sampling),
             Add(self._name(), [1], replace(sampling, n=2)),
             Add(self._name(), [1], replace(sampling, max_tokens=0)),
         ]
@@ -142,8 +143,8 @@ class Broken(Exception):
 
 def _story(simulation: Simulation, random: Random, num_steps: int):
     visitors = Visitors(simulation, random)
-    arrival_rate = random.choice([0.02, 0.1, 0.4])
-    abort_rate = random.choice([0.0, 0.01, 0.1])
+    arrival_rate = random.choice([0.01, 0.04, 0.15])
+    abort_rate = random.choice([0.0, 0.005, 0.05])
     blunder_rate = random.choice([0.0, 0.01])
     failure_rate = random.choice([0.0, 0.0, 0.01])
     eagerness = random.choice([0.5, 0.8, 1.0])  # how often a step is planned as soon as it may be
