@@ -33,7 +33,7 @@ class Invariants:
 
     def check_state(self) -> None:
         scheduler, running = self._scheduler, self._running()
-        self._note_preempted()
+        self._note_departures()
         self._check_blocks(running)
         slots = [request.slot for request in running]
         assert sorted(slots + scheduler._free_slots) == list(range(self._settings.max_num_seqs))
@@ -52,10 +52,13 @@ class Invariants:
     def _running(self) -> list[Request]:
         return [request for request in self._scheduler._requests.values() if request.slot >= 0]
 
-    def _note_preempted(self) -> None:
+    def _note_departures(self) -> None:
+        """Also of a call that preempted and planned nothing."""
         for request in [request for request in self._ends if request.slot < 0]:
             del self._ends[request]
             self._num_preemptions += request.finish_reason is None
+            self._answering.discard(request)
+            self._partial.discard(request)
 
     def _check_blocks(self, running: list[Request]) -> None:
         """No block is lost, free and held, or held by more or fewer than it counts; names are of one block each."""
@@ -125,7 +128,7 @@ class Invariants:
         """A plan that was just made."""
         scheduler, settings = self._scheduler, self._settings
         self._num_plans += 1
-        self._note_preempted()
+        self._note_departures()
         assert 0 < plan.num_rows <= settings.max_num_seqs
         assert plan.num_tokens.min() > 0
         assert plan.num_batched_tokens <= settings.max_num_batched_tokens
@@ -137,7 +140,6 @@ class Invariants:
         self._check_fairness(plan, rows)
         self._count_hits(plan, rows, admitted)
         self._check_writes(plan, rows)
-        self._partial = {request for request in self._partial if request.slot >= 0}
         assert len(self._partial) <= settings.max_num_partial_prefills
         assert sum(map(self._is_long, self._partial)) <= settings.max_long_partial_prefills
         if admitted:
@@ -178,13 +180,12 @@ class Invariants:
 
     def _check_share(self, plan: StepPlan, rows: dict[Request, int]) -> None:
         """Prompts take no more than their share beside answers: beside sequences that were drawn from before."""
-        self._answering = {request for request in self._answering if request.slot >= 0}
         answers = self._answering & rows.keys()
         if answers:
             # the last token of a prompt may be computed as any single token is
             pieces = [row for request, row in rows.items() if request not in answers]
             pieces = [row for row in pieces if plan.num_tokens[row] > 1 or not plan.is_sampled[row]]
-            assert plan.num_tokens[pieces].sum() <= self._settings.max_prefill_tokens
+            assert plan.num_tokens[pieces].sum() <= self._settings.max_prefill_tokens, "prompts take more than their share"
         self._answering |= {request for request, row in rows.items() if plan.is_sampled[row]}
 
     def _check_fairness(self, plan: StepPlan, rows: dict[Request, int]) -> None:
