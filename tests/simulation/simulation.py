@@ -154,6 +154,7 @@ class Simulation:
         plan = self.scheduler.schedule()
         if plan is None:
             assert self.plans or not self.scheduler.has_work, "there is work, and nothing was scheduled"
+            self._invariants.check_state()  # it may have preempted
         else:
             self._invariants.check_plan(plan)
             self.plans.append(plan)

@@ -1,0 +1,241 @@
+"""Where the time of a decode step goes: each part's milliseconds, its floor, and the step as a whole.
+
+    python -m benchmarks.step_profile [--rows 1 32 128] [--context 160] [--quantization int8]
+    python -m benchmarks.step_profile --sampling [--rows 32]     what drawing costs, by what requests ask for
+
+The parts come from running the model's ops one by one, each under a clock; the whole is the runner's own step, which
+may run them in another way. Floors: bytes over the measured read bandwidth, or multiplications over the multipliers'
+measured speed, whichever takes longer. Weights are random, the shape is that of Qwen3-0.6B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the engine has it; read when torch is loaded
+
+import torch
+
+from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.engine.api import SamplingParams
+from stoker.engine.core.step_plan import Admission, StepPlan
+from stoker.engine.kernels import KernelSet
+from stoker.engine.layers.step_input import StepInput
+from stoker.engine.runner import model_runner
+from stoker.engine.runner.step_input import build_step_input
+
+from .floors import Floors
+
+MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
+BLOCK = 16
+REPEATS = 12  # of each step; medians are told
+GREEDY = SamplingParams(temperature=0, max_tokens=None)
+SAMPLINGS = {
+    "greedy": GREEDY,
+    "temperature 0.7": SamplingParams(temperature=0.7),
+    "top-p 0.9": SamplingParams(temperature=0.7, top_p=0.9),
+    "top-k 40": SamplingParams(temperature=0.7, top_k=40),
+    "penalties": SamplingParams(temperature=0.7, presence_penalty=0.5, frequency_penalty=0.5, repetition_penalty=1.1),
+    "top-p 0.9 and penalties": SamplingParams(temperature=0.7, top_p=0.9, frequency_penalty=0.5),
+}
+Cost = tuple[float, float]  # bytes, floating-point operations
+
+
+def _linear_cost(x: torch.Tensor, packed: Any) -> Cost:
+    rows = x.shape[0]
+    moved = packed.num_bytes + x.nbytes + rows * packed.out_features * x.itemsize
+    return moved, 2.0 * rows * packed.out_features * packed.in_features
+
+
+def _attention_cost(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: StepInput, *_: Any) -> Cost:
+    num_tokens, (kv_heads, _, head_dim) = int(step.context_lens.sum()), k_cache.shape[1:]
+    return 2.0 * num_tokens * kv_heads * head_dim * k_cache.itemsize + 2 * q.nbytes, 4.0 * num_tokens * q[0].numel()
+
+
+COSTS: dict[str, Callable[..., Cost]] = {
+    "embed": lambda token_ids, packed: (4.0 * len(token_ids) * packed.in_features, 0.0),
+    "add_rms_norm": lambda x, residual, *_: (x.nbytes * (2.0 if residual is None else 4.0), 0.0),
+    "linear": _linear_cost,
+    "rope_and_store": lambda qkv, *_: (2.0 * qkv.nbytes, 0.0),
+    "paged_attention": _attention_cost,
+    "silu_and_mul": lambda x: (1.5 * x.nbytes, 0.0),
+}
+
+
+class Clock:
+    """Wraps the ops of a kernel set: time and cost of each, since the last `take`."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self.calls: dict[str, int] = defaultdict(int)
+        self.costs: dict[str, list[Cost]] = defaultdict(list)
+
+    def around(self, kernels: KernelSet) -> KernelSet:
+        return dataclasses.replace(kernels, **{op: self._timed(op, getattr(kernels, op)) for op in COSTS})
+
+    def take(self) -> dict[str, float]:
+        taken, self._seconds = dict(self._seconds), defaultdict(float)
+        return taken
+
+    def clear(self) -> None:
+        self.take()
+        self.calls.clear()
+        self.costs.clear()
+
+    def _timed(self, op: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            result = run(*arguments)
+            seconds = time.perf_counter() - began
+            name = op if op != "linear" else f"linear {arguments[1].out_features} x {arguments[1].in_features}"
+            self._seconds[name] += seconds
+            self.calls[name] += 1
+            self.costs[name].append(COSTS[op](*arguments))
+            return result
+
+        return timed
+
+
+class Bench:
+    def __init__(self, max_rows: int, context: int, quantization: str | None) -> None:
+        self.context = context
+        num_blocks = max_rows * -(-context // BLOCK)
+        arguments = {
+            "model": str(MODEL),
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,
+            "dtype": "bfloat16",
+            "max_model_len": context + 512,
+            "max_num_seqs": max_rows,
+            "max_num_batched_tokens": max(max_rows, 512),
+            "num_gpu_blocks_override": num_blocks,
+            "block_size": BLOCK,
+            **({"quantization": quantization} if quantization else {}),
+        }
+        deployment = load_deployment([], arguments=arguments)
+        resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
+        self.clock = Clock()
+        select = model_runner.select_kernels
+        model_runner.select_kernels = lambda *words, **named: self.clock.around(select(*words, **named))
+        self.runner = model_runner.ModelRunner(resolved)
+        self.vocab_size = resolved.facts.vocab_size
+        self._blocks = np.random.default_rng(0).permutation(num_blocks).tolist()
+        torch.set_num_threads(resolved.device.num_threads)
+        self.floors = Floors((torch.bfloat16,))
+
+    def plan(self, rows: int, sampling: SamplingParams) -> StepPlan:
+        """A step of decode rows whose context is taken for computed. It may be carried out again and again."""
+        per_row, ids = -(-self.context // BLOCK), np.random.default_rng(1)
+        admissions = [
+            Admission(
+                slot=row,
+                token_ids=ids.integers(0, self.vocab_size, self.context).tolist(),
+                num_prompt_tokens=self.context // 2,
+                block_ids=self._blocks[row * per_row : (row + 1) * per_row],
+                sampling=sampling,
+                seed=row,
+            )
+            for row in range(rows)
+        ]
+        none, slots = np.empty(0, np.int32), np.arange(rows, dtype=np.int32)
+        computed, ones = np.full(rows, self.context - 1, np.int32), np.ones(rows, np.int32)
+        first = StepPlan(0, [], admissions, none, none, slots, computed, ones, np.ones(rows, np.bool_))
+        self.runner.execute(first)  # what is made on first use is made here
+        return dataclasses.replace(first, admissions=[])
+
+    def whole(self, plan: StepPlan) -> float:
+        """Milliseconds of the runner's own step."""
+        self.runner.execute(plan)
+        return _median_ms(lambda: self.runner.execute(plan))
+
+    def parts(self, plan: StepPlan) -> dict[str, float]:
+        """Milliseconds of each part, run by itself."""
+        runner, found = self.runner, []
+        slots, lengths = plan.slots, runner._slots.num_tokens[plan.slots]
+        self.clock.clear()
+        with torch.inference_mode():
+            for _ in range(REPEATS):
+                began = time.perf_counter()
+                step = build_step_input(plan, runner._slots, torch.device("cpu"))
+                laid_out = time.perf_counter()
+                logits = runner._model.logits(*runner._model.forward(step, runner._cache.layers, None))
+                computed = time.perf_counter()
+                runner._sampler.sample(logits, slots, lengths, runner._slots.token_ids)
+                drawn = time.perf_counter()
+                parts = self.clock.take()
+                parts["between the ops"] = computed - laid_out - sum(parts.values())
+                parts |= {"plan to tensors": laid_out - began, "sampling": drawn - computed}
+                found.append(parts)
+        self.clock.costs["sampling"] = [(float(logits.nbytes), 0.0)] * REPEATS
+        return {name: statistics.median(parts[name] for parts in found) * 1e3 for name in found[0]}
+
+    def drawing(self, rows: int, sampling: SamplingParams) -> float:
+        """Milliseconds of the sampler alone, over logits that a step might bring."""
+        runner, plan = self.runner, self.plan(rows, sampling)
+        logits = (3 * torch.randn(rows, self.vocab_size, generator=torch.Generator().manual_seed(0))).bfloat16()
+        lengths = runner._slots.num_tokens[plan.slots]
+        with torch.inference_mode():
+            return _median_ms(lambda: runner._sampler.sample(logits, plan.slots, lengths, runner._slots.token_ids))
+
+
+def _median_ms(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e3
+
+
+def show_parts(bench: Bench, rows: int) -> None:
+    plan = bench.plan(rows, GREEDY)
+    whole, parts = bench.whole(plan), bench.parts(plan)
+    total, all_floors = sum(parts.values()), 0.0
+    print(f"\n{rows} rows, context {bench.context}: {whole:.2f} ms, {rows / whole * 1e3:.1f} tokens/s\n")
+    print("| part | calls | ms | share | floor, ms | x floor |\n|---|---|---|---|---|---|")
+    for name, ms in sorted(parts.items(), key=lambda part: -part[1]):
+        costs = bench.clock.costs.get(name, [])
+        floor = sum(bench.floors.seconds(*cost, torch.bfloat16) for cost in costs) / REPEATS * 1e3
+        all_floors += floor
+        calls = bench.clock.calls[name] // REPEATS
+        told = f"{floor:.2f} | {ms / floor:.2f}" if floor else " | "
+        print(f"| {name} | {calls or ''} | {ms:.2f} | {ms / total:.1%} | {told} |")
+    print(f"| sum of the parts | | {total:.2f} | | {all_floors:.2f} | {total / all_floors:.2f} |")
+    print(f"| **the step itself** | | {whole:.2f} | | {all_floors:.2f} | {whole / all_floors:.2f} |", flush=True)
+
+
+def show_sampling(bench: Bench, rows: int) -> None:
+    step = bench.whole(bench.plan(rows, GREEDY))
+    print(f"\n{rows} rows of {bench.vocab_size} logits; a greedy step takes {step:.1f} ms\n")
+    print("| requests ask for | sampling, ms | share of a step |\n|---|---|---|")
+    rest = step - bench.drawing(rows, GREEDY)
+    for name, sampling in SAMPLINGS.items():
+        ms = bench.drawing(rows, sampling)
+        print(f"| {name} | {ms:.2f} | {ms / (rest + ms):.1%} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 128])
+    parser.add_argument("--context", type=int, default=160)
+    parser.add_argument("--quantization", choices=("int8", "int4"))
+    parser.add_argument("--sampling", action="store_true")
+    chosen = parser.parse_args()
+    bench = Bench(max(chosen.rows), chosen.context, chosen.quantization)
+    print(f"{chosen.quantization or 'bfloat16'}; {torch.get_num_threads()} threads; {bench.floors}")
+    for rows in chosen.rows:
+        (show_sampling if chosen.sampling else show_parts)(bench, rows)
+
+
+if __name__ == "__main__":
+    main()
