@@ -97,7 +97,8 @@ class Worker:
         """Prompts of 16 to 128 tokens; output tokens count."""
         prompts = [16 * (row + 1) for row in range(MIXED_ROWS)]
         full = 32
-        per_token = self._generate([(length, 2) for length in prompts]) / 2
+        prefill = self._generate([(length, 1) for length in prompts])
+        per_token = max(self._generate([(length, 5) for length in prompts]) - prefill, prefill / 8) / 4
         return _best(
             (full, size, self._generate([(length, size) for length in prompts]) / MIXED_ROWS)
             for size in self._sizes(full, per_token)

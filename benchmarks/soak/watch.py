@@ -10,13 +10,16 @@ from dataclasses import asdict, dataclass
 
 import psutil
 
+from ..peers.process import anonymous_bytes
+
 MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Sample:
     at_s: float  # since the watch began
-    pss_mib: float  # shared pages by their share, over all processes
+    anonymous_mib: float  # what no file backs, over all processes: what a leak would be
+    pss_mib: float  # shared pages by their share; falls and rises with other processes that use the same libraries
     rss_mib: float
     num_fds: int
     num_threads: int
@@ -50,14 +53,16 @@ class Watch:
         self._thread.join()
 
     def look(self, loop_lag_ms: float = 0.0) -> Sample:
-        pss = rss = num_fds = num_threads = 0
+        anonymous = pss = rss = num_fds = num_threads = 0
         for each in [self._process, *self._process.children(recursive=True)]:
             memory = each.memory_full_info()
+            anonymous += anonymous_bytes([each.pid])
             pss, rss = pss + memory.pss, rss + memory.rss
             num_fds, num_threads = num_fds + each.num_fds(), num_threads + each.num_threads()
         text = self._get("/metrics")
         return Sample(
             at_s=round(time.monotonic() - self._began, 1),
+            anonymous_mib=round(anonymous / MIB, 1),
             pss_mib=round(pss / MIB, 1),
             rss_mib=round(rss / MIB, 1),
             num_fds=num_fds,

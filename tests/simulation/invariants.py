@@ -158,6 +158,7 @@ class Invariants:
             assert request.slot == plan.slots[row]
             start, end = int(plan.num_computed[row]), int(plan.num_computed[row] + plan.num_tokens[row])
             assert self._settings.enable_chunked_prefill or plan.is_sampled[row], "a prompt was cut"
+            assert end < request.stop.max_length, "a row for a sequence that only waits for its last token"
             for block_id in request.block_ids[start // size : -(-end // size)]:
                 assert block_id not in writes, f"block {block_id} is written by two rows of one step"
                 writes[block_id] = request

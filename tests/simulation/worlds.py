@@ -88,7 +88,7 @@ class Visitors:
             max_tokens=random.choice([30, None, None] if self._long_answers else [1, 2, 8, 30, None]),
             min_tokens=random.choice([0, 0, 5]),
             ignore_eos=random.random() < (0.7 if self._long_answers else 0.2),
-            stop_token_ids=random.choice([(), (), (), (3,), (3, 9, 33)]),
+            stop_token_ids=random.choice([(), (), (), (3,), (EOS, 9, 33), tuple(range(20, 32))]),
             logprobs=None if self._plain else random.choice([None, None, None, 0, 2]),
             prompt_logprobs=None if self._plain else random.choice([None] * 7 + [1]),
             top_k=0 if self._plain else random.choice([0] * 9 + [CURSED_TOP_K]),

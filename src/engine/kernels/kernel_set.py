@@ -29,6 +29,7 @@ from .count_above import CountAbove, count_above_cpu, count_above_reference
 from .cpu.library import CpuLibrary, load_library
 from .cpu.program import Recorder, capture_programs, watched
 from .draw import Draw, draw_cpu, draw_reference
+from .draw_nucleus import DrawNucleus, draw_nucleus_cpu, draw_nucleus_reference
 from .linear import (
     Embed,
     Linear,
@@ -66,6 +67,7 @@ class KernelSet:
     paged_attention: PagedAttention = paged_attention_reference
     silu_and_mul: SiluAndMul = silu_and_mul_reference
     draw: Draw = draw_reference
+    draw_nucleus: DrawNucleus = draw_nucleus_reference
     softmax_mass: SoftmaxMass = softmax_mass_reference
     top_tokens: TopTokens = top_tokens_reference
     count_above: CountAbove = count_above_reference
@@ -165,6 +167,7 @@ def cpu_kernels(
         paged_attention=attention,
         silu_and_mul=silu_and_mul_cpu(library, dtype),
         draw=draw_cpu(library),
+        draw_nucleus=draw_nucleus_cpu(library),
         softmax_mass=softmax_mass_cpu(library),
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),

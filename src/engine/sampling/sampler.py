@@ -1,8 +1,8 @@
 """Sampler: logits of a whole batch to one token per row.
 
 Rows are handled in groups that cost what they need: those without top-k and top-p in one pass of the draw kernel over
-the vocabulary (greedy ones too), the others by their best candidates only. A row's token never depends on its group
-mates.
+the vocabulary (greedy ones too), those with top-p alone in a few passes, those with top-k by their best candidates.
+A row's token never depends on its group mates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .sampling_table import SamplingTable, Slots
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 Int64 = npt.NDArray[np.int64]
 logger = logging.getLogger(__name__)
-WINDOW = 256  # candidates looked at first; rows that need more sort the whole vocabulary
+FEW_BEST = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,16 @@ class Sampler:
             apply_bias(logits, table, slots)
             apply_penalties(logits, table, slots, lengths, token_table)
             forbid_early_end(logits, table, slots, lengths)
-        is_cut = ~table.is_greedy[slots] & ((table.top_k[slots] > 0) | (table.top_p[slots] < 1))
+        is_top_k = ~table.is_greedy[slots] & (table.top_k[slots] > 0)
+        is_nucleus = ~table.is_greedy[slots] & (table.top_p[slots] < 1) & ~is_top_k
+        is_wide = is_top_k & (table.top_k[slots] > FEW_BEST)  # must not make the others as slow as they are
         token_ids = np.empty(len(slots), np.int32)
-        for rows, method in ((np.flatnonzero(~is_cut), self._draw_from_all), (np.flatnonzero(is_cut), self._draw_cut)):
+        for rows, method in (
+            (np.flatnonzero(~is_top_k & ~is_nucleus), self._draw_from_all),
+            (np.flatnonzero(is_nucleus), self._draw_nucleus),
+            (np.flatnonzero(is_top_k & ~is_wide), self._draw_from_best),
+            *((row, self._draw_from_best) for row in np.flatnonzero(is_wide)[:, None]),
+        ):
             if len(rows):
                 drawn = method(_take(logits, rows), slots[rows], lengths[rows])
                 token_ids[rows] = drawn.cpu().numpy()
@@ -133,60 +140,34 @@ class Sampler:
             logits, _like(logits, temperature), _like(logits, table.min_p[slots]), self._keys(logits, slots, lengths)
         )
 
-    def _draw_cut(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
-        """Rows with top-k or top-p: from a window of the best tokens, or from all where that does not settle it."""
-        vocab_size = logits.shape[1]
-        token_ids = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
-        masses = self._masses(logits, slots)
-        pending = np.arange(len(slots))
-        rows = np.flatnonzero(self.table.top_k[slots] <= WINDOW)
-        if len(rows):
-            keys, window = self._keys(logits, slots[rows], lengths[rows]), min(WINDOW, vocab_size)
-            token_ids[rows], is_settled = self._draw_in_window(
-                _take(logits, rows), masses[rows], keys, slots[rows], window
-            )
-            pending = np.setdiff1d(pending, rows[is_settled.cpu().numpy()])
-        for row in pending:  # one at a time: sorting a vocabulary is fast while it stays in a core's cache
-            part = slice(row, row + 1)
-            keys = self._keys(logits, slots[part], lengths[part])
-            token_ids[part], _ = self._draw_in_window(logits[part], masses[part], keys, slots[part], vocab_size)
-        return token_ids
-
-    def _masses(self, logits: torch.Tensor, slots: Slots) -> torch.Tensor:
-        """[R, 1] float64: total weight that top-p is a share of, for rows without top-k; unused for the others."""
-        masses = torch.ones(len(slots), 1, dtype=torch.float64, device=logits.device)
-        rows = np.flatnonzero(self.table.top_k[slots] == 0)
-        if len(rows):
-            temperature, min_p = self.table.temperature[slots[rows]], self.table.min_p[slots[rows]]
-            part = _take(logits, rows)
-            masses[rows, 0] = self._kernels.softmax_mass(part, _like(part, temperature), _like(part, min_p))[1]
-        return masses
-
-    def _draw_in_window(
-        self, logits: torch.Tensor, masses: torch.Tensor, keys: torch.Tensor, slots: Slots, window: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens [R], and for each row whether the window of best tokens held all that may be drawn."""
+    def _draw_nucleus(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
         table = self.table
-        width = window
-        if (table.top_k[slots] > 0).all():
-            width = min(window, int(table.top_k[slots].max()))
+        return self._kernels.draw_nucleus(
+            logits,
+            _like(logits, table.temperature[slots]),
+            _like(logits, table.min_p[slots]),
+            _like(logits, table.top_p[slots]),
+            self._keys(logits, slots, lengths),
+        )
+
+    def _draw_from_best(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
+        """Rows with top-k, and perhaps top-p, by the best tokens that any of them may draw."""
+        table, keys = self.table, self._keys(logits, slots, lengths)
+        width = min(int(table.top_k[slots].max()), logits.shape[1])
         values, ids = self._kernels.top_tokens(logits, width)
         temperature, min_p, top_p = (
             _like(logits, column[slots])[:, None] for column in (table.temperature, table.min_p, table.top_p)
         )
-        top_k = _like(logits, table.top_k[slots])[:, None]
         weights = ((values - values[:, :1]) / temperature).exp_()
         is_cut = weights < min_p
-        is_cut |= (torch.arange(width, device=logits.device) >= top_k) & (top_k > 0)
+        is_cut |= torch.arange(width, device=logits.device) >= _like(logits, table.top_k[slots])[:, None]
         weights.masked_fill_(is_cut, 0.0)
         reached = weights.cumsum(-1, dtype=torch.float64)
-        total = torch.where(top_k > 0, reached[:, -1:], masses)
-        is_cut = (reached - weights >= top_p * total) & (top_p < 1)  # what comes before is already enough
+        is_cut = (reached - weights >= top_p * reached[:, -1:]) & (top_p < 1)  # what comes before is already enough
         is_cut[:, 0] = False
         weights.masked_fill_(is_cut, 0.0)
         chosen = (weights / exponential_noise(keys, ids)).argmax(-1, keepdim=True)
-        is_settled = (weights[:, -1] == 0) | (top_k[:, 0] > 0) | (width == logits.shape[1])
-        return ids.gather(1, chosen)[:, 0], is_settled
+        return ids.gather(1, chosen)[:, 0]
 
     def _keys(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
         return row_keys(self.table.seed[slots], lengths).to(logits.device)

@@ -1,6 +1,6 @@
 // Passes over a vocabulary of logits: draw a token, sum the weights, find the best tokens, count the better ones.
-// What each computes is said by its reference in ../draw.py, ../softmax_mass.py, ../top_tokens.py and
-// ../count_above.py; arithmetic is float32 for every type.
+// What each computes is said by its reference in ../draw.py, ../draw_nucleus.py, ../softmax_mass.py,
+// ../top_tokens.py and ../count_above.py; arithmetic is float32 for every type.
 
 #include <algorithm>
 #include <cmath>
@@ -63,31 +63,66 @@ ALWAYS_INLINE Ints hash(Bits ids, uint32_t first_key, uint32_t second_key) {
     return (Ints)bits ^ ((Ints)bits >> 16);  // the sign bits shifted in clear bit 31
 }
 
+// Tokens that come before `id` where the best logits come first, and of equal ones the first.
+struct Before {
+    float value = -INFINITY;  // all of them
+    int32_t id = 0;
+
+    ALWAYS_INLINE Ints holds(Floats values, Bits ids) const {
+        return (values > value) | ((values == value) & ((Ints)ids < id));
+    }
+};
+
+ALWAYS_INLINE Bits first_ids(int64_t begin) {
+    Bits ids;
+    for (int i = 0; i < kWidth; i++) ids[i] = uint32_t(begin + i);
+    return ids;
+}
+
+struct Drawn {
+    int64_t id;
+    double mass;  // of all tokens that min_p allows
+};
+
 // weight / noise is largest for the drawn token. noise = -log(1 - u) is at least u, so a weight not above best * u
 // cannot win and its logarithm is never taken: of 152k tokens a few dozen are looked at closely.
+template <bool kCounts, class T>
+Drawn draw_before(const T* logits, int64_t size, float top, float temperature, float min_p, const uint32_t* keys,
+                  Before bound) {
+    float best = 0;
+    int64_t chosen = 0;
+    double mass = 0;
+    constexpr int64_t kRun = 64 * kWidth;  // summed in float32 before it is added to the double
+    for (int64_t begin = 0; begin < size; begin += kRun) {
+        Floats sums{};
+        Bits ids = first_ids(begin);
+        for_each_vector(size - begin < kRun ? size - begin : kRun, [&](int64_t i, int64_t count) {
+            const Floats values = load_logits(logits + begin + i, count);
+            Floats weights = exponential((values - top) / temperature);
+            weights = weights < min_p ? Floats{} : weights;
+            if (kCounts) sums += weights;
+            weights = bound.holds(values, ids) ? weights : Floats{};
+            const Floats numbers = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
+            const Floats uniform = numbers * 0x1p-31f + 0x1p-32f;
+            if (any(weights > best * uniform)) {
+                for (int lane = 0; lane < kWidth; lane++) {
+                    if (!(weights[lane] > best * uniform[lane])) continue;
+                    const float score = weights[lane] / -std::log1p(-std::fmin(uniform[lane], 1 - 0x1p-24f));
+                    if (score > best) best = score, chosen = begin + i + lane;
+                }
+            }
+            ids += kWidth;
+        });
+        if (kCounts) mass += sum(sums);
+    }
+    return {chosen, mass};
+}
+
 template <class T>
 int64_t draw_row(const T* logits, int64_t size, float temperature, float min_p, const uint32_t* keys) {
     const float top = largest(logits, size);
     if (temperature == 0) return first_of(logits, size, top);
-    Bits ids;
-    for (int i = 0; i < kWidth; i++) ids[i] = uint32_t(i);
-    float best = 0;
-    int64_t chosen = 0;
-    for_each_vector(size, [&](int64_t i, int64_t count) {
-        Floats weights = exponential((load_logits(logits + i, count) - top) / temperature);
-        weights = weights < min_p ? Floats{} : weights;
-        const Floats numbers = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
-        const Floats uniform = numbers * 0x1p-31f + 0x1p-32f;
-        if (any(weights > best * uniform)) {
-            for (int lane = 0; lane < kWidth; lane++) {
-                if (!(weights[lane] > best * uniform[lane])) continue;
-                const float score = weights[lane] / -std::log1p(-std::fmin(uniform[lane], 1 - 0x1p-24f));
-                if (score > best) best = score, chosen = i + lane;
-            }
-        }
-        ids += kWidth;
-    });
-    return chosen;
+    return draw_before<false>(logits, size, top, temperature, min_p, keys, Before{}).id;
 }
 
 template <class T>
@@ -103,6 +138,54 @@ double mass_of_row(const T* logits, int64_t size, float top, float temperature, 
         mass += sum(sums);
     }
     return mass;
+}
+
+template <class T>
+double mass_before(const T* logits, int64_t size, float top, float temperature, float min_p, Before bound) {
+    double mass = 0;
+    constexpr int64_t kRun = 64 * kWidth;
+    for (int64_t begin = 0; begin < size; begin += kRun) {
+        Floats sums{};
+        Bits ids = first_ids(begin);
+        for_each_vector(size - begin < kRun ? size - begin : kRun, [&](int64_t i, int64_t count) {
+            const Floats values = load_logits(logits + begin + i, count);
+            const Ints is_before = bound.holds(values, ids);
+            ids += kWidth;
+            if (!any(is_before)) return;
+            Floats weights = exponential((values - top) / temperature);
+            weights = weights < min_p ? Floats{} : weights;
+            sums += is_before ? weights : Floats{};
+        });
+        mass += sum(sums);
+    }
+    return mass;
+}
+
+// A token that is drawn from more than the nucleus and lies in it is the one that the nucleus would have given: noise
+// belongs to tokens. One that does not lie in it comes behind all that do, so the next draw is among those before it.
+template <class T>
+int64_t draw_nucleus_row(const T* logits, int64_t size, float temperature, float min_p, float top_p,
+                         const uint32_t* keys) {
+    const float top = largest(logits, size);
+    const Drawn first = draw_before<true>(logits, size, top, temperature, min_p, keys, Before{});
+    int64_t id = first.id;
+    while (true) {
+        const Before bound{load_first(logits + id, 1)[0], int32_t(id)};
+        const double before = mass_before(logits, size, top, temperature, min_p, bound);
+        if (!(before >= top_p * first.mass && before > 0)) return id;  // with NaN too
+        id = draw_before<false>(logits, size, top, temperature, min_p, keys, bound).id;
+    }
+}
+
+template <class T>
+void draw_nucleus(const T* logits, const float* temperatures, const float* min_ps, const float* top_ps,
+                  const uint32_t* keys, int64_t* chosen, int64_t rows, int64_t vocab_size) {
+    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const T* values = logits + row * vocab_size;
+            chosen[row] = draw_nucleus_row(values, vocab_size, temperatures[row], min_ps[row], top_ps[row], keys + 2 * row);
+        }
+    });
 }
 
 template <class T>
@@ -192,6 +275,11 @@ void count_above(const T* logits, const float* bounds, int64_t* counts, int64_t 
     EXPORT void draw_##suffix(const T* logits, const float* temperatures, const float* min_ps, const uint32_t* keys,   \
                               int64_t* chosen, int64_t rows, int64_t vocab_size) {                                     \
         draw(logits, temperatures, min_ps, keys, chosen, rows, vocab_size);                                            \
+    }                                                                                                                  \
+    EXPORT void draw_nucleus_##suffix(const T* logits, const float* temperatures, const float* min_ps,                 \
+                                      const float* top_ps, const uint32_t* keys, int64_t* chosen, int64_t rows,        \
+                                      int64_t vocab_size) {                                                            \
+        draw_nucleus(logits, temperatures, min_ps, top_ps, keys, chosen, rows, vocab_size);                            \
     }                                                                                                                  \
     EXPORT void softmax_mass_##suffix(const T* logits, const float* temperatures, const float* min_ps, float* tops,            \
                               double* masses, int64_t rows, int64_t vocab_size) {                                      \

@@ -36,6 +36,28 @@ def test_draws_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab
     assert torch.equal(kernels.draw(*arguments), REFERENCE.draw(*arguments))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 5, 97, 4096, 5001])
+def test_draws_from_a_nucleus_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int):
+    rows = 120
+    logits = make_logits(rows, vocab_size, dtype)
+    logits[: rows // 2] = logits[: rows // 2].round()  # many equal ones, at the edge of the nucleus too
+    temperature, top_p = torch.linspace(0.2, 3.0, rows), torch.tensor([0.001, 0.3, 0.5, 0.9, 0.999]).repeat(rows // 5)
+    min_p = torch.tensor([0.0, 0.02, 0.0]).repeat(rows // 3)
+    arguments = logits, temperature, min_p, top_p, keys(rows)
+    assert torch.equal(kernels.draw_nucleus(*arguments), REFERENCE.draw_nucleus(*arguments))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_nucleus_of_no_numbers_gives_some_token(kernels: KernelSet, value: float):
+    logits = make_logits(3, 5001, torch.float32)
+    logits[0] = value
+    logits[1, 17:40] = value
+    halves = torch.full((3,), 0.5)
+    found = kernels.draw_nucleus(logits, halves, torch.zeros(3), halves, keys(3))
+    assert all(0 <= token_id < 5001 for token_id in found.tolist())
+
+
 def test_greedy_rows_take_the_first_of_the_largest(kernels: KernelSet):
     logits = torch.zeros(3, 100)
     logits[1, [40, 99]] = 1.0

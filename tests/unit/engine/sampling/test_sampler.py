@@ -14,7 +14,7 @@ from stoker.engine.api import ProcessorCall, SamplingParams
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.logits_processor import LogitsProcessor
-from stoker.engine.sampling.sampler import WINDOW, Drawn, LogprobsMode, Sampler
+from stoker.engine.sampling.sampler import FEW_BEST, Drawn, LogprobsMode, Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
 
 EOS = 2
@@ -96,11 +96,11 @@ def test_what_is_drawn_from_a_large_vocabulary_is_never_cut_off(vocab_size: int,
     logits = torch.randn(6, vocab_size, generator=generator).bfloat16()
     params = [
         SamplingParams(top_p=0.9),
-        SamplingParams(top_k=WINDOW + 50),
+        SamplingParams(top_k=FEW_BEST + 50),
         SamplingParams(top_k=20, top_p=0.7),
         SamplingParams(top_p=0.5, temperature=0.05),
         SamplingParams(min_p=0.5),
-        SamplingParams(top_k=5 * WINDOW, top_p=0.99),
+        SamplingParams(top_k=5 * FEW_BEST, top_p=0.99),
     ]
     for seed in range(4):
         token_ids = sample(logits, params, seeds=[seed] * 6, kernels=kernels).token_ids
