@@ -161,16 +161,18 @@ class _Connection(TCPServer):
     async def _read_data(self) -> None:
         pending: deque[bytes] = deque()
         arrived, taken = asyncio.Event(), asyncio.Event()
+        has_left = False
 
         async def feed() -> None:
-            # Not only until it is cancelled: hypercorn swallows a cancellation that meets it while it closes.
-            while not self._is_closing:
-                while pending and not self._is_closing:
+            # Not only until it is cancelled: hypercorn swallows a cancellation that meets it while it closes, or while
+            # it stops its idle timer because a request has begun.
+            while not (self._is_closing or has_left):
+                while pending and not (self._is_closing or has_left):
                     await self.protocol.handle(RawData(pending[0]))
                     pending.popleft()
                     taken.set()
                 arrived.clear()
-                if not self._is_closing:
+                if not (self._is_closing or has_left):
                     await arrived.wait()
 
         feeder = asyncio.ensure_future(feed())
@@ -193,6 +195,7 @@ class _Connection(TCPServer):
         except OSError:
             pass
         finally:
+            has_left = True
             feeder.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await feeder

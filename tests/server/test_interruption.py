@@ -339,3 +339,22 @@ def test_the_openai_client_reads_what_we_send(folder: Path):
                     await client.chat.completions.create(model=MODEL, messages=messages)
 
     asyncio.run(run())
+
+
+def test_a_client_that_leaves_as_its_request_arrives_leaves_no_task_behind(folder: Path):
+    """hypercorn swallowed the cancellation that met it while it stopped its idle timer: the connection's tasks waited
+    for ever, some 70 KB of them a second under load."""
+
+    async def run() -> None:
+        async with on_a_socket(folder, FakeEngine()) as (port, _):
+            before = len(asyncio.all_tasks())
+            for turns in range(60):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(http(port, {**CHAT, "stream": True}))
+                for _ in range(turns % 20):  # of the event loop
+                    await asyncio.sleep(0)
+                writer.close()
+                await writer.wait_closed()
+            await until(lambda: len(asyncio.all_tasks()) == before)
+
+    asyncio.run(run())
