@@ -92,7 +92,9 @@ def test_the_format_decides_the_bytes_of_the_weights(saved: Callable[[str], Save
 
     name, size = loaded("float32")
     assert loaded("float") == (name, size) == ("float32", size)
-    assert loaded("bfloat16") == ("bfloat16", size // 2)
+    name, half = loaded("bfloat16")  # 12 of 16 bits where the CPU unpacks them fast enough
+    assert name == "bfloat16"
+    assert size * 3 // 8 <= half <= size // 2
 
 
 def test_a_model_that_needs_code_of_its_repository_names_the_option(saved: Callable[[str], Saved], tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -60,7 +61,10 @@ class Linear:
 
     @property
     def num_bytes(self) -> int:
-        return self.packed.num_bytes
+        if self._scheme is not None:
+            return self.packed.num_bytes
+        numbers = sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
+        return min(numbers, self.packed.num_bytes)  # what fills the last panel is left out, as in the plan
 
     @property
     def packed(self) -> PackedLinear:
