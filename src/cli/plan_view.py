@@ -9,6 +9,7 @@ from ..config.plan.estimate import Range
 from ..config.plan.kv import by_kind
 from ..config.plan.plan import Plan
 from ..config.plan.text import TextForms
+from ..config.quantised import TWELVE_BITS
 from ..config.schema.types import format_about as about
 
 _INDENT = 14
@@ -93,6 +94,8 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _format(plan: Plan) -> str:
+    if plan.ask.held_in == TWELVE_BITS:
+        return f"{plan.ask.dtype} kept in {TWELVE_BITS}, exactly"
     if plan.ask.quantization is not None:
         return f"{plan.ask.quantization}, norms and what is only looked up in {plan.ask.dtype}"
     return plan.model.shape.quantization or plan.ask.dtype

@@ -143,6 +143,16 @@ def wanted_level() -> str:
     return os.environ.get(VARIABLE, "auto") or "auto"
 
 
+def keeps_twelve_bits() -> bool:
+    """Whether a start on this machine keeps bfloat16 weights in 12 bits."""
+    try:
+        level, _ = choose_level(wanted_level(), this_cpu())
+        find_compiler()
+    except (NoKernels, ValueError):
+        return False
+    return level.has_twelve_bits
+
+
 def find_compiler() -> str:
     """CXX if it is set, else the first of COMPILERS on the path. Raises NoKernels if there is none."""
     names = (os.environ["CXX"],) if os.environ.get("CXX") else COMPILERS

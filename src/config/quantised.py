@@ -14,13 +14,17 @@ OUTPUT_SCHEME = "int8"
 
 
 def quantised_bytes(scheme: str, out_features: int, in_features: int) -> int:
-    """Bytes of codes and scales of one matrix."""
+    """Bytes of one matrix as it is held: codes and scales, or TWELVE_BITS without exceptions."""
+    if scheme == TWELVE_BITS:
+        is_packed = in_features % TWELVE_BITS_STEP == 0
+        return twelve_bit_bytes(out_features, in_features) if is_packed else 2 * out_features * in_features
     outputs = -(-out_features // PANEL_WIDTH) * PANEL_WIDTH
     if scheme == "int8":
         return outputs * (in_features + 4)
     return outputs * (-(-in_features // CODES_DEEP) * 4 + -(-in_features // GROUP) * 2)
 
 
+TWELVE_BITS_STEP = 32  # in_features are a multiple
 TWELVE_BITS = "12 bits"  # no scheme to be asked for: bfloat16 itself, exactly
 PANEL_HEAD = 64  # bytes before the numbers of a panel
 MAX_EXCEPTIONS = 1 / 200  # of a matrix's numbers may have exponents that 12 bits do not tell; else it stays as it is
@@ -30,6 +34,13 @@ def twelve_bit_bytes(out_features: int, in_features: int, num_exceptions: int = 
     """Bytes of a bfloat16 matrix in 12 bits (cpu/twelve_bits.h). A panel's list of exceptions has an end of its own."""
     panels = -(-out_features // PANEL_WIDTH)
     return panels * (PANEL_HEAD + PANEL_WIDTH * in_features * 3 // 2) + 8 * (num_exceptions + panels)
+
+
+def held_in(dtype: str, quantization: str | None, keeps_twelve_bits: bool) -> str | None:
+    """How the linear layers' weights are held: a scheme, TWELVE_BITS, or None for plain numbers of `dtype`."""
+    if quantization is None and dtype == "bfloat16" and keeps_twelve_bits:
+        return TWELVE_BITS
+    return quantization
 
 
 def shown(scheme: str) -> str:

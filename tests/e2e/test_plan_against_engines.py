@@ -104,7 +104,8 @@ def test_each_start_is_kept_beside_its_plan(tmp_path: Path, monkeypatch: pytest.
         shown = "".join(server.out)
     (entry,) = entries()
     assert (entry.model, entry.version) == ("builtin:tiny", stoker.__version__)
-    assert (entry.weights, entry.kv_cache) == (entry.planned_weights, entry.planned_kv_cache)
+    assert entry.weights == pytest.approx(entry.planned_weights, rel=0.01)
+    assert entry.kv_cache == entry.planned_kv_cache
     assert "of engine process, planned about" in shown
     if sys.platform == "linux":
         assert entry.peak is not None

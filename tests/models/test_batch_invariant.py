@@ -157,7 +157,8 @@ def test_the_table_says_what_the_option_does(saved: Callable[[str], Saved], tmp_
         assert not any("in any batch" in kernel for kernel in off.values())
         assert all(
             ("one row at a time" if kernel.startswith("torch") else "the same sums in any batch") in kernel
-            for kernel in on.values()
+            for stage, kernel in on.items()
+            if stage != "decode_step"
         )
 
 

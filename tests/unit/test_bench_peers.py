@@ -176,9 +176,9 @@ def test_prompts_are_other_ones_in_every_round_and_of_the_same_lengths(name: str
     assert all(a.prompt[:16] != b.prompt[:16] for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("name", OFFLINE)
+@pytest.mark.parametrize("name", [name for name in OFFLINE if not name.startswith("concurrent")])
 def test_all_requests_of_a_workload_fit_into_the_kv_space_at_once(name: str) -> None:
-    """In blocks of 128 tokens, the largest any of the engines has."""
+    """In blocks of 128 tokens, the largest any of the engines has. The concurrent ones are meant to overfill it."""
     blocks = sum(-(-(len(each.prompt) + each.output) // 128) for each in workload.read(name, 151_936, 0).requests)
     assert blocks * 128 * 114_688 <= 4 * 1024**3
 

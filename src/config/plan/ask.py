@@ -6,6 +6,7 @@ models the few values that memory depends on are filled here, by the same rules 
 
 from __future__ import annotations
 
+from ..quantised import held_in
 from ..resolve.decide import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions
 from ..resolve.resolved import Record
 from .devices import DeviceProfile
@@ -31,6 +32,12 @@ class Ask(Record):
     has_graphs: bool = True
     tensor_parallel_size: int = 1
     quantization: str | None = None  # one that the checkpoint does not have
+    keeps_twelve_bits: bool = False
+
+    @property
+    def held_in(self) -> str | None:
+        """As PlannedModel.weights_bytes takes it."""
+        return held_in(self.dtype, self.quantization, self.keeps_twelve_bits)
 
 
 def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> Ask:
@@ -60,6 +67,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
         quantization=decisions.get("model.quantization"),
+        keeps_twelve_bits=device.keeps_twelve_bits and not decisions.get("model.enforce_eager"),
         has_graphs=device.is_gpu and not decisions.get("model.enforce_eager"),
     )
 

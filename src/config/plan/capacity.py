@@ -51,8 +51,8 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
         return None
     seqs = max(1, min(ask.max_num_seqs, found.kv_cache_bytes // max(1, found.kv.of(context))))
     parts, bandwidth = ask.tensor_parallel_size, device.bandwidth_gb_per_s * 1e9
-    weights = model.weights_bytes(ask.dtype, ask.quantization) / parts
-    one = model.active_bytes(ask.dtype, ask.quantization) / parts
+    weights = model.weights_bytes(ask.dtype, ask.held_in) / parts
+    one = model.active_bytes(ask.dtype, ask.held_in) / parts
     touched = min(weights, one * seqs)  # many tokens together use most experts of a sparse model
     is_fp8 = ask.quantization == "fp8" and device.fp8_tflops is not None
     operations = (device.fp8_tflops or 0.0 if is_fp8 else device.bf16_tflops) * 1e12 * parts

@@ -30,6 +30,7 @@ class DeviceProfile(Record):
     bf16_tflops: float = Field(gt=0, description="Dense bfloat16 (float16 if it has none), 10**12 operations a second.")
     fp8_tflops: float | None = Field(None, gt=0, description="The same in FP8; unset: the device has none.")
     has_bfloat16: bool = True
+    keeps_twelve_bits: bool = Field(False, description="Whether bfloat16 weights are held in 12 bits, exactly.")
     uncertainty: float = Field(1.0, ge=1, description="By what factor the two speeds may be wrong, either way.")
 
     @property
@@ -111,5 +112,6 @@ def this_machine(machine: MachineFacts) -> DeviceProfile:
         bandwidth_gb_per_s=min(_MOST_GB_PER_S, machine.num_cores * _CORE_GB_PER_S),
         bf16_tflops=machine.num_cores * _GFLOPS[level] / 1000,
         has_bfloat16=machine.has_bfloat16,
+        keeps_twelve_bits=machine.keeps_twelve_bits,
         uncertainty=2.0,
     )

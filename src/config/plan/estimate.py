@@ -66,7 +66,7 @@ class Estimate(Record):
 
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
-    weights = model.weights_bytes(ask.dtype, ask.quantization) // parts
+    weights = model.weights_bytes(ask.dtype, ask.held_in) // parts
     kv = kv_cost(
         model.shape,
         ask.kv_dtype,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import ModelFilesError, ModelNotLocal
-from ..quantised import SCHEMES
+from ..quantised import SCHEMES, TWELVE_BITS
 from ..resolve.facts import config_folder, hub_cache, merge_deep, model_folder
 from ..resolve.model_files import read_json
 from ..resolve.resolve import read_model_facts
@@ -60,11 +60,11 @@ class PlannedModel(Record):
         return f"headers of {self.stored.num_files} file{'s' * (self.stored.num_files != 1)}"
 
     def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
-        """Bytes of all weights in memory. quantization: one that the checkpoint does not have."""
+        """Bytes of all weights in memory. quantization: one that the checkpoint does not have, or TWELVE_BITS."""
         size = DTYPE_BYTES[dtype]
-        if self.facts is not None and quantization in (None, *SCHEMES):
+        if self.facts is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
             return self.facts.weights_bytes(dtype, quantization)
-        if quantization is not None:
+        if quantization not in (None, TWELVE_BITS):
             matrices = min(self.parameters.matrices, self.num_parameters)
             return round(matrices * QUANTISED_BYTES[quantization] + (self.num_parameters - matrices) * size)
         if self.stored is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..origin import DEFAULT, Layer, Origin
+from ..quantised import held_in
 from ..schema.options import options
 from ..schema.types import format_about
 from .resolved import MachineFacts, MemoryPlan, ModelFacts
@@ -191,7 +192,8 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
-    weights = facts.weights_bytes(dtype, done.get("model.quantization"))
+    keeps_twelve_bits = done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
+    weights = facts.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
     per_token = facts.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
     share = done.get("cache.gpu_memory_utilization")
     budget = int(share * done.machine.available_memory_bytes)

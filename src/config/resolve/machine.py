@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ..cpu_features import keeps_twelve_bits
 from .resolved import MachineFacts
 
 
@@ -39,6 +40,7 @@ def read_machine_facts(root: Path = Path("/"), system: str | None = None) -> Mac
         available_memory_bytes=available,
         cpu_flags=flags,
         cpu_name=name,
+        keeps_twelve_bits=keeps_twelve_bits(),
         has_terminal=sys.stderr is not None and sys.stderr.isatty(),
     )
 

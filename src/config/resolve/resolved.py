@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ..origin import DEFAULT, Origin, Overridden
-from ..quantised import OUTPUT_SCHEME, quantised_bytes
+from ..quantised import OUTPUT_SCHEME, TWELVE_BITS, quantised_bytes
 from ..schema.cache import CacheConfig
 from ..schema.device import DeviceConfig
 from ..schema.load import LoadConfig
@@ -75,7 +75,7 @@ class ModelFacts(Record):
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 
     def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
-        """Bytes of all weights when held in `dtype`, those of the linear layers in the bits of `quantization`."""
+        """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says."""
         size = DTYPE_BYTES[dtype]
         if quantization is None:
             return self.num_parameters * size
@@ -91,7 +91,7 @@ class ModelFacts(Record):
             yield quantization, self.hidden_size, queries
             yield quantization, 2 * self.intermediate_size, self.hidden_size
             yield quantization, self.hidden_size, self.intermediate_size
-        yield OUTPUT_SCHEME, self.vocab_size, self.hidden_size
+        yield quantization if quantization == TWELVE_BITS else OUTPUT_SCHEME, self.vocab_size, self.hidden_size
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Bytes of keys and values of one token over all layers."""
@@ -108,6 +108,7 @@ class MachineFacts(Record):
     available_memory_bytes: int  # free for new allocations now
     cpu_flags: tuple[str, ...]  # instruction sets, as /proc/cpuinfo names them
     cpu_name: str = ""
+    keeps_twelve_bits: bool = False  # whether the engine's kernels hold bfloat16 weights in 12 bits here
     has_terminal: bool = False  # whether a person reads what is written to stderr
 
     @property

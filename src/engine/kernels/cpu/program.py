@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from ..capture import Captured
 from .arena import Arena, Lease
 from .library import FLOAT, CpuLibrary
 from .memory import ResultMemory
 
-_ALLOCATIONS = ("aten::empty.memory_format", "aten::new_empty", "aten::empty_like")
+_ALLOCATIONS = ("empty", "new_empty", "empty_like")
+_FACTS = ("data_ptr", "dim", "element_size", "is_contiguous", "numel", "size", "stride", "untyped_storage", "__len__")
 
 
 class _Reading(ctypes.Structure):
@@ -109,31 +110,43 @@ def _word(value: float | None, kind: Any) -> int:
     return int(value or 0) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch types it not
-    """Serves torch's allocations from the lease and looks out for what torch computes itself."""
+class _Watch(TorchFunctionMode):
+    """Serves torch's allocations from the lease and looks out for what torch computes itself.
+
+    Of calls from Python, which is where models are written: a mode below Python would load half a second of modules.
+    """
 
     def __init__(self, lease: Lease, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._lease = lease
         self._recorder = recorder
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = func.name()
+        name = func.__name__
         if name in _ALLOCATIONS:
             if result.device.type == "cpu" and result.is_contiguous():
                 placed = self._lease.empty(result.shape, result.dtype)
                 if placed is not None:
                     return placed
             self._recorder.refuse("no room for activations")
-        elif not (func.is_view and _share_memory(result, args[0])):  # contiguous() is a view that may copy
-            self._recorder.refuse(f"torch's {name.removeprefix('aten::')}")
+        elif not (name in _FACTS or _is_view(name, result, args)):
+            self._recorder.refuse(f"torch's {name}")
         return result
 
 
-def _share_memory(result: Any, source: Any) -> bool:
+def _is_view(name: str, result: Any, args: Sequence[Any]) -> bool:
+    """Whether a call made other tensors of the same numbers. Names of what writes into a tensor end in one `_`."""
     results = result if isinstance(result, list | tuple) else (result,)
-    return all(each.untyped_storage().data_ptr() == source.untyped_storage().data_ptr() for each in results)
+    if (name.endswith("_") and not name.endswith("__")) or not all(isinstance(each, torch.Tensor) for each in results):
+        return name == "__get__"  # an attribute that is no tensor, as shape
+    return bool(args) and _share_memory(results, args[0])
+
+
+def _share_memory(results: Sequence[torch.Tensor], source: Any) -> bool:
+    return isinstance(source, torch.Tensor) and all(
+        each.untyped_storage().data_ptr() == source.untyped_storage().data_ptr() for each in results
+    )
 
 
 def capture_programs(library: CpuLibrary, recorder: Recorder) -> Callable[[Callable[[], torch.Tensor]], Captured]:
