@@ -19,6 +19,7 @@ from .contestants import Contestant
 from .environments import HOME, NotMade, python_of, variables, weights
 from .process import Failed, Process, busy_s
 
+SETTLE_S = 12.0  # after the warm-up: an engine may touch the rest of its memory while nothing is asked of it
 KV_GIB, MAX_LEN, STREAMS, VOCAB_SIZE = 4, 4096, 128, 151_936
 START_LIMIT_S, RUN_LIMIT_S = 420.0, 900.0
 PORT = 8719
@@ -69,6 +70,7 @@ class Offline(Contest):
 
     def warm_up(self, seed: int) -> None:
         self.run("warm-up", seed)
+        time.sleep(SETTLE_S)
 
     def run(self, name: str, seed: int) -> dict[str, Any]:
         """Raises Failed also if an answer has another number of tokens than was asked."""
@@ -110,6 +112,7 @@ class Served(Contest):
 
     def warm_up(self, seed: int) -> None:
         self.run("http-8", seed, num_output=4)
+        time.sleep(SETTLE_S)
 
     def run(self, name: str, seed: int, num_output: int = 32) -> dict[str, Any]:
         streams = STREAMS_OF[name]
