@@ -19,13 +19,12 @@ import weakref
 from collections.abc import Callable
 
 from ...config import Resolved
-from .spare_pages import map_private
+from ..pages import HUGE_PAGE, map_private
 
 _madvise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None) if os.name == "posix" else None
 if _madvise is not None:
     _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14: as a write would, contents stay, failure is an error
-_HUGE_PAGE = 1 << 21
 WAIT_S = 0.05
 logger = logging.getLogger(__name__)
 
@@ -44,11 +43,11 @@ class KVMemory:
         try:
             # Huge pages: attention reads at random, and small ones cost it address translations. The surplus lets it
             # begin with a whole one.
-            self._map = map_private(num_bytes + _HUGE_PAGE)
+            self._map = map_private(num_bytes + HUGE_PAGE)
         except OSError as error:
             raise self._refused(error.strerror or "") from error
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self._begin = -base % _HUGE_PAGE
+        self._begin = -base % HUGE_PAGE
         self._address = base + self._begin
         self._touched = 0  # bytes of each region
         self._is_over = _madvise is None  # nothing more is done ahead of the steps
@@ -75,7 +74,7 @@ class KVMemory:
         """
         with self._lock:
             while self._touched < self._first_bytes and go_on():
-                size = min(_HUGE_PAGE, self._region_bytes - self._touched)
+                size = min(HUGE_PAGE, self._region_bytes - self._touched)
                 for start in range(self._touched, self.num_bytes, self._region_bytes):
                     ctypes.memset(self._address + start, 0, size)
                 self._touched += size
@@ -98,7 +97,7 @@ class KVMemory:
     def _touch_next(self, may_touch: Callable[[], bool]) -> bool:
         """Go a huge page further in every region; False if `may_touch` objects or there is nothing more to do."""
         with self._lock:
-            size = min(_HUGE_PAGE, self._region_bytes - self._touched)
+            size = min(HUGE_PAGE, self._region_bytes - self._touched)
             for start in range(self._touched, self.num_bytes, self._region_bytes):
                 # what was taken before an objection is passed over quickly in the next round
                 if self._is_over or not may_touch() or not self._take(self._address + start, size):

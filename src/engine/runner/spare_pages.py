@@ -9,21 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import threading
 from collections.abc import Callable, Iterator
 
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-_PIECE = 1 << 21  # a huge page
-
-
-def map_private(num_bytes: int) -> mmap.mmap:
-    """Zeros, with huge pages where the system has them. Raises OSError."""
-    # Private: shared memory gets no huge pages on most machines.
-    pages = mmap.mmap(-1, num_bytes, **_PRIVATE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
+from ..pages import HUGE_PAGE, map_private
 
 
 @contextlib.contextmanager
@@ -39,10 +28,10 @@ def spare_pages(num_bytes: int, before: Callable[[Callable[[], bool]], None]) ->
         with contextlib.suppress(OSError), map_private(num_bytes) as pages:
             view = ctypes.c_char.from_buffer(pages)
             address = ctypes.addressof(view)
-            for start in range(0, num_bytes - _PIECE, _PIECE):
+            for start in range(0, num_bytes - HUGE_PAGE, HUGE_PAGE):
                 if done.is_set():
                     break
-                ctypes.memset(address + start, 0, _PIECE)
+                ctypes.memset(address + start, 0, HUGE_PAGE)
             del view  # a view keeps the map from being closed
 
     thread = threading.Thread(target=work, name="spare-pages", daemon=True)

@@ -11,9 +11,10 @@ import weakref
 
 import torch
 
+from ...pages import map_private
+
 RESERVED = 1 << 30  # bytes of address space; only what is used becomes memory
 _ALIGNMENT = 64
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 
 class Arena:
@@ -21,7 +22,7 @@ class Arena:
 
     def __init__(self, num_bytes: int = RESERVED) -> None:
         self.num_bytes = num_bytes
-        self._memory = mmap.mmap(-1, num_bytes, **_PRIVATE)
+        self._memory = map_private(num_bytes, huge_pages=False)
 
     def lease(self) -> Lease:
         """All of it for one program."""

@@ -7,7 +7,6 @@ layer: a step of 2048 tokens took 129 thousand page faults.
 from __future__ import annotations
 
 import math
-import mmap
 import weakref
 from collections import defaultdict
 
@@ -15,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...pages import HUGE_PAGE, map_private
+
 _LEAST = 2**20  # bytes below which malloc keeps pieces anyway
-_HUGE_PAGE = 2**21
 
 Piece = npt.NDArray[np.uint8]
 
@@ -33,7 +33,7 @@ class ResultMemory:
         num_bytes = count * dtype.itemsize
         if num_bytes < _LEAST:
             return torch.empty(shape, dtype=dtype)
-        size = max(_HUGE_PAGE, 1 << (num_bytes - 1).bit_length())
+        size = max(HUGE_PAGE, 1 << (num_bytes - 1).bit_length())
         free = self._free[size]
         piece = free.pop() if free else _new_piece(size)
         lent = piece[:num_bytes]
@@ -43,9 +43,6 @@ class ResultMemory:
 
 
 def _new_piece(size: int) -> Piece:
-    memory = mmap.mmap(-1, size + _HUGE_PAGE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    piece = np.frombuffer(memory, np.uint8)
-    first = -piece.ctypes.data % _HUGE_PAGE
+    piece = np.frombuffer(map_private(size + HUGE_PAGE), np.uint8)
+    first = -piece.ctypes.data % HUGE_PAGE
     return piece[first : first + size]
