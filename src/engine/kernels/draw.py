@@ -43,18 +43,24 @@ def softmax_weights(logits: torch.Tensor, temperature: torch.Tensor, min_p: torc
 
 
 def draw_cpu(library: CpuLibrary) -> Draw:
-    calls = {dtype: library.op("draw", dtype, [POINTER] * 5 + [INT64] * 2) for dtype in (torch.float32, torch.bfloat16)}
+    return drawing(library, "draw", num_columns=2)
 
-    def draw(logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+
+def drawing(library: CpuLibrary, name: str, num_columns: int) -> Callable[..., torch.Tensor]:
+    """The library's op of that name, which draws by logits, so many columns of one float32 per row, and keys."""
+    arguments = [POINTER] * (num_columns + 3) + [INT64] * 2
+    calls = {dtype: library.op(name, dtype, arguments) for dtype in (torch.float32, torch.bfloat16)}
+
+    def draw(logits: torch.Tensor, *columns_and_keys: torch.Tensor) -> torch.Tensor:
         rows, vocab_size = logits.shape
-        if not len(temperature) == len(min_p) == len(keys) == rows:
-            raise ValueError(f"{rows} rows, {len(temperature)} temperatures, {len(min_p)} min_p, {len(keys)} keys")
+        *columns, keys = columns_and_keys
+        if any(len(each) != rows for each in columns_and_keys):
+            raise ValueError(f"{rows} rows, but columns and keys for {[len(each) for each in columns_and_keys]}")
         logits = logits.contiguous()
         token_ids = torch.empty(rows, dtype=torch.int64)
         calls[logits.dtype](
             pointer(logits, logits.dtype),
-            pointer(temperature, torch.float32),
-            pointer(min_p, torch.float32),
+            *(pointer(each, torch.float32) for each in columns),
             pointer(keys, torch.int32),
             token_ids.data_ptr(),
             rows,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from .cpu.library import INT64, POINTER, CpuLibrary, pointer
-from .draw import softmax_weights
+from .cpu.library import CpuLibrary
+from .draw import drawing, softmax_weights
 from .noise import exponential_noise
 
 DrawNucleus = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -45,29 +45,4 @@ def draw_nucleus_reference(
 
 
 def draw_nucleus_cpu(library: CpuLibrary) -> DrawNucleus:
-    calls = {
-        dtype: library.op("draw_nucleus", dtype, [POINTER] * 6 + [INT64] * 2)
-        for dtype in (torch.float32, torch.bfloat16)
-    }
-
-    def draw_nucleus(
-        logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor, top_p: torch.Tensor, keys: torch.Tensor
-    ) -> torch.Tensor:
-        rows, vocab_size = logits.shape
-        if not len(temperature) == len(min_p) == len(top_p) == len(keys) == rows:
-            raise ValueError(f"{rows} rows, but {len(temperature)}, {len(min_p)}, {len(top_p)} and {len(keys)} values")
-        logits = logits.contiguous()
-        token_ids = torch.empty(rows, dtype=torch.int64)
-        calls[logits.dtype](
-            pointer(logits, logits.dtype),
-            pointer(temperature, torch.float32),
-            pointer(min_p, torch.float32),
-            pointer(top_p, torch.float32),
-            pointer(keys, torch.int32),
-            token_ids.data_ptr(),
-            rows,
-            vocab_size,
-        )
-        return token_ids
-
-    return draw_nucleus
+    return drawing(library, "draw_nucleus", num_columns=3)
