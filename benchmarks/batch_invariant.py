@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from stoker import LLM, SamplingParams
+from stoker.config.quantised import SCHEMES
 from stoker.outputs import RequestOutput
 
 MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
@@ -88,7 +89,7 @@ def speed(engines: dict[str, LLM], rounds: int) -> None:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.equality batch")
-    parser.add_argument("--quantization", choices=("int8", "int4"))
+    parser.add_argument("--quantization", choices=SCHEMES)
     parser.add_argument("--only", choices=("equality", "speed"))
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args(words)

@@ -27,6 +27,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the engine has it; read wh
 import torch
 
 from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.config.quantised import SCHEMES
 from stoker.engine.api import SamplingParams
 from stoker.engine.core.step_plan import Admission, StepPlan
 from stoker.engine.kernels import KernelSet
@@ -228,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 128])
     parser.add_argument("--context", type=int, default=160)
-    parser.add_argument("--quantization", choices=("int8", "int4"))
+    parser.add_argument("--quantization", choices=SCHEMES)
     parser.add_argument("--sampling", action="store_true")
     chosen = parser.parse_args()
     bench = Bench(max(chosen.rows), chosen.context, chosen.quantization)

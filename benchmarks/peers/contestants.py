@@ -64,7 +64,17 @@ CONTESTANTS = {
             "stoker-int4", "int4", "own", "checkpoint", "stoker", _QUANTIZED, _ONE_STREAM, {"quantization": "int4"}
         ),
         Contestant("openvino-int4", "int4", "openvino", "openvino-int4", "openvino", _QUANTIZED, _ONE_STREAM),
-        Contestant("llama.cpp-q4_0", "int4", "llama-cpp", "gguf-q4_0", "llama_cpp", _QUANTIZED, _ONE_STREAM),
+        Contestant(
+            "stoker-int4-pure",
+            "int4_pure",
+            "own",
+            "checkpoint",
+            "stoker",
+            _QUANTIZED,
+            _ONE_STREAM,
+            {"quantization": "int4_pure"},
+        ),
+        Contestant("llama.cpp-q4_0", "int4_pure", "llama-cpp", "gguf-q4_0", "llama_cpp", _QUANTIZED, _ONE_STREAM),
         Contestant("stoker-server", "served", "own", "checkpoint", workloads=SERVED),
         Contestant("vllm-server", "served", "vllm", "checkpoint", workloads=SERVED),
     )

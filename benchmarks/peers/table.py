@@ -11,7 +11,8 @@ from .record import Record, is_slow
 GROUPS = {
     "bf16": "bfloat16, tokens/s",
     "int8": "8-bit weights, tokens/s",
-    "int4": "4-bit weights, tokens/s",
+    "int4": "4-bit weights, the output layer in 8, tokens/s",
+    "int4_pure": "4-bit weights, the output layer too, tokens/s",
     "served": "through HTTP",
 }
 SERVED_ROWS = {  # what a row shows of a cell, times what

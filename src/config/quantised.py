@@ -1,25 +1,33 @@
 """Weights in fewer bits: which schemes there are, and how many bytes a quantised matrix takes. No torch: a plan asks.
 
-int8 has one scale per output; int4 has 16 levels and one scale per 64 numbers of an output. The output layer is held in
-int8 under both: a tied one is the embedding too, and its rows are read one by one.
+int8 has one scale per output; int4 has 16 levels and one scale per 64 numbers of an output. A scheme says which of them
+the layers are held in, and which the output layer: nothing behind that evens its errors out, and a tied one is the
+embedding too.
 """
 
 from __future__ import annotations
 
-SCHEMES = ("int8", "int4")
+from typing import NamedTuple
+
+
+class Scheme(NamedTuple):
+    layers: str  # int8 or int4
+    output: str
+
+
+SCHEMES = {"int8": Scheme("int8", "int8"), "int4": Scheme("int4", "int8"), "int4_pure": Scheme("int4", "int4")}
 PANEL_WIDTH = 16  # outputs that lie together; the last panel is filled up
 GROUP = 64  # numbers that share a scale of int4
 CODES_DEEP = 8  # codes of int4 in a word
-OUTPUT_SCHEME = "int8"
 
 
-def quantised_bytes(scheme: str, out_features: int, in_features: int) -> int:
-    """Bytes of one matrix as it is held: codes and scales, or TWELVE_BITS without exceptions."""
-    if scheme == TWELVE_BITS:
+def quantised_bytes(held: str, out_features: int, in_features: int) -> int:
+    """Bytes of one matrix held in int8, int4 or TWELVE_BITS: codes and scales, or no exceptions."""
+    if held == TWELVE_BITS:
         is_packed = in_features % TWELVE_BITS_STEP == 0
         return twelve_bit_bytes(out_features, in_features) if is_packed else 2 * out_features * in_features
     outputs = -(-out_features // PANEL_WIDTH) * PANEL_WIDTH
-    if scheme == "int8":
+    if held == "int8":
         return outputs * (in_features + 4)
     return outputs * (-(-in_features // CODES_DEEP) * 4 + -(-in_features // GROUP) * 2)
 
@@ -45,4 +53,5 @@ def held_in(dtype: str, quantization: str | None, keeps_twelve_bits: bool) -> st
 
 def shown(scheme: str) -> str:
     """What the start-up table says of the linear layers."""
-    return "weights in int8" if scheme == "int8" else f"weights in int4 by {GROUP}, the output layer in {OUTPUT_SCHEME}"
+    layers, output = (f"int4 by {GROUP}" if held == "int4" else held for held in SCHEMES[scheme])
+    return f"weights in {layers}" + (f", the output layer in {output}" if output != layers else "")

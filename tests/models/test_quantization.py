@@ -17,11 +17,12 @@ from tests.unit.config.plan.shapes import write_config
 
 from stoker import LLM, SamplingParams
 from stoker.config import ConfigError
+from stoker.config.quantised import shown
 
 from .conftest import Saved
 from .engine import Engine, resolved
 
-SCHEMES = pytest.mark.parametrize("scheme", ["int8", "int4"])
+SCHEMES = pytest.mark.parametrize("scheme", ["int8", "int4", "int4_pure"])
 PROMPTS = [[5, 6, 7], list(range(20, 40))]
 QUESTIONS = (
     "What does --max-num-seqs do?",
@@ -48,8 +49,8 @@ def test_weights_take_the_bytes_that_were_planned(
     info = Engine(settings).runner.info()
     assert info.weights_bytes == pytest.approx(settings.memory.weights_bytes, rel=0.01)
     assert info.weights_bytes < plain.weights_bytes
-    assert scheme in info.kernels["linear"]
-    assert scheme not in plain.kernels["linear"]
+    assert shown(scheme) in info.kernels["linear"]
+    assert shown(scheme) not in plain.kernels["linear"]
 
 
 @SCHEMES
@@ -102,7 +103,9 @@ def plain() -> Iterator[LLM]:
         yield llm
 
 
-@pytest.mark.parametrize(("scheme", "fewest", "largest"), [("int8", 7, 1.002), ("int4", 5, 1.02)])
+@pytest.mark.parametrize(
+    ("scheme", "fewest", "largest"), [("int8", 7, 1.002), ("int4", 5, 1.02), ("int4_pure", 5, 1.02)]
+)
 @pytest.mark.effect("model.quantization")
 def test_tiny_answers_as_it_did(plain: LLM, scheme: str, fewest: int, largest: float):
     """Most greedy answers are word for word those of bfloat16, and none of its tokens has become unlikely.

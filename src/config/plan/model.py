@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 # Bytes of a quantised weight, its share of scales included, for models that this build does not run.
-QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53}
+QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53, "int4_pure": 0.53}
 
 
 class PlannedModel(Record):

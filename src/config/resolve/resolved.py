@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ..origin import DEFAULT, Origin, Overridden
-from ..quantised import OUTPUT_SCHEME, TWELVE_BITS, quantised_bytes
+from ..quantised import SCHEMES, Scheme, quantised_bytes
 from ..schema.cache import CacheConfig
 from ..schema.device import DeviceConfig
 from ..schema.load import LoadConfig
@@ -84,14 +84,15 @@ class ModelFacts(Record):
         return sum(quantised_bytes(*matrix) for matrix in matrices) + (self.num_parameters - numbers) * size
 
     def _matrices(self, quantization: str) -> Iterator[tuple[str, int, int]]:
-        """Scheme, outputs and inputs of every linear layer, as the decoder fuses them."""
+        """How it is held, outputs and inputs of every linear layer, as the decoder fuses them."""
+        layers, output = SCHEMES.get(quantization) or Scheme(quantization, quantization)
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         for _ in range(self.num_layers):
-            yield quantization, queries + 2 * keys, self.hidden_size
-            yield quantization, self.hidden_size, queries
-            yield quantization, 2 * self.intermediate_size, self.hidden_size
-            yield quantization, self.hidden_size, self.intermediate_size
-        yield quantization if quantization == TWELVE_BITS else OUTPUT_SCHEME, self.vocab_size, self.hidden_size
+            yield layers, queries + 2 * keys, self.hidden_size
+            yield layers, self.hidden_size, queries
+            yield layers, 2 * self.intermediate_size, self.hidden_size
+            yield layers, self.hidden_size, self.intermediate_size
+        yield output, self.vocab_size, self.hidden_size
 
     def kv_bytes_per_token(self, dtype: str) -> int:
         """Bytes of keys and values of one token over all layers."""

@@ -198,10 +198,10 @@ class Values:
     def _smaller_weights(self) -> str:
         """What the next smaller format would need; empty if there is none."""
         facts = self.decisions.facts
-        if facts is None or self.quantization == "int4":
+        if facts is None or self.quantization == "int4_pure":
             return ""
         if DTYPE_BYTES[self.dtype] == 2 or self.quantization is not None:
-            smaller = "int4" if self.quantization == "int8" else "int8"
+            smaller = {None: "int8", "int8": "int4", "int4": "int4_pure"}[self.quantization]
             size = format_about(facts.weights_bytes(self.dtype, smaller))
             return f"or `model.quantization: {smaller}`, in which the weights need {size}"
         half = format_about(facts.weights_bytes("bfloat16"))

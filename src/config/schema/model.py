@@ -177,14 +177,15 @@ class ModelConfig(Section):
             same=("native",),
         ),
     )
-    quantization: Literal["int8", "int4"] | None = Field(
+    quantization: Literal["int8", "int4", "int4_pure"] | None = Field(
         None,
         description=(
             "Turn the weights of the linear layers into fewer bits while the model loads; activations, norms and the "
             "KV cache keep `dtype`. `int8` halves bfloat16 weights, answers up to twice as fast one request at a time, "
             "and is hardly to be told from the original; `int4` takes a third, is faster again, and costs quality that "
-            "small models feel. With many requests at once, and for prompts, the speed is that of bfloat16. The "
-            "output layer is int8 in both. Needs an unquantised checkpoint, in any load format."
+            "small models feel. Its output layer is int8; `int4_pure` takes int4 there too, which is faster where the "
+            "vocabulary is a large part of the model, and less accurate. With many requests at once, and for prompts, "
+            "the speed is that of bfloat16. Needs an unquantised checkpoint, in any load format."
         ),
         examples=["int8"],
         json_schema_extra=about(reload="model", aliases=("-q",), refused=OTHER_SCHEMES),

@@ -61,10 +61,11 @@ def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tens
     token_ids: [T] int64. Returns [T, in_features], in the dtype of the numbers.
     """
     if packed.scales is not None:
-        return quantised_rows_reference(token_ids, packed.weight, packed.scales, packed.dtype)
+        return quantised_rows_reference(token_ids, packed.weight, packed.scales, packed.in_features, packed.dtype)
     return F.embedding(token_ids, packed.weight)
 
 
+CODES = {"int8": torch.int8, "int4": torch.int32}  # what holds the codes of a weight
 DEPTH_STEPS = {torch.float32: 1, torch.bfloat16: 32}  # in_features are a multiple; of bfloat16 a tile's depth
 QUANTISED_STEP = 32
 
@@ -129,7 +130,7 @@ def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
     arguments = [POINTER] * 3 + [INT64] * 2
     calls = {
         (scheme, dtype): library.op(f"quantise_{scheme}", dtype, arguments)
-        for scheme in ("int8", "int4")
+        for scheme in CODES
         for dtype in (torch.float32, torch.bfloat16)
     }
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
@@ -162,7 +163,7 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
     plain = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
     quantised = {
         (codes, dtype): library.op(f"linear_{scheme}", dtype, [POINTER] * 5 + [INT64] * 3)
-        for scheme, codes in (("int8", torch.int8), ("int4", torch.int32))
+        for scheme, codes in CODES.items()
         for dtype in (torch.float32, torch.bfloat16)
     }
     calls = {(dtype, dtype): call for dtype, call in plain.items()} | quantised
@@ -197,9 +198,11 @@ def embed_cpu(library: CpuLibrary) -> Embed:
     empty = library.memory.empty
     plain = {dtype: library.op("unpack_rows", dtype, [POINTER] * 3 + [INT64] * 3, INT) for dtype in DEPTH_STEPS}
     quantised = {
-        dtype: library.op("unpack_rows_int8", dtype, [POINTER] * 4 + [INT64] * 3, INT) for dtype in DEPTH_STEPS
+        (codes, dtype): library.op(f"unpack_rows_{scheme}", dtype, [POINTER] * 4 + [INT64] * 3, INT)
+        for scheme, codes in CODES.items()
+        for dtype in DEPTH_STEPS
     }
-    calls = {(dtype, dtype): call for dtype, call in plain.items()}
+    calls = {(dtype, dtype): call for dtype, call in plain.items()} | quantised
     if library.level.has_twelve_bits:
         name = "unpack_rows_twelve_bits"
         calls[torch.uint8, torch.bfloat16] = library.function(name, [POINTER] * 3 + [INT64] * 3, INT)
@@ -210,12 +213,9 @@ def embed_cpu(library: CpuLibrary) -> Embed:
         sizes = (token_ids.shape[0], packed.out_features, packed.in_features)
         ids = pointer(token_ids, torch.int64)
         out = empty(token_ids.shape[0], packed.in_features, dtype=packed.dtype)
-        if packed.scales is None:
-            failed = calls[packed.weight.dtype, packed.dtype](packed.weight.data_ptr(), ids, out.data_ptr(), *sizes)
-        else:
-            codes, scales = pointer(packed.weight, torch.int8), packed.scales.data_ptr()
-            failed = quantised[packed.dtype](codes, scales, ids, out.data_ptr(), *sizes)
-        if failed:
+        scales = () if packed.scales is None else (packed.scales.data_ptr(),)
+        call = calls[packed.weight.dtype, packed.dtype]
+        if call(packed.weight.data_ptr(), *scales, ids, out.data_ptr(), *sizes):
             raise IndexError(f"a token id is not in [0, {packed.out_features})")
         return out
 

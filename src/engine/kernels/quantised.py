@@ -35,9 +35,7 @@ def dequantise_reference(codes: torch.Tensor, scales: torch.Tensor, in_features:
     """The float32 numbers that codes and scales of whole panels stand for: [16 * P, in_features]."""
     if codes.dtype == torch.int8:
         return (codes.float() * scales[:, None]).transpose(1, 2).reshape(-1, in_features)
-    shifts = torch.tensor(_SHIFTS, dtype=torch.int32)
-    levels = torch.tensor(LEVELS, dtype=torch.float32)[(codes[..., None] >> shifts & 15).long()]  # [P, K / 8, 16, 8]
-    numbers = levels.transpose(2, 3).reshape(codes.shape[0], -1, PANEL_WIDTH)[:, :in_features]
+    numbers = _levels_of(codes).transpose(2, 3).reshape(codes.shape[0], -1, PANEL_WIDTH)[:, :in_features]
     numbers = numbers * scales.float().repeat_interleave(GROUP, dim=1)[:, :in_features]
     return numbers.transpose(1, 2).reshape(-1, in_features)
 
@@ -57,11 +55,21 @@ def quantised_linear_reference(
 
 
 def quantised_rows_reference(
-    token_ids: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype
+    token_ids: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, in_features: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Rows of an int8 weight: [T, in_features]."""
+    """Rows of a weight: [T, in_features]."""
     panels, columns = token_ids // PANEL_WIDTH, token_ids % PANEL_WIDTH
-    return (codes[panels, :, columns].float() * scales[panels, columns, None]).to(dtype)
+    found = codes[panels, :, columns]  # [T, in_features], of int4 [T, in_features / 8]
+    if codes.dtype == torch.int8:
+        return (found.float() * scales[panels, columns, None]).to(dtype)
+    of_groups = scales[panels, :, columns].float().repeat_interleave(GROUP, dim=1)
+    return (_levels_of(found).flatten(1)[:, :in_features] * of_groups[:, :in_features]).to(dtype)
+
+
+def _levels_of(words: torch.Tensor) -> torch.Tensor:
+    """words: [...] int32 of int4. Returns the levels of their codes in the order of k, [..., 8] float32."""
+    shifts = torch.tensor(_SHIFTS, dtype=torch.int32)
+    return torch.tensor(LEVELS, dtype=torch.float32)[(words[..., None] >> shifts & 15).long()]
 
 
 def _slices(shape: torch.Size | tuple[int, ...]) -> Iterator[range]:

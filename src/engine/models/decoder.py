@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ...config import ModelFacts, ModelFilesError
-from ...config.quantised import OUTPUT_SCHEME
+from ...config.quantised import SCHEMES
 from ..kernels import KernelSet
 from ..layers.attention import Attention, AttentionShape, LayerCache
 from ..layers.embedding import Embedding, TiedEmbedding
@@ -82,6 +82,7 @@ class Decoder:
         quantization: str | None = None,
     ) -> None:
         """quantization: scheme of the linear layers' weights (config/quantised.py)."""
+        held = SCHEMES[quantization] if quantization else None
         if facts.hidden_act != "silu":
             raise ModelFilesError(
                 f"{facts.model_path}/config.json: hidden_act `{facts.hidden_act}` is not supported for "
@@ -91,7 +92,7 @@ class Decoder:
 
         def linear(prefix: str, parts: dict[str, int], in_features: int, has_bias: bool) -> Linear:
             named = {f"{prefix}.{name}": size for name, size in parts.items()}
-            return Linear(named, in_features, has_bias, kernels, dtype, device, quantization)
+            return Linear(named, in_features, has_bias, kernels, dtype, device, held and held.layers)
 
         def norm(name: str, width: int) -> RMSNorm:
             return RMSNorm(name, width, facts.rms_norm_eps, kernels, dtype, device)
@@ -103,7 +104,7 @@ class Decoder:
             kernels=kernels,
             dtype=dtype,
             device=device,
-            scheme=quantization and OUTPUT_SCHEME,
+            scheme=held and held.output,
         )
         self.embed_tokens: Callable[[torch.Tensor], torch.Tensor]
         if facts.tie_word_embeddings:

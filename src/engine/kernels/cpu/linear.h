@@ -34,15 +34,19 @@ struct Layer {
     int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
 };
 
-// How a lone block of rows brings panels into the cache: not at all, since they are there; what it will read so many
+// How a lone block of rows brings two panels into the cache: not at all, since they are there; what it will read so many
 // bytes later; or the panels behind those that it reads, line by line, which is right for short ones. kUnpack: they are
-// there already, and the next ones are made of others meanwhile (unpacking.h).
+// there already, and the next ones are made of others meanwhile (unpacking.h). A panel that is read alone is always
+// fetched ahead.
 enum class Fetching { kNothing, kAhead, kNext, kUnpack };
 
 // Neighbouring panels of plain numbers. Others (quantised.h) have the same members.
 template <class T, bool IsCached = false>
 struct PlainPanels {
     static constexpr int kRowsAtOnce = kMaxRows;
+    // Up to so many rows, panels are read one by one: memory is the limit then, and one run of addresses comes faster
+    // than two by turns. With more, panels in pairs spare loads of x.
+    static constexpr int kRowsAlone = IsCached ? 0 : 8;
     static constexpr Fetching kFetching = IsCached ? Fetching::kNothing : Fetching::kAhead;
     const T* numbers;
     int64_t size;  // of one
@@ -95,7 +99,7 @@ void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weig
             const int64_t every = block < fetching ? layer.depth / 2 / units : 0;
             multiply_block(weights.unpack_from(units * block, every));
         } else {
-            if constexpr (Weights::kFetching == Fetching::kAhead) {
+            if constexpr (Panels == 1 || Weights::kFetching == Fetching::kAhead) {
                 if (blocks == 1) return multiply_block(FetchAhead<kAhead>{});
             }
             // Each of the first blocks its part of the next panels.
@@ -111,8 +115,10 @@ template <class Weights, class A, class T>
 void multiply_panels(const Layer<T>& layer, const A* x, int64_t rows, Weights weights, int64_t begin, int64_t end,
                      T* y) {
     int64_t panel = begin;
-    for (; panel + kMaxPanels <= end; panel += kMaxPanels) {
-        multiply_rows<kMaxPanels>(layer, x, rows, weights.from(panel - begin), panel, y);
+    if (rows > Weights::kRowsAlone) {
+        for (; panel + kMaxPanels <= end; panel += kMaxPanels) {
+            multiply_rows<kMaxPanels>(layer, x, rows, weights.from(panel - begin), panel, y);
+        }
     }
     for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, weights.from(panel - begin), panel, y);
 }

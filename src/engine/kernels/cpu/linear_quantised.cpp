@@ -8,9 +8,25 @@
 
 namespace {
 
-// Copies rows of the weight back out: the lookup of an embedding that is tied to the output layer.
-template <class T>
-int unpack_rows(Int8Panels weights, const float* scales, const int64_t* rows, T* out, int64_t count, int64_t width) {
+ALWAYS_INLINE void unpack_row(Int8Panels weights, const float* scales, int64_t row, float* to) {
+    const Int8Panels panel = weights.from(row / kPanelWidth);
+    const int column = int(row % kPanelWidth);
+    for (int64_t k = 0; k < panel.depth; k++) to[k] = number_of(panel.codes[code_place(k, column)]) * scales[row];
+}
+
+ALWAYS_INLINE void unpack_row(Int4Panels weights, const float*, int64_t row, float* to) {
+    const Int4Panels panel = weights.from(row / kPanelWidth);
+    const int64_t column = row % kPanelWidth;
+    for (int64_t k = 0; k < panel.depth; k++) {
+        const uint32_t word = panel.codes[k / kCodesDeep * kPanelWidth + column];
+        const float scale = widen_one(panel.scales[k / kGroup * kPanelWidth + column]);
+        to[k] = kLevels[word >> code_shift(k % kCodesDeep) & 15] * scale;
+    }
+}
+
+// Copies rows of the weight back out: the lookup of an embedding that is tied to the output layer. scales: of int8.
+template <class Panels, class T>
+int unpack_rows(Panels weights, const float* scales, const int64_t* rows, T* out, int64_t count, int64_t width) {
     const int64_t depth = weights.depth;
     for (int64_t i = 0; i < count; i++) {
         if (rows[i] < 0 || rows[i] >= width) return 1;
@@ -19,9 +35,7 @@ int unpack_rows(Int8Panels weights, const float* scales, const int64_t* rows, T*
         static thread_local Scratch scratch;
         float* row = scratch.numbers<float>(depth);
         for (int64_t i = begin; i < end; i++) {
-            const int8_t* panel = weights.from(rows[i] / kPanelWidth).codes;
-            const int column = int(rows[i] % kPanelWidth);
-            for (int64_t k = 0; k < depth; k++) row[k] = number_of(panel[code_place(k, column)]) * scales[rows[i]];
+            unpack_row(weights, scales, rows[i], row);
             for_each_vector(depth, [&](int64_t k, int64_t left) {
                 store_up_to(out + i * depth + k, load_up_to(row + k, left), left);
             });
@@ -47,9 +61,14 @@ int unpack_rows(Int8Panels weights, const float* scales, const int64_t* rows, T*
                                        int64_t count, int64_t width, int64_t depth) {                                \
         return unpack_rows(Int8Panels{codes, depth}, scales, rows, out, count, width);                               \
     }                                                                                                                \
+    EXPORT int unpack_rows_int4_##name(const uint32_t* codes, const BFloat16* scales, const int64_t* rows, T* out,   \
+                                       int64_t count, int64_t width, int64_t depth) {                                \
+        return unpack_rows(Int4Panels{codes, scales, depth}, nullptr, rows, out, count, width);                      \
+    }                                                                                                                \
     IN_PROGRAMS(linear_int8_##name)                                                                                  \
     IN_PROGRAMS(linear_int4_##name)                                                                                  \
-    IN_PROGRAMS(unpack_rows_int8_##name)
+    IN_PROGRAMS(unpack_rows_int8_##name)                                                                             \
+    IN_PROGRAMS(unpack_rows_int4_##name)
 
 LINEAR_QUANTISED(bfloat16, BFloat16)
 LINEAR_QUANTISED(float32, float)

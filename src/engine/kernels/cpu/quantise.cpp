@@ -56,13 +56,6 @@ float error_of(const float* numbers, int64_t count, float scale) {
     return sum(total);
 }
 
-float widen_one(BFloat16 value) {
-    const uint32_t bits = uint32_t(value.bits) << 16;
-    float wide;
-    memcpy(&wide, &bits, sizeof wide);
-    return wide;
-}
-
 BFloat16 round_one(float value) { return {uint16_t(round_to_bfloat16(broadcast(value))[0] >> 16)}; }
 
 // At most 64 numbers of one row: word i goes to words[16 i]. Returns the scale.

@@ -22,7 +22,7 @@ constexpr int8_t kLevels[16] = {-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 
 
 struct Int8Panels {
     static constexpr bool kUnpacksBetween = false;
-    static constexpr int kRowsAtOnce = kMaxRows;
+    static constexpr int kRowsAtOnce = kMaxRows, kRowsAlone = 4;
     static constexpr Fetching kFetching = Fetching::kNext;  // 16 KiB for 1024 inputs
     const int8_t* codes;
     int64_t depth;
@@ -34,6 +34,7 @@ struct Int8Panels {
 
 struct Int4Panels {
     static constexpr bool kUnpacksBetween = false;
+    static constexpr int kRowsAlone = 2;
     static constexpr int kRowsAtOnce = kMaxRows / 2;  // the sums of a group lie beside those of all groups
     static constexpr Fetching kFetching = Fetching::kNext;  // 8 KiB for 1024 inputs
     const uint32_t* codes;
@@ -72,6 +73,13 @@ ALWAYS_INLINE int number_of(int8_t code) {
 #else
     return code;
 #endif
+}
+
+ALWAYS_INLINE float widen_one(BFloat16 value) {
+    const uint32_t bits = uint32_t(value.bits) << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
 }
 
 // Two registers of whole numbers as pairs of bfloat16; nothing is lost.
@@ -229,7 +237,9 @@ template <int Rows, int Panels>
 ALWAYS_INLINE void add_scaled(const Sums<Rows, Panels>& part, Int4Panels b, int64_t group, Sums<Rows, Panels>& sums) {
     for (int p = 0; p < Panels; p++) {
         for (int v = 0; v < kVectors; v++) {
-            const Floats scale = load(b.scales + (p * b.num_groups() + group) * kPanelWidth + v * kWidth);
+            const BFloat16* from = b.scales + (p * b.num_groups() + group) * kPanelWidth + v * kWidth;
+            __builtin_prefetch(from + Panels * b.num_groups() * kPanelWidth);  // the next panels': no stream of their own
+            const Floats scale = load(from);
             for (int row = 0; row < Rows; row++) {
                 Floats& sum = sums.at[row][p * kVectors + v];
                 sum = multiply_add(part.at[row][p * kVectors + v], scale, sum);

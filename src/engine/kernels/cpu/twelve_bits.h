@@ -33,6 +33,7 @@ static_assert(sizeof(PanelHead) == kHeadBytes);
 
 struct TwelveBitPanels {
     static constexpr bool kUnpacksBetween = true;
+    static constexpr int kRowsAlone = 8;
     static constexpr int kRowsAtOnce = 8;  // of which all stays in registers
     static constexpr Fetching kFetching = Fetching::kAhead;
     const char* panels;

@@ -33,7 +33,7 @@ struct UnpackNext {
 // Plain panels in the cache, and those behind them that come next.
 template <class Weights>
 struct UnpackedPanels {
-    static constexpr int kRowsAtOnce = kMaxRows;
+    static constexpr int kRowsAtOnce = kMaxRows, kRowsAlone = 0;
     static constexpr Fetching kFetching = Fetching::kUnpack;
     const BFloat16* numbers;
     int64_t size;

@@ -119,20 +119,22 @@ def test_the_bytes_are_those_of_the_plan(level, scheme):
 
 
 @LEVELS
+@SCHEMES
 @DTYPES
-def test_rows_of_a_tied_embedding_are_those_of_the_codes(level, dtype):
+def test_rows_of_a_tied_embedding_are_those_of_the_codes(level, scheme, dtype):
     kernels = kernels_of(level, dtype)
-    for depth in (96, 10):
-        packed = kernels.quantise_linear(torch.randn(50, depth).to(dtype), None, "int8")
+    for depth in (96, 10, 160):
+        packed = kernels.quantise_linear(torch.randn(50, depth).to(dtype), None, scheme)
         ids = torch.tensor([0, 49, 25, 0])
         assert torch.equal(kernels.embed(ids, packed), numbers(packed, kernels)[ids].to(dtype))
 
 
 @LEVELS
+@SCHEMES
 @pytest.mark.parametrize("token_id", [-1, 50])
-def test_a_token_that_is_not_in_the_vocabulary_is_refused(level, token_id):
+def test_a_token_that_is_not_in_the_vocabulary_is_refused(level, scheme, token_id):
     kernels = kernels_of(level, torch.bfloat16)
-    packed = kernels.quantise_linear(torch.randn(50, 32).bfloat16(), None, "int8")
+    packed = kernels.quantise_linear(torch.randn(50, 32).bfloat16(), None, scheme)
     if level != "torch":
         with pytest.raises(IndexError):
             kernels.embed(torch.tensor([0, token_id]), packed)
