@@ -23,11 +23,16 @@ def draw_reference(
         min_p: [R] float32, 0 for off.
         keys: [R, 2] int32 of `noise.row_keys`.
     Returns:
-        [R] int64.
+        [R] int64, -1 for rows where no logit is a number above -inf.
     """
     token_ids = torch.arange(logits.shape[1], device=logits.device)[None]
     weights = softmax_weights(logits, temperature, min_p)
-    return (weights / exponential_noise(keys, token_ids)).argmax(-1)
+    return only_from_numbers(logits, (weights / exponential_noise(keys, token_ids)).argmax(-1))
+
+
+def only_from_numbers(logits: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """[R] int64: what was drawn from each row [R, V], -1 where no logit is a number above -inf."""
+    return torch.where((logits > -torch.inf).any(-1), drawn, -1)
 
 
 def softmax_weights(logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .cpu.library import CpuLibrary
-from .draw import drawing, softmax_weights
+from .draw import drawing, only_from_numbers, softmax_weights
 from .noise import exponential_noise
 
 DrawNucleus = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -25,7 +25,7 @@ def draw_nucleus_reference(
         top_p: [R] float32, greater than 0, less than 1.
         keys: [R, 2] int32 of `noise.row_keys`.
     Returns:
-        [R] int64.
+        [R] int64, -1 for rows where no logit is a number above -inf.
 
     Source: Holtzman et al., arXiv:1904.09751, section 3.1.
     """
@@ -41,7 +41,7 @@ def draw_nucleus_reference(
         weights.masked_fill_(is_cut, 0.0)
         best = (weights / exponential_noise(keys[part], order)).argmax(-1, keepdim=True)
         drawn[part] = order.gather(1, best)[:, 0]
-    return drawn
+    return only_from_numbers(logits, drawn)
 
 
 def draw_nucleus_cpu(library: CpuLibrary) -> DrawNucleus:

@@ -47,6 +47,7 @@ from .linear import (
 )
 from .one_row import one_query, one_row
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
+from .penalise import Penalise, penalise_cpu, penalise_reference
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .silu_and_mul import SiluAndMul, silu_and_mul_cpu, silu_and_mul_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
@@ -66,6 +67,7 @@ class KernelSet:
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     silu_and_mul: SiluAndMul = silu_and_mul_reference
+    penalise: Penalise = penalise_reference
     draw: Draw = draw_reference
     draw_nucleus: DrawNucleus = draw_nucleus_reference
     softmax_mass: SoftmaxMass = softmax_mass_reference
@@ -166,6 +168,7 @@ def cpu_kernels(
         rope_and_store=rope,
         paged_attention=attention,
         silu_and_mul=silu_and_mul_cpu(library, dtype),
+        penalise=penalise_cpu(library),
         draw=draw_cpu(library),
         draw_nucleus=draw_nucleus_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

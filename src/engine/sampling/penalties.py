@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..kernels import KernelSet
+from ..kernels.penalise import Penalised
 from .sampling_table import SamplingTable, Slots
 
 Lengths = npt.NDArray[np.int64]
@@ -27,33 +29,28 @@ def apply_bias(logits: torch.Tensor, table: SamplingTable, slots: Slots) -> None
 
 
 def apply_penalties(
-    logits: torch.Tensor, table: SamplingTable, slots: Slots, lengths: Lengths, token_table: npt.NDArray[np.int32]
+    logits: torch.Tensor,
+    table: SamplingTable,
+    slots: Slots,
+    lengths: Lengths,
+    token_table: npt.NDArray[np.int32],
+    kernels: KernelSet,
 ) -> None:
-    """Repetition (prompt and generated tokens), then frequency and presence (generated tokens).
+    """For tokens that were seen, as kernels/penalise.py says.
 
     Args:
         logits: [R, V] float32, changed in place.
         slots: [R].
         lengths: [R] tokens known of each sequence.
         token_table: [num_slots, max_model_len] their ids, by slot.
-
-    A positive logit is divided by the repetition penalty, a negative one multiplied: Keskar et al.,
-    arXiv:1909.05858, section 4.1, in the form of transformers. Frequency and presence as OpenAI defines them.
     """
     rows = np.flatnonzero(table.has_penalties[slots])
     if not len(rows):
         return
-    # Every token of the sequence is one entry. A token seen twice gives two entries with the same result.
-    row_lengths = lengths[rows]
-    row_index = np.repeat(rows, row_lengths)
-    slot_index = slots[row_index]
-    ends = np.cumsum(row_lengths)
-    token_ids = token_table[slot_index, np.arange(ends[-1]) - np.repeat(ends - row_lengths, row_lengths)]
-    counts = table.counts[slot_index, token_ids].astype(np.float32)
-    penalty = table.frequency[slot_index] * counts + table.presence[slot_index] * (counts > 0)
-    at = _to(logits, row_index), _to(logits, token_ids.astype(np.int64))
-    repetition, values = _to(logits, table.repetition[slot_index]), logits[at]
-    logits[at] = torch.where(values > 0, values / repetition, values * repetition) - _to(logits, penalty)
+    slots = slots[rows]
+    columns = slots.astype(np.int64), lengths[rows], table.repetition[slots], table.frequency[slots]
+    tables = table.presence[slots], token_table, table.counts
+    kernels.penalise(logits, Penalised(*map(torch.from_numpy, (rows, *columns, *tables))))
 
 
 def forbid_early_end(logits: torch.Tensor, table: SamplingTable, slots: Slots, lengths: Lengths) -> None:

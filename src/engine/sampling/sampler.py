@@ -30,13 +30,14 @@ LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "proc
 Int64 = npt.NDArray[np.int64]
 logger = logging.getLogger(__name__)
 FEW_BEST = 256
+NO_NUMBERS = "no token can be drawn: the model's logits are NaN, or -inf for every token"
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     token_ids: npt.NDArray[np.int32]  # [R]
     logprobs: dict[int, TokenLogprobs]  # row -> of the drawn token, where asked for
-    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request's own processor failed
+    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request cannot go on, and no other
 
 
 class Sampler:
@@ -79,7 +80,7 @@ class Sampler:
             if table.has_processors[slots].any():
                 errors = self._apply_named(logits, slots, lengths, token_table)
             apply_bias(logits, table, slots)
-            apply_penalties(logits, table, slots, lengths, token_table)
+            apply_penalties(logits, table, slots, lengths, token_table, self._kernels)
             forbid_early_end(logits, table, slots, lengths)
         is_top_k = ~table.is_greedy[slots] & (table.top_k[slots] > 0)
         is_nucleus = ~table.is_greedy[slots] & (table.top_p[slots] < 1) & ~is_top_k
@@ -94,6 +95,9 @@ class Sampler:
             if len(rows):
                 drawn = method(_take(logits, rows), slots[rows], lengths[rows])
                 token_ids[rows] = drawn.cpu().numpy()
+        for row in np.flatnonzero(token_ids < 0).tolist():
+            token_ids[row] = 0  # whatever: it goes nowhere
+            errors.setdefault(row, NO_NUMBERS)
         shown = logits if self._shows_processed else raw
         logprobs = self._logprobs(shown, slots, token_ids)
         table.record(slots, token_ids)
@@ -167,7 +171,8 @@ class Sampler:
         is_cut[:, 0] = False
         weights.masked_fill_(is_cut, 0.0)
         chosen = (weights / exponential_noise(keys, ids)).argmax(-1, keepdim=True)
-        return ids.gather(1, chosen)[:, 0]
+        drawn = ids.gather(1, chosen)[:, 0]
+        return torch.where(values[:, 0] > -torch.inf, drawn, -1)
 
     def _keys(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
         return row_keys(self.table.seed[slots], lengths).to(logits.device)

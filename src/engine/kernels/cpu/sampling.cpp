@@ -1,6 +1,7 @@
 // Passes over a vocabulary of logits: draw a token, sum the weights, find the best tokens, count the better ones.
+// And penalties, which touch only the tokens that a sequence has.
 // What each computes is said by its reference in ../draw.py, ../draw_nucleus.py, ../softmax_mass.py,
-// ../top_tokens.py and ../count_above.py; arithmetic is float32 for every type.
+// ../top_tokens.py, ../count_above.py and ../penalise.py; arithmetic is float32 for every type.
 
 #include <algorithm>
 #include <cmath>
@@ -8,11 +9,13 @@
 #include <vector>
 
 #include "parallel.h"
+#include "scratch.h"
 #include "vector.h"
 
 namespace {
 
 constexpr int64_t kLeastNumbers = 16384;  // below, a second thread costs more than it brings
+constexpr int64_t kRun = 1024;            // logits whose weights are summed in float32 before they join the double
 
 int64_t least_rows(int64_t numbers_per_row) { return 1 + kLeastNumbers / numbers_per_row; }
 
@@ -79,85 +82,123 @@ ALWAYS_INLINE Bits first_ids(int64_t begin) {
     return ids;
 }
 
-struct Drawn {
-    int64_t id;
-    double mass;  // of all tokens that min_p allows
+// What a row's weights are made of: exp((logit - top) / temperature), 0 where that is less than min_p.
+struct Weights {
+    float top, temperature, min_p;
+
+    ALWAYS_INLINE Floats of(Floats values) const {
+        const Floats weights = exponential((values - top) / temperature);
+        return weights < min_p ? Floats{} : weights;
+    }
 };
 
+// Calls body(offset, size) for one run after another.
+template <class Body>
+ALWAYS_INLINE void for_each_run(int64_t size, const Body& body) {
+    for (int64_t begin = 0; begin < size; begin += kRun) body(begin, std::min(kRun, size - begin));
+}
+
+// The largest logit of every run, and of all of them.
+struct Maxima {
+    const float* of_run;
+    float top;
+};
+
+template <class T>
+Maxima maxima(const T* logits, int64_t size) {
+    static thread_local Scratch scratch;
+    float* of_run = scratch.numbers<float>((size + kRun - 1) / kRun);
+    float top = -INFINITY;
+    for_each_run(size, [&](int64_t begin, int64_t length) {
+        const float most = of_run[begin / kRun] = largest(logits + begin, length);
+        top = most > top ? most : top;
+    });
+    return {of_run, top};
+}
+
 // weight / noise is largest for the drawn token. noise = -log(1 - u) is at least u, so a weight not above best * u
-// cannot win and its logarithm is never taken: of 152k tokens a few dozen are looked at closely.
-template <bool kCounts, class T>
-Drawn draw_before(const T* logits, int64_t size, float top, float temperature, float min_p, const uint32_t* keys,
-                  Before bound) {
+// cannot win and its logarithm is never taken: of 152k tokens a few dozen are looked at closely. Where not even the
+// largest weight of the run could win, the weights are not computed: that is most of a vocabulary.
+template <class T>
+int64_t draw_before(const T* logits, int64_t size, const Maxima& found, const Weights& weight, const uint32_t* keys,
+                    Before bound) {
     float best = 0;
     int64_t chosen = 0;
-    double mass = 0;
-    constexpr int64_t kRun = 64 * kWidth;  // summed in float32 before it is added to the double
-    for (int64_t begin = 0; begin < size; begin += kRun) {
-        Floats sums{};
+    for_each_run(size, [&](int64_t begin, int64_t length) {
+        // A little more, as the exponential is not monotonic in its last places.
+        const float most = 1.0001f * weight.of(broadcast(found.of_run[begin / kRun]))[0];
         Bits ids = first_ids(begin);
-        for_each_vector(size - begin < kRun ? size - begin : kRun, [&](int64_t i, int64_t count) {
-            const Floats values = load_logits(logits + begin + i, count);
-            Floats weights = exponential((values - top) / temperature);
-            weights = weights < min_p ? Floats{} : weights;
-            if (kCounts) sums += weights;
-            weights = bound.holds(values, ids) ? weights : Floats{};
+        for_each_vector(length, [&](int64_t i, int64_t count) {
             const Floats numbers = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
             const Floats uniform = numbers * 0x1p-31f + 0x1p-32f;
-            if (any(weights > best * uniform)) {
-                for (int lane = 0; lane < kWidth; lane++) {
-                    if (!(weights[lane] > best * uniform[lane])) continue;
-                    const float score = weights[lane] / -std::log1p(-std::fmin(uniform[lane], 1 - 0x1p-24f));
-                    if (score > best) best = score, chosen = begin + i + lane;
+            const Floats needed = best * uniform;
+            if (any(needed < most)) {
+                const Floats values = load_logits(logits + begin + i, count);
+                const Floats weights = bound.holds(values, ids) ? weight.of(values) : Floats{};
+                if (any(weights > needed)) {
+                    for (int lane = 0; lane < kWidth; lane++) {
+                        if (!(weights[lane] > best * uniform[lane])) continue;
+                        const float score = weights[lane] / -std::log1p(-std::fmin(uniform[lane], 1 - 0x1p-24f));
+                        if (score > best) best = score, chosen = begin + i + lane;
+                    }
                 }
             }
             ids += kWidth;
         });
-        if (kCounts) mass += sum(sums);
-    }
-    return {chosen, mass};
+    });
+    return chosen;
 }
+
+constexpr int64_t kNone = -1;  // drawn where no logit is a number above -infinity
 
 template <class T>
 int64_t draw_row(const T* logits, int64_t size, float temperature, float min_p, const uint32_t* keys) {
-    const float top = largest(logits, size);
-    if (temperature == 0) return first_of(logits, size, top);
-    return draw_before<false>(logits, size, top, temperature, min_p, keys, Before{}).id;
+    if (temperature == 0) {
+        const float top = largest(logits, size);
+        return top > -INFINITY ? first_of(logits, size, top) : kNone;
+    }
+    const Maxima found = maxima(logits, size);
+    if (!(found.top > -INFINITY)) return kNone;
+    return draw_before(logits, size, found, {found.top, temperature, min_p}, keys, Before{});
 }
 
+struct Masses {
+    double all, before;
+};
+
 template <class T>
-double mass_of_row(const T* logits, int64_t size, float top, float temperature, float min_p) {
-    double mass = 0;
-    constexpr int64_t kRun = 64 * kWidth;  // summed in float32 before it is added to the double
-    for (int64_t begin = 0; begin < size; begin += kRun) {
-        Floats sums{};
-        for_each_vector(size - begin < kRun ? size - begin : kRun, [&](int64_t i, int64_t count) {
-            const Floats weights = exponential((load_logits(logits + begin + i, count) - top) / temperature);
-            sums += weights < min_p ? Floats{} : weights;
+Masses masses(const T* logits, int64_t size, const Weights& weight, Before bound) {
+    Masses mass{};
+    for_each_run(size, [&](int64_t begin, int64_t length) {
+        Floats all{}, before{};
+        Bits ids = first_ids(begin);
+        for_each_vector(length, [&](int64_t i, int64_t count) {
+            const Floats values = load_logits(logits + begin + i, count);
+            const Floats weights = weight.of(values);
+            all += weights;
+            before += bound.holds(values, ids) ? weights : Floats{};
+            ids += kWidth;
         });
-        mass += sum(sums);
-    }
+        mass.all += sum(all);
+        mass.before += sum(before);
+    });
     return mass;
 }
 
 template <class T>
-double mass_before(const T* logits, int64_t size, float top, float temperature, float min_p, Before bound) {
+double mass_before(const T* logits, int64_t size, const Weights& weight, Before bound) {
     double mass = 0;
-    constexpr int64_t kRun = 64 * kWidth;
-    for (int64_t begin = 0; begin < size; begin += kRun) {
+    for_each_run(size, [&](int64_t begin, int64_t length) {
         Floats sums{};
         Bits ids = first_ids(begin);
-        for_each_vector(size - begin < kRun ? size - begin : kRun, [&](int64_t i, int64_t count) {
+        for_each_vector(length, [&](int64_t i, int64_t count) {
             const Floats values = load_logits(logits + begin + i, count);
             const Ints is_before = bound.holds(values, ids);
             ids += kWidth;
-            if (!any(is_before)) return;
-            Floats weights = exponential((values - top) / temperature);
-            weights = weights < min_p ? Floats{} : weights;
-            sums += is_before ? weights : Floats{};
+            if (any(is_before)) sums += is_before ? weight.of(values) : Floats{};
         });
         mass += sum(sums);
-    }
+    });
     return mass;
 }
 
@@ -166,15 +207,17 @@ double mass_before(const T* logits, int64_t size, float top, float temperature, 
 template <class T>
 int64_t draw_nucleus_row(const T* logits, int64_t size, float temperature, float min_p, float top_p,
                          const uint32_t* keys) {
-    const float top = largest(logits, size);
-    const Drawn first = draw_before<true>(logits, size, top, temperature, min_p, keys, Before{});
-    int64_t id = first.id;
-    while (true) {
-        const Before bound{load_first(logits + id, 1)[0], int32_t(id)};
-        const double before = mass_before(logits, size, top, temperature, min_p, bound);
-        if (!(before >= top_p * first.mass && before > 0)) return id;  // with NaN too
-        id = draw_before<false>(logits, size, top, temperature, min_p, keys, bound).id;
+    const Maxima found = maxima(logits, size);
+    if (!(found.top > -INFINITY)) return kNone;
+    const Weights weight{found.top, temperature, min_p};
+    const auto bound_of = [&](int64_t id) { return Before{load_first(logits + id, 1)[0], int32_t(id)}; };
+    int64_t id = draw_before(logits, size, found, weight, keys, Before{});
+    Masses mass = masses(logits, size, weight, bound_of(id));
+    while (mass.before >= top_p * mass.all && mass.before > 0) {  // not with NaN
+        id = draw_before(logits, size, found, weight, keys, bound_of(id));
+        mass.before = mass_before(logits, size, weight, bound_of(id));
     }
+    return id;
 }
 
 template <class T>
@@ -199,13 +242,24 @@ void draw(const T* logits, const float* temperatures, const float* min_ps, const
 }
 
 template <class T>
+double mass_of_row(const T* logits, int64_t size, const Weights& weight) {
+    double mass = 0;
+    for_each_run(size, [&](int64_t begin, int64_t length) {
+        Floats sums{};
+        for_each_vector(length, [&](int64_t i, int64_t count) { sums += weight.of(load_logits(logits + begin + i, count)); });
+        mass += sum(sums);
+    });
+    return mass;
+}
+
+template <class T>
 void softmax_mass(const T* logits, const float* temperatures, const float* min_ps, float* tops, double* masses, int64_t rows,
           int64_t vocab_size) {
     parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
             const T* values = logits + row * vocab_size;
             tops[row] = largest(values, vocab_size);
-            masses[row] = mass_of_row(values, vocab_size, tops[row], temperatures[row], min_ps[row]);
+            masses[row] = mass_of_row(values, vocab_size, {tops[row], temperatures[row], min_ps[row]});
         }
     });
 }
@@ -269,7 +323,33 @@ void count_above(const T* logits, const float* bounds, int64_t* counts, int64_t 
     });
 }
 
+// New values are computed from old ones before any is written: a token may be in the sequence many times.
+void penalise_row(float* logits, const int32_t* ids, int64_t length, const int32_t* counts, float repetition,
+                  float frequency, float presence) {
+    static thread_local Scratch scratch;
+    float* changed = scratch.numbers<float>(length);
+    for (int64_t i = 0; i < length; i++) {
+        const float value = logits[ids[i]];
+        const int32_t count = counts[ids[i]];
+        const float scaled = value > 0 ? value / repetition : value * repetition;
+        changed[i] = scaled - (frequency * float(count) + (count > 0 ? presence : 0));
+    }
+    for (int64_t i = 0; i < length; i++) logits[ids[i]] = changed[i];
+}
+
 }  // namespace
+
+EXPORT void penalise(float* logits, const int64_t* rows, const int64_t* slots, const int64_t* lengths,
+                     const int32_t* token_table, const int32_t* counts, const float* repetitions,
+                     const float* frequencies, const float* presences, int64_t num_rows, int64_t table_width,
+                     int64_t vocab_size) {
+    parallel_ranges(num_rows, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            penalise_row(logits + rows[i] * vocab_size, token_table + slots[i] * table_width, lengths[i],
+                         counts + slots[i] * vocab_size, repetitions[i], frequencies[i], presences[i]);
+        }
+    });
+}
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void draw_##suffix(const T* logits, const float* temperatures, const float* min_ps, const uint32_t* keys,   \

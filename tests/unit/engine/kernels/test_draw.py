@@ -49,28 +49,46 @@ def test_draws_from_a_nucleus_equal_the_reference(kernels: KernelSet, dtype: tor
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_a_nucleus_of_no_numbers_gives_some_token(kernels: KernelSet, value: float):
-    logits = make_logits(3, 5001, torch.float32)
-    logits[0] = value
-    logits[1, 17:40] = value
-    halves = torch.full((3,), 0.5)
-    found = kernels.draw_nucleus(logits, halves, torch.zeros(3), halves, keys(3))
+@pytest.mark.parametrize("name", ["draw", "draw_nucleus"])
+def test_some_of_the_logits_may_be_no_numbers(kernels: KernelSet, name: str, value: float):
+    logits = make_logits(2, 5001, torch.float32)
+    logits[0, 17:40] = value
+    columns = [torch.full((2,), 0.5), torch.zeros(2), torch.full((2,), 0.5)]
+    found = getattr(kernels, name)(logits, *columns[: 3 if name == "draw_nucleus" else 2], keys(2))
     assert all(0 <= token_id < 5001 for token_id in found.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 50, 5001])
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_nothing_is_drawn_from_a_row_without_numbers(
+    kernels: KernelSet, value: float, vocab_size: int, dtype: torch.dtype
+):
+    logits = make_logits(4, vocab_size, dtype)
+    logits[[0, 2]] = value
+    temperature, halves = torch.tensor([0.0, 0.0, 1.0, 1.0]), torch.full((4,), 0.5)
+    for ops in (kernels, REFERENCE):
+        found = ops.draw(logits, temperature, torch.zeros(4), keys(4))
+        assert (found < 0).tolist() == [True, False, True, False]
+        found = ops.draw_nucleus(logits, halves, torch.zeros(4), halves, keys(4))
+        assert (found < 0).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-3, 1.0, 50.0])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 10.0])
+def test_draws_from_flat_and_from_steep_rows_equal_the_reference(kernels: KernelSet, scale: float, temperature: float):
+    rows = 32
+    logits = make_logits(rows, 20_000, torch.float32) * scale
+    arguments = logits, torch.full((rows,), temperature), torch.zeros(rows), keys(rows)
+    assert torch.equal(kernels.draw(*arguments), REFERENCE.draw(*arguments))
 
 
 def test_greedy_rows_take_the_first_of_the_largest(kernels: KernelSet):
     logits = torch.zeros(3, 100)
     logits[1, [40, 99]] = 1.0
-    logits[2] = -torch.inf
+    logits[2, :99] = -torch.inf
     zeros = torch.zeros(3)
-    assert kernels.draw(logits, zeros, zeros, keys(3)).tolist() == [0, 40, 0]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_of_nan_gives_some_token_of_the_vocabulary(kernels: KernelSet, temperature: float):
-    logits = torch.full((2, 50), torch.nan)
-    found = kernels.draw(logits, torch.full((2,), temperature), torch.zeros(2), keys(2))
-    assert all(0 <= token_id < 50 for token_id in found.tolist())
+    assert kernels.draw(logits, zeros, zeros, keys(3)).tolist() == [0, 40, 99]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

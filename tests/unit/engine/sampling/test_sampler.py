@@ -317,3 +317,17 @@ def test_a_named_processor_that_fails_is_told_for_its_row_and_leaves_the_others(
 def test_an_installed_processor_that_changes_the_shape_is_refused():
     with pytest.raises(PluginError, match=r"tests.own_code:cuts gave .*\[1, 1\].*, not \(1, 2\)"):
         sample(torch.zeros(1, 2), [SamplingParams()], processors=[cuts])
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(), SamplingParams(top_p=0.5)])
+@pytest.mark.parametrize("top_k", [0, 5, FEW_BEST + 1])
+def test_a_row_of_nan_is_told_and_leaves_the_others(params: SamplingParams, top_k: int, kernels: KernelSet):
+    logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
+    asked = [replace(params, top_k=top_k, logprobs=1)] * 3
+    expected = sample(logits, asked, kernels=kernels)
+    logits[1] = torch.nan
+    found = sample(logits, asked, kernels=kernels)
+    assert not expected.errors and list(found.errors) == [1]
+    assert found.errors[1].startswith("no token can be drawn")
+    assert found.token_ids[[0, 2]].tolist() == expected.token_ids[[0, 2]].tolist()
+    assert 0 <= found.token_ids[1] < 1000
