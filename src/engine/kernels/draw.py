@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import torch
 
 from .cpu.library import INT64, POINTER, CpuLibrary, pointer
 from .noise import exponential_noise
+from .penalise import Penalties, penalties_in_c
 
-Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Draw = Callable[..., torch.Tensor]  # as the reference, and `penalties=` of penalise.py
 
 
 def draw_reference(
@@ -53,20 +55,21 @@ def draw_cpu(library: CpuLibrary) -> Draw:
 
 def drawing(library: CpuLibrary, name: str, num_columns: int) -> Callable[..., torch.Tensor]:
     """The library's op of that name, which draws by logits, so many columns of one float32 per row, and keys."""
-    arguments = [POINTER] * (num_columns + 3) + [INT64] * 2
+    arguments = [POINTER] * (num_columns + 4) + [INT64] * 2
     calls = {dtype: library.op(name, dtype, arguments) for dtype in (torch.float32, torch.bfloat16)}
 
-    def draw(logits: torch.Tensor, *columns_and_keys: torch.Tensor) -> torch.Tensor:
+    def draw(logits: torch.Tensor, *columns_and_keys: torch.Tensor, penalties: Penalties | None = None) -> torch.Tensor:
         rows, vocab_size = logits.shape
         *columns, keys = columns_and_keys
         if any(len(each) != rows for each in columns_and_keys):
             raise ValueError(f"{rows} rows, but columns and keys for {[len(each) for each in columns_and_keys]}")
-        logits = logits.contiguous()
+        logits, in_c = logits.contiguous(), penalties_in_c(penalties, rows, vocab_size)
         token_ids = torch.empty(rows, dtype=torch.int64)
         calls[logits.dtype](
             pointer(logits, logits.dtype),
             *(pointer(each, torch.float32) for each in columns),
             pointer(keys, torch.int32),
+            ctypes.addressof(in_c) if in_c else None,
             token_ids.data_ptr(),
             rows,
             vocab_size,

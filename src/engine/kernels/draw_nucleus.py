@@ -10,7 +10,7 @@ from .cpu.library import CpuLibrary
 from .draw import drawing, only_from_numbers, softmax_weights
 from .noise import exponential_noise
 
-DrawNucleus = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+DrawNucleus = Callable[..., torch.Tensor]  # as the reference, and `penalties=` of penalise.py
 
 
 def draw_nucleus_reference(

@@ -47,11 +47,15 @@ from .linear import (
 )
 from .one_row import one_query, one_row
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
-from .penalise import Penalise, penalise_cpu, penalise_reference
+from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .silu_and_mul import SiluAndMul, silu_and_mul_cpu, silu_and_mul_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
 from .top_tokens import TopTokens, top_tokens_cpu, top_tokens_reference
+
+_draw = after_penalties(draw_reference)
+_draw_nucleus = after_penalties(draw_nucleus_reference)
+_top_tokens = after_penalties(top_tokens_reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,10 @@ class KernelSet:
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     silu_and_mul: SiluAndMul = silu_and_mul_reference
-    penalise: Penalise = penalise_reference
-    draw: Draw = draw_reference
-    draw_nucleus: DrawNucleus = draw_nucleus_reference
+    draw: Draw = _draw
+    draw_nucleus: DrawNucleus = _draw_nucleus
     softmax_mass: SoftmaxMass = softmax_mass_reference
-    top_tokens: TopTokens = top_tokens_reference
+    top_tokens: TopTokens = _top_tokens
     count_above: CountAbove = count_above_reference
     capture: Capture | None = None  # None: nothing can be replayed
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
@@ -84,7 +87,7 @@ ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare, whic
     rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
     paged_attention=one_query(paged_attention_reference),
     silu_and_mul=one_row(silu_and_mul_reference, 0),
-    draw=one_row(draw_reference, 0, 1, 2, 3),
+    draw=after_penalties(one_row(draw_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )
 
@@ -168,7 +171,6 @@ def cpu_kernels(
         rope_and_store=rope,
         paged_attention=attention,
         silu_and_mul=silu_and_mul_cpu(library, dtype),
-        penalise=penalise_cpu(library),
         draw=draw_cpu(library),
         draw_nucleus=draw_nucleus_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

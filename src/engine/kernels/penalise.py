@@ -1,73 +1,94 @@
-"""Penalties for tokens that a sequence has: repetition (all of it), then frequency and presence (what it generated)."""
+"""Penalties for tokens that a sequence has: repetition (all of it), then frequency and presence (what it generated).
+
+The ops that choose tokens take them along: a row in float32 is cheap in a core's cache, and is not in memory.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
-from .cpu.library import INT64, POINTER, CpuLibrary, pointer
+from .cpu.library import INT64, POINTER, pointer
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Penalised:
-    """The rows that have penalties, P of them, and what they are."""
+class Penalties:
+    """Those of R rows of logits. In the host's memory, wherever the logits are."""
 
-    rows: torch.Tensor  # [P] int64, of the logits
-    slots: torch.Tensor  # [P] int64, of the tables
-    lengths: torch.Tensor  # [P] int64, tokens of each sequence
-    repetition: torch.Tensor  # [P] float32
-    frequency: torch.Tensor  # [P] float32
-    presence: torch.Tensor  # [P] float32
+    slots: torch.Tensor  # [R] int64, of the tables
+    lengths: torch.Tensor  # [R] int64, tokens of each sequence; 0 where a row has no penalties
+    repetition: torch.Tensor  # [R] float32
+    frequency: torch.Tensor  # [R] float32
+    presence: torch.Tensor  # [R] float32
     token_table: torch.Tensor  # [num_slots, W] int32, the sequences' tokens
     counts: torch.Tensor  # [num_slots, V] int32, how often each token was generated
 
 
-Penalise = Callable[[torch.Tensor, Penalised], None]
-
-
-def penalise_reference(logits: torch.Tensor, penalised: Penalised) -> None:
-    """Changes the logits of the tokens concerned in place, and none besides.
+def penalised(logits: torch.Tensor, penalties: Penalties | None) -> torch.Tensor:
+    """[R, V] float32: the logits with those of the tokens concerned changed; without penalties, as they are.
 
     Args:
-        logits: [R, V] float32, on any device; the rest is in the host's memory.
+        logits: [R, V] in any float type. Not changed.
 
     A positive logit is divided by the repetition penalty, a negative one multiplied: Keskar et al.,
     arXiv:1909.05858, section 4.1, in the form of transformers. Frequency and presence as OpenAI defines them.
     """
+    if penalties is None:
+        return logits
     # Every token of the sequence is one entry. A token seen twice gives two entries with the same result.
-    lengths = penalised.lengths
-    entry = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    slots = penalised.slots[entry]
-    place = torch.arange(len(entry)) - (lengths.cumsum(0) - lengths)[entry]
-    token_ids = penalised.token_table[slots, place].long()
-    counts = penalised.counts[slots, token_ids]
-    penalty = penalised.frequency[entry] * counts + penalised.presence[entry] * (counts > 0)
-    at = penalised.rows[entry].to(logits.device), token_ids.to(logits.device)
-    repetition, values = penalised.repetition[entry].to(logits.device), logits[at]
+    lengths = penalties.lengths
+    rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    slots = penalties.slots[rows]
+    token_ids = penalties.token_table[slots, torch.arange(len(rows)) - (lengths.cumsum(0) - lengths)[rows]].long()
+    counts = penalties.counts[slots, token_ids]
+    penalty = penalties.frequency[rows] * counts + penalties.presence[rows] * (counts > 0)
+    at = rows.to(logits.device), token_ids.to(logits.device)
+    repetition, values = penalties.repetition[rows].to(logits.device), logits[at].float()
     scaled = torch.where(values > 0, values / repetition, values * repetition)
-    logits[at] = scaled - penalty.to(logits.device)
+    changed = logits.to(torch.float32, copy=True)
+    changed[at] = scaled - penalty.to(logits.device)
+    return changed
 
 
-def penalise_cpu(library: CpuLibrary) -> Penalise:
-    function = library.function("penalise", [POINTER] * 9 + [INT64] * 3)
+def after_penalties(op: Callable[..., Result]) -> Callable[..., Result]:
+    """An op over logits, with penalties applied before it where they are named."""
 
-    def penalise(logits: torch.Tensor, penalised: Penalised) -> None:
-        vocab_size, num_slots = logits.shape[1], len(penalised.token_table)
-        if penalised.counts.shape != (num_slots, vocab_size):
-            raise ValueError(f"counts {list(penalised.counts.shape)} for {num_slots} slots, {vocab_size} tokens")
-        function(
-            pointer(logits, torch.float32),
-            *(pointer(each, torch.int64) for each in (penalised.rows, penalised.slots, penalised.lengths)),
-            *(pointer(each, torch.int32) for each in (penalised.token_table, penalised.counts)),
-            *(
-                pointer(each, torch.float32)
-                for each in (penalised.repetition, penalised.frequency, penalised.presence)
-            ),
-            len(penalised.rows),
-            penalised.token_table.shape[1],
-            vocab_size,
+    def run(logits: torch.Tensor, *others: object, penalties: Penalties | None = None) -> Result:
+        return op(penalised(logits, penalties), *others)
+
+    return run
+
+
+class PenaltiesInC(ctypes.Structure):
+    """As sampling.cpp has it."""
+
+    _fields_ = [
+        *((name, POINTER) for name in ("slots", "lengths", "token_table", "counts")),
+        *((name, POINTER) for name in ("repetition", "frequency", "presence")),
+        ("table_width", INT64),
+    ]
+
+
+def penalties_in_c(penalties: Penalties | None, rows: int, vocab_size: int) -> PenaltiesInC | None:
+    """Raises ValueError if they are not for so many rows and tokens. Lives no longer than what it was made of."""
+    if penalties is None:
+        return None
+    found = penalties
+    columns = (found.slots, found.lengths, found.repetition, found.frequency, found.presence)
+    if any(len(each) != rows for each in columns) or found.counts.shape != (len(found.token_table), vocab_size):
+        raise ValueError(
+            f"{rows} rows of {vocab_size} tokens, but penalties for {[len(each) for each in columns]} and"
+            f" counts of {list(found.counts.shape)} for {len(found.token_table)} slots"
         )
-
-    return penalise
+    return PenaltiesInC(
+        *(pointer(each, torch.int64) for each in (found.slots, found.lengths)),
+        *(pointer(each, torch.int32) for each in (found.token_table, found.counts)),
+        *(pointer(each, torch.float32) for each in (found.repetition, found.frequency, found.presence)),
+        found.token_table.shape[1],
+    )

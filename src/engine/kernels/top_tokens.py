@@ -6,6 +6,7 @@ on the other rows. bfloat16 logits tie all the time.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
@@ -13,8 +14,10 @@ import torch
 import torch.nn.functional as F
 
 from .cpu.library import INT64, POINTER, CpuLibrary, pointer
+from .penalise import Penalties, penalised, penalties_in_c
 
-TopTokens = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+# as the reference, and `penalties=` of penalise.py
+TopTokens = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 _BLOCK = 64
 _LAST_ID = 0x7FFFFFFF
 
@@ -65,18 +68,28 @@ def _best(values: torch.Tensor, ids: torch.Tensor, count: int) -> tuple[torch.Te
 
 def top_tokens_cpu(library: CpuLibrary) -> TopTokens:
     calls = {
-        dtype: library.op("top_tokens", dtype, [POINTER] * 3 + [INT64] * 3) for dtype in (torch.float32, torch.bfloat16)
+        dtype: library.op("top_tokens", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in (torch.float32, torch.bfloat16)
     }
 
-    def top_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def top_tokens(
+        logits: torch.Tensor, count: int, penalties: Penalties | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, vocab_size = logits.shape
         if not 1 <= count <= vocab_size:
             raise ValueError(f"{count} of {vocab_size} tokens")
         if count * 8 > vocab_size:  # that is sorting: numpy does it with vectors
-            return top_tokens_reference(logits, count)
-        logits = logits.contiguous()
+            return top_tokens_reference(penalised(logits, penalties), count)
+        logits, in_c = logits.contiguous(), penalties_in_c(penalties, rows, vocab_size)
         values, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)
-        calls[logits.dtype](pointer(logits, logits.dtype), values.data_ptr(), ids.data_ptr(), rows, vocab_size, count)
+        calls[logits.dtype](
+            pointer(logits, logits.dtype),
+            ctypes.addressof(in_c) if in_c else None,
+            values.data_ptr(),
+            ids.data_ptr(),
+            rows,
+            vocab_size,
+            count,
+        )
         return values, ids
 
     return top_tokens

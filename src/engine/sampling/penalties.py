@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..kernels import KernelSet
-from ..kernels.penalise import Penalised
+from ..kernels.penalise import Penalties
 from .sampling_table import SamplingTable, Slots
 
 Lengths = npt.NDArray[np.int64]
@@ -28,31 +27,6 @@ def apply_bias(logits: torch.Tensor, table: SamplingTable, slots: Slots) -> None
     )
 
 
-def apply_penalties(
-    logits: torch.Tensor,
-    table: SamplingTable,
-    slots: Slots,
-    lengths: Lengths,
-    token_table: npt.NDArray[np.int32],
-    kernels: KernelSet,
-) -> None:
-    """For tokens that were seen, as kernels/penalise.py says.
-
-    Args:
-        logits: [R, V] float32, changed in place.
-        slots: [R].
-        lengths: [R] tokens known of each sequence.
-        token_table: [num_slots, max_model_len] their ids, by slot.
-    """
-    rows = np.flatnonzero(table.has_penalties[slots])
-    if not len(rows):
-        return
-    slots = slots[rows]
-    columns = slots.astype(np.int64), lengths[rows], table.repetition[slots], table.frequency[slots]
-    tables = table.presence[slots], token_table, table.counts
-    kernels.penalise(logits, Penalised(*map(torch.from_numpy, (rows, *columns, *tables))))
-
-
 def forbid_early_end(logits: torch.Tensor, table: SamplingTable, slots: Slots, lengths: Lengths) -> None:
     """Eos and stop ids of sequences shorter than their min_tokens become impossible. Arguments as above."""
     rows = np.flatnonzero(lengths < table.end_allowed_at[slots])
@@ -65,3 +39,18 @@ def forbid_early_end(logits: torch.Tensor, table: SamplingTable, slots: Slots, l
 
 def _to(like: torch.Tensor, values: npt.NDArray[np.generic]) -> torch.Tensor:
     return torch.from_numpy(values).to(like.device)
+
+
+def penalties_of(
+    table: SamplingTable, slots: Slots, lengths: Lengths, token_table: npt.NDArray[np.int32]
+) -> Penalties | None:
+    """For tokens that were seen; None where no row has penalties. They come last: what is forbidden stays so.
+
+    Args:
+        token_table: [num_slots, max_model_len] the sequences' token ids, by slot.
+    """
+    has_penalties = table.has_penalties[slots]
+    if not has_penalties.any():
+        return None
+    columns = lengths * has_penalties, table.repetition[slots], table.frequency[slots], table.presence[slots]
+    return Penalties(*map(torch.from_numpy, (slots.astype(np.int64), *columns, token_table, table.counts)))

@@ -19,10 +19,11 @@ import torch
 from ..api import TokenLogprobs
 from ..kernels import KernelSet
 from ..kernels.noise import exponential_noise, row_keys
+from ..kernels.penalise import Penalties, penalised
 from ..plugins import PluginError
 from .logits_processor import LogitsProcessor, Rows, apply
 from .logprobs import token_logprobs
-from .penalties import apply_bias, apply_penalties, forbid_early_end
+from .penalties import apply_bias, forbid_early_end, penalties_of
 from .processed import processed_logits
 from .sampling_table import SamplingTable, Slots
 
@@ -71,7 +72,7 @@ class Sampler:
         """
         table, raw = self.table, logits
         errors: dict[int, str] = {}
-        is_changed = table.has_bias[slots] | table.has_penalties[slots] | table.has_processors[slots]
+        is_changed = table.has_bias[slots] | table.has_processors[slots]
         is_changed |= lengths < table.end_allowed_at[slots]
         if self._processors or is_changed.any():
             logits = raw.float() if raw.dtype != torch.float32 else raw.clone()
@@ -80,7 +81,6 @@ class Sampler:
             if table.has_processors[slots].any():
                 errors = self._apply_named(logits, slots, lengths, token_table)
             apply_bias(logits, table, slots)
-            apply_penalties(logits, table, slots, lengths, token_table, self._kernels)
             forbid_early_end(logits, table, slots, lengths)
         is_top_k = ~table.is_greedy[slots] & (table.top_k[slots] > 0)
         is_nucleus = ~table.is_greedy[slots] & (table.top_p[slots] < 1) & ~is_top_k
@@ -93,12 +93,15 @@ class Sampler:
             *((row, self._draw_from_best) for row in np.flatnonzero(is_wide)[:, None]),
         ):
             if len(rows):
-                drawn = method(_take(logits, rows), slots[rows], lengths[rows])
+                penalties = penalties_of(table, slots[rows], lengths[rows], token_table)
+                drawn = method(_take(logits, rows), slots[rows], lengths[rows], penalties)
                 token_ids[rows] = drawn.cpu().numpy()
         for row in np.flatnonzero(token_ids < 0).tolist():
             token_ids[row] = 0  # whatever: it goes nowhere
             errors.setdefault(row, NO_NUMBERS)
-        shown = logits if self._shows_processed else raw
+        shown = raw
+        if self._shows_processed and (table.num_logprobs[slots] >= 0).any():
+            shown = penalised(logits, penalties_of(table, slots, lengths, token_table))
         logprobs = self._logprobs(shown, slots, token_ids)
         table.record(slots, token_ids)
         return Drawn(token_ids, logprobs, errors)
@@ -137,14 +140,22 @@ class Sampler:
         found = token_logprobs(shown, ids, counts[rows].tolist(), self._kernels, normalise=self._normalises)
         return dict(zip(rows.tolist(), found, strict=True))
 
-    def _draw_from_all(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
+    def _draw_from_all(
+        self, logits: torch.Tensor, slots: Slots, lengths: Int64, penalties: Penalties | None
+    ) -> torch.Tensor:
         table = self.table
         temperature = np.where(table.is_greedy[slots], np.float32(0), table.temperature[slots])
         return self._kernels.draw(
-            logits, _like(logits, temperature), _like(logits, table.min_p[slots]), self._keys(logits, slots, lengths)
+            logits,
+            _like(logits, temperature),
+            _like(logits, table.min_p[slots]),
+            self._keys(logits, slots, lengths),
+            penalties=penalties,
         )
 
-    def _draw_nucleus(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
+    def _draw_nucleus(
+        self, logits: torch.Tensor, slots: Slots, lengths: Int64, penalties: Penalties | None
+    ) -> torch.Tensor:
         table = self.table
         return self._kernels.draw_nucleus(
             logits,
@@ -152,13 +163,16 @@ class Sampler:
             _like(logits, table.min_p[slots]),
             _like(logits, table.top_p[slots]),
             self._keys(logits, slots, lengths),
+            penalties=penalties,
         )
 
-    def _draw_from_best(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
+    def _draw_from_best(
+        self, logits: torch.Tensor, slots: Slots, lengths: Int64, penalties: Penalties | None
+    ) -> torch.Tensor:
         """Rows with top-k, and perhaps top-p, by the best tokens that any of them may draw."""
         table, keys = self.table, self._keys(logits, slots, lengths)
         width = min(int(table.top_k[slots].max()), logits.shape[1])
-        values, ids = self._kernels.top_tokens(logits, width)
+        values, ids = self._kernels.top_tokens(logits, width, penalties=penalties)
         temperature, min_p, top_p = (
             _like(logits, column[slots])[:, None] for column in (table.temperature, table.min_p, table.top_p)
         )

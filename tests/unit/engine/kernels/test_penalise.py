@@ -1,12 +1,14 @@
-"""Penalties in C++ give what their reference gives."""
+"""Ops that take penalties see the logits that the reference would have changed."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from stoker.engine.kernels import KernelSet, select_kernels
-from stoker.engine.kernels.penalise import Penalised
+from stoker.engine.kernels.noise import row_keys
+from stoker.engine.kernels.penalise import Penalties, penalised
 
 SLOTS = 9
 
@@ -16,16 +18,15 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
     return select_kernels("cpu", torch.float32, 64, features=request.param)
 
 
-def penalised(vocab_size: int, generator: torch.Generator) -> Penalised:
-    """Four of seven rows, the first of them without any token."""
+def penalties(vocab_size: int, generator: torch.Generator) -> Penalties:
+    """Of five rows: two have none, one has a single token."""
 
     def column() -> torch.Tensor:
-        return torch.rand(4, generator=generator) * 2
+        return torch.rand(5, generator=generator) * 2
 
-    return Penalised(
-        rows=torch.tensor([0, 2, 3, 6]),
-        slots=torch.randperm(SLOTS, generator=generator)[:4],
-        lengths=torch.tensor([0, 1, 300, 77]),
+    return Penalties(
+        slots=torch.randperm(SLOTS, generator=generator)[:5],
+        lengths=torch.tensor([0, 1, 300, 77, 0]),
         repetition=column() + 0.1,
         frequency=column() - 1,
         presence=column() - 1,
@@ -34,19 +35,29 @@ def penalised(vocab_size: int, generator: torch.Generator) -> Penalised:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocab_size", [1, 50, 5001])
-def test_penalties_equal_the_reference(kernels: KernelSet, vocab_size: int):
+def test_ops_see_logits_with_penalties(kernels: KernelSet, vocab_size: int, dtype: torch.dtype):
     generator = torch.Generator().manual_seed(vocab_size)
-    logits = torch.randn(7, vocab_size, generator=generator) * 3
-    changes = penalised(vocab_size, generator)
-    expected = logits.clone()
-    KernelSet().penalise(expected, changes)
-    found = logits.clone()
-    kernels.penalise(found, changes)
-    assert not torch.equal(found, logits)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    logits = (torch.randn(5, vocab_size, generator=generator) * 3).to(dtype)
+    changes, before = penalties(vocab_size, generator), logits.clone()
+    expected = penalised(logits, changes)
+    assert not torch.equal(expected, logits.float())
+    halves, zeros, keys = torch.full((5,), 0.5), torch.zeros(5), row_keys(np.arange(5, dtype=np.uint64), np.full(5, 9))
+    for columns in (halves, zeros, keys), (zeros, zeros, keys):
+        found = kernels.draw(logits, *columns, penalties=changes)
+        assert torch.equal(found, KernelSet().draw(expected, *columns))
+    found = kernels.draw_nucleus(logits, halves, zeros, halves, keys, penalties=changes)
+    assert torch.equal(found, KernelSet().draw_nucleus(expected, halves, zeros, halves, keys))
+    for count in {1, max(1, vocab_size // 20), vocab_size}:
+        values, ids = kernels.top_tokens(logits, count, penalties=changes)
+        torch.testing.assert_close(values, expected.gather(1, ids), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(values, KernelSet().top_tokens(expected, count)[0], rtol=1e-6, atol=1e-6)
+    assert torch.equal(logits, before)
 
 
-def test_counts_of_another_vocabulary_are_refused(kernels: KernelSet):
-    with pytest.raises(ValueError, match="counts"):
-        kernels.penalise(torch.zeros(7, 51), penalised(50, torch.Generator()))
+def test_penalties_of_another_vocabulary_or_for_other_rows_are_refused(kernels: KernelSet):
+    changes = penalties(50, torch.Generator())
+    for logits in torch.zeros(5, 51), torch.zeros(4, 50):
+        with pytest.raises(ValueError, match="penalties for"):
+            kernels.top_tokens(logits, 1, penalties=changes)
