@@ -161,25 +161,34 @@ Maxima maxima(const T* logits, int64_t size) {
     return {of_run, top};
 }
 
+struct Drawn {
+    int64_t id;
+    double mass;  // of all tokens that min_p allows
+};
+
 // weight / noise is largest for the drawn token. noise = -log(1 - u) is at least u, so a weight not above best * u
 // cannot win and its logarithm is never taken: of 152k tokens a few dozen are looked at closely. Where not even the
-// largest weight of the run could win, the weights are not computed: that is most of a vocabulary.
-template <class T>
-int64_t draw_before(const T* logits, int64_t size, const Maxima& found, const Weights& weight, const uint32_t* keys,
-                    Before bound) {
+// largest weight of the run could win, weights are computed only if they are to be counted.
+template <bool kCounts, class T>
+Drawn draw_before(const T* logits, int64_t size, const Maxima& found, const Weights& weight, const uint32_t* keys,
+                  Before bound) {
     float best = 0;
     int64_t chosen = 0;
+    double mass = 0;
     for_each_run(size, [&](int64_t begin, int64_t length) {
         // A little more, as the exponential is not monotonic in its last places.
         const float most = 1.0001f * weight.of(broadcast(found.of_run[begin / kRun]))[0];
+        Floats sums{};
         Bits ids = first_ids(begin);
         for_each_vector(length, [&](int64_t i, int64_t count) {
             const Floats numbers = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
             const Floats uniform = numbers * 0x1p-31f + 0x1p-32f;
             const Floats needed = best * uniform;
-            if (any(needed < most)) {
+            if (kCounts || any(needed < most)) {
                 const Floats values = load_logits(logits + begin + i, count);
-                const Floats weights = bound.holds(values, ids) ? weight.of(values) : Floats{};
+                Floats weights = weight.of(values);
+                if (kCounts) sums += weights;
+                weights = bound.holds(values, ids) ? weights : Floats{};
                 if (any(weights > needed)) {
                     for (int lane = 0; lane < kWidth; lane++) {
                         if (!(weights[lane] > best * uniform[lane])) continue;
@@ -190,8 +199,9 @@ int64_t draw_before(const T* logits, int64_t size, const Maxima& found, const We
             }
             ids += kWidth;
         });
+        if (kCounts) mass += sum(sums);
     });
-    return chosen;
+    return {chosen, mass};
 }
 
 constexpr int64_t kNone = -1;  // drawn where no logit is a number above -infinity
@@ -204,36 +214,14 @@ int64_t draw_row(const T* logits, int64_t size, float temperature, float min_p, 
     }
     const Maxima found = maxima(logits, size);
     if (!(found.top > -INFINITY)) return kNone;
-    return draw_before(logits, size, found, {found.top, temperature, min_p}, keys, Before{});
-}
-
-struct Masses {
-    double all, before;
-};
-
-template <class T>
-Masses masses(const T* logits, int64_t size, const Weights& weight, Before bound) {
-    Masses mass{};
-    for_each_run(size, [&](int64_t begin, int64_t length) {
-        Floats all{}, before{};
-        Bits ids = first_ids(begin);
-        for_each_vector(length, [&](int64_t i, int64_t count) {
-            const Floats values = load_logits(logits + begin + i, count);
-            const Floats weights = weight.of(values);
-            all += weights;
-            before += bound.holds(values, ids) ? weights : Floats{};
-            ids += kWidth;
-        });
-        mass.all += sum(all);
-        mass.before += sum(before);
-    });
-    return mass;
+    return draw_before<false>(logits, size, found, {found.top, temperature, min_p}, keys, Before{}).id;
 }
 
 template <class T>
-double mass_before(const T* logits, int64_t size, const Weights& weight, Before bound) {
+double mass_before(const T* logits, int64_t size, const Maxima& found, const Weights& weight, Before bound) {
     double mass = 0;
     for_each_run(size, [&](int64_t begin, int64_t length) {
+        if (found.of_run[begin / kRun] < bound.value) return;
         Floats sums{};
         Bits ids = first_ids(begin);
         for_each_vector(length, [&](int64_t i, int64_t count) {
@@ -255,14 +243,14 @@ int64_t draw_nucleus_row(const T* logits, int64_t size, float temperature, float
     const Maxima found = maxima(logits, size);
     if (!(found.top > -INFINITY)) return kNone;
     const Weights weight{found.top, temperature, min_p};
-    const auto bound_of = [&](int64_t id) { return Before{load_first(logits + id, 1)[0], int32_t(id)}; };
-    int64_t id = draw_before(logits, size, found, weight, keys, Before{});
-    Masses mass = masses(logits, size, weight, bound_of(id));
-    while (mass.before >= top_p * mass.all && mass.before > 0) {  // not with NaN
-        id = draw_before(logits, size, found, weight, keys, bound_of(id));
-        mass.before = mass_before(logits, size, weight, bound_of(id));
+    const Drawn first = draw_before<true>(logits, size, found, weight, keys, Before{});
+    int64_t id = first.id;
+    while (true) {
+        const Before bound{load_first(logits + id, 1)[0], int32_t(id)};
+        const double before = mass_before(logits, size, found, weight, bound);
+        if (!(before >= top_p * first.mass && before > 0)) return id;  // with NaN too
+        id = draw_before<false>(logits, size, found, weight, keys, bound).id;
     }
-    return id;
 }
 
 template <class T>
