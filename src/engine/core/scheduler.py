@@ -304,7 +304,7 @@ class Scheduler:
             requests = [running[row] for row in np.flatnonzero(is_decode).tolist()]
             prefills = [running[row] for row in np.flatnonzero(behind > 1).tolist()]
             slots = slots[is_decode]
-        crossing = np.flatnonzero(self._computed[slots] == self._capacity[slots]).tolist()
+        crossing = (self._computed[slots] == self._capacity[slots]).nonzero()[0].tolist()
         if len(crossing) > self._num_available:
             requests = self._make_room(draft, requests)
             slots = np.array([request.slot for request in requests], np.int64)
@@ -600,7 +600,7 @@ class Scheduler:
         """Read and publish blocks that decode rows have filled: only now are all their tokens known."""
         size, plan = self.settings.block_size, flight.plan
         ends = plan.num_computed + plan.num_tokens
-        rows = np.flatnonzero(ends % size == 0)
+        rows = (ends % size == 0).nonzero()[0]  # flatnonzero takes four times as long
         if not len(rows):
             return
         tails = self._tail[plan.slots[rows]]

@@ -68,7 +68,7 @@ def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> 
 
 
 def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
-    sampled_rows = np.flatnonzero(plan.is_sampled)
+    sampled_rows = plan.is_sampled.nonzero()[0]
     wants_prompt = slots.sampling.num_prompt_logprobs[plan.slots] >= 0
     asks_none = not wants_prompt.any()
     if asks_none and plan.num_tokens.max() == 1:
