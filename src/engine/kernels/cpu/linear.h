@@ -1,9 +1,9 @@
 // What the linear layers of all weight formats share: how rows and panels are cut up, and how sums become outputs.
 //
 // Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves
-// both: x is cut into chunks that stay in the second-level cache, each group of panels is read from memory once per
-// chunk, and from the cache for every block of rows after the first. While the blocks of rows multiply one group, they
-// fetch the next.
+// both: x is cut into chunks, each group of panels is read from memory once per chunk, and from the cache for every block
+// of rows after the first. While the first blocks of rows multiply one group, they fetch the next; the others fetch the
+// rows of the block behind them.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 #include "scratch.h"
 #include "tiles.h"
 
-// Bytes of x in a chunk, as it is multiplied, of 1 or 2 MiB of second-level cache. Tiles multiply so fast that reading
-// the weights again for every chunk counts, so their chunks are larger.
+// Bytes of x in a chunk, as it is multiplied, and the multiple of its rows. Tiles read it from the second-level cache, of
+// 1 or 2 MiB. Vectors are slow enough to have rows fetched from the third, so that fewer chunks unpack the weights.
 #if defined(TILES)
-constexpr int64_t kChunkBytes = 1024 * 1024;
+constexpr int64_t kChunkBytes = 1024 * 1024, kChunkStep = 2 * kTileRows;
 #else
-constexpr int64_t kChunkBytes = 512 * 1024;
+constexpr int64_t kChunkBytes = 2048 * 1024, kChunkStep = kMaxRows;
 #endif
 constexpr int64_t kUnitDepth = 8, kUnitNumbers = kUnitDepth * kPanelWidth;  // what is unpacked at once
 constexpr int64_t kAhead = 4096;        // bytes of a panel fetched ahead of its only reader
@@ -91,21 +91,27 @@ void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weig
                 }
             }
         };
+        const int64_t bytes = weights.panel_bytes();
+        const auto fetch_rows = [&] {  // of the next block, spread over the lines that this one reads
+            const A* next = x + (block + 1 < blocks ? first + count() : first) * layer.depth;
+            const int64_t part = count() * layer.depth * int64_t(sizeof(A)) / Panels;
+            return FetchNext{reinterpret_cast<const char*>(next), part, std::min(kLine, part * kLine / bytes)};
+        };
         if constexpr (Weights::kFetching == Fetching::kNothing) {
-            multiply_block(FetchNothing{});
+            multiply_block(fetch_rows());
         } else if constexpr (Weights::kFetching == Fetching::kUnpack) {
             // Each of the first blocks its part of the units, spread over the lines that it reads.
             const int64_t units = weights.num_units() / fetching;
-            const int64_t every = block < fetching ? layer.depth / 2 / units : 0;
-            multiply_block(weights.unpack_from(units * block, every));
+            if (block >= fetching) return multiply_block(fetch_rows());
+            multiply_block(weights.unpack_from(units * block, layer.depth / 2 / units));
         } else {
             if constexpr (Panels == 1 || Weights::kFetching == Fetching::kAhead) {
                 if (blocks == 1) return multiply_block(FetchAhead<kAhead>{});
             }
+            if (block >= fetching) return multiply_block(fetch_rows());
             // Each of the first blocks its part of the next panels.
-            const int64_t bytes = weights.panel_bytes();
             const char* next = weights.from(Panels).address() + bytes / fetching * block;
-            multiply_block(FetchNext{next, bytes, block < fetching ? kLine / fetching : 0});
+            multiply_block(FetchNext{next, bytes, kLine / fetching});
         }
     });
 }
@@ -193,12 +199,14 @@ inline float* tile_sums(int64_t rows) {
 template <class T, class Body>
 void for_each_chunk(const Layer<T>& layer, const T* x, int64_t rows, T* y, const Body& body) {
     const int64_t bytes = std::is_same_v<T, float> ? sizeof(float) : sizeof(Operand);
-    const int64_t chunks = (rows * layer.depth * bytes + kChunkBytes - 1) / kChunkBytes;
+    const int64_t steps = (rows + kChunkStep - 1) / kChunkStep;
+    const int64_t chunks = std::min(steps, (rows * layer.depth * bytes + kChunkBytes - 1) / kChunkBytes);
     const int64_t pairs = (layer.num_panels() + 1) / 2;
     parallel_ranges(chunks * pairs, 1, [&](int64_t begin, int64_t end) {
+        const auto start = [&](int64_t chunk) { return std::min(rows, steps * chunk / chunks * kChunkStep); };
         while (begin < end) {
             const int64_t chunk = begin / pairs, stop = std::min(end, (chunk + 1) * pairs);
-            const int64_t first = rows * chunk / chunks, last = rows * (chunk + 1) / chunks;
+            const int64_t first = start(chunk), last = start(chunk + 1);
             body(x + first * layer.depth, last - first, (begin - chunk * pairs) * 2,
                  std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * layer.width);
             begin = stop;

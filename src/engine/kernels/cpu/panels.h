@@ -61,12 +61,12 @@ struct FetchAhead {
     ALWAYS_INLINE void advance() {}
 };
 
-// Other panels, beginning at `from`: `step` bytes of each per line. 0 asks for the same line again, which costs little.
+// Other memory, beginning at `from`, in as many parts as panels are read: `step` bytes of each part per line of a panel.
 struct FetchNext {
     const char* from;
-    int64_t panel_bytes, step;
+    int64_t part_bytes, step;
 
-    ALWAYS_INLINE void fetch(const void*, int panel) const { __builtin_prefetch(from + panel * panel_bytes); }
+    ALWAYS_INLINE void fetch(const void*, int panel) const { __builtin_prefetch(from + panel * part_bytes); }
     ALWAYS_INLINE void advance() { from += step; }
 };
 

@@ -42,9 +42,9 @@ struct UnpackedPanels {
 
     UnpackedPanels from(int64_t panel) const { return {numbers + panel * size, size, next, to}; }
     int64_t num_units() const { return size / kUnitNumbers; }
-    // every: 0 for nothing at all.
+    int64_t panel_bytes() const { return size * int64_t(sizeof(BFloat16)); }
     UnpackNext<Weights> unpack_from(int64_t unit, int64_t every) const {
-        const int lines = to ? int(every) : 0;
+        const int lines = to ? int(every) : 0;  // 0 for nothing at all
         return {next, next.from(1), to, to + size, unit, lines, lines};
     }
 };
