@@ -46,9 +46,14 @@ class Attention:
         self._scale = shape.head_dim**-0.5
         self._kernels = kernels
 
-    def __call__(self, hidden: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
-        """hidden: [T, hidden_size]. Writes the step's keys and values, then attends. Returns [T, num_heads * D],
-        what `o_proj` takes."""
+    def __call__(
+        self, hidden: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Writes the keys and values of all tokens, then attends.
+
+        hidden: [T, hidden_size]. rows: the tokens whose result is needed; None for all.
+        Returns what `o_proj` takes of the rows, [N, num_heads * D].
+        """
         shape = self.shape
         k_cache, v_cache = cache
         queries = self._kernels.rope_and_store(
@@ -64,4 +69,7 @@ class Attention:
             shape.num_heads,
             shape.num_kv_heads,
         )
-        return self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, shape.window)
+        if rows is not None and len(rows) <= step.num_rows:  # more, of a row's many, are better attended to with all
+            queries, step, rows = queries[rows], step.of_tokens(rows), None
+        attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, shape.window)
+        return attended if rows is None else attended[rows]

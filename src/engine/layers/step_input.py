@@ -30,3 +30,18 @@ class StepInput:
     @property
     def num_rows(self) -> int:
         return self.context_lens.shape[0]
+
+    def of_tokens(self, tokens: torch.Tensor) -> StepInput:
+        """The step of these tokens, each the last of a row of its own. tokens: [N] int64, indices into the T."""
+        positions = self.positions[tokens]
+        rows = torch.searchsorted(self.query_start, tokens.int(), right=True) - 1
+        return StepInput(
+            token_ids=self.token_ids[tokens],
+            positions=positions,
+            slot_mapping=self.slot_mapping[tokens],
+            query_start=torch.arange(len(tokens) + 1, dtype=torch.int32, device=tokens.device),
+            context_lens=(positions + 1).to(torch.int32),
+            block_tables=self.block_tables[rows],
+            max_query_len=1,
+            max_context_len=self.max_context_len,
+        )

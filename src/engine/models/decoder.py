@@ -62,9 +62,8 @@ class DecoderLayer:
         All tokens' keys and values are written whatever `rows` says. Returns hidden and residual of the rows.
         """
         hidden, residual = self.input_layernorm(hidden, residual)
-        hidden = self.self_attn(hidden, step, cache)
-        if rows is not None:
-            hidden, residual = hidden[rows], residual[rows]
+        hidden = self.self_attn(hidden, step, cache, rows)
+        residual = residual if rows is None else residual[rows]
         hidden, residual = self.post_attention_layernorm(self.self_attn.o_proj(hidden), residual)
         return self.mlp(hidden), residual
 
