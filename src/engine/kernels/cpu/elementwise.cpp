@@ -69,7 +69,7 @@ struct Rotation {
 
 // One head: RMSNorm if `norm` is given, then the rotation. `in` and `out` may be the same.
 template <class T>
-void norm_and_turn(const T* in, const T* norm, float eps, Rotation rotation, int head_dim, T* out) {
+void norm_and_turn_parts(const T* in, const T* norm, float eps, Rotation rotation, int head_dim, T* out) {
     float head[kMaxHeadDim];
     Floats squares{};
     for (int i = 0; i < head_dim; i += kWidth) {
@@ -89,6 +89,36 @@ void norm_and_turn(const T* in, const T* norm, float eps, Rotation rotation, int
         store_up_to(second + i, b * cosine + a * sine, count);
     });
     for (int i = 0; i < head_dim; i += kWidth) store(out + i, load(head + i));
+}
+
+// The same for the head of so many vectors that turns as a whole, in registers.
+template <int Vectors, class T>
+void norm_and_turn_whole(const T* in, const T* norm, float eps, Rotation rotation, T* out) {
+    constexpr int half = Vectors / 2;
+    Floats head[Vectors], squares{};
+    for (int v = 0; v < Vectors; v++) {
+        head[v] = load(in + v * kWidth);
+        squares += head[v] * head[v];
+    }
+    if (norm) {
+        const float scale = 1.0f / std::sqrt(sum(squares) / float(Vectors * kWidth) + eps);
+        for (int v = 0; v < Vectors; v++) head[v] = head[v] * scale * load(norm + v * kWidth);
+    }
+    for (int v = 0; v < half; v++) {
+        const Floats a = head[v], b = head[v + half];
+        const Floats cosine = load(rotation.cosines + v * kWidth), sine = load(rotation.sines + v * kWidth);
+        store(out + v * kWidth, a * cosine - b * sine);
+        store(out + (v + half) * kWidth, b * cosine + a * sine);
+    }
+}
+
+template <class T>
+void norm_and_turn(const T* in, const T* norm, float eps, Rotation rotation, int head_dim, T* out) {
+    constexpr int most = kWidth == 16 ? 8 : 4;  // vectors that stay in registers
+    const bool is_whole = 2 * rotation.half == head_dim;
+    if (is_whole && head_dim == most * kWidth) return norm_and_turn_whole<most>(in, norm, eps, rotation, out);
+    if (is_whole && head_dim == most / 2 * kWidth) return norm_and_turn_whole<most / 2>(in, norm, eps, rotation, out);
+    norm_and_turn_parts(in, norm, eps, rotation, head_dim, out);
 }
 
 template <class T>
