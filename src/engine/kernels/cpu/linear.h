@@ -1,9 +1,9 @@
 // What the linear layers of all weight formats share: how rows and panels are cut up, and how sums become outputs.
 //
 // Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves
-// both: x is cut into chunks, each group of panels is read from memory once per chunk, and from the cache for every block
-// of rows after the first. While the first blocks of rows multiply one group, they fetch the next; the others fetch the
-// rows of the block behind them.
+// both: x is cut into chunks, each group of panels is read from memory once per chunk, and from the cache for every
+// block of rows after the first. While the first blocks of rows multiply one group, they fetch the next; the others
+// fetch the rows of the block behind them.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 #include "scratch.h"
 #include "tiles.h"
 
-// Bytes of x in a chunk, as it is multiplied, and the multiple of its rows. Tiles read it from the second-level cache, of
-// 1 or 2 MiB. Vectors are slow enough to have rows fetched from the third, so that fewer chunks unpack the weights.
+// Bytes of x in a chunk, as it is multiplied, and the multiple of its rows. Tiles read it from the second-level cache,
+// of 1 or 2 MiB. Vectors are slow enough to have rows fetched from the third, so that fewer chunks unpack the weights.
 #if defined(TILES)
 constexpr int64_t kChunkBytes = 1024 * 1024, kChunkStep = 2 * kTileRows;
 #else

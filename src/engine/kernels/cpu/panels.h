@@ -61,7 +61,7 @@ struct FetchAhead {
     ALWAYS_INLINE void advance() {}
 };
 
-// Other memory, beginning at `from`, in as many parts as panels are read: `step` bytes of each part per line of a panel.
+// Other memory, beginning at `from`, in as many parts as panels are read: `step` bytes of each per line of a panel.
 struct FetchNext {
     const char* from;
     int64_t part_bytes, step;
