@@ -112,7 +112,7 @@ void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weig
             // Each of the first blocks its part of the units, spread over the lines that it reads.
             const int64_t units = weights.num_units() / fetching;
             if (block >= fetching) return multiply_block(fetch_rows());
-            multiply_block(weights.unpack_from(units * block, layer.depth / 2 / units));
+            multiply_block(weights.unpack_from(2 * units * block, layer.depth / 2 / units));
         } else {
             if constexpr (Panels == 1 || Weights::kFetching == Fetching::kAhead) {
                 if (blocks == 1) return multiply_block(FetchAhead<kAhead>{});

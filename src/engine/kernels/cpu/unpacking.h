@@ -11,21 +11,22 @@
 
 #include "linear.h"
 
-// A unit of two panels every so many lines that are read of those before.
+// Two units every so many lines that are read of the panels before: of two panels, one after the other, since one run of
+// addresses comes faster than two by turns.
 template <class Weights>
 struct UnpackNext {
-    Weights left, right;
-    BFloat16 *to_left, *to_right;
-    int64_t unit;
+    Weights panel;
+    BFloat16* to;
+    int64_t unit, units;  // where it is, and how many a panel has
     int every, wait;
 
     ALWAYS_INLINE void fetch(const void*, int) const {}
     ALWAYS_INLINE void advance() {
         if (--wait == 0) {
             wait = every;
-            unpack_unit(left, unit, to_left);
-            unpack_unit(right, unit, to_right);
-            unit++;
+            if (unit == units) panel = panel.from(1), to += units * kUnitNumbers, unit = 0;
+            unpack_unit(panel, unit++, to);
+            unpack_unit(panel, unit++, to);
         }
     }
 };
@@ -43,9 +44,11 @@ struct UnpackedPanels {
     UnpackedPanels from(int64_t panel) const { return {numbers + panel * size, size, next, to}; }
     int64_t num_units() const { return size / kUnitNumbers; }
     int64_t panel_bytes() const { return size * int64_t(sizeof(BFloat16)); }
+    // unit: counted through both panels, and even, as the units of a panel are.
     UnpackNext<Weights> unpack_from(int64_t unit, int64_t every) const {
         const int lines = to ? int(every) : 0;  // 0 for nothing at all
-        return {next, next.from(1), to, to + size, unit, lines, lines};
+        const int64_t panel = unit / num_units();
+        return {next.from(panel), to + panel * size, unit % num_units(), num_units(), lines, lines};
     }
 };
 
@@ -55,12 +58,14 @@ ALWAYS_INLINE void multiply(const A* a, int64_t a_stride, UnpackedPanels<Weights
     multiply<Rows, Panels>(a, a_stride, b.numbers, b.size, depth, fetch, sums);
 }
 
-// The first panels, from a unit on, as plain ones.
+// The first panels as plain ones, from a unit on, counted through all of them.
 template <class Weights>
 void unpack(Weights weights, int64_t count, int64_t unit, BFloat16* to) {
-    const int64_t size = weights.depth * kPanelWidth;
+    const int64_t size = weights.depth * kPanelWidth, units = size / kUnitNumbers;
     for (int64_t p = 0; p < count; p++) {
-        for (int64_t u = unit; u < size / kUnitNumbers; u++) unpack_unit(weights.from(p), u, to + p * size);
+        for (int64_t u = std::max<int64_t>(0, unit - p * units); u < units; u++) {
+            unpack_unit(weights.from(p), u, to + p * size);
+        }
         complete(weights.from(p), to + p * size);
     }
 }
@@ -82,7 +87,7 @@ void for_each_unpacked_pair(Weights weights, int64_t panel, int64_t end, int64_t
             weights = weights.from(2);
             const bool is_pair = count() == 2;
             body(first, UnpackedPanels<Weights>{numbers, size, weights, is_pair ? to : nullptr});
-            unpack(weights, count(), is_pair ? units / blocks * blocks : 0, to);
+            unpack(weights, count(), is_pair ? 2 * (units / blocks * blocks) : 0, to);
         }
     } else {
         BFloat16* numbers = scratch.numbers<BFloat16>(2 * size);
