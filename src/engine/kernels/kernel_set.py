@@ -121,8 +121,12 @@ def select_kernels(
     """
     device = torch.device(device)
     torchs = partial(_torch_kernels, quantization=quantization, batch_invariant=batch_invariant)
+    if device.type == "cuda" and not is_eager and not batch_invariant:
+        from .gpu.kernels import gpu_kernels  # Triton, which nothing else needs
+
+        return gpu_kernels(device, "a CUDA device")
     if device.type != "cpu":
-        return torchs(f"the only kernels for {device.type}")
+        return torchs(EAGER if is_eager else f"the only kernels for {device.type}")
     kv_dtype = kv_dtype or dtype
     try:
         if is_eager:

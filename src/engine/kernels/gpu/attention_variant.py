@@ -1,0 +1,69 @@
+"""What models change about attention, and the reference of all of it in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..paged_attention import AttentionStep
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionVariant:
+    """Each is off by default, and costs a kernel that lacks it nothing."""
+
+    window: int | None = None  # how many tokens a query sees, itself included
+    softcap: float | None = None  # scores become softcap * tanh(score / softcap). Gemma 2, arXiv:2408.00118
+    sinks: torch.Tensor | None = None  # [num_heads] float32, a score without a value per head. arXiv:2309.17453
+    slopes: torch.Tensor | None = None  # [num_heads] float32, times the distance to a key. ALiBi, arXiv:2108.12409
+    k_scale: float = 1.0  # what keys in the cache are multiplied by, as fp8 needs it: who writes them divides
+    v_scale: float = 1.0
+
+
+PLAIN = AttentionVariant()
+
+
+def attention_reference(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    step: AttentionStep,
+    scale: float,
+    variant: AttentionVariant = PLAIN,
+) -> torch.Tensor:
+    """As paged_attention_reference, with every variant. Returns [T, num_heads * D] float64."""
+    num_tokens, num_heads, head_dim = q.shape
+    _, num_kv_heads, block_size, _ = k_cache.shape
+    group = num_heads // num_kv_heads
+    out = torch.zeros(num_tokens, num_heads, head_dim, dtype=torch.float64, device=q.device)
+    starts = step.query_start.tolist()
+    for row, length in enumerate(step.context_lens.tolist()):
+        start, end = starts[row], starts[row + 1]
+        if start == end:
+            continue
+        blocks = step.block_tables[row, : -(-length // block_size)].long()
+        keys, values = (
+            cache[blocks].double().transpose(1, 2).flatten(0, 1)[:length].repeat_interleave(group, 1) * factor
+            for cache, factor in ((k_cache, variant.k_scale), (v_cache, variant.v_scale))
+        )
+        scores = torch.einsum("qhd,khd->hqk", q[start:end].double(), keys) * scale
+        if variant.softcap is not None:
+            scores = variant.softcap * torch.tanh(scores / variant.softcap)
+        distance = (
+            torch.arange(length, device=q.device)
+            - torch.arange(length - (end - start), length, device=q.device)[:, None]
+        )
+        if variant.slopes is not None:
+            scores = scores + variant.slopes.double()[:, None, None] * distance
+        is_hidden = distance > 0
+        if variant.window is not None:
+            is_hidden |= distance <= -variant.window
+        scores = scores.masked_fill(is_hidden, -torch.inf)
+        if variant.sinks is not None:
+            sinks = variant.sinks.double()[:, None, None].expand(-1, end - start, 1)
+            weights = torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+        else:
+            weights = scores.softmax(-1)
+        out[start:end] = torch.einsum("hqk,khd->qhd", weights, values)
+    return out.flatten(1)

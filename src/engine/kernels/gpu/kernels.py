@@ -1,0 +1,98 @@
+"""The KernelSet of a CUDA device: Triton's kernels, and torch's where those are as good or there are none."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from ..kernel_set import KernelSet
+from ..linear import PackedLinear, embed_reference, linear_reference
+from ..paged_attention import AttentionStep
+from ..penalise import after_penalties
+from .add_rms_norm import add_rms_norm_gpu
+from .attention_variant import AttentionVariant
+from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
+from .draw import draw_gpu
+from .embed import embed_gpu
+from .launch import is_interpreted
+from .linear_few import MAX_TOKENS, linear_few
+from .prefill_attention import prefill_attention
+from .rope_and_store import rope_and_store_gpu
+from .silu_and_mul import silu_and_mul_gpu
+
+_LEAST_ROWS = 512  # that the attention's workspace has room for: it grows beyond, but not under a graph
+_INTERPRETED_PROGRAMS = 4
+
+
+def gpu_kernels(device: torch.device, reason: str) -> KernelSet:
+    """reason: why these, for the start-up table."""
+    kernel = f"triton {triton.__version__}: {reason}"
+    torchs = "torch: no kernel of this build is better"
+    return KernelSet(
+        add_rms_norm=add_rms_norm_gpu,
+        linear=linear_gpu,
+        embed=embed_packed,
+        rope_and_store=rope_and_store_gpu,
+        paged_attention=PagedAttentionGpu(device),
+        silu_and_mul=silu_and_mul_gpu,
+        draw=after_penalties(draw_gpu),
+        table={
+            "add_rms_norm": kernel,
+            "linear": f"{kernel}, up to {MAX_TOKENS} tokens; torch for more",
+            "rope_and_store": kernel,
+            "paged_attention": kernel,
+            "silu_and_mul": kernel,
+            "sampling": f"{kernel} for draws; {torchs} for top-p, top-k and logprobs",
+        },
+    )
+
+
+def linear_gpu(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+    if packed.scales is not None or len(x) > MAX_TOKENS:
+        return linear_reference(x, packed)
+    return linear_few(x, packed.weight, packed.bias)[0]
+
+
+def embed_packed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+    return embed_reference(token_ids, packed) if packed.scales is not None else embed_gpu(token_ids, packed.weight)
+
+
+class PagedAttentionGpu:
+    """Rows of one query by the decode kernel, the others by that of prompts. Launches of one stream, one at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._multiprocessors = (
+            _INTERPRETED_PROGRAMS
+            if is_interpreted()
+            else torch.cuda.get_device_properties(device).multi_processor_count
+        )
+        self._workspaces: dict[tuple[int, int, int], DecodeWorkspace] = {}
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        num_tokens, num_heads, head_dim = q.shape
+        variant = AttentionVariant(window=window)
+        out = torch.empty(num_tokens, num_heads * head_dim, dtype=q.dtype, device=q.device)
+        workspace = self._workspace(step.context_lens.shape[0], num_heads, k_cache.shape[1], head_dim)
+        decode_attention(q, k_cache, v_cache, step, scale, out, workspace, variant)
+        if step.max_query_len > 1:
+            ends, programs = workspace.ends, self._multiprocessors
+            prefill_attention(q, k_cache, v_cache, step, scale, out, ends, programs, variant)
+        return out
+
+    def _workspace(self, num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int) -> DecodeWorkspace:
+        shape = num_heads, num_kv_heads, head_dim
+        found = self._workspaces.get(shape)
+        if found is None or len(found.ends) <= num_rows:
+            rows = max(_LEAST_ROWS, num_rows)
+            found = decode_workspace(rows, *shape, self._device, 2 * self._multiprocessors)
+            self._workspaces[shape] = found
+        return found

@@ -1,0 +1,164 @@
+"""Attention of rows with several queries each: chunks of prompts after whatever of them is in the cache.
+
+A unit of work is a tile of queries of all heads that share a kv head, 128 rows of one product. A fixed grid of programs
+takes units by turns, those that see the most keys first. Of the tiles of keys only those that the diagonal or the edge
+of a window cuts are masked.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..paged_attention import AttentionStep
+from .attention_tile import add_sinks, fold, load_tile, score
+from .attention_variant import PLAIN, AttentionVariant
+from .decode_attention import row_of
+from .launch import is_interpreted
+
+TILE = 64  # keys
+ROWS = 128  # queries times heads of a group, in one product
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _plan(query_start, ends, num_rows, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
+    rows = tl.arange(0, BLOCK)
+    is_there = rows < num_rows
+    starts = tl.load(query_start + rows, mask=is_there, other=0)
+    counts = tl.load(query_start + rows + 1, mask=is_there, other=0) - starts
+    tl.store(ends, 0)
+    tl.store(ends + 1 + rows, tl.cumsum(tl.where(counts > 1, tl.cdiv(counts, TOKENS), 0), 0), mask=is_there)
+
+
+@triton.jit
+def _attend(
+    begin, stop, queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
+    scale, softcap, head_slopes, window, first_key,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr, IS_MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
+):  # fmt: skip
+    for tile in range(begin, stop):
+        positions = tile * TILE + tl.arange(0, TILE)
+        is_there = positions < length
+        if HAS_WINDOW:
+            is_there = is_there & (positions >= first_key)  # what no query sees may not be there any more
+        keys = load_tile(
+            k_cache, table, kv_head, tile, positions, is_there, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
+        ).to(queries.dtype)
+        values = load_tile(
+            v_cache, table, kv_head, tile, positions, is_there, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
+        ).to(queries.dtype)
+        distances = positions[None, :] - query_positions[:, None]
+        scores = score(queries, keys, scale, softcap, head_slopes, distances.to(tl.float32), HAS_SOFTCAP, HAS_SLOPES)
+        if IS_MASKED:
+            is_seen = distances <= 0
+            if HAS_WINDOW:
+                is_seen = is_seen & (distances > -window)
+            scores = tl.where(is_seen, scores, float("-inf"))
+        most, total, sums = fold(scores, values, most, total, sums)
+    return most, total, sums
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _prefill(
+    q, k_cache, v_cache, block_tables, query_start, context_lens, ends, out, sinks, slopes,
+    scale, softcap, v_scale, window, num_rows, table_stride,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SLOPES: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    lanes = tl.arange(0, ROWS)
+    dims = tl.arange(0, WIDTH)
+    for unit in range(tl.program_id(0), tl.load(ends + num_rows) * NUM_KV_HEADS, tl.num_programs(0)):
+        kv_head = unit % NUM_KV_HEADS
+        row = row_of(ends, num_rows, unit // NUM_KV_HEADS, 1)
+        start = tl.load(query_start + row)
+        num_queries = tl.load(query_start + row + 1) - start
+        length = tl.load(context_lens + row)
+        first = (tl.load(ends + row + 1) - 1 - unit // NUM_KV_HEADS) * TOKENS  # a row's last tile comes first
+        tokens = first + lanes // GROUP
+        heads = kv_head * GROUP + lanes % GROUP
+        is_query = (lanes < TOKENS * GROUP) & (tokens < num_queries)
+        is_kept = is_query[:, None] & (dims < HEAD_DIM)[None, :]
+        places = ((start + tokens).to(tl.int64) * NUM_KV_HEADS * GROUP + heads)[:, None] * HEAD_DIM + dims[None, :]
+        queries = tl.load(q + places, mask=is_kept, other=0.0)
+        if UPCAST:
+            queries = queries.to(tl.float32)
+        head_slopes = tl.zeros([ROWS], tl.float32)
+        if HAS_SLOPES:
+            head_slopes = tl.load(slopes + heads)
+        position = length - num_queries + first  # of the tile's first query
+        seen = tl.minimum(position + TOKENS, length)  # keys that its last query sees
+        query_positions = length - num_queries + tokens
+        first_key = 0
+        edge = 0
+        stop = tl.cdiv(seen, TILE)
+        if HAS_WINDOW:
+            first_key = tl.maximum(position - window + 1, 0)
+            edge = tl.minimum(tl.cdiv(tl.maximum(seen - window, 0), TILE), stop)
+        diagonal = tl.maximum((position + 1) // TILE, edge)  # tiles before it are seen whole, but for the edge
+        table = block_tables + row.to(tl.int64) * table_stride
+        most = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        sums = tl.zeros([ROWS, WIDTH], tl.float32)
+        if HAS_WINDOW:
+            most, total, sums = _attend(
+                first_key // TILE, edge,
+                queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
+                scale, softcap, head_slopes, window, first_key,
+                NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES,
+            )  # fmt: skip
+        most, total, sums = _attend(
+            edge, diagonal, queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
+            scale, softcap, head_slopes, window, first_key,
+            NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, False, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES,
+        )  # fmt: skip
+        most, total, sums = _attend(
+            diagonal, stop, queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
+            scale, softcap, head_slopes, window, first_key,
+            NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES,
+        )  # fmt: skip
+        if HAS_SINKS:
+            total, sums = add_sinks(tl.load(sinks + heads), most, total, sums)
+        # Lanes that are no query may have seen no key.
+        attended = sums / tl.where(total == 0, 1.0, total)[:, None] * v_scale
+        tl.store(out + places, attended.to(out.dtype.element_ty), mask=is_kept)
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    step: AttentionStep,
+    scale: float,
+    out: torch.Tensor,
+    ends: torch.Tensor,
+    programs: int,
+    variant: AttentionVariant = PLAIN,
+) -> None:
+    """Writes the rows of `out` whose rows of the step have more than one query; the others are left as they are.
+
+    out: [T, num_heads * D]. ends: [at least R + 1] int32, written and read by these launches. programs: of the grid.
+    """
+    _, num_heads, head_dim = q.shape
+    _, num_kv_heads, block_size, _ = k_cache.shape
+    num_rows, group = step.context_lens.shape[0], num_heads // num_kv_heads
+    if num_rows == 0:
+        return
+    if group > ROWS:
+        raise ValueError(f"{group} heads share a kv head; this kernel takes at most {ROWS}")
+    tokens, width = ROWS // group, triton.next_power_of_2(head_dim)
+    _plan[(1,)](step.query_start, ends, num_rows, TOKENS=tokens, BLOCK=max(32, triton.next_power_of_2(num_rows)))
+    _prefill[(programs,)](
+        q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, ends, out,
+        variant.sinks, variant.slopes, scale * variant.k_scale, variant.softcap or 0.0, variant.v_scale,
+        variant.window or 0, num_rows, step.block_tables.stride(0),
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, WIDTH=width,
+        BLOCK_SIZE=block_size, TILE=TILE, ROWS=ROWS, TOKENS=tokens, HAS_WINDOW=variant.window is not None,
+        HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
+        HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
+        num_warps=8, num_stages=3 if width * q.element_size() <= 256 else 1,
+    )  # fmt: skip

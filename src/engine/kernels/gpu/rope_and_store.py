@@ -1,0 +1,79 @@
+"""Head norms, rotary embedding, and keys and values into the cache, a program per token and head."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _rope_and_store(
+    qkv, q_norm, k_norm, cos_sin, positions, slot_mapping, queries, k_cache, v_cache, eps, stride,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, HAS_NORMS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    half: tl.constexpr = ROTARY_DIM // 2
+    lanes = tl.arange(0, WIDTH)
+    is_there = lanes < HEAD_DIM
+    source = qkv + token * stride + head * HEAD_DIM
+    slot = tl.load(slot_mapping + token)
+    kv_head = (head - NUM_HEADS) % NUM_KV_HEADS
+    place = ((slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
+    is_kept = lanes < tl.where(slot >= 0, HEAD_DIM, 0)
+    if head >= NUM_HEADS + NUM_KV_HEADS:
+        value = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
+        tl.store(v_cache + place + lanes, value.to(v_cache.dtype.element_ty), mask=is_kept)
+    else:
+        # A head and the head with the partners of its numbers in their places: the second read comes from the cache.
+        partners = tl.where(lanes < half, lanes + half, tl.where(lanes < ROTARY_DIM, lanes - half, lanes))
+        own = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
+        other = tl.load(source + partners, mask=is_there, other=0.0).to(tl.float32)
+        if HAS_NORMS:
+            scale = tl.rsqrt(tl.sum(own * own, 0) / HEAD_DIM + eps)
+            if head < NUM_HEADS:
+                own *= scale * tl.load(q_norm + lanes, mask=is_there, other=0.0).to(tl.float32)
+                other *= scale * tl.load(q_norm + partners, mask=is_there, other=0.0).to(tl.float32)
+            else:
+                own *= scale * tl.load(k_norm + lanes, mask=is_there, other=0.0).to(tl.float32)
+                other *= scale * tl.load(k_norm + partners, mask=is_there, other=0.0).to(tl.float32)
+        angles = cos_sin + tl.load(positions + token) * ROTARY_DIM + lanes % half
+        cos = tl.load(angles, mask=lanes < ROTARY_DIM, other=1.0)
+        sin = tl.load(angles + half, mask=lanes < ROTARY_DIM, other=0.0)
+        turned = own * cos + other * tl.where(lanes < half, -sin, sin)
+        if head < NUM_HEADS:
+            to = queries + (token * NUM_HEADS + head) * HEAD_DIM
+            tl.store(to + lanes, turned.to(queries.dtype.element_ty), mask=is_there)
+        else:
+            tl.store(k_cache + place + lanes, turned.to(k_cache.dtype.element_ty), mask=is_kept)
+
+
+def rope_and_store_gpu(
+    qkv: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+) -> torch.Tensor:
+    """As rope_and_store_reference; a slot below 0 is written nowhere (rows that only fill a graph up)."""
+    _, cache_heads, block_size, head_dim = k_cache.shape
+    if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or cache_heads != num_kv_heads:
+        raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
+    if (q_norm is None) != (k_norm is None):
+        raise ValueError("queries and keys both have norms, or neither")
+    queries = torch.empty(len(qkv), num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+    if len(qkv):
+        _rope_and_store[(len(qkv), num_heads + 2 * num_kv_heads)](
+            qkv, q_norm, k_norm, cos_sin, positions, slot_mapping, queries, k_cache, v_cache, eps, qkv.stride(0),
+            NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, ROTARY_DIM=cos_sin.shape[1],
+            BLOCK_SIZE=block_size, HAS_NORMS=q_norm is not None, WIDTH=triton.next_power_of_2(head_dim), num_warps=1,
+        )  # fmt: skip
+    return queries

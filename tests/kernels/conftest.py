@@ -1,0 +1,18 @@
+"""Triton kernels, on a GPU where there is one, else in Triton's interpreter, which tests/conftest.py asks for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    return torch.device("cuda" if HAS_GPU else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,75 @@
+"""Draws against the reference: the same tokens, but where two scores are as good as equal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from stoker.engine.kernels import noise
+from stoker.engine.kernels.draw import draw_reference
+
+from .batches import DTYPES
+
+pytest.importorskip("triton")
+import triton
+import triton.language as tl
+
+from stoker.engine.kernels.gpu.draw import draw_gpu, exponential_noise
+
+
+@triton.jit
+def _noise(keys, out, BLOCK: tl.constexpr):
+    ids = tl.arange(0, BLOCK)
+    key, other = tl.load(keys).to(tl.uint32, bitcast=True), tl.load(keys + 1).to(tl.uint32, bitcast=True)
+    tl.store(out + ids, exponential_noise(ids, key, other))
+
+
+def test_noise_is_that_of_the_reference(device):
+    for keys in keys_of(8, device):
+        found = torch.empty(4096, device=device)
+        _noise[(1,)](keys, found, BLOCK=4096)
+        expected = noise.exponential_noise(keys[None], torch.arange(4096, device=device)[None])[0]
+        torch.testing.assert_close(found, expected, atol=0, rtol=1e-5)
+
+
+def keys_of(rows: int, device: torch.device) -> torch.Tensor:
+    return noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(device)
+
+
+@pytest.mark.parametrize(("rows", "vocab_size"), [(24, 5), (24, 1000), (24, 5000), (265, 2100)])
+@DTYPES
+@pytest.mark.parametrize("min_p", [None, 0.0, 0.05])
+def test_tokens_are_those_of_the_reference(device, rows, vocab_size, dtype, min_p):
+    logits = (torch.randn(rows, vocab_size, device=device) * 3).to(dtype)
+    temperature = torch.linspace(0, 1.5, rows, device=device)
+    keys = keys_of(rows, device)
+    bound = None if min_p is None else torch.full((rows,), min_p, device=device)
+    zeros = torch.zeros(rows, device=device)
+    expected = draw_reference(logits, temperature, zeros if bound is None else bound, keys)
+    assert torch.equal(draw_gpu(logits, temperature, bound, keys), expected)
+
+
+def test_equal_logits_give_the_first_token_greedily(device):
+    for rows in (3, 265):  # in several stretches, and in one
+        logits = torch.zeros(rows, 4000, device=device)
+        logits[1, 3000:] = 1
+        drawn = draw_gpu(logits, torch.zeros(rows, device=device), None, keys_of(rows, device))
+        assert drawn.tolist() == [0, 3000] + [0] * (rows - 2)
+
+
+def test_a_row_without_numbers_gives_no_token(device):
+    logits = torch.full((3, 2000), -torch.inf, device=device)
+    logits[1] = torch.nan
+    logits[2, 1500] = -5
+    for temperature in (0.0, 1.0):
+        drawn = draw_gpu(logits, torch.full((3,), temperature, device=device), None, keys_of(3, device))
+        assert drawn.tolist() == [-1, -1, 1500]
+
+
+def test_a_draw_does_not_depend_on_the_others(device):
+    logits, keys = torch.randn(265, 2100, device=device), keys_of(265, device)
+    ones = torch.ones(265, device=device)
+    together = draw_gpu(logits, ones, None, keys)
+    alone = [int(draw_gpu(logits[i : i + 1], ones[:1], None, keys[i : i + 1])) for i in range(9)]
+    assert together[:9].tolist() == alone

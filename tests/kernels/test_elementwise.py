@@ -1,0 +1,98 @@
+"""Norms, gates, rotary embedding and look-ups against their references."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
+from stoker.engine.kernels.rope_and_store import rope_and_store_reference
+from stoker.engine.kernels.silu_and_mul import silu_and_mul_reference
+
+pytest.importorskip("triton")
+from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
+from stoker.engine.kernels.gpu.embed import embed_gpu
+from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
+from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
+
+from .batches import DTYPES, LIMITS
+
+
+def apart(numbers: torch.Tensor) -> torch.Tensor:
+    """The same rows, with NaN between them."""
+    wide = torch.full((len(numbers), numbers.shape[1] + 5), torch.nan, dtype=numbers.dtype, device=numbers.device)
+    wide[:, : numbers.shape[1]] = numbers
+    return wide[:, : numbers.shape[1]]
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    limit = LIMITS[expected.dtype]
+    torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
+
+
+@DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 100), (5, 1024), (0, 64)])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_add_rms_norm(device, dtype, rows, width, has_residual):
+    x, residual = (torch.randn(rows, width, device=device).to(dtype) for _ in range(2))
+    weight = torch.randn(width, device=device).to(dtype)
+    other = residual if has_residual else None
+    expected = add_rms_norm_reference(x, other, weight, 0.1)
+    for given in (x, apart(x)):
+        found = add_rms_norm_gpu(given, other if other is None else apart(other), weight, 0.1)
+        assert_close(found[0], expected[0])
+        assert torch.equal(found[1], expected[1])
+
+
+def test_a_norm_of_other_shapes_is_refused(device):
+    x = torch.zeros(2, 8, device=device)
+    with pytest.raises(ValueError, match="residual"):
+        add_rms_norm_gpu(x, torch.zeros(1, 8, device=device), torch.zeros(8, device=device), 1e-6)
+
+
+@DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1100), (0, 8)])
+def test_silu_and_mul(device, dtype, rows, width):
+    gate_up = torch.randn(rows, 2 * width, device=device).to(dtype)
+    for given in (gate_up, apart(gate_up)):
+        assert_close(silu_and_mul_gpu(given), silu_and_mul_reference(gate_up))
+
+
+@DTYPES
+def test_embed(device, dtype):
+    weight = torch.randn(50, 1100, device=device).to(dtype)
+    ids = torch.tensor([0, 49, 7, 7], device=device)
+    assert torch.equal(embed_gpu(ids, weight), weight[ids])
+    assert embed_gpu(ids[:0], weight).shape == (0, 1100)
+    assert not embed_gpu(torch.tensor([-1, 50], device=device), weight).any()
+
+
+@DTYPES
+@pytest.mark.parametrize("has_norms", [False, True])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim", "rotary_dim", "block_size"),
+    [(4, 2, 16, 16, 16), (3, 1, 24, 24, 8), (2, 2, 80, 32, 32)],
+)
+def test_rope_and_store(device, dtype, has_norms, num_heads, num_kv_heads, head_dim, rotary_dim, block_size):
+    tokens = 6
+    qkv = torch.randn(tokens, (num_heads + 2 * num_kv_heads) * head_dim, device=device).to(dtype)
+    q_norm, k_norm = (torch.randn(head_dim, device=device).to(dtype) if has_norms else None for _ in range(2))
+    cos_sin = torch.randn(40, rotary_dim, device=device)
+    positions = torch.tensor([0, 1, 39, 5, 5, 17], device=device)
+    slots = torch.randperm(4 * block_size)[:tokens].to(device)
+    shape = (4, num_kv_heads, block_size, head_dim)
+    caches = [torch.full(shape, torch.nan, device=device).to(dtype) for _ in range(4)]
+    sizes = num_heads, num_kv_heads
+    expected = rope_and_store_reference(qkv, q_norm, k_norm, 0.1, cos_sin, positions, slots, *caches[:2], *sizes)
+    found = rope_and_store_gpu(apart(qkv), q_norm, k_norm, 0.1, cos_sin, positions, slots, *caches[2:], *sizes)
+    assert_close(found, expected)
+    for ours, reference in zip(caches[2:], caches[:2], strict=True):
+        torch.testing.assert_close(ours, reference, atol=LIMITS[dtype], rtol=LIMITS[dtype], equal_nan=True)
+
+
+def test_a_token_without_a_slot_is_written_nowhere(device):
+    qkv, cos_sin = torch.randn(2, 64, device=device), torch.randn(4, 16, device=device)
+    caches = [torch.full((2, 1, 4, 16), torch.nan, device=device) for _ in range(2)]
+    zeros, nowhere = torch.zeros(2, dtype=torch.int64, device=device), torch.tensor([-1, -1], device=device)
+    rope_and_store_gpu(qkv, None, None, 1e-6, cos_sin, zeros, nowhere, *caches, 2, 1)
+    assert all(cache.isnan().all() for cache in caches)

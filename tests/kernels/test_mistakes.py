@@ -1,0 +1,129 @@
+"""Small mistakes, planted into the kernels one at a time: the tests beside this one must notice each."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from triton.runtime.errors import InterpreterError
+
+from stoker.engine.kernels import gpu
+
+from . import test_attention, test_draw, test_elementwise, test_linear_few
+
+Check = Callable[[torch.device], None]
+SMALL = torch.float32
+
+
+def decode(device: torch.device) -> None:
+    for name in ("plain", "window, softcap and sinks", "slopes", "scaled"):
+        test_attention.test_decode(device, name, 5)
+    test_attention.test_a_workspace_serves_one_step_after_another(device)
+    test_attention.test_each_kernel_leaves_the_rows_of_the_other(device)
+
+
+def prefill(device: torch.device) -> None:
+    for name in ("plain", "window, softcap and sinks", "slopes", "scaled"):
+        test_attention.test_prefill(device, name, 5)
+    test_attention.test_prefill_of_other_shapes(device, SMALL, 14, 2, 16, 32)
+    test_attention.test_what_lies_before_the_window_is_not_looked_at(device, test_attention.prefilled, 16)
+
+
+def norm(device: torch.device) -> None:
+    test_elementwise.test_add_rms_norm(device, torch.float16, 3, 100, True)
+
+
+def rope(device: torch.device) -> None:
+    test_elementwise.test_rope_and_store(device, SMALL, True, 2, 2, 80, 32, 32)
+    test_elementwise.test_a_token_without_a_slot_is_written_nowhere(device)
+
+
+def draw(device: torch.device) -> None:
+    test_draw.test_noise_is_that_of_the_reference(device)
+    for rows, vocab_size in ((24, 5000), (265, 2100)):
+        for min_p in (None, 0.05):
+            test_draw.test_tokens_are_those_of_the_reference(device, rows, vocab_size, SMALL, min_p)
+    test_draw.test_equal_logits_give_the_first_token_greedily(device)
+    test_draw.test_a_row_without_numbers_gives_no_token(device)
+
+
+def linear(device: torch.device) -> None:
+    for sizes in ((5, 70, 600), (2, 8200, 16)):
+        test_linear_few.test_it_is_the_ops_one_after_the_other(device, SMALL, *sizes, True, True, True, True)
+
+
+MISTAKES: list[tuple[str, Check, str, str]] = [
+    ("decode_attention", decode, "skipped = tl.maximum(length - window, 0) // TILE", "skipped = 0"),
+    ("decode_attention", decode, "is_seen = positions < length", "is_seen = positions <= length"),
+    ("decode_attention", decode, "(positions >= length - window)", "(positions > length - window)"),
+    ("decode_attention", decode, "stops - starts == 1", "stops - starts >= 0"),
+    ("decode_attention", decode, "tl.store(ticket, 0)", "tl.store(ticket, 1)"),
+    ("decode_attention", decode, "tl.where(begins_here, 0, 1)", "tl.where(begins_here, 1, 0)"),
+    ("decode_attention", decode, "their_total * tl.exp2(their_most - base)", "their_total"),
+    ("decode_attention", decode, "sums / total[:, None] * v_scale", "sums / total[:, None]"),
+    ("decode_attention", decode, "scale * k_scale, softcap", "scale, softcap"),
+    ("prefill_attention", prefill, "is_seen = distances <= 0", "is_seen = distances < 0"),
+    ("prefill_attention", prefill, "(distances > -window)", "(distances >= -window)"),
+    ("prefill_attention", prefill, "(position + 1) // TILE, edge", "(position + TILE) // TILE, edge"),
+    ("prefill_attention", prefill, "is_there & (positions >= first_key)", "is_there"),
+    ("prefill_attention", prefill, "(lanes < TOKENS * GROUP) & ", ""),
+    ("prefill_attention", prefill, "tl.maximum(seen - window, 0), TILE)", "tl.maximum(seen - window - TILE, 0), TILE)"),
+    ("prefill_attention", prefill, "counts > 1", "counts > 2"),
+    ("prefill_attention", prefill, "kv_head * GROUP + lanes % GROUP", "kv_head * GROUP + lanes % GROUP * 0"),
+    ("add_rms_norm", norm, " + eps", ""),
+    ("add_rms_norm", norm, "tl.sum(value * value, 0) / width", "tl.sum(value * value, 0) / BLOCK"),
+    ("rope_and_store", rope, "-sin, sin)", "sin, sin)"),
+    ("rope_and_store", rope, "tl.load(q_norm + partners", "tl.load(q_norm + lanes"),
+    ("rope_and_store", rope, "tl.load(k_norm + partners", "tl.load(k_norm + lanes"),
+    ("rope_and_store", rope, "+ slot % BLOCK_SIZE)", "+ slot % (BLOCK_SIZE - 1))"),
+    ("rope_and_store", rope, "mask=lanes < ROTARY_DIM, other=1.0", "mask=is_there, other=1.0"),
+    ("draw", draw, "bits >> 15", "bits >> 16"),
+    ("draw", draw, "signed >> 16", "signed >> 17"),
+    ("draw", draw, "is_better = score > scores", "is_better = score >= scores"),
+    ("draw", draw, "values >= least", "values > least"),
+    ("draw", draw, "ids = at + tl.arange(0, BLOCK)", "ids = begin + tl.arange(0, BLOCK)"),
+    ("draw", draw, "best = tl.maximum(best, tl.where", "best = tl.minimum(best, tl.where"),
+    ("draw", draw, "token, -1)", "token, 0)"),
+    ("linear_few", linear, "squares / depth", "squares"),
+    ("linear_few", linear, "+ eps", ""),
+    ("linear_few", linear, "bias + width + outputs", "bias + outputs"),
+    ("linear_few", linear, "ups *= scale", "pass"),
+    ("linear_few", linear, "sums = sums * tl.sigmoid(sums) * ups", "sums = sums * ups"),
+]
+NAMES = {  # what the tests know a module's contents by
+    "decode_attention": [(test_attention, "gpu", None)],
+    "prefill_attention": [(test_attention, "prefill_attention", "prefill_attention")],
+    "add_rms_norm": [(test_elementwise, "add_rms_norm_gpu", "add_rms_norm_gpu")],
+    "rope_and_store": [(test_elementwise, "rope_and_store_gpu", "rope_and_store_gpu")],
+    "draw": [(test_draw, "draw_gpu", "draw_gpu"), (test_draw, "exponential_noise", "exponential_noise")],
+    "linear_few": [(test_linear_few, "gpu", None)],
+}
+
+
+def planted(name: str, old: str, new: str, folder: Path) -> ModuleType:
+    source = (Path(gpu.__file__).parent / f"{name}.py").read_text()
+    assert old in source, f"{name}.py has no `{old}` any more"
+    file = folder / f"{name}.py"
+    file.write_text(source.replace(old, new))
+    spec = importlib.util.spec_from_file_location(f"{gpu.__name__}.planted_{name}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("name", "check", "old", "new"), MISTAKES, ids=[f"{each[0]}: {each[2]}" for each in MISTAKES])
+def test_a_mistake_is_noticed(name, check, old, new, device, tmp_path, monkeypatch):
+    module = planted(name, old, new, tmp_path)
+    for tests, known_as, attribute in NAMES[name]:
+        monkeypatch.setattr(tests, known_as, module if attribute is None else getattr(module, attribute))
+    with pytest.raises((AssertionError, InterpreterError)):
+        check(device)
