@@ -110,13 +110,14 @@ class Clock:
 class Bench:
     def __init__(self, max_rows: int, context: int, quantization: str | None) -> None:
         self.context = context
-        num_blocks = max_rows * -(-context // BLOCK)
+        longest = context + 512
+        num_blocks = max(max_rows * -(-context // BLOCK), -(-longest // BLOCK))
         arguments = {
             "model": str(MODEL),
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "dtype": "bfloat16",
-            "max_model_len": context + 512,
+            "max_model_len": longest,
             "max_num_seqs": max_rows,
             "max_num_batched_tokens": max(max_rows, 512),
             "num_gpu_blocks_override": num_blocks,
