@@ -12,23 +12,23 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def load_tile(
-    cache, block_table, kv_head, tile, positions, is_there,
+def load_tiles(
+    k_cache, v_cache, block_table, kv_head, tile, positions, is_there,
     NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """[TILE, WIDTH] of one kv head, zeros where no token is. A tile that lies in one page has one page number."""
+    """Keys and values of one kv head, [TILE, WIDTH] each, zeros where no token is. A tile in one page has one id."""
     dims = tl.arange(0, WIDTH)
     if BLOCK_SIZE % TILE == 0:
         page = tl.load(block_table + tile * TILE // BLOCK_SIZE).to(tl.int64)
-        rows = (page * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + positions % BLOCK_SIZE
     else:
         page = tl.load(block_table + positions // BLOCK_SIZE, mask=is_there, other=0).to(tl.int64)
-        rows = (page * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + positions % BLOCK_SIZE
+    rows = (page * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + positions % BLOCK_SIZE
     mask = is_there[:, None]
     if WIDTH > HEAD_DIM:
         mask = mask & (dims < HEAD_DIM)[None, :]
-    return tl.load(cache + rows[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
+    places = rows[:, None] * HEAD_DIM + dims[None, :]
+    return tl.load(k_cache + places, mask=mask, other=0.0), tl.load(v_cache + places, mask=mask, other=0.0)
 
 
 @triton.jit

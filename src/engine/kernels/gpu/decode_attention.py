@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ..paged_attention import AttentionStep
-from .attention_tile import add_sinks, fold, load_tile, score
+from .attention_tile import add_sinks, fold, load_tiles, score
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import is_interpreted
 
@@ -98,12 +98,21 @@ def _decode(
             is_seen = positions < length
             if HAS_WINDOW:
                 is_seen = is_seen & (positions >= length - window)
-            keys = load_tile(
-                k_cache, table, kv_head, tile, positions, is_seen, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
-            ).to(queries.dtype)
-            values = load_tile(
-                v_cache, table, kv_head, tile, positions, is_seen, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
-            ).to(queries.dtype)
+            keys, values = load_tiles(
+                k_cache,
+                v_cache,
+                table,
+                kv_head,
+                tile,
+                positions,
+                is_seen,
+                NUM_KV_HEADS,
+                BLOCK_SIZE,
+                HEAD_DIM,
+                WIDTH,
+                TILE,
+            )
+            keys, values = keys.to(queries.dtype), values.to(queries.dtype)
             distances = (positions - (length - 1))[None, :].to(tl.float32)
             scores = score(queries, keys, scale * k_scale, softcap, head_slopes, distances, HAS_SOFTCAP, HAS_SLOPES)
             scores = tl.where(is_seen[None, :], scores, float("-inf"))

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ..paged_attention import AttentionStep
-from .attention_tile import add_sinks, fold, load_tile, score
+from .attention_tile import add_sinks, fold, load_tiles, score
 from .attention_variant import PLAIN, AttentionVariant
 from .decode_attention import row_of
 from .launch import is_interpreted
@@ -44,12 +44,10 @@ def _attend(
         is_there = positions < length
         if HAS_WINDOW:
             is_there = is_there & (positions >= first_key)  # what no query sees may not be there any more
-        keys = load_tile(
-            k_cache, table, kv_head, tile, positions, is_there, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
-        ).to(queries.dtype)
-        values = load_tile(
-            v_cache, table, kv_head, tile, positions, is_there, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
-        ).to(queries.dtype)
+        keys, values = load_tiles(
+            k_cache, v_cache, table, kv_head, tile, positions, is_there, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
+        )
+        keys, values = keys.to(queries.dtype), values.to(queries.dtype)
         distances = positions[None, :] - query_positions[:, None]
         scores = score(queries, keys, scale, softcap, head_slopes, distances.to(tl.float32), HAS_SOFTCAP, HAS_SLOPES)
         if IS_MASKED:
