@@ -121,7 +121,8 @@ async def log_stats(service: Service) -> None:
         await asyncio.sleep(STATS_INTERVAL_S)
         before, stats = stats, service.client.stats
         before_generated, generated = generated, service.metrics.num_generated
-        if stats.num_steps == before.num_steps and not stats.num_running and not stats.num_waiting:
+        idle = stats.num_steps == before.num_steps and not stats.num_running and not stats.num_waiting
+        if idle and generated == before_generated:  # the last tokens are counted after the engine's last step
             continue
         queries = stats.prefix_queries - before.prefix_queries
         facts = {

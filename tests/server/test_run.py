@@ -50,24 +50,51 @@ def test_the_engines_numbers_are_logged_while_it_works(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(run, "STATS_INTERVAL_S", 0.02)
 
-    def lines() -> list[dict[str, float]]:
-        return [record.facts for record in caplog.records if record.getMessage() == "engine"]
-
     async def serve() -> int:
         async with (
             on_a_socket(folder, FakeEngine(), disable_log_stats=disabled) as (port, _),
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
         ):
             await client.post("/v1/completions", json={"model": MODEL, "prompt": "x", "ignore_eos": True})
-            while_it_worked = len(lines())
+            while_it_worked = len(engine_lines(caplog))
             await asyncio.sleep(0.1)
             return while_it_worked
 
     while_it_worked = asyncio.run(serve())
-    assert bool(lines()) != disabled
-    if lines():
-        assert sum(line["generated_tokens_per_s"] for line in lines()) > 0
-        assert len(lines()) <= while_it_worked + 1  # idle intervals are silent
+    lines = engine_lines(caplog)
+    assert bool(lines) != disabled
+    if lines:
+        assert sum(line["generated_tokens_per_s"] for line in lines) > 0
+        assert len(lines) <= while_it_worked + 1  # idle intervals are silent
+
+
+def test_tokens_counted_after_the_last_step_are_logged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The engine is idle again, and took no further step, when the tokens of its last steps are counted."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(run, "STATS_INTERVAL_S", 0.02)
+
+    async def serve() -> None:
+        async def until_a_line() -> None:
+            while not engine_lines(caplog):
+                await asyncio.sleep(0)
+
+        async with (
+            on_a_socket(folder, FakeEngine(pace=until_a_line)) as (port, _),
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        ):
+            await client.post("/v1/completions", json={"model": MODEL, "prompt": "x", "ignore_eos": True})
+            await asyncio.sleep(0.1)
+
+    asyncio.run(serve())
+    first, *rest = engine_lines(caplog)
+    assert first["generated_tokens_per_s"] == 0
+    assert sum(line["generated_tokens_per_s"] for line in rest) > 0
+
+
+def engine_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, float]]:
+    return [record.facts for record in caplog.records if record.getMessage() == "engine"]
 
 
 @pytest.mark.parametrize("formatter", [HumanFormatter(), JsonFormatter()])
