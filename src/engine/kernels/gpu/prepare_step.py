@@ -1,0 +1,124 @@
+"""A step's tensors out of the slot tables, on the device: what the host sends is a few numbers for each row.
+
+One launch, whose programs are the rows first and then stretches of tokens. Rows and tokens that only fill a graph up
+come out empty: no context, and a place in the cache that nothing is written to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+_TOKENS = 256  # of one program
+_BLOCKS = 256  # entries of a block table at once
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """What the host says of R rows. A row that fills up has slot -1 and no tokens; all of them come last."""
+
+    slots: torch.Tensor  # [R] int32
+    num_computed: torch.Tensor  # [R] int32, tokens in the cache before the step
+    query_start: torch.Tensor  # [R + 1] int32, the row's tokens among those of the step
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """What comes of it: R rows, T tokens."""
+
+    token_ids: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64
+    slot_mapping: torch.Tensor  # [T] int64, block id * block_size + offset; -1 behind the last row's tokens
+    context_lens: torch.Tensor  # [R] int32
+    block_tables: torch.Tensor  # [R, B] int32; entries that the row's context does not reach are left as they are
+    last_tokens: torch.Tensor  # [R] int64, each row's last token among those of the step; -1 where it has none
+
+
+@triton.jit
+def _prepare_step(
+    slots, num_computed, query_start, token_table, block_table,
+    token_ids, positions, slot_mapping, context_lens, block_tables, last_tokens,
+    num_tokens, token_stride, block_stride, table_stride,
+    NUM_ROWS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    if program < NUM_ROWS:
+        slot = tl.load(slots + program).to(tl.int64)
+        end = tl.load(query_start + program + 1)
+        count = end - tl.load(query_start + program)
+        length = tl.where(slot >= 0, tl.load(num_computed + program) + count, 0)
+        tl.store(context_lens + program, length)
+        tl.store(last_tokens + program, tl.where(count > 0, end - 1, -1).to(tl.int64))
+        held = tl.cdiv(length, BLOCK_SIZE)
+        for begin in range(0, held, BLOCKS):
+            places = begin + tl.arange(0, BLOCKS)
+            found = tl.load(block_table + slot * block_stride + places, mask=places < held, other=0)
+            tl.store(block_tables + program.to(tl.int64) * table_stride + places, found, mask=places < held)
+    else:
+        tokens = (program - NUM_ROWS) * TOKENS + tl.arange(0, TOKENS)
+        is_token = tokens < num_tokens
+        # The row of each token: the last one that begins at it or before. Rows without tokens have no width.
+        rows = tl.zeros([TOKENS], tl.int32)
+        step: tl.constexpr = ROWS
+        width = step
+        while width > 0:
+            further = tl.minimum(rows + width, NUM_ROWS)
+            rows = tl.where(tl.load(query_start + further) <= tokens, further, rows)
+            width = width // 2
+        is_real = is_token & (rows < NUM_ROWS)
+        slot = tl.load(slots + rows, mask=is_real, other=-1).to(tl.int64)
+        is_real = is_real & (slot >= 0)
+        start = tl.load(query_start + rows, mask=is_real, other=0)
+        position = (tl.load(num_computed + rows, mask=is_real, other=0) + tokens - start).to(tl.int64)
+        position = tl.where(is_real, position, 0)
+        token = tl.load(token_table + slot * token_stride + position, mask=is_real, other=0)
+        block = tl.load(block_table + slot * block_stride + position // BLOCK_SIZE, mask=is_real, other=0).to(tl.int64)
+        place = block * BLOCK_SIZE + position % BLOCK_SIZE
+        tl.store(token_ids + tokens, token.to(tl.int64), mask=is_token)
+        tl.store(positions + tokens, position, mask=is_token)
+        tl.store(slot_mapping + tokens, tl.where(is_real, place, -1), mask=is_token)
+
+
+def prepare_step(
+    rows: StepRows, token_table: torch.Tensor, block_table: torch.Tensor, block_size: int, out: StepTensors
+) -> None:
+    """Fills `out`.
+
+    token_table: [S, W] int32, the tokens of each slot's sequence. block_table: [S, B] int32.
+    """
+    num_rows, num_tokens = len(rows.slots), len(out.token_ids)
+    _prepare_step[(num_rows + triton.cdiv(num_tokens, _TOKENS),)](
+        rows.slots, rows.num_computed, rows.query_start, token_table, block_table,
+        out.token_ids, out.positions, out.slot_mapping, out.context_lens, out.block_tables, out.last_tokens,
+        num_tokens, token_table.stride(0), block_table.stride(0), out.block_tables.stride(0),
+        NUM_ROWS=num_rows, ROWS=triton.next_power_of_2(num_rows), BLOCK_SIZE=block_size, TOKENS=_TOKENS,
+        BLOCKS=_BLOCKS, num_warps=4,
+    )  # fmt: skip
+
+
+def prepare_step_reference(
+    rows: StepRows, token_table: torch.Tensor, block_table: torch.Tensor, block_size: int, out: StepTensors
+) -> None:
+    out.token_ids.zero_()
+    out.positions.zero_()
+    out.slot_mapping.fill_(-1)
+    out.context_lens.zero_()
+    out.last_tokens.fill_(-1)
+    starts = rows.query_start.tolist()
+    for row, (slot, computed) in enumerate(zip(rows.slots.tolist(), rows.num_computed.tolist(), strict=True)):
+        start, end = starts[row], starts[row + 1]
+        if slot < 0:
+            continue
+        positions = torch.arange(computed, computed + end - start, device=out.positions.device)
+        held = -(-(computed + end - start) // block_size)
+        blocks = block_table[slot, positions // block_size].long()
+        out.token_ids[start:end] = token_table[slot, positions].long()
+        out.positions[start:end] = positions
+        out.slot_mapping[start:end] = blocks * block_size + positions % block_size
+        out.context_lens[row] = computed + end - start
+        out.block_tables[row, :held] = block_table[slot, :held]
+        if end > start:
+            out.last_tokens[row] = end - 1

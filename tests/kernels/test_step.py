@@ -1,0 +1,74 @@
+"""The first and the last kernel of a step: slot tables to tensors, drawn tokens to slot tables."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from stoker.engine.kernels.gpu.finish_step import finish_step, finish_step_reference
+from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step, prepare_step_reference
+
+BLOCK_SIZE, WIDTH, SLOTS = 8, 700, 5
+STEPS = [  # (slot, tokens computed before, tokens of this step) of each row
+    [(0, 0, 1)],
+    [(3, 17, 1), (0, 8, 1), (4, 7, 1), (2, 0, 1)],
+    [(1, 0, 11), (0, 600, 1), (4, 3, 300), (2, 15, 2)],
+    [(2, 5, 1), (-1, 9, 0), (-1, 0, 0)],
+    [(1, 30, 5), (4, 0, 3), (-1, 0, 0), (-1, 77, 0)],
+    [(-1, 3, 0), (-1, 0, 0)],
+]
+
+
+def rows_of(step: list[tuple[int, int, int]], device: torch.device) -> StepRows:
+    slots, computed, counts = (torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*step))
+    starts = torch.cat((torch.zeros_like(counts[:1]), counts.cumsum(0).int()))
+    return StepRows(slots, computed, starts)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 300])
+@pytest.mark.parametrize("step", STEPS)
+def test_tables_become_tensors(step: list[tuple[int, int, int]], spare: int, device: torch.device):
+    rows = rows_of(step, device)
+    num_tokens = int(rows.query_start[-1]) + spare
+    token_table = torch.randint(0, 1 << 30, (SLOTS, WIDTH), dtype=torch.int32, device=device)
+    block_table = torch.randint(0, 1 << 30, (SLOTS, WIDTH // BLOCK_SIZE + 1), dtype=torch.int32, device=device)
+
+    def out() -> StepTensors:
+        def column(count: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.full((count,), -7, dtype=dtype, device=device)
+
+        return StepTensors(
+            column(num_tokens, torch.int64), column(num_tokens, torch.int64), column(num_tokens, torch.int64),
+            column(len(step), torch.int32), torch.full((len(step) + 1, 90), -7, dtype=torch.int32, device=device),
+            column(len(step), torch.int64),
+        )  # fmt: skip
+
+    expected, found = out(), out()
+    prepare_step_reference(rows, token_table, block_table, BLOCK_SIZE, expected)
+    prepare_step(rows, token_table, block_table, BLOCK_SIZE, found)
+    for name in StepTensors.__slots__:
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 130])
+def test_drawn_tokens_are_kept_and_counted(num_rows: int, device: torch.device):
+    slots = torch.randperm(num_rows + 4)[:num_rows].int()
+    slots[torch.rand(num_rows) < 0.2] = -1
+    columns = [
+        torch.randint(-1, 20, (num_rows,)), slots, torch.randint(0, 30, (num_rows,)), torch.rand(num_rows) < 0.7
+    ]  # fmt: skip
+    drawn, slots, lengths, is_sampled = (each.int().to(device) for each in columns)
+    has_penalties = (torch.rand(num_rows + 4) < 0.5).int().to(device)
+    counts = torch.randint(-32768, 32768, (num_rows + 4, 21)).to(torch.int16)
+    counts[0::3] = 32767
+    counts[1::3] = -1  # in the prompt, and generated as often as can be counted
+    tables = [
+        (torch.full((num_rows + 4, 33), -7, dtype=torch.int32, device=device), counts.clone().to(device))
+        for _ in range(2)
+    ]
+    for (token_table, counted), finish in zip(tables, (finish_step_reference, finish_step), strict=True):
+        finish(drawn, slots, lengths, is_sampled, token_table, has_penalties, counted)
+    for expected, found in zip(*tables, strict=True):
+        assert torch.equal(found, expected)
