@@ -62,20 +62,19 @@ def _prepare_step(
         is_token = tokens < num_tokens
         # The row of each token: the last one that begins at it or before. Rows without tokens have no width.
         rows = tl.zeros([TOKENS], tl.int32)
-        step: tl.constexpr = ROWS
-        width = step
+        width = ROWS
         while width > 0:
             further = tl.minimum(rows + width, NUM_ROWS)
             rows = tl.where(tl.load(query_start + further) <= tokens, further, rows)
             width = width // 2
         is_real = is_token & (rows < NUM_ROWS)
-        slot = tl.load(slots + rows, mask=is_real, other=-1).to(tl.int64)
-        is_real = is_real & (slot >= 0)
+        of_slots = tl.load(slots + rows, mask=is_real, other=-1).to(tl.int64)
+        is_real = is_real & (of_slots >= 0)
         start = tl.load(query_start + rows, mask=is_real, other=0)
         position = (tl.load(num_computed + rows, mask=is_real, other=0) + tokens - start).to(tl.int64)
         position = tl.where(is_real, position, 0)
-        token = tl.load(token_table + slot * token_stride + position, mask=is_real, other=0)
-        block = tl.load(block_table + slot * block_stride + position // BLOCK_SIZE, mask=is_real, other=0).to(tl.int64)
+        token = tl.load(token_table + of_slots * token_stride + position, mask=is_real, other=0)
+        block = tl.load(block_table + of_slots * block_stride + position // BLOCK_SIZE, mask=is_real, other=0).to(tl.int64)
         place = block * BLOCK_SIZE + position % BLOCK_SIZE
         tl.store(token_ids + tokens, token.to(tl.int64), mask=is_token)
         tl.store(positions + tokens, position, mask=is_token)
