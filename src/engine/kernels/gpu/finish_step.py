@@ -13,7 +13,7 @@ _ROWS = 128  # of one program
 _MOST = 32767  # counts are 15 bits; the sixteenth says that the prompt has the token
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _finish_step(
     drawn, slots, context_lens, is_sampled, token_table, has_penalties, counts, num_rows, token_stride, count_stride,
     ROWS: tl.constexpr, MOST: tl.constexpr,

@@ -37,15 +37,15 @@ class StepTensors:
     last_tokens: torch.Tensor  # [R] int64, each row's last token among those of the step; -1 where it has none
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_tokens", "first_width"])  # one kernel for steps of all sizes
 def _prepare_step(
     slots, num_computed, query_start, token_table, block_table,
     token_ids, positions, slot_mapping, context_lens, block_tables, last_tokens,
-    num_tokens, token_stride, block_stride, table_stride,
-    NUM_ROWS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr, BLOCKS: tl.constexpr,
+    num_rows, num_tokens, first_width, token_stride, block_stride, table_stride,
+    BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    if program < NUM_ROWS:
+    if program < num_rows:
         slot = tl.load(slots + program).to(tl.int64)
         end = tl.load(query_start + program + 1)
         count = end - tl.load(query_start + program)
@@ -58,23 +58,25 @@ def _prepare_step(
             found = tl.load(block_table + slot * block_stride + places, mask=places < held, other=0)
             tl.store(block_tables + program.to(tl.int64) * table_stride + places, found, mask=places < held)
     else:
-        tokens = (program - NUM_ROWS) * TOKENS + tl.arange(0, TOKENS)
+        tokens = (program - num_rows) * TOKENS + tl.arange(0, TOKENS)
         is_token = tokens < num_tokens
         # The row of each token: the last one that begins at it or before. Rows without tokens have no width.
         rows = tl.zeros([TOKENS], tl.int32)
-        width = ROWS
+        width = first_width  # a power of two that is not below the number of rows
         while width > 0:
-            further = tl.minimum(rows + width, NUM_ROWS)
+            further = tl.minimum(rows + width, num_rows)
             rows = tl.where(tl.load(query_start + further) <= tokens, further, rows)
             width = width // 2
-        is_real = is_token & (rows < NUM_ROWS)
+        is_real = is_token & (rows < num_rows)
         of_slots = tl.load(slots + rows, mask=is_real, other=-1).to(tl.int64)
         is_real = is_real & (of_slots >= 0)
         start = tl.load(query_start + rows, mask=is_real, other=0)
         position = (tl.load(num_computed + rows, mask=is_real, other=0) + tokens - start).to(tl.int64)
         position = tl.where(is_real, position, 0)
         token = tl.load(token_table + of_slots * token_stride + position, mask=is_real, other=0)
-        block = tl.load(block_table + of_slots * block_stride + position // BLOCK_SIZE, mask=is_real, other=0).to(tl.int64)
+        block = tl.load(block_table + of_slots * block_stride + position // BLOCK_SIZE, mask=is_real, other=0).to(
+            tl.int64
+        )
         place = block * BLOCK_SIZE + position % BLOCK_SIZE
         tl.store(token_ids + tokens, token.to(tl.int64), mask=is_token)
         tl.store(positions + tokens, position, mask=is_token)
@@ -92,9 +94,9 @@ def prepare_step(
     _prepare_step[(num_rows + triton.cdiv(num_tokens, _TOKENS),)](
         rows.slots, rows.num_computed, rows.query_start, token_table, block_table,
         out.token_ids, out.positions, out.slot_mapping, out.context_lens, out.block_tables, out.last_tokens,
-        num_tokens, token_table.stride(0), block_table.stride(0), out.block_tables.stride(0),
-        NUM_ROWS=num_rows, ROWS=triton.next_power_of_2(num_rows), BLOCK_SIZE=block_size, TOKENS=_TOKENS,
-        BLOCKS=_BLOCKS, num_warps=4,
+        num_rows, num_tokens, triton.next_power_of_2(num_rows),
+        token_table.stride(0), block_table.stride(0), out.block_tables.stride(0),
+        BLOCK_SIZE=block_size, TOKENS=_TOKENS, BLOCKS=_BLOCKS, num_warps=4,
     )  # fmt: skip
 
 
