@@ -20,26 +20,42 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         memory: KVMemory | None = None,
+        device: torch.device | None = None,
     ) -> None:
         """memory: of the size, in as many regions as there are layers of keys and of values.
+        device: where it lies, if not in the host's memory.
 
         Raises MemoryError, with the number of bytes, if the machine will not give so much.
         """
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
+        self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
-        self._memory = memory or KVMemory(self.num_bytes, 2 * num_layers)
-        if self._memory.num_bytes != self.num_bytes:
-            raise ValueError(f"a cache of {self.num_bytes} bytes over {self._memory.num_bytes} bytes of memory")
-        whole = torch.frombuffer(self._memory.buffer, dtype=dtype).view(shape)
+        self._memory = None
+        if device is not None:
+            whole = _on_device(shape, dtype, device)
+        else:
+            self._memory = memory or KVMemory(self.num_bytes, 2 * num_layers)
+            if self._memory.num_bytes != self.num_bytes:
+                raise ValueError(f"a cache of {self.num_bytes} bytes over {self._memory.num_bytes} bytes of memory")
+            whole = torch.frombuffer(self._memory.buffer, dtype=dtype).view(shape)
         self._layers: list[LayerCache] = [(whole[index, 0], whole[index, 1]) for index in range(num_layers)]
 
     @property
     def num_untouched(self) -> int:
         """Bytes that the process will hold, and does not yet."""
-        return self._memory.num_untouched
+        return 0 if self._memory is None else self._memory.num_untouched
 
     @property
     def layers(self) -> list[LayerCache]:
         """Raises MemoryError if the machine turned out to have less than it had promised."""
-        self._memory.check()
+        if self._memory is not None:
+            self._memory.check()
         return self._layers
+
+
+def _on_device(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    try:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        num_bytes = torch.Size(shape).numel() * dtype.itemsize
+        raise MemoryError(f"KV cache: {device} does not give {num_bytes} bytes: {error}") from error

@@ -11,20 +11,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ...config import Resolved, read_machine_facts
+from ...config import Resolved
 from ..api import EngineInfo, SamplingParams, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
-from ..kernels import select_kernels
 from ..layers.step_input import StepInput
-from ..models.registry import model_class
 from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
 from .decode_steps import DecodeSteps
-from .kv_cache import KVCache
-from .kv_memory import KVMemory, reserve_kv_memory
-from .loading import load_weights
+from .loaded_model import LoadedModel, load_on_cpu
 from .measure import PhaseClock, process_memory
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
@@ -39,60 +35,38 @@ class ModelRunner:
         resolved: Resolved,
         phase: Callable[[str], None] | None = None,
         processors: Sequence[LogitsProcessor] = (),
-        kv_memory: KVMemory | None = None,
+        load: Callable[[Resolved, PhaseClock], LoadedModel] = load_on_cpu,
     ) -> None:
-        """Loads the model and takes the part of the KV cache that the first requests need.
-
-        processors: change the logits of all requests.
+        """
         phase: is told the name of each start-up phase as it begins.
-        kv_memory: for the KV cache; None reserves it now.
-        Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that cannot be had.
+        processors: change the logits of all requests.
+        load: brings weights and KV cache onto the device, and raises where that cannot be.
         """
         self._resolved = resolved
-        self._phases = PhaseClock(phase)
+        self.phases = PhaseClock(phase)
         facts, scheduler = resolved.facts, resolved.scheduler
-        self._device = torch.device(resolved.device.device)
-        self._dtype = getattr(torch, resolved.model.dtype)
-        self._phases.start("kernels")
-        kv_dtype = getattr(torch, resolved.cache.kv_cache_dtype)
-        self._kernels = select_kernels(
-            self._device,
-            self._dtype,
-            facts.head_dim,
-            kv_dtype=kv_dtype,
-            is_eager=resolved.model.enforce_eager,
-            quantization=resolved.model.quantization,
-            batch_invariant=resolved.model.batch_invariant,
-        )
-        self._kernels.set_num_threads(resolved.device.num_threads)
-        self._phases.start("weights")
-        model_len = resolved.model.max_model_len
-        self._model = model_class(facts)(
-            facts, self._kernels, model_len, self._dtype, self._device, resolved.model.quantization
-        )
-        is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
-        load_weights(self._model, resolved, self._phases.progress if is_watched else None)
-        self._phases.start("kv cache")
-        block_size = resolved.cache.block_size
-        kv_memory = kv_memory or reserve_kv_memory(resolved)
-        kv_memory.check_room(read_machine_facts().available_memory_bytes)
-        kv_memory.touch_first()
-        shape = (facts.num_layers, resolved.num_kv_blocks, facts.num_kv_heads, block_size, facts.head_dim)
-        self._cache = KVCache(*shape, kv_dtype, kv_memory)
+        model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
+        loaded = self.loaded = load(resolved, self.phases)
+        self._device, self._kernels = loaded.device, loaded.kernels
+        self._model, self._cache = loaded.model, loaded.cache
         sampling = SamplingTable(scheduler.max_num_seqs, facts.vocab_size, facts.eos_token_ids)
-        self._slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
+        self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
         self._sampler = Sampler(sampling, self._kernels, processors, resolved.model.logprobs_mode)
         self._decode_steps = DecodeSteps(
             self._decode, self._kernels, min(scheduler.max_num_seqs, _LOGIT_ROWS), model_len, block_size, self._device
         )
         self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
-        self._phases.stop()
+        self.phases.stop()
 
     def execute(self, plan: StepPlan) -> StepResult:
         """One step. Plans must come in the order in which the scheduler made them."""
-        self._slots.apply(plan)
-        step = build_step_input(plan, self._slots, self._device)
-        wanted = logit_tokens(plan, self._slots)
+        self.slots.apply(plan)
+        return self.compute(plan)
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        """The step of a plan that the slot table has taken over."""
+        step = build_step_input(plan, self.slots, self._device)
+        wanted = logit_tokens(plan, self.slots)
         with torch.inference_mode():
             rows = wanted.union(step.num_tokens)
             if rows is None and not len(wanted.prompt) and self._decode_steps.takes(step):
@@ -125,10 +99,10 @@ class ModelRunner:
             part = slice(start, start + _LOGIT_ROWS)
             plan_rows = wanted.sampled_rows[part]
             slots = plan.slots[plan_rows]
-            lengths = self._slots.num_tokens[slots]
+            lengths = self.slots.num_tokens[slots]
             logits = logits_of(at[part])
-            drawn = self._sampler.sample(logits, slots, lengths, self._slots.token_ids)
-            self._slots.append(slots, drawn.token_ids)
+            drawn = self._sampler.sample(logits, slots, lengths, self.slots.token_ids)
+            self.slots.append(slots, drawn.token_ids)
             token_ids[plan_rows] = drawn.token_ids
             logprobs.update((int(plan_rows[row]), found) for row, found in drawn.logprobs.items())
             errors.update((int(plan_rows[row]), error) for row, error in drawn.errors.items())
@@ -145,9 +119,9 @@ class ModelRunner:
             plan_rows = wanted.prompt_rows[part]
             slots = plan.slots[plan_rows]
             positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]
-            next_ids = torch.from_numpy(self._slots.token_ids[slots, positions + 1].astype(np.int64))
+            next_ids = torch.from_numpy(self.slots.token_ids[slots, positions + 1].astype(np.int64))
             logits = logits_of(at[part])
-            counts = self._slots.sampling.num_prompt_logprobs[slots].tolist()
+            counts = self.slots.sampling.num_prompt_logprobs[slots].tolist()
             entries = token_logprobs(
                 logits, next_ids.to(self._device), counts, self._kernels, normalise=self._normalises_logprobs
             )
@@ -163,16 +137,16 @@ class ModelRunner:
 
     def warm_up(self) -> None:
         """Runs a short prompt and one token after it: what is made on first use is made before the first request."""
-        self._phases.start("warm-up")
+        self.phases.start("warm-up")
         block_size = self._resolved.cache.block_size
-        num_blocks = min(self._resolved.num_kv_blocks, -(-self._resolved.model.max_model_len // block_size), 4)
+        num_blocks = min(self._cache.num_blocks, -(-self._resolved.model.max_model_len // block_size), 4)
         prompt = [0] * min(num_blocks * block_size - 1, self._resolved.model.max_model_len - 1, 63)
         sampling = SamplingParams(temperature=1.0, max_tokens=2)
         if prompt:
             admission = Admission(0, prompt, len(prompt), list(range(num_blocks)), sampling, seed=0)
             self.execute(_one_row_plan(0, [admission], 0, len(prompt)))
             self.execute(_one_row_plan(1, [], len(prompt), 1))
-        self._phases.stop()
+        self.phases.stop()
 
     def info(self) -> EngineInfo:
         resolved, facts = self._resolved, self._resolved.facts
@@ -184,7 +158,7 @@ class ModelRunner:
             model=resolved.model.model,
             max_model_len=resolved.model.max_model_len,
             vocab_size=facts.vocab_size,
-            num_blocks=resolved.num_kv_blocks,
+            num_blocks=self._cache.num_blocks,
             block_size=resolved.cache.block_size,
             max_num_seqs=resolved.scheduler.max_num_seqs,
             max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
@@ -194,7 +168,7 @@ class ModelRunner:
             dtype=resolved.model.dtype,
             device=str(self._device),
             kernels=self._kernels.table | self._decode_steps.table,
-            phases=dict(self._phases.seconds),
+            phases=dict(self.phases.seconds),
             resident_bytes=resident,
             peak_bytes=peak,
         )

@@ -1,0 +1,170 @@
+"""DeviceRunner: carries out steps on a CUDA device, where the next step can be queued before this one has ended.
+
+A step goes up as a few numbers for each row, is one replay of a graph, and comes back as one token for each row. What
+only the host can do - logits processors, log-probabilities of prompts, processed log-probabilities - takes the steps of
+ModelRunner instead, one at a time: they wait for all steps before, and give their tokens to the device's tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ....config import Resolved
+from ...api import EngineInfo
+from ...core.step_plan import StepPlan, StepResult
+from ...sampling.logits_processor import LogitsProcessor
+from ...sampling.sampler import NO_NUMBERS
+from ..model_runner import ModelRunner
+from .buckets import Buckets
+from .graphs import Graphs
+from .loading import load_on_device
+from .logprobs import LaunchedLogprobs, launch_logprobs
+from .slot_arena import SlotArena
+from .staging import Download
+from .step_program import StepProgram
+
+Finish = Callable[[], StepResult]  # waits for the step
+
+
+class DeviceRunner:
+    def __init__(
+        self,
+        resolved: Resolved,
+        phase: Callable[[str], None] | None = None,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
+        """Loads the model onto the device. The arguments are ModelRunner's.
+
+        Raises ModelFilesError for weights that do not fit the model, MemoryError if the device has too little memory.
+        """
+        self._host = ModelRunner(resolved, phase, processors, load=load_on_device)
+        loaded, scheduler = self._host.loaded, resolved.scheduler
+        slots, model_len, block_size = scheduler.max_num_seqs, resolved.model.max_model_len, resolved.cache.block_size
+        self._table = self._host.slots.sampling
+        self._normalises = resolved.model.logprobs_mode.endswith("logprobs")
+        self._shows_processed = resolved.model.logprobs_mode.startswith("processed")
+        self._arena = SlotArena(slots, model_len, block_size, resolved.facts.vocab_size, loaded.device)
+        self._program = StepProgram(
+            loaded.model,
+            loaded.cache.layers,
+            self._arena,
+            slots,
+            scheduler.max_num_batched_tokens,
+            model_len,
+            block_size,
+            loaded.device,
+        )
+        self._download = Download(self._program.drawn)
+        self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
+        self._graphs = Graphs(self._program.compute, self._program.send_nothing, loaded.device)
+        self._has_processors = bool(processors)
+        self._is_lean = np.ones(slots, bool)  # the slot's sequence needs nothing of the sampler but temperature
+        self._needs_host = np.zeros(slots, bool)  # until it has its prompt's log-probabilities, or always
+
+    def launch(self, plan: StepPlan) -> Finish:
+        """Queues a step; the function that waits for its result. Plans must come in the scheduler's order."""
+        self._host.slots.apply(plan)
+        for admission in plan.admissions:
+            self._admit(admission.slot)
+        with torch.inference_mode():
+            self._arena.apply(plan, self._table)
+            if self._needs_host[plan.slots].any():
+                result = self._compute_on_host(plan)
+                return lambda: result
+            shape = self._buckets.shape(
+                plan.num_batched_tokens,
+                plan.num_rows,
+                is_decode=bool(plan.num_tokens.max() == 1),
+                is_lean=bool(self._is_lean[plan.slots].all()),
+            )
+            self._program.send(plan, shape)
+            logits = self._graphs.run(shape)
+            asking = plan.is_sampled & (self._table.num_logprobs[plan.slots] >= 0)
+            logprobs = self._launch_logprobs(plan, logits, asking) if asking.any() else None
+            ticket = self._download.start(plan.num_rows)
+        return lambda: self._finish(plan, ticket, logprobs)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """One step, to its end."""
+        return self.launch(plan)()
+
+    def _admit(self, slot: int) -> None:
+        table = self._table
+        is_plain = table.is_greedy[slot] or (
+            table.top_k[slot] == 0 and table.top_p[slot] >= 1 and table.min_p[slot] == 0
+        )
+        changes_logits = table.has_bias[slot] or table.has_penalties[slot] or slot in table.ending_ids
+        self._is_lean[slot] = is_plain and not changes_logits
+        self._needs_host[slot] = (
+            self._has_processors
+            or table.has_processors[slot]
+            or table.num_prompt_logprobs[slot] >= 0
+            or (self._shows_processed and table.num_logprobs[slot] >= 0)
+        )
+
+    def _launch_logprobs(
+        self, plan: StepPlan, logits: torch.Tensor, asking: npt.NDArray[np.bool_]
+    ) -> LaunchedLogprobs:
+        rows = np.flatnonzero(asking)
+        counts = self._table.num_logprobs[plan.slots[rows]]
+        return launch_logprobs(logits, self._program.drawn, rows, counts, normalise=self._normalises)
+
+    def _finish(self, plan: StepPlan, ticket: int, logprobs: LaunchedLogprobs | None) -> StepResult:
+        token_ids = self._download.wait(ticket, plan.num_rows)
+        token_ids[~plan.is_sampled] = -1
+        failed = np.flatnonzero((token_ids < 0) & plan.is_sampled)
+        token_ids[failed] = 0  # whatever: it goes nowhere
+        errors = dict.fromkeys(failed.tolist(), NO_NUMBERS)
+        return StepResult(token_ids, logprobs.read() if logprobs is not None else {}, errors=errors)
+
+    def _compute_on_host(self, plan: StepPlan) -> StepResult:
+        slots, host = plan.slots.astype(np.int64), self._host.slots
+        host.token_ids[slots] = self._arena.token_ids[torch.from_numpy(slots).to(self._arena.token_ids.device)].cpu()
+        lengths = plan.num_computed.astype(np.int64) + plan.num_tokens
+        sampled = np.flatnonzero(plan.is_sampled)
+        host.num_tokens[slots[sampled]] = lengths[sampled]
+        penalised = [row for row in sampled.tolist() if self._table.has_penalties[slots[row]]]
+        for row in penalised:
+            generated = host.token_ids[slots[row], host.num_prompt_tokens[slots[row]] : lengths[row]]
+            self._table.counts[slots[row]] = np.bincount(generated, minlength=self._table.vocab_size)
+        result = self._host.compute(plan)
+        self._arena.write_tokens(slots[sampled], lengths[sampled], result.token_ids[sampled])
+        for row in penalised:
+            tokens = host.token_ids[slots[row], : lengths[row] + 1]
+            self._arena.count(int(slots[row]), tokens, int(host.num_prompt_tokens[slots[row]]))
+        for slot in slots[sampled].tolist():  # the prompt is done
+            self._needs_host[slot] = self._needs_host[slot] and not self._is_over_with_prompt(slot)
+        return result
+
+    def _is_over_with_prompt(self, slot: int) -> bool:
+        """Whether the log-probabilities of its prompt were all that the slot's sequence needed the host for."""
+        table = self._table
+        shows = self._shows_processed and table.num_logprobs[slot] >= 0
+        return not (self._has_processors or table.has_processors[slot] or shows)
+
+    def warm_up(self) -> None:
+        """Makes what is made on first use, and captures the graphs of plain decode steps."""
+        self._host.warm_up(self.execute)
+        self._host.phases.start("graphs")
+        shapes = self._buckets.all_shapes()
+        hot = [shape for shape in shapes if shape.is_decode and shape.is_lean]
+        with torch.inference_mode():
+            self._graphs.want(hot)
+            while self._graphs.capture_next():
+                pass
+        self._graphs.want(shape for shape in shapes if shape not in hot)
+        self._host.phases.stop()
+
+    def idle(self) -> bool:
+        """Captures one more graph, while there is no step to carry out. False when there are no more."""
+        with torch.inference_mode():
+            return self._graphs.capture_next()
+
+    def info(self) -> EngineInfo:
+        info = self._host.info()
+        return replace(info, kernels=info.kernels | {"steps": self._graphs.summary})

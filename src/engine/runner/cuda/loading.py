@@ -1,0 +1,85 @@
+"""Weights and KV cache onto a CUDA device, with as many blocks as its memory turns out to have room for."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from ....config import Resolved
+from ...kernels.gpu.kernels import gpu_kernels
+from ...kernels.gpu.launch import is_interpreted
+from ...layers.step_input import StepInput
+from ..kv_cache import KVCache
+from ..loaded_model import LoadedModel, kv_cache_of, load_model
+from ..measure import PhaseClock
+from .room import blocks_that_fit, out_of_memory
+
+
+def torch_device() -> torch.device:
+    """The CUDA device; the CPU where kernels run in Triton's interpreter. Raises OSError if torch has neither."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if is_interpreted():
+        return torch.device("cpu")
+    built = "was built without CUDA" if torch.version.cuda is None else "finds no device that it can use"
+    raise OSError(f"device.device is cuda, but the installed torch {torch.__version__} {built}")
+
+
+def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
+    """Raises ModelFilesError for weights that do not fit the model, MemoryError, OSError where there is no device."""
+    phases.start("kernels")
+    device = torch_device()
+    reason = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter, on the CPU"
+    kernels = gpu_kernels(device, reason, max_rows=resolved.scheduler.max_num_seqs)
+    try:
+        model = load_model(resolved, phases, device, kernels)
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory("the weights", resolved.memory.weights_bytes) from error
+    phases.start("kv cache")
+    num_blocks = resolved.num_kv_blocks
+    loaded = LoadedModel(device, kernels, model, kv_cache_of(resolved, 1, device=device))
+    if device.type == "cuda":
+        num_blocks = blocks_that_fit(resolved, _bytes_of_a_step(resolved, loaded), *torch.cuda.mem_get_info(device))
+    return LoadedModel(device, kernels, model, _cache(resolved, num_blocks, device))
+
+
+def _cache(resolved: Resolved, num_blocks: int, device: torch.device) -> KVCache:
+    try:
+        return kv_cache_of(resolved, num_blocks, device=device)
+    except MemoryError as error:
+        raise out_of_memory("the KV cache", num_blocks * resolved.kv_block_bytes) from error
+
+
+def _bytes_of_a_step(resolved: Resolved, loaded: LoadedModel) -> int:
+    """The most that the largest step holds at a time besides weights and cache, by taking one. loaded: one block."""
+    num_tokens, num_rows = resolved.scheduler.max_num_batched_tokens, resolved.scheduler.max_num_seqs
+    device, model_len = loaded.device, min(num_tokens, resolved.model.max_model_len)
+
+    def column(count: int, value: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.full((count,), value, dtype=dtype, device=device)
+
+    starts, lengths = column(num_rows + 1, model_len), column(num_rows, 0)
+    starts[0], lengths[0] = 0, model_len  # one row has all tokens
+    max_blocks = -(-model_len // resolved.cache.block_size)
+    step = StepInput(
+        token_ids=column(num_tokens, 0, torch.int64),
+        positions=column(num_tokens, 0, torch.int64),
+        slot_mapping=column(num_tokens, -1, torch.int64),
+        query_start=starts,
+        context_lens=lengths,
+        block_tables=column(num_rows * max_blocks, 0).view(num_rows, max_blocks),
+        max_query_len=model_len,
+        max_context_len=model_len,
+    )
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.inference_mode():
+        wanted = column(num_rows, 0, torch.int64)
+        loaded.model.logits(*loaded.model.forward(step, loaded.cache.layers, wanted))
+    torch.cuda.synchronize()
+    taken = torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    torch.cuda.empty_cache()
+    return taken

@@ -1,0 +1,60 @@
+"""Log-probabilities of a step's tokens, queued behind it: its logits are there only until the next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...api import TokenLogprobs
+from ...kernels.gpu.sample_logprobs import logprobs_gpu
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedLogprobs:
+    rows: Int64
+    counts: Int64
+    numbers: tuple[torch.Tensor, ...]  # token, its log-probability and rank, best log-probabilities, best tokens
+    done: torch.cuda.Event | None
+
+    def read(self) -> dict[int, TokenLogprobs]:
+        """By row. Waits for them."""
+        if self.done is not None:
+            self.done.synchronize()
+        tokens, own, ranks, values, ids = (each.tolist() for each in self.numbers)
+        return {
+            row: TokenLogprobs([tokens[at], *ids[at][:count]], [own[at], *values[at][:count]], ranks[at])
+            for at, (row, count) in enumerate(zip(self.rows.tolist(), self.counts.tolist(), strict=True))
+        }
+
+
+def launch_logprobs(
+    logits: torch.Tensor, drawn: torch.Tensor, rows: Int64, counts: Int64, *, normalise: bool
+) -> LaunchedLogprobs:
+    """
+    Args:
+        logits: [R, V] of the step's rows.
+        drawn: [at least R] int32, their tokens.
+        rows: those that ask, ascending, each for so many of the best tokens as `counts` says.
+        normalise: give log-probabilities; else logits as they are.
+    """
+    index = torch.from_numpy(rows).to(logits.device, non_blocking=True)
+    tokens = drawn[index].clamp_(min=0).long()
+    width = min(max(1, int(counts.max())), logits.shape[1])
+    found = logprobs_gpu(logits[index], tokens, width, normalise=normalise)
+    numbers = tuple(_to_host(each) for each in (tokens, *found))
+    done = None
+    if logits.is_cuda:
+        done = torch.cuda.Event(blocking=True)
+        done.record()
+    return LaunchedLogprobs(rows, counts, numbers, done)
+
+
+def _to_host(values: torch.Tensor) -> torch.Tensor:
+    if not values.is_cuda:
+        return values.clone()
+    return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)

@@ -1,0 +1,166 @@
+"""SlotArena: what every running sequence is, on the device and by slot, at addresses that graphs may keep.
+
+Tokens, block tables and sampling parameters lie in one allocation of 32-bit numbers, so a plan's changes of all of them
+go up as places and values in one copy. What a step draws is written here by the device itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...core.step_plan import StepPlan
+from ...kernels.gpu.sample import SamplingColumns
+from ...sampling.sampling_table import SamplingTable
+from .staging import Upload
+
+Int64 = npt.NDArray[np.int64]
+_FLOATS = ("temperature", "top_p", "min_p", "repetition", "frequency", "presence")
+_INTS = ("top_k", "seed_low", "seed_high", "has_bias", "has_penalties")
+_STAGED = 1 << 16  # changes in one copy: a prompt of as many tokens
+IN_PROMPT = np.int16(-32768)
+
+
+def arena_bytes(num_slots: int, max_model_len: int, block_size: int, vocab_size: int) -> int:
+    """Of the tables of so many slots."""
+    numbers = max_model_len + 1 + -(-max_model_len // block_size) + len(_FLOATS) + len(_INTS)
+    return num_slots * (4 * numbers + (4 + 2) * vocab_size)
+
+
+class SlotArena:
+    def __init__(
+        self, num_slots: int, max_model_len: int, block_size: int, vocab_size: int, device: torch.device
+    ) -> None:
+        max_blocks = -(-max_model_len // block_size)
+        widths = {"token_ids": max_model_len + 1, "block_ids": max_blocks, **dict.fromkeys((*_FLOATS, *_INTS), 1)}
+        starts = np.cumsum([0, *(num_slots * width for width in widths.values())])
+        self._numbers = torch.zeros(int(starts[-1]), dtype=torch.int32, device=device)
+        self._starts = dict(zip(widths, starts.tolist(), strict=False))
+        self._widths = widths
+
+        def table(name: str) -> torch.Tensor:
+            return self._numbers[self._starts[name] :][: num_slots * widths[name]].view(num_slots, widths[name])
+
+        self.token_ids, self.block_ids = table("token_ids"), table("block_ids")
+        self.sampling = SamplingColumns(
+            **{name: table(name)[:, 0].view(torch.float32) for name in _FLOATS},
+            **{name: table(name)[:, 0] for name in _INTS},
+            bias=torch.zeros(num_slots, vocab_size, device=device),
+            counts=torch.zeros(num_slots, vocab_size, dtype=torch.int16, device=device),
+        )
+        self._num_blocks = np.zeros(num_slots, np.int64)
+        self._changes = torch.zeros(3 * _STAGED, dtype=torch.int32, device=device)
+        self._upload = Upload(self._changes)
+        self._ends_later: dict[int, tuple[int, Int64]] = {}  # slot -> length from which it may end, ids till then
+
+    def apply(self, plan: StepPlan, table: SamplingTable) -> None:
+        """Takes over what changed since the last plan. `table` has taken over the plan's admissions already."""
+        changes = _Changes()
+        for slot in plan.released_slots:
+            self._ends_later.pop(slot, None)
+        for admission in plan.admissions:
+            slot = admission.slot
+            self._num_blocks[slot] = len(admission.block_ids)
+            changes.add(self._at("token_ids", slot), admission.token_ids)
+            changes.add(self._at("block_ids", slot), admission.block_ids)
+            for name, value in _columns(table, slot).items():
+                changes.add(self._at(name, slot), value)
+            self._admit_rows(slot, table, admission.token_ids, admission.num_prompt_tokens)
+        if len(plan.block_ids):
+            for slot, block_id in zip(plan.block_slots.tolist(), plan.block_ids.tolist(), strict=True):
+                changes.add(self._at("block_ids", slot) + int(self._num_blocks[slot]), [block_id])
+                self._num_blocks[slot] += 1
+        self._send(*changes.joined())
+        if self._ends_later:
+            self._allow_ends(plan, table)
+
+    def write_tokens(self, slots: Int64, positions: Int64, token_ids: npt.NDArray[np.int32]) -> None:
+        """Tokens that the host drew."""
+        self._send(self._starts["token_ids"] + slots * self._widths["token_ids"] + positions, token_ids)
+
+    def count(self, slot: int, token_ids: npt.NDArray[np.int32], num_prompt_tokens: int) -> None:
+        """The counts of a sequence with penalties, of all of its tokens."""
+        vocab_size = self.sampling.counts.shape[1]
+        counts = np.bincount(token_ids[num_prompt_tokens:], minlength=vocab_size).clip(max=32767).astype(np.int16)
+        counts[token_ids[:num_prompt_tokens]] |= IN_PROMPT
+        self.sampling.counts[slot] = torch.from_numpy(counts).to(self.sampling.counts.device)
+
+    def _at(self, name: str, slot: int) -> int:
+        return self._starts[name] + slot * self._widths[name]
+
+    def _admit_rows(self, slot: int, table: SamplingTable, token_ids: list[int], num_prompt_tokens: int) -> None:
+        """The tables that are as wide as the vocabulary, where the sequence needs them."""
+        if table.has_penalties[slot]:
+            self.count(slot, np.array(token_ids, np.int32), num_prompt_tokens)
+        if slot in table.ending_ids:
+            self._ends_later[slot] = int(table.end_allowed_at[slot]), table.ending_ids[slot]
+        if table.has_bias[slot] or slot in table.ending_ids:
+            self._write_bias(slot, table)
+
+    def _write_bias(self, slot: int, table: SamplingTable) -> None:
+        row = self.sampling.bias[slot].zero_()
+        if slot in table.bias:
+            ids, values = table.bias[slot]
+            row[torch.from_numpy(ids).to(row.device)] = torch.from_numpy(values).to(row.device)
+        if slot in self._ends_later:
+            row[torch.from_numpy(self._ends_later[slot][1]).to(row.device)] = -torch.inf
+
+    def _allow_ends(self, plan: StepPlan, table: SamplingTable) -> None:
+        """From the step on that makes a sequence as long as min_tokens wants it."""
+        lengths = plan.num_computed + plan.num_tokens
+        for slot, length in zip(plan.slots.tolist(), lengths.tolist(), strict=True):
+            if slot in self._ends_later and length >= self._ends_later[slot][0]:
+                del self._ends_later[slot]
+                self._write_bias(slot, table)
+
+    def _send(self, places: Int64, values: npt.NDArray[np.int32]) -> None:
+        for start in range(0, len(places), _STAGED):
+            part = slice(start, start + _STAGED)
+            count = len(places[part])
+            buffer = self._upload.buffer()
+            buffer[: 2 * count].view(np.int64)[:] = places[part]
+            buffer[2 * count : 3 * count] = values[part]
+            self._upload.send(3 * count)
+            at = self._changes[: 2 * count].view(torch.int64)
+            self._numbers.index_copy_(0, at, self._changes[2 * count : 3 * count])
+
+
+class _Changes:
+    """Places in the arena, and what is to stand there."""
+
+    def __init__(self) -> None:
+        self._places: list[Int64] = [np.empty(0, np.int64)]
+        self._values: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
+
+    def add(self, place: int, values: Sequence[int] | npt.NDArray[np.int32]) -> None:
+        """values: for `place` and the places behind it."""
+        self._places.append(np.arange(place, place + len(values)))
+        self._values.append(np.asarray(values, np.int32))
+
+    def joined(self) -> tuple[Int64, npt.NDArray[np.int32]]:
+        return np.concatenate(self._places), np.concatenate(self._values)
+
+
+def _columns(table: SamplingTable, slot: int) -> dict[str, npt.NDArray[np.int32]]:
+    """The slot's parameters as 32-bit words by the name of their column."""
+    low, high = table.seed[slot : slot + 1].view(np.int32).tolist()
+    floats = {
+        "temperature": 0.0 if table.is_greedy[slot] else table.temperature[slot],
+        "top_p": table.top_p[slot],
+        "min_p": table.min_p[slot],
+        "repetition": table.repetition[slot],
+        "frequency": table.frequency[slot],
+        "presence": table.presence[slot],
+    }
+    ints = {
+        "top_k": 0 if table.is_greedy[slot] else int(table.top_k[slot]),
+        "seed_low": low,
+        "seed_high": high,
+        "has_bias": int(table.has_bias[slot] or slot in table.ending_ids),
+        "has_penalties": int(table.has_penalties[slot]),
+    }
+    words = {name: np.array([value], np.float32).view(np.int32) for name, value in floats.items()}
+    return words | {name: np.array([value], np.int32) for name, value in ints.items()}

@@ -1,0 +1,66 @@
+"""Staging: numbers on their way to the device and back, through memory that the device reads and writes by itself.
+
+Several buffers take turns, more than there are steps in flight, so that none is written while it is still read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_DEPTH = 4  # steps in flight, and two more
+
+Int32 = npt.NDArray[np.int32]
+
+
+class Upload:
+    """Numbers for one place on the device."""
+
+    def __init__(self, into: torch.Tensor) -> None:
+        """into: int32, contiguous, of one dimension."""
+        self._into = into
+        self._ring = [_pinned(len(into), into.device) for _ in range(_DEPTH)]
+        self._views: list[Int32] = [each.numpy() for each in self._ring]
+        self._at = 0
+
+    def buffer(self) -> Int32:
+        """Where to write the next numbers; then comes `send`."""
+        self._at = (self._at + 1) % _DEPTH
+        return self._views[self._at]
+
+    def send(self, count: int) -> None:
+        """The first `count` numbers of the buffer, behind all work that the device has been given."""
+        self._into[:count].copy_(self._ring[self._at][:count], non_blocking=True)
+
+
+class Download:
+    """Numbers from one place on the device, with the event that tells that they are there."""
+
+    def __init__(self, source: torch.Tensor) -> None:
+        """source: int32, of one dimension."""
+        self._source = source
+        self._ring = [_pinned(len(source), source.device) for _ in range(_DEPTH)]
+        # a thread that waits for it sleeps, and lets others have the interpreter
+        is_cuda = source.device.type == "cuda"
+        self._events = [torch.cuda.Event(blocking=True) for _ in self._ring] if is_cuda else []
+        self._at = 0
+
+    def start(self, count: int) -> int:
+        """Fetches the first `count` numbers once the device gets there. Returns what `wait` wants to know."""
+        self._at = (self._at + 1) % _DEPTH
+        self._ring[self._at][:count].copy_(self._source[:count], non_blocking=True)
+        if self._events:
+            self._events[self._at].record()
+        return self._at
+
+    def wait(self, ticket: int, count: int) -> Int32:
+        """The numbers, for the caller to keep. No more than three other `start` may come between."""
+        if self._events:
+            self._events[ticket].synchronize()
+        found: Int32 = self._ring[ticket][:count].numpy().copy()
+        return found
+
+
+def _pinned(count: int, device: torch.device) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32, pin_memory=device.type == "cuda")

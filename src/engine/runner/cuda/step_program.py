@@ -1,0 +1,118 @@
+"""StepProgram: a whole step on the device, from the numbers that the host sends of its rows to the tokens it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ...core.step_plan import Int32, StepPlan
+from ...kernels.gpu.finish_step import finish_step
+from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
+from ...kernels.gpu.sample import SampleWorkspace, sample
+from ...layers.attention import LayerCache
+from ...layers.step_input import StepInput
+from ...models.decoder import Decoder
+from .buckets import StepShape
+from .slot_arena import SlotArena
+from .staging import Upload
+
+_SLOTS, _COMPUTED, _SAMPLED, _STARTS = range(4)  # what is sent of rows, a line each
+
+
+class StepProgram:
+    def __init__(
+        self,
+        model: Decoder,
+        caches: Sequence[LayerCache],
+        arena: SlotArena,
+        max_rows: int,
+        max_tokens: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        """max_rows, max_tokens: of a step."""
+        self._model, self._caches, self._arena = model, caches, arena
+        self._block_size, self._max_tokens, self._max_model_len = block_size, max_tokens, max_model_len
+
+        def column(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(count, dtype=dtype, device=device)
+
+        self._width = max_rows + 1
+        rows = column(4 * self._width)
+        self._upload = Upload(rows)
+        self._rows = rows.view(4, self._width)
+        self._token_ids, self._positions, self._slot_mapping = (column(max_tokens, torch.int64) for _ in range(3))
+        self._context_lens, self._last_tokens = column(max_rows), column(max_rows, torch.int64)
+        max_blocks = arena.block_ids.shape[1]
+        self._block_tables = column(max_rows * max_blocks).view(max_rows, max_blocks)
+        self._workspace = SampleWorkspace(max_rows, model.facts.vocab_size, device)
+        self.drawn = column(max_rows)  # the newest step's tokens, by row
+
+    def send(self, plan: StepPlan, shape: StepShape) -> None:
+        """The plan's rows, and those that fill the shape up, to where `compute` finds them."""
+        rows, all_rows = plan.num_rows, shape.num_rows
+        lines = self._upload.buffer().reshape(4, self._width)
+        lines[_SLOTS, :rows] = plan.slots
+        lines[_SLOTS, rows:all_rows] = -1
+        lines[_COMPUTED, :rows] = plan.num_computed
+        lines[_SAMPLED, :rows] = plan.is_sampled
+        lines[_STARTS, 0] = 0
+        np.cumsum(plan.num_tokens, out=lines[_STARTS, 1 : rows + 1])
+        lines[_STARTS, rows + 1 : all_rows + 1] = lines[_STARTS, rows]
+        self._upload.send(lines.size)
+
+    def send_nothing(self, shape: StepShape) -> None:
+        """A step of this shape in which every row only fills up: it changes nothing."""
+        lines: Int32 = self._upload.buffer().reshape(4, self._width)
+        lines[_SLOTS, : shape.num_rows] = -1
+        lines[_STARTS, : shape.num_rows + 1] = 0
+        self._upload.send(lines.size)
+
+    def compute(self, shape: StepShape) -> torch.Tensor:
+        """Tokens into `drawn` and into the slots' tables; the logits of each row's last token, [R, vocab_size]."""
+        num_tokens, num_rows, arena = shape.num_tokens, shape.num_rows, self._arena
+        slots, starts = self._rows[_SLOTS, :num_rows], self._rows[_STARTS, : num_rows + 1]
+        tensors = StepTensors(
+            token_ids=self._token_ids[:num_tokens],
+            positions=self._positions[:num_tokens],
+            slot_mapping=self._slot_mapping[:num_tokens],
+            context_lens=self._context_lens[:num_rows],
+            block_tables=self._block_tables[:num_rows],
+            last_tokens=self._last_tokens[:num_rows],
+        )
+        prepare_step(
+            StepRows(slots, self._rows[_COMPUTED, :num_rows], starts),
+            arena.token_ids,
+            arena.block_ids,
+            self._block_size,
+            tensors,
+        )
+        step = StepInput(
+            token_ids=tensors.token_ids,
+            positions=tensors.positions,
+            slot_mapping=tensors.slot_mapping,
+            query_start=starts,
+            context_lens=tensors.context_lens,
+            block_tables=tensors.block_tables,
+            max_query_len=1 if shape.is_decode else self._max_tokens,
+            max_context_len=self._max_model_len,
+        )
+        wanted = None if shape.is_decode else tensors.last_tokens
+        logits = self._model.logits(*self._model.forward(step, self._caches, wanted))
+        drawn = self.drawn[:num_rows]
+        sample(
+            logits, slots, tensors.context_lens, arena.sampling, drawn, self._workspace, is_lean=shape.is_lean
+        )
+        finish_step(
+            drawn,
+            slots,
+            tensors.context_lens,
+            self._rows[_SAMPLED, :num_rows],
+            arena.token_ids,
+            arena.sampling.has_penalties,
+            arena.sampling.counts,
+        )
+        return logits
