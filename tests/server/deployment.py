@@ -30,6 +30,7 @@ from ..fakes import FakeEngine
 
 MODEL = "org/tiny"
 SCHEDULER = {
+    "async_scheduling": False,
     "max_num_seqs": 8,
     "max_num_batched_tokens": 64,
     "max_queued_tokens": 4096,

@@ -13,7 +13,10 @@ from ..origin import DEFAULT, Layer, Origin
 from ..quantised import held_in
 from ..schema.options import options
 from ..schema.types import format_about
-from .resolved import MachineFacts, MemoryPlan, ModelFacts
+from .gpu import LEAST_CAPABILITY
+from .gpu_memory import activation_bytes
+from .graphs import usual_sizes, written_sizes
+from .resolved import GpuFacts, MachineFacts, MemoryPlan, ModelFacts
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and it is memory that other programs miss
 QUEUED_PER_KV_TOKEN = 16
 LONG_PROMPT_SHARE = 0.04
-MAX_NUM_SEQS = {"cpu": 64}
-MAX_NUM_BATCHED_TOKENS = {"cpu": 2048}
-BLOCK_SIZE = {"cpu": 16}
+MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
+MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
+BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: what the kernels of a GPU read at once
 NEED_MODEL = (  # what only the model's files decide
     *("model.tokenizer", "model.hf_config_path", "model.rope_theta", "model.dtype", "model.max_model_len"),
     *("load.load_format", "cache.kv_cache_memory_bytes"),
@@ -44,6 +47,20 @@ class Decisions:
     num_kv_blocks: int = 0
     undecided: set[str] = field(default_factory=set)  # paths that wait for the model's files
 
+    @property
+    def gpu(self) -> GpuFacts | None:
+        """The GPU, if the deployment runs on one."""
+        return self.machine.gpu if self.get("device.device") == "cuda" else None
+
+    @property
+    def is_interpreted(self) -> bool:
+        return self.gpu is not None and self.gpu.is_interpreted
+
+    @property
+    def available_memory_bytes(self) -> int:
+        """Free on the device. Without the GPU that is asked for, which a rule tells, that of the machine."""
+        return (self.gpu or self.machine).available_memory_bytes
+
     def get(self, path: str) -> Any:
         section, _, name = path.partition(".")
         return self.values[section][name]
@@ -62,7 +79,7 @@ class Decisions:
 def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFacts) -> Decisions:
     """Fill every `auto` that can be filled."""
     config = deployment.config
-    sections = ("model", "load", "cache", "scheduler", "parallel", "device", "server")
+    sections = ("model", "load", "cache", "scheduler", "parallel", "device", "compilation", "server")
     # getattr, not model_dump: secrets and tuples stay as they are
     values = {
         section: {name: getattr(getattr(config, section), name) for name in type(getattr(config, section)).model_fields}
@@ -91,12 +108,22 @@ def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFac
 def _device(done: Decisions) -> None:
     machine = done.machine
     if done.get("device.device") == "auto":
-        done.decide("device.device", "cpu", "R225", "this build runs on CPUs")
+        done.decide("device.device", *_best_device(machine))
     device = done.get("device.device")
     if done.get("device.num_threads") == "auto":
         done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for this process")
     if done.get("cache.block_size") == "auto":
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
+
+
+def _best_device(machine: MachineFacts) -> tuple[str, str, str]:
+    """The device, the rule and the reason. An interpreter is never the best."""
+    gpu = machine.gpu
+    if gpu is None or gpu.is_interpreted:
+        return "cpu", "R225", f"no GPU: {machine.no_gpu}" if machine.no_gpu else "there is no GPU"
+    if gpu.compute_capability < LEAST_CAPABILITY:
+        return "cpu", "R225", f"the {gpu.name} is older than this build's kernels"
+    return "cuda", "R225", f"there is an {gpu.name}"
 
 
 def _server(done: Decisions) -> None:
@@ -117,6 +144,35 @@ def _scheduler(done: Decisions) -> None:
     if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("scheduler.enable_chunked_prefill"):
         _batched_tokens(done, 0)
     _partial_prefills(done)
+    if done.get("scheduler.async_scheduling") == "auto":
+        reason = "the device computes while the CPU plans" if device == "cuda" else "a CPU computes with all its cores"
+        done.decide("scheduler.async_scheduling", device == "cuda", "R123", reason)
+    _graphs(done)
+
+
+def _graphs(done: Decisions) -> None:
+    """Sizes written under either name are kept, without what no step could have; else the usual ones."""
+    path, other = "scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes"
+    seqs, sizes = done.get("scheduler.max_num_seqs"), done.get(path)
+    if reason := _no_graphs(done):
+        done.decide(path, (), "R118", reason)
+    elif sizes:
+        done.values["scheduler"]["cuda_graph_sizes"] = tuple(size for size in written_sizes(sizes) if size <= seqs)
+    elif sizes := done.get(other):
+        done.decide(path, tuple(size for size in sorted(set(sizes)) if size <= seqs), "R190", f"as {other} says")
+    else:
+        done.decide(path, usual_sizes(seqs), "R118", f"the usual sizes up to max_num_seqs, {seqs}")
+
+
+def _no_graphs(done: Decisions) -> str:
+    """Why no graphs are captured; empty if they are."""
+    if done.get("device.device") != "cuda":
+        return "graphs belong to CUDA devices"
+    if done.get("model.enforce_eager"):
+        return "model.enforce_eager"
+    if done.get("compilation.level") == 0:
+        return "compilation.level is 0"
+    return "model.batch_invariant, which computes with torch's operations" if done.get("model.batch_invariant") else ""
 
 
 def _partial_prefills(done: Decisions) -> None:
@@ -172,14 +228,16 @@ def _preset(done: Decisions, facts: ModelFacts) -> None:
 
 
 def _precision(done: Decisions, facts: ModelFacts) -> None:
-    if done.get("model.dtype") == "float":
-        done.values["model"]["dtype"] = "float32"
+    same = {"float": "float32", "half": "float16"}
+    done.values["model"]["dtype"] = same.get(done.get("model.dtype"), done.get("model.dtype"))
     if done.get("model.dtype") != "auto":
         return
-    stored = facts.checkpoint_dtype
-    if stored == "float16":
+    stored, is_on_cpu = facts.checkpoint_dtype, done.get("device.device") == "cpu"
+    if stored == "bfloat16" and done.is_interpreted:
+        done.decide("model.dtype", "float32", "R051", "a bfloat16 checkpoint; Triton's interpreter has no bfloat16")
+    elif stored == "float16" and is_on_cpu:
         done.decide("model.dtype", "float32", "R051", "a float16 checkpoint; CPUs compute float16 in float32 anyway")
-    elif stored == "bfloat16" and not done.machine.has_bfloat16:
+    elif stored == "bfloat16" and is_on_cpu and not done.machine.has_bfloat16:
         done.decide(
             "model.dtype", stored, "R051", "the checkpoint's own format; this CPU has no bfloat16 instructions: slow"
         )
@@ -192,11 +250,15 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
-    keeps_twelve_bits = done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
+    is_on_cpu = done.get("device.device") == "cpu"
+    keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
     weights = facts.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
     per_token = facts.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
     share = done.get("cache.gpu_memory_utilization")
-    budget = int(share * done.machine.available_memory_bytes)
+    budget, activations = int(share * done.available_memory_bytes), 0
+    if (gpu := done.gpu) is not None:  # a share of all there is, as GPUs are usually divided, if it is free
+        budget = min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
+        activations = _activations(done, facts, dtype)
     block_bytes = block_size * per_token
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
@@ -206,11 +268,12 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, facts, budget - weights, block_bytes, share)
+        blocks = _auto_blocks(done, facts, budget - weights - activations, block_bytes, share)
     done.num_kv_blocks = blocks
     done.memory = MemoryPlan(
         budget_bytes=budget,
         weights_bytes=weights,
+        activation_bytes=activations,
         kv_bytes_per_token=per_token,
         kv_cache_bytes=blocks * block_bytes,
     )
@@ -220,7 +283,20 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
         done.decide("scheduler.max_queued_tokens", tokens, "R222", reason)
 
 
+def _activations(done: Decisions, facts: ModelFacts, dtype: str) -> int:
+    seqs, tokens = done.get("scheduler.max_num_seqs"), done.get("scheduler.max_num_batched_tokens")
+    if tokens == "auto":  # without chunked prefill a step holds the longest prompt
+        longest = done.get("model.max_model_len")
+        tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], facts.max_context if longest == "auto" else longest)
+    return 0 if done.is_interpreted else activation_bytes(facts, dtype, seqs, tokens)
+
+
 def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int, share: float) -> int:
+    if done.gpu is not None and not done.is_interpreted:  # memory that nothing else uses
+        blocks = max(0, room) // block_bytes
+        reason = f"what cache.gpu_memory_utilization ({share:g}) leaves beside weights and activations"
+        done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R221", reason)
+        return blocks
     block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")
     written_len = done.get("model.max_model_len")
     longest = facts.max_context if written_len == "auto" else written_len

@@ -1,6 +1,6 @@
-"""Facts of this machine: cores, memory and CPU flags that this process may use. No third-party library.
+"""Facts of this machine: cores, memory, CPU flags and the GPU that this process may use. No third-party library.
 
-Linux reads /proc and /sys and counts the limits of its cgroup; macOS asks sysctl and vm_stat.
+Linux reads /proc and /sys and counts the limits of its cgroup; macOS asks sysctl and vm_stat. GPUs: gpu.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from ..cpu_features import keeps_twelve_bits
-from .resolved import MachineFacts
+from .gpu import NoGpu, interpreted_gpu, is_interpreting, read_gpu
+from .resolved import GpuFacts, MachineFacts
 
 
 def read_machine_facts(root: Path = Path("/"), system: str | None = None) -> MachineFacts:
@@ -32,6 +33,7 @@ def read_machine_facts(root: Path = Path("/"), system: str | None = None) -> Mac
         total, available = _linux_memory(root)
         name, flags = _linux_cpu(root)
         cores = _linux_cores(root)
+    gpu, no_gpu = _gpu(total, available)
     return MachineFacts(
         system=system,
         architecture=platform.machine(),
@@ -42,7 +44,17 @@ def read_machine_facts(root: Path = Path("/"), system: str | None = None) -> Mac
         cpu_name=name,
         keeps_twelve_bits=keeps_twelve_bits(),
         has_terminal=sys.stderr is not None and sys.stderr.isatty(),
+        gpu=gpu,
+        no_gpu=no_gpu,
     )
+
+
+def _gpu(total: int, available: int) -> tuple[GpuFacts | None, str]:
+    """The GPU, or why there is none. An interpreter's has the memory of the CPU that it runs on."""
+    try:
+        return read_gpu(), ""
+    except NoGpu as error:
+        return (interpreted_gpu(total, available) if is_interpreting() else None), str(error)
 
 
 def _text(path: Path) -> str:

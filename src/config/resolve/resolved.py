@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from ..origin import DEFAULT, Origin, Overridden
 from ..quantised import SCHEMES, Scheme, quantised_bytes
 from ..schema.cache import CacheConfig
+from ..schema.compilation import CompilationConfig
 from ..schema.device import DeviceConfig
 from ..schema.load import LoadConfig
 from ..schema.model import ModelConfig
@@ -20,7 +21,7 @@ from ..schema.parallel import ParallelConfig
 from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
 
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "bfloat16", "float16"]
 WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "dummy"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -99,6 +100,16 @@ class ModelFacts(Record):
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
 
 
+class GpuFacts(Record):
+    """The GPU that this process would compute on."""
+
+    name: str  # such as NVIDIA H200
+    total_memory_bytes: int  # that programs can have
+    available_memory_bytes: int  # free now
+    compute_capability: tuple[int, int]  # (9, 0) is Hopper
+    is_interpreted: bool = False  # no GPU at all: Triton's interpreter runs the kernels on the CPU
+
+
 class MachineFacts(Record):
     """What this machine offers to this process."""
 
@@ -111,6 +122,8 @@ class MachineFacts(Record):
     cpu_name: str = ""
     keeps_twelve_bits: bool = False  # whether the engine's kernels hold bfloat16 weights in 12 bits here
     has_terminal: bool = False  # whether a person reads what is written to stderr
+    gpu: GpuFacts | None = None
+    no_gpu: str = ""  # what was looked for where there is no real one
 
     @property
     def has_bfloat16(self) -> bool:
@@ -121,8 +134,9 @@ class MachineFacts(Record):
 class MemoryPlan(Record):
     """Bytes on the device: what there is and what goes where."""
 
-    budget_bytes: int  # gpu_memory_utilization x what is available
+    budget_bytes: int  # gpu_memory_utilization x what is available on a CPU, x all there is on a GPU
     weights_bytes: int
+    activation_bytes: int = 0  # set aside for the steps themselves on a GPU; a CPU's budget does not count them
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
 
@@ -150,16 +164,19 @@ class ResolvedCache(CacheConfig):
 
 
 class ResolvedScheduler(SchedulerConfig):
+    """cuda_graph_sizes: decode rows that graphs are captured for, ascending; none means no graphs."""
+
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_partial_prefills: int
     max_long_partial_prefills: int
     long_prefill_token_threshold: int
     max_queued_tokens: int
+    async_scheduling: bool
 
 
 class ResolvedDevice(DeviceConfig):
-    device: Literal["cpu"]
+    device: Literal["cpu", "cuda"]
     num_threads: int
 
 
@@ -178,6 +195,7 @@ class Resolved(Record):
     scheduler: ResolvedScheduler
     parallel: ParallelConfig
     device: ResolvedDevice
+    compilation: CompilationConfig = CompilationConfig()
     server: ResolvedServer
     facts: ModelFacts
     machine: MachineFacts

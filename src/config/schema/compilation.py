@@ -1,4 +1,4 @@
-"""Section `compilation`: compilation and captured graphs of CUDA devices."""
+"""Section `compilation`: captured graphs of CUDA devices."""
 
 from __future__ import annotations
 
@@ -9,25 +9,32 @@ from pydantic import BeforeValidator, Field
 from .section import Section, about
 from .types import Counts, number_or_text
 
-NO_GRAPHS = "captured graphs and compilation belong to CUDA devices, which this build does not run on"
-
 Level = Annotated[Literal["auto", 0, 1, 2, 3], BeforeValidator(number_or_text)]
 
 
 class CompilationConfig(Section):
-    """Compilation and graph capture on CUDA devices."""
+    """Graph capture on CUDA devices. This build compiles no models: its own kernels take that place."""
 
     json_flags: ClassVar[tuple[str, ...]] = ("--compilation-config", "-cc", "-O")
 
     level: Level = Field(
         "auto",
-        description="How much is compiled: 0 nothing, 3 what pays in production.",
+        description=(
+            "Whether a CUDA device captures the steps that give each running sequence its next token as graphs. 0 "
+            "captures nothing and launches every kernel by itself: a quicker start, slower answers. `auto`, 1, 2 and "
+            "3 capture and are all the same: what sets the upper levels apart elsewhere is torch.compile, and this "
+            "build compiles nothing, since Triton kernels and captured graphs take its place."
+        ),
         examples=[0],
-        json_schema_extra=about(reload="process", devices=(), same=(0,), refused=NO_GRAPHS),
+        json_schema_extra=about(reload="model", devices=("cuda",)),
     )
     cudagraph_capture_sizes: Counts = Field(
         (),
-        description="Batch sizes that graphs are captured for.",
+        description=(
+            "Numbers of sequences that graphs are captured for, exactly these; another name of "
+            "`scheduler.cuda_graph_sizes`, where one number alone means a limit. A step is filled up to the next "
+            "size, and one beyond the last runs without a graph. Unset, that option decides."
+        ),
         examples=[[1, 2, 4, 8]],
-        json_schema_extra=about(reload="model", devices=(), unit="sequences", refused=NO_GRAPHS),
+        json_schema_extra=about(reload="model", devices=("cuda",), unit="sequences"),
     )

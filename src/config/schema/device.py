@@ -13,17 +13,26 @@ from .types import Auto, Count
 class DeviceConfig(Section):
     """The device and how much of it the engine uses."""
 
-    device: Literal["auto", "cpu"] = Field(
+    device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="Where the model runs. `auto` takes the best device that this build supports, which is the CPU.",
-        examples=["cpu"],
+        description=(
+            "Where the model runs. `cuda` is an NVIDIA GPU of compute capability 8.0 (Ampere) or newer, the first one "
+            "that CUDA_VISIBLE_DEVICES shows; a start without one fails. `auto` takes it where there is one, and the "
+            "CPU elsewhere. With TRITON_INTERPRET=1 and no GPU, `cuda` runs the same kernels in Triton's interpreter "
+            "on the CPU: thousands of times slower, for tests."
+        ),
+        examples=["cuda"],
         json_schema_extra=about(
             reload="process",
             refused={
-                "cuda": "this build runs on CPUs only; write cpu or auto",
+                "gpu": "write cuda",
                 **dict.fromkeys(
-                    ("gpu", "rocm", "mps", "tpu", "xpu", "hpu", "neuron", "openvino"),
-                    "not supported; write cpu or auto",
+                    (f"cuda:{number}" for number in range(16)),
+                    "write cuda; the environment variable CUDA_VISIBLE_DEVICES says which GPU, by number or UUID",
+                ),
+                **dict.fromkeys(
+                    ("rocm", "mps", "tpu", "xpu", "hpu", "neuron", "openvino"),
+                    "not supported; write cuda, cpu or auto",
                 ),
             },
         ),

@@ -17,7 +17,7 @@ class SchedulerConfig(Section):
         "auto",
         description=(
             "Most sequences that run in one step; the rest wait. More gives more tokens per second over all and fewer "
-            "to each; a number that the KV cache cannot hold leads to preemption. `auto` is 64 on a CPU."
+            "to each; a number that the KV cache cannot hold leads to preemption. `auto` is 64 on a CPU, 256 on a GPU."
         ),
         examples=[64],
         json_schema_extra=about(reload="model", unit="sequences"),
@@ -26,8 +26,8 @@ class SchedulerConfig(Section):
         "auto",
         description=(
             "Most tokens computed in one step, prompts and answers together. Larger steps finish prompts sooner; "
-            "smaller ones keep the gaps between the tokens of running answers short. `auto` is 2048 on a CPU, "
-            "never less than max_num_seqs."
+            "smaller ones keep the gaps between the tokens of running answers short. `auto` is 2048 on a CPU, 8192 "
+            "on a GPU, never less than max_num_seqs."
         ),
         examples=["2k", 8192],
         json_schema_extra=about(reload="model", unit="tokens per step"),
@@ -100,12 +100,13 @@ class SchedulerConfig(Section):
         examples=["mypackage.scheduling:FairScheduler"],
         json_schema_extra=about(reload="process"),
     )
-    async_scheduling: Flag = Field(
-        False,
+    async_scheduling: Flag | Auto = Field(
+        "auto",
         description=(
             "Plan the next step while the current one computes. Hides the time between steps where the device leaves "
             "a core for planning; on a CPU that computes with all of them it is a few percent slower. A sequence that "
-            "ends by itself costs one row too many, and a request that arrives waits up to one step longer."
+            "ends by itself costs one row too many, and a request that arrives waits up to one step longer. `auto` is "
+            "on for a GPU and off for a CPU."
         ),
         examples=[True],
         json_schema_extra=about(reload="model"),
@@ -130,11 +131,15 @@ class SchedulerConfig(Section):
     )
     cuda_graph_sizes: Counts = Field(
         (),
-        description="Batch sizes for which CUDA graphs are captured.",
-        examples=[[]],
-        json_schema_extra=about(
-            reload="model", devices=(), unit="tokens per step", refused="CUDA graphs do not exist on a CPU"
+        description=(
+            "Numbers of sequences for which a CUDA device captures the step that gives each its next token. Such a "
+            "step is filled up to the next size and launched as a whole; one beyond the last size is launched kernel "
+            "by kernel, which is slower. More sizes take longer to start and more memory. One number alone is a limit: "
+            "1, 2, 4 and each multiple of 8 up to it. Unset, the sizes are 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, "
+            "192, 256, 384 and 512 as far as they are below max_num_seqs, and that itself."
         ),
+        examples=[[1, 2, 4, 8, 16], [64]],
+        json_schema_extra=about(reload="model", devices=("cuda",), unit="sequences"),
     )
     num_lookahead_slots: Annotated[Whole, Field(ge=0)] = Field(
         0,

@@ -29,7 +29,7 @@ def about(
     reload: Reload,
     unit: str | None = None,
     kind: str | None = None,
-    devices: tuple[str, ...] = ("cpu",),
+    devices: tuple[str, ...] = ("cpu", "cuda"),
     since: str = "0.1",
     aliases: tuple[str, ...] = (),
     refused: str | dict[str, str] | None = None,

@@ -1,0 +1,166 @@
+"""The GPU that this process would compute on, asked of NVIDIA's driver library (NVML). No torch, no CUDA context.
+
+Which one it is follows CUDA_VISIBLE_DEVICES as CUDA reads it. NVML numbers GPUs by their bus, CUDA the fastest first
+unless CUDA_DEVICE_ORDER=PCI_BUS_ID says otherwise: where they differ, a UUID names the same GPU to both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Mapping
+from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from typing import Any
+
+from .resolved import GpuFacts
+
+LIBRARY = "libnvidia-ml.so.1"
+LEAST_CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and asynchronous copies, which the kernels rest on
+_TRUE = ("1", "true", "yes", "on", "y")  # as Triton reads its variables
+_MEMORY_V2 = 2 << 24 | 40  # version and size of the second form of the record, which tells the driver's own share
+
+
+class NoGpu(Exception):
+    """There is none that this process could use; the text says what was looked for."""
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class _MemoryV2(ctypes.Structure):
+    _fields_ = (
+        *(("version", c_uint), ("total", c_ulonglong), ("reserved", c_ulonglong)),
+        *(("free", c_ulonglong), ("used", c_ulonglong)),
+    )
+
+
+def is_interpreting(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether Triton's kernels are interpreted on the CPU, as TRITON_INTERPRET says."""
+    return env.get("TRITON_INTERPRET", "").lower() in _TRUE
+
+
+def interpreted_gpu(total_memory_bytes: int, available_memory_bytes: int) -> GpuFacts:
+    """What stands in for a GPU where kernels are interpreted: for tests and for trying things, never for `auto`."""
+    return GpuFacts(
+        name="Triton's interpreter on this CPU",
+        total_memory_bytes=total_memory_bytes,
+        available_memory_bytes=available_memory_bytes,
+        compute_capability=(0, 0),
+        is_interpreted=True,
+    )
+
+
+def read_gpu(
+    env: Mapping[str, str] = os.environ,
+    open_library: Callable[[str], Any] = ctypes.CDLL,
+    torch_version: str | None = None,
+) -> GpuFacts:
+    """The first GPU that CUDA would show to this process. Raises NoGpu.
+
+    Args:
+        open_library: opens a shared library by its name.
+        torch_version: of the torch that would compute; None for the installed one.
+    """
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    first = visible.split(",")[0].strip() if visible is not None else "0"
+    if not first or first.startswith("-"):
+        raise NoGpu(f"CUDA_VISIBLE_DEVICES is `{visible}`, which hides every GPU")
+    try:
+        library = open_library(LIBRARY)
+    except OSError:
+        raise NoGpu(f"NVIDIA's driver library {LIBRARY} is not there") from None
+    try:
+        gpu = _ask(library, first)
+    except AttributeError as error:
+        raise NoGpu(f"{LIBRARY} is too old: {error}") from None
+    version = torch_version or _installed_torch()
+    if version.endswith("+cpu"):
+        raise NoGpu(f"there is an {gpu.name}, and the installed torch ({version}) is a build for CPUs")
+    return gpu
+
+
+def _installed_torch() -> str:
+    import importlib.metadata  # takes longer than all else here, and only machines with a GPU come this far
+
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""  # the start says what is missing
+
+
+def _ask(library: Any, first: str) -> GpuFacts:
+    """first: the first entry of CUDA_VISIBLE_DEVICES, a number or the beginning of a UUID."""
+    _check(library.nvmlInit_v2(), "starting it")
+    try:
+        handle = _by_number(library, int(first)) if first.isdecimal() else _by_uuid(library, first)
+        major, minor = c_int(), c_int()
+        _check(
+            library.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)), "asking what it computes"
+        )
+        total, free = _memory(library, handle)
+        return GpuFacts(
+            name=_text(library.nvmlDeviceGetName, handle),
+            total_memory_bytes=total,
+            available_memory_bytes=min(free, total),
+            compute_capability=(major.value, minor.value),
+        )
+    finally:
+        library.nvmlShutdown()
+
+
+def _by_number(library: Any, number: int) -> c_void_p:
+    handle = c_void_p()
+    code = library.nvmlDeviceGetHandleByIndex_v2(c_uint(number), byref(handle))
+    _check(code, f"looking for GPU {number}")
+    return handle
+
+
+def _by_uuid(library: Any, beginning: str) -> c_void_p:
+    """As CUDA takes them: as much of a UUID as tells GPUs apart. That of a MIG part is written whole."""
+    if beginning.startswith("MIG-"):
+        handle = c_void_p()
+        code = library.nvmlDeviceGetHandleByUUID(c_char_p(beginning.encode()), byref(handle))
+        _check(code, f"looking for {beginning}")
+        return handle
+    count = c_uint()
+    _check(library.nvmlDeviceGetCount_v2(byref(count)), "counting GPUs")
+    for number in range(count.value):
+        handle = _by_number(library, number)
+        if _text(library.nvmlDeviceGetUUID, handle).startswith(beginning):
+            return handle
+    raise NoGpu(f"of {count.value} GPUs none is the {beginning} that CUDA_VISIBLE_DEVICES names")
+
+
+def _memory(library: Any, handle: c_void_p) -> tuple[int, int]:
+    """Total and free bytes; the driver's own share, which no program gets, is no part of the total."""
+    newer = _MemoryV2(version=_MEMORY_V2)
+    if hasattr(library, "nvmlDeviceGetMemoryInfo_v2") and not library.nvmlDeviceGetMemoryInfo_v2(handle, byref(newer)):
+        return newer.total - newer.reserved, newer.free
+    memory = _Memory()
+    _check(library.nvmlDeviceGetMemoryInfo(handle, byref(memory)), "asking for its memory")
+    return memory.total, memory.free
+
+
+def _text(function: Any, handle: c_void_p) -> str:
+    buffer = ctypes.create_string_buffer(96)
+    _check(function(handle, buffer, c_uint(len(buffer))), "asking for its name")
+    return buffer.value.decode(errors="replace")
+
+
+def _check(code: int, doing: str) -> None:
+    """NVML's functions return 0, or what went wrong."""
+    if code:
+        raise NoGpu(f"NVIDIA's driver answers {doing} with error {code}{_ERRORS.get(code, '')}")
+
+
+_ERRORS = {
+    2: " (no such GPU)",
+    3: " (not supported by this GPU)",
+    4: " (no rights)",
+    6: " (not found)",
+    9: " (the driver is not loaded)",
+    12: " (library not found)",
+    15: " (the GPU is lost)",
+    18: " (driver and library are of different versions)",
+}
