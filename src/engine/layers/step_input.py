@@ -5,7 +5,9 @@ Built by runner/step_input.py from a StepPlan. The batch is flattened: no paddin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -22,6 +24,9 @@ class StepInput:
     block_tables: torch.Tensor  # [R, max blocks in use] int32
     max_query_len: int
     max_context_len: int
+    # What kernels worked out of the above in the first layer that asked. The model clears it when it begins: the same
+    # tensors may hold another step by then, and under a graph the working out must be part of it.
+    plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_tokens(self) -> int:

@@ -63,6 +63,7 @@ class ModelRunner:
             is_eager=resolved.model.enforce_eager,
             quantization=resolved.model.quantization,
             batch_invariant=resolved.model.batch_invariant,
+            max_rows=resolved.scheduler.max_num_seqs,
         )
         self._kernels.set_num_threads(resolved.device.num_threads)
         self._phases.start("weights")
