@@ -32,7 +32,7 @@ from stoker.engine.api import SamplingParams
 from stoker.engine.core.step_plan import Admission, StepPlan
 from stoker.engine.kernels import KernelSet
 from stoker.engine.layers.step_input import StepInput
-from stoker.engine.runner import model_runner
+from stoker.engine.runner import loaded_model, model_runner
 from stoker.engine.runner.step_input import build_step_input
 
 from .floors import Floors
@@ -127,8 +127,8 @@ class Bench:
         deployment = load_deployment([], arguments=arguments)
         resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
         self.clock = Clock()
-        select = model_runner.select_kernels
-        model_runner.select_kernels = lambda *words, **named: self.clock.around(select(*words, **named))
+        select = loaded_model.select_kernels
+        loaded_model.select_kernels = lambda *words, **named: self.clock.around(select(*words, **named))
         self.runner = model_runner.ModelRunner(resolved)
         self.vocab_size = resolved.facts.vocab_size
         self._blocks = np.random.default_rng(0).permutation(num_blocks).tolist()
@@ -163,16 +163,16 @@ class Bench:
     def parts(self, plan: StepPlan) -> dict[str, float]:
         """Milliseconds of each part, run by itself."""
         runner, found = self.runner, []
-        slots, lengths = plan.slots, runner._slots.num_tokens[plan.slots]
+        slots, lengths = plan.slots, runner.slots.num_tokens[plan.slots]
         self.clock.clear()
         with torch.inference_mode():
             for _ in range(REPEATS):
                 began = time.perf_counter()
-                step = build_step_input(plan, runner._slots, torch.device("cpu"))
+                step = build_step_input(plan, runner.slots, torch.device("cpu"))
                 laid_out = time.perf_counter()
                 logits = runner._model.logits(*runner._model.forward(step, runner._cache.layers, None))
                 computed = time.perf_counter()
-                runner._sampler.sample(logits, slots, lengths, runner._slots.token_ids)
+                runner._sampler.sample(logits, slots, lengths, runner.slots.token_ids)
                 drawn = time.perf_counter()
                 parts = self.clock.take()
                 parts["between the ops"] = computed - laid_out - sum(parts.values())
@@ -185,9 +185,9 @@ class Bench:
         """Milliseconds of the sampler alone, over logits that a step might bring."""
         runner, plan = self.runner, self.plan(rows, sampling)
         logits = (3 * torch.randn(rows, self.vocab_size, generator=torch.Generator().manual_seed(0))).bfloat16()
-        lengths = runner._slots.num_tokens[plan.slots]
+        lengths = runner.slots.num_tokens[plan.slots]
         with torch.inference_mode():
-            return _median_ms(lambda: runner._sampler.sample(logits, plan.slots, lengths, runner._slots.token_ids))
+            return _median_ms(lambda: runner._sampler.sample(logits, plan.slots, lengths, runner.slots.token_ids))
 
 
 def _median_ms(run: Callable[[], object]) -> float:

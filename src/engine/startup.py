@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..config import DeploymentError, Resolved
 from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED
@@ -57,10 +58,11 @@ def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -
     with named_by("model.logits_processors"):
         processors = install(resolved.model.logits_processors)
     with spare_pages(resolved.memory.weights_bytes, kv_memory.touch_first):
-        from .runner.model_runner import ModelRunner  # torch: takes a second, and is a phase of its own
+        from .runner.loaded_model import load_on_cpu  # torch: takes a second, and is a phase of its own
+        from .runner.model_runner import ModelRunner
 
     clock.stop()
-    runner = ModelRunner(resolved, phase, processors, kv_memory)
+    runner = ModelRunner(resolved, phase, processors, partial(load_on_cpu, kv_memory=kv_memory))
     with named_by("model.logits_processors"):  # no other code of the deployment's own is in those steps
         runner.warm_up()
     info = runner.info()

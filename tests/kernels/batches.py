@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ class Batch:
     block_tables: torch.Tensor
     max_query_len: int
     max_context_len: int
+    plans: dict[Hashable, Any] = field(default_factory=dict)
 
 
 def batch(

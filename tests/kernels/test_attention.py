@@ -49,8 +49,7 @@ def decoded(made: Batch, variant: AttentionVariant, programs: int, workspace=Non
 def prefilled(made: Batch, variant: AttentionVariant, programs: int) -> torch.Tensor:
     _, num_heads, head_dim = made.q.shape
     out = torch.full((len(made.q), num_heads * head_dim), torch.nan, dtype=made.q.dtype, device=made.q.device)
-    ends = torch.zeros(len(made.context_lens) + 1, dtype=torch.int32, device=made.q.device)
-    prefill_attention(made.q, made.k_cache, made.v_cache, made, SCALE, out, ends, programs, variant)
+    prefill_attention(made.q, made.k_cache, made.v_cache, made, SCALE, out, programs, variant)
     return out
 
 

@@ -15,8 +15,9 @@ pytest.importorskip("triton")
 from triton.runtime.errors import InterpreterError
 
 from stoker.engine.kernels import gpu
+from stoker.engine.kernels.gpu import kernels
 
-from . import test_attention, test_draw, test_elementwise, test_linear_few
+from . import test_attention, test_attention_plan, test_draw, test_elementwise, test_linear_few
 
 Check = Callable[[torch.device], None]
 SMALL = torch.float32
@@ -34,6 +35,10 @@ def prefill(device: torch.device) -> None:
         test_attention.test_prefill(device, name, 5)
     test_attention.test_prefill_of_other_shapes(device, SMALL, 14, 2, 16, 32)
     test_attention.test_what_lies_before_the_window_is_not_looked_at(device, test_attention.prefilled, 16)
+
+
+def plan(device: torch.device) -> None:
+    test_attention_plan.test_layers_share_a_plan_and_each_window_has_its_own(device)
 
 
 def norm(device: torch.device) -> None:
@@ -77,6 +82,8 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("prefill_attention", prefill, "tl.maximum(seen - window, 0), TILE)", "tl.maximum(seen - window - TILE, 0), TILE)"),
     ("prefill_attention", prefill, "counts > 1", "counts > 2"),
     ("prefill_attention", prefill, "kv_head * GROUP + lanes % GROUP", "kv_head * GROUP + lanes % GROUP * 0"),
+    ("decode_attention", plan, '("decode", variant.window)', '"decode"'),
+    ("prefill_attention", plan, '("prefill", tokens)', '("decode", None)'),
     ("add_rms_norm", norm, " + eps", ""),
     ("add_rms_norm", norm, "tl.sum(value * value, 0) / width", "tl.sum(value * value, 0) / BLOCK"),
     ("rope_and_store", rope, "-sin, sin)", "sin, sin)"),
@@ -98,8 +105,11 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("linear_few", linear, "sums = sums * tl.sigmoid(sums) * ups", "sums = sums * ups"),
 ]
 NAMES = {  # what the tests know a module's contents by
-    "decode_attention": [(test_attention, "gpu", None)],
-    "prefill_attention": [(test_attention, "prefill_attention", "prefill_attention")],
+    "decode_attention": [(test_attention, "gpu", None), (kernels, "decode_attention", "decode_attention")],
+    "prefill_attention": [
+        (test_attention, "prefill_attention", "prefill_attention"),
+        (kernels, "prefill_attention", "prefill_attention"),
+    ],
     "add_rms_norm": [(test_elementwise, "add_rms_norm_gpu", "add_rms_norm_gpu")],
     "rope_and_store": [(test_elementwise, "rope_and_store_gpu", "rope_and_store_gpu")],
     "draw": [(test_draw, "draw_gpu", "draw_gpu"), (test_draw, "exponential_noise", "exponential_noise")],

@@ -6,8 +6,8 @@ of one shape, each in memory of its own, leave it one choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -50,6 +50,7 @@ class _OneQuery:
     block_tables: torch.Tensor
     max_context_len: int
     max_query_len: int = 1
+    plans: dict[Hashable, Any] = field(default_factory=dict)
 
 
 def one_query(attention: PagedAttention) -> PagedAttention:

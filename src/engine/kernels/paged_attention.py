@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,8 @@ class AttentionStep(Protocol):
     def max_query_len(self) -> int: ...
     @property
     def max_context_len(self) -> int: ...
+    @property
+    def plans(self) -> dict[Hashable, Any]: ...  # what kernels worked out of all this, for the layers to come
 
 
 PagedAttention = Callable[

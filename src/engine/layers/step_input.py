@@ -5,7 +5,9 @@ Built by runner/step_input.py from a StepPlan. The batch is flattened: no paddin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -22,6 +24,9 @@ class StepInput:
     block_tables: torch.Tensor  # [R, max blocks in use] int32
     max_query_len: int
     max_context_len: int
+    # What kernels worked out of the above in the first layer that asked. The model clears it when it begins: the same
+    # tensors may hold another step by then, and under a graph the working out must be part of it.
+    plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_tokens(self) -> int:
@@ -32,7 +37,10 @@ class StepInput:
         return self.context_lens.shape[0]
 
     def of_tokens(self, tokens: torch.Tensor) -> StepInput:
-        """The step of these tokens, each the last of a row of its own. tokens: [N] int64, indices into the T."""
+        """The step of these tokens, each the last of a row of its own.
+
+        tokens: [N] int64, indices into the T; -1 for a row that only fills up.
+        """
         positions = self.positions[tokens]
         rows = torch.searchsorted(self.query_start, tokens.int(), right=True) - 1
         return StepInput(
@@ -40,7 +48,7 @@ class StepInput:
             positions=positions,
             slot_mapping=self.slot_mapping[tokens],
             query_start=torch.arange(len(tokens) + 1, dtype=torch.int32, device=tokens.device),
-            context_lens=(positions + 1).to(torch.int32),
+            context_lens=torch.where(tokens < 0, 0, positions + 1).to(torch.int32),
             block_tables=self.block_tables[rows],
             max_query_len=1,
             max_context_len=self.max_context_len,

@@ -143,6 +143,7 @@ class Decoder:
 
         caches: one per layer. rows: [N] int64, indices of the tokens whose logits may be wanted; None for all.
         """
+        step.plans.clear()
         hidden: torch.Tensor = self.embed_tokens(step.token_ids)
         residual: torch.Tensor | None = None
         last = len(self.layers) - 1

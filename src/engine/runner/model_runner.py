@@ -135,8 +135,12 @@ class ModelRunner:
         index = torch.from_numpy(at).to(self._device)
         return self._model.logits(hidden[index], residual[index])
 
-    def warm_up(self) -> None:
-        """Runs a short prompt and one token after it: what is made on first use is made before the first request."""
+    def warm_up(self, execute: Callable[[StepPlan], StepResult] | None = None) -> None:
+        """Runs a short prompt and one token after it: what is made on first use is made before the first request.
+
+        execute: carries out the steps; None for this runner's own way.
+        """
+        execute = execute or self.execute
         self.phases.start("warm-up")
         block_size = self._resolved.cache.block_size
         num_blocks = min(self._cache.num_blocks, -(-self._resolved.model.max_model_len // block_size), 4)
@@ -144,8 +148,8 @@ class ModelRunner:
         sampling = SamplingParams(temperature=1.0, max_tokens=2)
         if prompt:
             admission = Admission(0, prompt, len(prompt), list(range(num_blocks)), sampling, seed=0)
-            self.execute(_one_row_plan(0, [admission], 0, len(prompt)))
-            self.execute(_one_row_plan(1, [], len(prompt), 1))
+            execute(_one_row_plan(0, [admission], 0, len(prompt)))
+            execute(_one_row_plan(1, [], len(prompt), 1))
         self.phases.stop()
 
     def info(self) -> EngineInfo:

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from ..paged_attention import AttentionStep
+from .attention_plan import planned, row_of
 from .attention_tile import add_sinks, fold, load_tiles, score
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import is_interpreted
@@ -37,20 +38,6 @@ def _plan(
         tiles -= tl.maximum(lengths - window, 0) // TILE
     tl.store(ends, 0)
     tl.store(ends + 1 + rows, tl.cumsum(tl.where(stops - starts == 1, tiles, 0), 0), mask=is_there)
-
-
-@triton.jit
-def row_of(ends, num_rows, unit, per_tile):
-    """The row in whose tiles `unit` lies. ends: [num_rows + 1], how many tiles come before each row and in all."""
-    low = tl.load(ends)  # 0
-    high = num_rows
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(ends + middle) * per_tile <= unit:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -161,7 +148,6 @@ def _decode(
 class DecodeWorkspace:
     """What programs leave for each other. One launch at a time; tickets are zero between launches."""
 
-    ends: torch.Tensor  # [max_rows + 1] int32
     part_sums: torch.Tensor  # [2 * programs, ROWS, WIDTH] float32
     part_stats: torch.Tensor  # [2 * programs, 2, ROWS] float32
     tickets: torch.Tensor  # [max_rows * num_kv_heads] int32
@@ -173,7 +159,6 @@ def decode_workspace(
     """programs: of the grid, on a GPU one or two for each multiprocessor."""
     rows, width = _shape(num_heads // num_kv_heads, head_dim)
     return DecodeWorkspace(
-        ends=torch.zeros(max_rows + 1, dtype=torch.int32, device=device),
         part_sums=torch.empty(2 * programs, rows, width, device=device),
         part_stats=torch.empty(2 * programs, 2, rows, device=device),
         tickets=torch.zeros(max_rows * num_kv_heads, dtype=torch.int32, device=device),
@@ -204,14 +189,16 @@ def decode_attention(
     num_rows = step.context_lens.shape[0]
     if num_rows == 0:
         return
+    if num_rows * num_kv_heads > len(workspace.tickets):
+        raise ValueError(f"{num_rows} rows, the workspace has room for {len(workspace.tickets) // num_kv_heads}")
     rows, width = _shape(num_heads // num_kv_heads, head_dim)
     window = variant.window or 0
-    _plan[(1,)](
-        step.query_start, step.context_lens, workspace.ends, num_rows, window,
-        TILE=TILE, ROWS=max(32, triton.next_power_of_2(num_rows)), HAS_WINDOW=variant.window is not None,
-    )  # fmt: skip
+    ends = planned(step, ("decode", variant.window), lambda ends, block: _plan[(1,)](
+        step.query_start, step.context_lens, ends, num_rows, window,
+        TILE=TILE, ROWS=block, HAS_WINDOW=variant.window is not None,
+    ))  # fmt: skip
     _decode[(len(workspace.part_sums) // 2,)](
-        q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, workspace.ends, out,
+        q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, ends, out,
         workspace.part_sums, workspace.part_stats, workspace.tickets, variant.sinks, variant.slopes,
         scale, variant.softcap or 0.0, variant.k_scale, variant.v_scale, window, num_rows, step.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads, HEAD_DIM=head_dim, WIDTH=width,

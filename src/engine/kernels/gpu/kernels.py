@@ -20,12 +20,11 @@ from .prefill_attention import prefill_attention
 from .rope_and_store import rope_and_store_gpu
 from .silu_and_mul import silu_and_mul_gpu
 
-_LEAST_ROWS = 512  # that the attention's workspace has room for: it grows beyond, but not under a graph
 _INTERPRETED_PROGRAMS = 4
 
 
-def gpu_kernels(device: torch.device, reason: str) -> KernelSet:
-    """reason: why these, for the start-up table."""
+def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
+    """reason: why these, for the start-up table. max_rows: of any step."""
     kernel = f"triton {triton.__version__}: {reason}"
     torchs = "torch: no kernel of this build is better"
     return KernelSet(
@@ -33,7 +32,7 @@ def gpu_kernels(device: torch.device, reason: str) -> KernelSet:
         linear=linear_gpu,
         embed=embed_packed,
         rope_and_store=rope_and_store_gpu,
-        paged_attention=PagedAttentionGpu(device),
+        paged_attention=PagedAttentionGpu(device, max_rows),
         silu_and_mul=silu_and_mul_gpu,
         draw=after_penalties(draw_gpu),
         table={
@@ -60,8 +59,9 @@ def embed_packed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
 class PagedAttentionGpu:
     """Rows of one query by the decode kernel, the others by that of prompts. Launches of one stream, one at a time."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, max_rows: int) -> None:
         self._device = device
+        self._max_rows = max_rows
         self._multiprocessors = (
             _INTERPRETED_PROGRAMS
             if is_interpreted()
@@ -81,18 +81,19 @@ class PagedAttentionGpu:
         num_tokens, num_heads, head_dim = q.shape
         variant = AttentionVariant(window=window)
         out = torch.empty(num_tokens, num_heads * head_dim, dtype=q.dtype, device=q.device)
-        workspace = self._workspace(step.context_lens.shape[0], num_heads, k_cache.shape[1], head_dim)
+        workspace = self._workspace(num_heads, k_cache.shape[1], head_dim)
         decode_attention(q, k_cache, v_cache, step, scale, out, workspace, variant)
         if step.max_query_len > 1:
-            ends, programs = workspace.ends, self._multiprocessors
-            prefill_attention(q, k_cache, v_cache, step, scale, out, ends, programs, variant)
+            prefill_attention(q, k_cache, v_cache, step, scale, out, self._multiprocessors, variant)
         return out
 
-    def _workspace(self, num_rows: int, num_heads: int, num_kv_heads: int, head_dim: int) -> DecodeWorkspace:
+    def _workspace(self, num_heads: int, num_kv_heads: int, head_dim: int) -> DecodeWorkspace:
+        """One for each shape, for good: graphs hold its addresses, and its tickets must be zero before the first."""
         shape = num_heads, num_kv_heads, head_dim
         found = self._workspaces.get(shape)
-        if found is None or len(found.ends) <= num_rows:
-            rows = max(_LEAST_ROWS, num_rows)
-            found = decode_workspace(rows, *shape, self._device, 2 * self._multiprocessors)
+        if found is None:
+            if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(f"no step with heads of {shape} has run yet: run one before a graph is captured")
+            found = decode_workspace(self._max_rows, *shape, self._device, 2 * self._multiprocessors)
             self._workspaces[shape] = found
         return found

@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 
 from ..paged_attention import AttentionStep
+from .attention_plan import planned, row_of
 from .attention_tile import add_sinks, fold, load_tiles, score
 from .attention_variant import PLAIN, AttentionVariant
-from .decode_attention import row_of
 from .launch import is_interpreted
 
 TILE = 64  # keys
@@ -133,13 +133,12 @@ def prefill_attention(
     step: AttentionStep,
     scale: float,
     out: torch.Tensor,
-    ends: torch.Tensor,
     programs: int,
     variant: AttentionVariant = PLAIN,
 ) -> None:
     """Writes the rows of `out` whose rows of the step have more than one query; the others are left as they are.
 
-    out: [T, num_heads * D]. ends: [at least R + 1] int32, written and read by these launches. programs: of the grid.
+    out: [T, num_heads * D]. programs: of the grid.
     """
     _, num_heads, head_dim = q.shape
     _, num_kv_heads, block_size, _ = k_cache.shape
@@ -149,7 +148,11 @@ def prefill_attention(
     if group > ROWS:
         raise ValueError(f"{group} heads share a kv head; this kernel takes at most {ROWS}")
     tokens, width = ROWS // group, triton.next_power_of_2(head_dim)
-    _plan[(1,)](step.query_start, ends, num_rows, TOKENS=tokens, BLOCK=max(32, triton.next_power_of_2(num_rows)))
+    ends = planned(
+        step,
+        ("prefill", tokens),
+        lambda ends, block: _plan[(1,)](step.query_start, ends, num_rows, TOKENS=tokens, BLOCK=block),
+    )
     _prefill[(programs,)](
         q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, ends, out,
         variant.sinks, variant.slopes, scale * variant.k_scale, variant.softcap or 0.0, variant.v_scale,

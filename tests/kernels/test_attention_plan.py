@@ -1,0 +1,37 @@
+"""The plan of a step: made by the first layer that needs it, found by the others, never another's."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from stoker.engine.kernels.gpu.attention_variant import AttentionVariant, attention_reference
+from stoker.engine.kernels.gpu.kernels import PagedAttentionGpu
+
+from .batches import batch
+
+SCALE = 0.25
+MIXED = [(1, 70), (5, 80), (1, 3), (0, 0), (66, 66)]
+
+
+def test_layers_share_a_plan_and_each_window_has_its_own(device: torch.device):
+    made, attend = batch(MIXED, device=device), PagedAttentionGpu(device, max_rows=5)
+    plans: list[dict] = []
+    for window in (None, 40, None, 7, 40):
+        found = attend(made.q, made.k_cache, made.v_cache, made, SCALE, window)
+        expected = attention_reference(made.q, made.k_cache, made.v_cache, made, SCALE, AttentionVariant(window))
+        torch.testing.assert_close(found.double(), expected, atol=2e-3, rtol=2e-3)
+        plans.append(dict(made.plans))
+    assert [len(each) for each in plans] == [2, 3, 3, 4, 4]  # that of prompts is one for all windows
+    for before, after in pairwise(plans):
+        assert all(after[key] is plan for key, plan in before.items())
+    assert len({plan.data_ptr() for plan in made.plans.values()}) == 4
+
+
+def test_more_rows_than_there_is_room_for_are_refused(device: torch.device):
+    made = batch(MIXED, device=device)
+    with pytest.raises(ValueError, match="5 rows, the workspace has room for 4"):
+        PagedAttentionGpu(device, max_rows=4)(made.q, made.k_cache, made.v_cache, made, SCALE, None)
