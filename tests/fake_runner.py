@@ -20,6 +20,7 @@ from stoker.engine.api import EngineInfo, TokenLogprobs
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.process import main
+from stoker.engine.step_worker import StepWorker
 
 VOCAB_SIZE = 1000
 EOS = 0
@@ -115,7 +116,9 @@ def build_core(config: str, phase: Callable[[str], None]) -> EngineCore:
         kernels={},
         phases={"weights": 0.0, "warm-up": 0.0},
     )
-    return EngineCore(Scheduler(limits), FakeRunner(settings), info, async_scheduling=settings.async_scheduling)
+    runner = FakeRunner(settings)
+    steps = StepWorker(runner.execute) if settings.async_scheduling else None
+    return EngineCore(Scheduler(limits), runner, info, steps=steps)
 
 
 if __name__ == "__main__":

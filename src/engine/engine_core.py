@@ -9,25 +9,42 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest
 from .core import SchedulerInterface, StepOutputs, StepPlan, StepResult
 from .sampling.named_processors import check_named
-from .step_worker import StepWorker
 
 INTERRUPTED = "the step was interrupted"
 STEPS_AHEAD = 2  # in flight with async_scheduling: one computes, one is ready to
 MAX_FAILED_STEPS = 3  # in a row; after so many the device or the runner's state is broken, not the requests
 logger = logging.getLogger(__name__)
+PendingT = TypeVar("PendingT", bound="Pending")
 
 
 class Runner(Protocol):
     """What carries out steps: runner/model_runner.py, or a fake in tests."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+class Pending(Protocol):
+    """A step that was handed over."""
+
+    def result(self) -> tuple[StepResult, float]:
+        """What came of it and the seconds that it took; raises what the runner raised."""
+        ...
+
+
+class StepQueue(Protocol[PendingT]):
+    """What carries out steps beside the core: step_worker.py in a thread, launch_queue.py on a device."""
+
+    def submit(self, plan: StepPlan) -> PendingT: ...
+
+    def recover(self, unfinished: list[PendingT]) -> None:
+        """After a failure: wait for these to end, and take plans again."""
+        ...
 
 
 class RunnerUnusable(RuntimeError):
@@ -37,11 +54,12 @@ class RunnerUnusable(RuntimeError):
 @dataclass(slots=True)
 class _InFlight:
     plan: StepPlan
-    result: Future[tuple[StepResult, float]]
+    result: Pending
 
 
 class EngineCore:
-    """async_scheduling: plan the next step while one computes, in a thread of its own; else one after the other.
+    """steps: carries out steps while the next one is planned; None: one after the other.
+    idle: does a part of what can wait until there is nothing to do; False when nothing is left.
     processor_pattern: import paths of logits processors that requests may name; None for none."""
 
     def __init__(
@@ -51,13 +69,15 @@ class EngineCore:
         info: EngineInfo,
         clock: Callable[[], float] = time.perf_counter,
         *,
-        async_scheduling: bool = False,
+        steps: StepQueue[Any] | None = None,
+        idle: Callable[[], bool] | None = None,
         processor_pattern: str | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
-        self._worker = StepWorker(runner.execute, clock) if async_scheduling else None
+        self._steps = steps
+        self._idle = idle
         self._in_flight: deque[_InFlight] = deque()
         self._processor_pattern = processor_pattern
         self._num_failed = 0  # steps, since the last that worked
@@ -99,7 +119,13 @@ class EngineCore:
         A step that fails ends the requests in it with FinishReason.ERROR and leaves the others running.
         Raises RunnerUnusable when steps keep failing.
         """
-        return self._step_now() if self._worker is None else self._step_ahead(self._worker)
+        return self._step_now() if self._steps is None else self._step_ahead(self._steps)
+
+    def idle(self) -> bool:
+        """Called when there is no work: something that was put off is done. False when nothing is left."""
+        if self._idle is not None and not self._idle():
+            self._idle = None
+        return self._idle is not None
 
     def _step_now(self) -> StepOutputs:
         plan = self._scheduler.schedule()
@@ -120,14 +146,14 @@ class EngineCore:
         self._num_failed = 0
         return self._scheduler.finish_step(plan, result, self._clock() - started)
 
-    def _step_ahead(self, worker: StepWorker) -> StepOutputs:
-        """The outputs of the oldest step in flight, while the worker goes on with the one after it."""
+    def _step_ahead(self, steps: StepQueue[Any]) -> StepOutputs:
+        """The outputs of the oldest step in flight, while the queue goes on with the one after it."""
         flights = self._in_flight
         while len(flights) < STEPS_AHEAD:
             plan = self._scheduler.schedule()
             if plan is None:
                 break
-            flights.append(_InFlight(plan, worker.submit(plan)))
+            flights.append(_InFlight(plan, steps.submit(plan)))
         if not flights:
             return StepOutputs()
         self.is_stepping = True
@@ -135,7 +161,7 @@ class EngineCore:
             result, seconds = flights[0].result.result()
         except BaseException as error:
             plans = [flight.plan for flight in flights]
-            worker.recover([flight.result for flight in flights])
+            steps.recover([flight.result for flight in flights])
             flights.clear()
             if isinstance(error, Exception):
                 return self._fail(plans, error)

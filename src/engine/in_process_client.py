@@ -120,6 +120,8 @@ class InProcessClient(StreamingClient):
                 for outputs in dispatch.step().values():
                     self._post(self._receive, outputs)
                 wait_s = 0.0 if core.num_steps != before else BLOCKED_RETRY_S
+            elif core.idle():
+                wait_s = 0.0
             stats = core.stats
             if stats != sent:
                 self._post(self._receive, Stats(stats))

@@ -117,6 +117,8 @@ def _loop(core: EngineCore, link: Link, stop: StopSignal) -> None:
                 if not link.send(client, outputs):
                     dispatch.forget(client)
             wait_ms = 0 if core.num_steps != before else BLOCKED_RETRY_MS
+        elif core.idle():
+            wait_ms = 0
         stats, now = core.stats, time.monotonic()
         load_changed = (stats.num_running, stats.num_waiting) != (sent.num_running, sent.num_waiting)
         if load_changed or (now - sent_at >= STATS_INTERVAL_S and stats != sent):

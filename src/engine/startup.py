@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import DeploymentError, Resolved
 from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED
+from .api import EngineInfo
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
-from .engine_core import EngineCore
+from .engine_core import EngineCore, Runner, StepQueue
+from .launch_queue import LaunchQueue
 from .plugins import import_class, make, named_by
 from .runner.kv_memory import Quiet, reserve_kv_memory
 from .runner.measure import PhaseClock
 from .runner.spare_pages import spare_pages
 from .sampling.named_processors import install
+from .step_worker import StepWorker
+
+if TYPE_CHECKING:
+    from .sampling.logits_processor import LogitsProcessor  # imports torch
+
+MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks
+
+
+class WarmRunner(Runner, Protocol):
+    """A runner as it is before the engine is ready."""
+
+    def warm_up(self) -> None: ...
+
+    def info(self) -> EngineInfo: ...
 
 
 def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
@@ -47,34 +64,75 @@ def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -
     """Load the model and warm it up. Classes that the deployment names are imported first.
 
     phase: is told the name of each start-up phase as it begins.
-    Raises PluginError, and what ModelRunner raises: ModelFilesError, MemoryError.
+    Raises PluginError, and what the runner raises: ModelFilesError, MemoryError, OSError without the device.
     """
     clock = PhaseClock(phase)
     clock.start("libraries")
-    _spin_little()
-    kv_memory = reserve_kv_memory(resolved)
     with named_by("scheduler.scheduler_cls"):
-        scheduler = _scheduler(resolved)
+        make_scheduler = _scheduler_maker(resolved)
     with named_by("model.logits_processors"):
         processors = install(resolved.model.logits_processors)
+    build = _on_cpu if resolved.device.device == "cpu" else _on_gpu
+    return build(resolved, phase, clock, processors, make_scheduler)
+
+
+def _on_cpu(
+    resolved: Resolved,
+    phase: Callable[[str], None] | None,
+    clock: PhaseClock,
+    processors: Sequence[LogitsProcessor],
+    make_scheduler: MakeScheduler,
+) -> EngineCore:
+    _spin_little()
+    kv_memory = reserve_kv_memory(resolved)
+    scheduler = make_scheduler(resolved.num_kv_blocks)
     with spare_pages(resolved.memory.weights_bytes, kv_memory.touch_first):
         from .runner.loaded_model import load_on_cpu  # torch: takes a second, and is a phase of its own
         from .runner.model_runner import ModelRunner
 
     clock.stop()
     runner = ModelRunner(resolved, phase, processors, partial(load_on_cpu, kv_memory=kv_memory))
+    steps = StepWorker(runner.execute) if resolved.scheduler.async_scheduling else None
+    core = _core(resolved, runner, clock, scheduler, steps)
+    kv_memory.touch_behind(Quiet(_step_counter(core)))
+    return core
+
+
+def _on_gpu(
+    resolved: Resolved,
+    phase: Callable[[str], None] | None,
+    clock: PhaseClock,
+    processors: Sequence[LogitsProcessor],
+    make_scheduler: MakeScheduler,
+) -> EngineCore:
+    from .runner.cuda.device_runner import DeviceRunner
+
+    clock.stop()
+    runner = DeviceRunner(resolved, phase, processors)
+    scheduler = make_scheduler(runner.num_blocks)  # as many as the device turned out to have room for
+    steps = LaunchQueue(runner) if resolved.scheduler.async_scheduling else None
+    return _core(resolved, runner, clock, scheduler, steps, runner.idle)
+
+
+def _core(
+    resolved: Resolved,
+    runner: WarmRunner,
+    clock: PhaseClock,
+    scheduler: SchedulerInterface,
+    steps: StepQueue[Any] | None,
+    idle: Callable[[], bool] | None = None,
+) -> EngineCore:
     with named_by("model.logits_processors"):  # no other code of the deployment's own is in those steps
         runner.warm_up()
     info = runner.info()
-    core = EngineCore(
+    return EngineCore(
         scheduler,
         runner,
         replace(info, phases={**clock.seconds, **info.phases}),
-        async_scheduling=resolved.scheduler.async_scheduling,
+        steps=steps,
+        idle=idle,
         processor_pattern=resolved.model.logits_processor_pattern,
     )
-    kv_memory.touch_behind(Quiet(_step_counter(core)))
-    return core
 
 
 def _step_counter(core: EngineCore) -> Callable[[], int | None]:
@@ -87,12 +145,19 @@ def _step_counter(core: EngineCore) -> Callable[[], int | None]:
     return count
 
 
-def _scheduler(resolved: Resolved) -> SchedulerInterface:
+def _scheduler_maker(resolved: Resolved) -> MakeScheduler:
+    """The class is imported now, and made once the number of blocks is known."""
     settings, path = scheduler_settings(resolved), resolved.scheduler.scheduler_cls
     if path == "auto":
-        return Scheduler(settings)
-    named: SchedulerInterface = make(path, import_class(path, MEMBERS), settings)
-    return named
+        return lambda num_blocks: Scheduler(replace(settings, num_blocks=num_blocks))
+    found = import_class(path, MEMBERS)
+
+    def make_named(num_blocks: int) -> SchedulerInterface:
+        with named_by("scheduler.scheduler_cls"):
+            named: SchedulerInterface = make(path, found, replace(settings, num_blocks=num_blocks))
+        return named
+
+    return make_named
 
 
 def _spin_little() -> None:

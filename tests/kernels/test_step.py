@@ -22,7 +22,9 @@ STEPS = [  # (slot, tokens computed before, tokens of this step) of each row
 
 
 def rows_of(step: list[tuple[int, int, int]], device: torch.device) -> StepRows:
-    slots, computed, counts = (torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*step, strict=True))
+    slots, computed, counts = (
+        torch.tensor(column, dtype=torch.int32, device=device) for column in zip(*step, strict=True)
+    )
     starts = torch.cat((torch.zeros_like(counts[:1]), counts.cumsum(0).int()))
     return StepRows(slots, computed, starts)
 

@@ -55,9 +55,7 @@ def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, ker
     """The model with its weights. Raises ModelFilesError for weights that do not fit it."""
     phases.start("weights")
     dtype, model_len = getattr(torch, resolved.model.dtype), resolved.model.max_model_len
-    model = model_class(resolved.facts)(
-        resolved.facts, kernels, model_len, dtype, device, resolved.model.quantization
-    )
+    model = model_class(resolved.facts)(resolved.facts, kernels, model_len, dtype, device, resolved.model.quantization)
     is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
     progress: Callable[[float], None] | None = phases.progress if is_watched else None
     load_weights(model, resolved, progress)

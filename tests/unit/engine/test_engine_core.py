@@ -13,6 +13,7 @@ from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResul
 from stoker.engine.engine_core import EngineCore, RunnerUnusable
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.named_processors import make_named
+from stoker.engine.step_worker import StepWorker
 
 LIMITS = SchedulerSettings(num_blocks=50, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=99)
 
@@ -105,7 +106,8 @@ def test_the_next_step_is_planned_while_one_computes():
             assert is_planned.wait(10), "the second step is planned after the first one is done"
             return super().execute(plan)
 
-    engine = EngineCore(Watched(LIMITS), Patient(FakeSettings()), core().info, async_scheduling=True)
+    runner = Patient(FakeSettings())
+    engine = EngineCore(Watched(LIMITS), runner, core().info, steps=StepWorker(runner.execute))
     engine.add(request("r", [1, 2], max_tokens=4))
     assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
 
@@ -167,7 +169,9 @@ def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
             return super().execute(plan)
 
     for ahead in (False, True):
-        engine = EngineCore(Scheduler(LIMITS), Interrupted(FakeSettings()), core().info, async_scheduling=ahead)
+        runner = Interrupted(FakeSettings())
+        steps = StepWorker(runner.execute) if ahead else None
+        engine = EngineCore(Scheduler(LIMITS), runner, core().info, steps=steps)
         engine.add(request("r", [1, 2]))
         engine.step()
         with pytest.raises(KeyboardInterrupt):

@@ -45,9 +45,7 @@ class Buckets:
             return StepShape(rows, rows, is_decode=True, is_lean=is_lean)
         if not self.mixed_tokens:
             return StepShape(num_tokens, num_rows, is_decode=False, is_lean=is_lean)
-        return StepShape(
-            _at_least(self.mixed_tokens, num_tokens), self._max_num_seqs, is_decode=False, is_lean=is_lean
-        )
+        return StepShape(_at_least(self.mixed_tokens, num_tokens), self._max_num_seqs, is_decode=False, is_lean=is_lean)
 
     def all_shapes(self) -> list[StepShape]:
         """Every shape that a bucket stands for, those first whose lack would be felt first: decodes, then prompts."""
@@ -61,8 +59,7 @@ class Buckets:
             for is_lean in (True, False)
             for tokens in reversed(self.mixed_tokens)
         ]
-        lean_first = sorted((*decodes, *mixed), key=lambda shape: (not shape.is_lean, not shape.is_decode))
-        return lean_first
+        return sorted((*decodes, *mixed), key=lambda shape: (not shape.is_lean, not shape.is_decode))
 
 
 def _at_least(sizes: list[int], least: int) -> int:

@@ -107,9 +107,7 @@ class DeviceRunner:
             or (self._shows_processed and table.num_logprobs[slot] >= 0)
         )
 
-    def _launch_logprobs(
-        self, plan: StepPlan, logits: torch.Tensor, asking: npt.NDArray[np.bool_]
-    ) -> LaunchedLogprobs:
+    def _launch_logprobs(self, plan: StepPlan, logits: torch.Tensor, asking: npt.NDArray[np.bool_]) -> LaunchedLogprobs:
         rows = np.flatnonzero(asking)
         counts = self._table.num_logprobs[plan.slots[rows]]
         return launch_logprobs(logits, self._program.drawn, rows, counts, normalise=self._normalises)
@@ -159,6 +157,11 @@ class DeviceRunner:
                 pass
         self._graphs.want(shape for shape in shapes if shape not in hot)
         self._host.phases.stop()
+
+    @property
+    def num_blocks(self) -> int:
+        """Of the KV cache."""
+        return self._host.loaded.cache.num_blocks
 
     def idle(self) -> bool:
         """Captures one more graph, while there is no step to carry out. False when there are no more."""

@@ -103,9 +103,7 @@ class StepProgram:
         wanted = None if shape.is_decode else tensors.last_tokens
         logits = self._model.logits(*self._model.forward(step, self._caches, wanted))
         drawn = self.drawn[:num_rows]
-        sample(
-            logits, slots, tensors.context_lens, arena.sampling, drawn, self._workspace, is_lean=shape.is_lean
-        )
+        sample(logits, slots, tensors.context_lens, arena.sampling, drawn, self._workspace, is_lean=shape.is_lean)
         finish_step(
             drawn,
             slots,
