@@ -13,7 +13,7 @@ from ..config.errors import EXIT_ENVIRONMENT, EXIT_MODEL_FILES, EXIT_WRONG_COMMA
 from ..config.examine import Report, report_on
 from ..config.origin import Layer
 from ..config.plan.calibration import calibration_file, entries
-from ..config.plan.devices import THIS_MACHINE, DeviceProblem, find_profile
+from ..config.plan.devices import THIS_MACHINE, DeviceProblem, find_profile, this_machine
 from ..config.plan.model import read_model
 from ..config.plan.plan import FORMAT_VERSION, Plan, make_plan
 from ..config.plan.text import TextForms, text_forms
@@ -62,6 +62,8 @@ def run(
         tell(f"error[{error.code}]: {error}")
         return error.exit_code
     is_here = device.name == THIS_MACHINE
+    if is_here:
+        device = this_machine(machine, report.decisions.get("device.device"))
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
     plan = make_plan(model, device, report.decisions, [finding.message for finding in broken])
     forms = text_forms(Path(model.folder), _template(report))

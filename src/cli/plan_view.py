@@ -71,11 +71,10 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
 def _memory(plan: Plan) -> list[tuple[str, str]]:
     found, ask = plan.estimate, plan.ask
     parts = f" on each of {ask.tensor_parallel_size} devices" if ask.tensor_parallel_size > 1 else ""
+    free = "" if plan.device.is_gpu else " free"
+    share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
-        (
-            "device",
-            f"{about(found.memory_bytes)} free; {ask.memory_share:g} of it, {about(found.budget_bytes)}, to use",
-        ),
+        ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]

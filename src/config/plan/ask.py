@@ -7,14 +7,10 @@ models the few values that memory depends on are filled here, by the same rules 
 from __future__ import annotations
 
 from ..quantised import held_in
-from ..resolve.decide import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions
+from ..resolve.decide import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions
 from ..resolve.resolved import Record
 from .devices import DeviceProfile
 from .model import PlannedModel
-
-GPU_NUM_SEQS = 256
-GPU_BATCHED_TOKENS = ((70 << 30, 8192), (0, 2048))  # R103: cards that compute faster take longer steps
-GPU_BLOCK_SIZE = 16
 
 
 class Ask(Record):
@@ -52,14 +48,15 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     dtype = dtype if isinstance(dtype, str) else auto_dtype(model, device)
     kv_dtype = written("cache.kv_cache_dtype")
     length = number("model.max_model_len")
-    seqs = number("scheduler.max_num_seqs") or (GPU_NUM_SEQS if device.is_gpu else MAX_NUM_SEQS["cpu"])
-    tokens = number("scheduler.max_num_batched_tokens") or max(_batched_tokens(device), seqs)
+    kind = "cuda" if device.is_gpu else "cpu"
+    seqs = number("scheduler.max_num_seqs") or MAX_NUM_SEQS[kind]
+    tokens = number("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[kind], seqs)
     if not decisions.get("scheduler.enable_chunked_prefill"):
         tokens = max(tokens, length or model.limit)
     return Ask(
         dtype=dtype,
         kv_dtype=kv_dtype if isinstance(kv_dtype, str) else dtype,
-        block_size=number("cache.block_size") or GPU_BLOCK_SIZE,
+        block_size=number("cache.block_size") or BLOCK_SIZE[kind],
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=length,
@@ -68,7 +65,10 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
         quantization=decisions.get("model.quantization"),
         keeps_twelve_bits=device.keeps_twelve_bits and not decisions.get("model.enforce_eager"),
-        has_graphs=device.is_gpu and not decisions.get("model.enforce_eager"),
+        has_graphs=device.is_gpu
+        and not decisions.get("model.enforce_eager")
+        and not decisions.get("model.batch_invariant")
+        and decisions.get("compilation.level") != 0,
     )
 
 
@@ -76,13 +76,5 @@ def auto_dtype(model: PlannedModel, device: DeviceProfile) -> str:
     """The checkpoint's own; float16 becomes float32 on a CPU, and what a GPU lacks becomes float16 there."""
     stored = model.checkpoint_dtype
     if device.is_gpu:
-        if stored == "float32" or (stored == "bfloat16" and not device.has_bfloat16):
-            return "bfloat16" if device.has_bfloat16 else "float16"
-        return stored
+        return "float16" if stored == "bfloat16" and not device.has_bfloat16 else stored
     return "float32" if stored == "float16" else stored
-
-
-def _batched_tokens(device: DeviceProfile) -> int:
-    if not device.is_gpu:
-        return MAX_NUM_BATCHED_TOKENS["cpu"]
-    return next(tokens for memory, tokens in GPU_BATCHED_TOKENS if device.memory >= memory)

@@ -71,7 +71,7 @@ def calibration_file() -> Path | None:
 def planned_memory(resolved: Resolved) -> tuple[Range, Range]:
     """What the engine's process should hold once it has started, and at most under load."""
     model, ask = _model(resolved), _ask(resolved)
-    fixed = process_memory(model, this_machine(resolved.machine), ask)
+    fixed = process_memory(model, this_machine(resolved.machine), ask)  # of the host, also beside a GPU
     started = fixed + (resolved.memory.weights_bytes + resolved.memory.kv_cache_bytes)
     return started, started + activation_memory(model, ask)
 

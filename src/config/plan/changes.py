@@ -177,7 +177,8 @@ def _more_devices(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Itera
                 break
         for profile in profiles().values():
             if profile.memory > device.memory and estimate(model, profile, ask).status in _GOOD:
-                yield _candidate(64, f"one {profile.shown}", "a bigger device", ask, profile, is_in_build=False)
+                what, is_ours = f"one {profile.shown}", profile.is_in_build
+                yield _candidate(64, what, "a bigger device", ask, profile, is_in_build=is_ours)
                 break
     else:
         size = device.memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +14,8 @@ import yaml
 from pydantic import Field, ValidationError
 
 from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
-from ..resolve.resolved import MachineFacts, Record
+from ..resolve.gpu import LEAST_CAPABILITY
+from ..resolve.resolved import GpuFacts, MachineFacts, Record
 from ..schema.types import Size
 
 THIS_MACHINE = "this-machine"
@@ -38,6 +40,11 @@ class DeviceProfile(Record):
         return self.kind != "cpu"
 
     @property
+    def is_in_build(self) -> bool:
+        """Whether this build runs on it: CPUs, and NVIDIA's GPUs since those that compute in bfloat16."""
+        return self.kind == "cpu" or (self.kind == "cuda" and self.has_bfloat16)
+
+    @property
     def shown(self) -> str:
         return self.title or self.name
 
@@ -57,7 +64,7 @@ def profiles() -> dict[str, DeviceProfile]:
 
 
 def find_profile(name: str, machine: MachineFacts) -> DeviceProfile:
-    """By the name of a profile, `this-machine`, or a YAML file. Raises DeviceProblem with the next step."""
+    """By the name of a profile, `this-machine` (its CPU), or a YAML file. Raises DeviceProblem with the next step."""
     if name == THIS_MACHINE:
         return this_machine(machine)
     wanted = name.lower().replace("_", "-").replace(" ", "-")
@@ -98,8 +105,14 @@ _GFLOPS = {"amx": 700.0, "avx512_bf16": 250.0, "avx512": 150.0, "avx2": 45.0, "p
 _CORE_GB_PER_S, _MOST_GB_PER_S = 14.0, 250.0  # one core reads so much; a socket's channels end it
 
 
-def this_machine(machine: MachineFacts) -> DeviceProfile:
-    """This machine as a device. Its speeds are guessed from cores and instruction sets, hence the uncertainty."""
+def this_machine(machine: MachineFacts, device: str = "cpu") -> DeviceProfile:
+    """This machine as a device: its CPU, or its GPU where the deployment runs on that (`device.device`).
+
+    A CPU's speeds are guessed from cores and instruction sets, hence the uncertainty.
+    """
+    gpu = machine.gpu
+    if device == "cuda" and gpu is not None and not gpu.is_interpreted:
+        return _this_gpu(gpu)
     try:
         level = choose_level(wanted_level(), this_cpu())[0].name
     except (NoKernels, ValueError):
@@ -114,4 +127,21 @@ def this_machine(machine: MachineFacts) -> DeviceProfile:
         has_bfloat16=machine.has_bfloat16,
         keeps_twelve_bits=machine.keeps_twelve_bits,
         uncertainty=2.0,
+    )
+
+
+def _this_gpu(gpu: GpuFacts) -> DeviceProfile:
+    """With the speeds of the profile that it is one of; those of an unknown one are a guess from the middle."""
+    words = re.split(r"[^A-Za-z0-9]+", gpu.name)
+    like = [profile for profile in profiles().values() if profile.kind == "cuda" and profile.title.split()[-2] in words]
+    speeds: dict[str, Any] = {"bandwidth_gb_per_s": 1000.0, "bf16_tflops": 150.0, "uncertainty": 3.0}
+    if like:  # the same GPU is sold with more and less memory
+        nearest = min(like, key=lambda profile: abs(profile.memory - gpu.total_memory_bytes))
+        speeds = nearest.model_dump(include={"bandwidth_gb_per_s", "bf16_tflops", "fp8_tflops"})
+    return DeviceProfile(
+        name=THIS_MACHINE,
+        title=gpu.name,
+        memory=gpu.total_memory_bytes,
+        has_bfloat16=gpu.compute_capability >= LEAST_CAPABILITY,
+        **speeds,
     )

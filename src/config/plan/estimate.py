@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..resolve.decide import MAX_AUTO_KV_BYTES
+from ..resolve.graphs import usual_sizes
 from ..resolve.resolved import DTYPE_BYTES, Record
 from ..schema.types import format_about as about
 from .ask import Ask
@@ -18,7 +19,6 @@ from .model import PlannedModel
 
 Status = Literal["fits", "fits with less context", "may not fit", "does not fit"]
 MIB = 1 << 20
-GRAPH_SIZES = 35  # batch sizes that are captured: 1, 2, 4, then every 8 up to 256
 LOGIT_ROWS = 128  # of one pass, as in engine/runner/model_runner.py
 
 
@@ -193,5 +193,5 @@ def graph_memory(model: PlannedModel, ask: Ask) -> Range:
     by users of such engines (0.3-1 GiB for an 8B model)."""
     if not ask.has_graphs:
         return NOTHING
-    likely = round(GRAPH_SIZES * model.shape.num_layers * 0.4 * MIB)
+    likely = round(len(usual_sizes(ask.max_num_seqs)) * model.shape.num_layers * 0.4 * MIB)
     return Range(low=likely // 2, likely=likely, high=2 * likely)

@@ -39,7 +39,7 @@ class Plan(Record):
         return {
             "verdict": found.status,
             "reason": found.reason,
-            "device": {**self.device.model_dump(mode="json"), "is_in_build": not self.device.is_gpu},
+            "device": {**self.device.model_dump(mode="json"), "is_in_build": self.device.is_in_build},
             "model": {
                 "name": model.name,
                 "architecture": model.shape.architecture,
@@ -86,7 +86,13 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # what will run is what was decided
         length = decisions.get("model.max_model_len")
-        found = found.model_copy(update={"kv_cache_bytes": decisions.memory.kv_cache_bytes, "max_model_len": length})
+        memory = decisions.memory
+        decided = {
+            "kv_cache_bytes": memory.kv_cache_bytes,
+            "max_model_len": length,
+            "budget_bytes": memory.budget_bytes,
+        }
+        found = found.model_copy(update=decided)
     if broken:
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
     kernels: dict[str, str] = {}
@@ -115,8 +121,8 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
 
 def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
     notes: list[str] = []
-    if device.is_gpu:
-        notes.append(f"this build runs on CPUs; the plan is for {device.shown} as `device: auto` would take it there")
+    if not device.is_in_build:
+        notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
     if model.facts is None:
         notes.append(f"this build cannot run the model, but this is what it needs: {model.why_not}")
     if model.shape.quantization is not None:

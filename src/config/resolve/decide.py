@@ -154,7 +154,7 @@ def _graphs(done: Decisions) -> None:
     """Sizes written under either name are kept, without what no step could have; else the usual ones."""
     path, other = "scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes"
     seqs, sizes = done.get("scheduler.max_num_seqs"), done.get(path)
-    if reason := _no_graphs(done):
+    if reason := no_graphs(done):
         done.decide(path, (), "R118", reason)
     elif sizes:
         done.values["scheduler"]["cuda_graph_sizes"] = tuple(size for size in written_sizes(sizes) if size <= seqs)
@@ -164,15 +164,15 @@ def _graphs(done: Decisions) -> None:
         done.decide(path, usual_sizes(seqs), "R118", f"the usual sizes up to max_num_seqs, {seqs}")
 
 
-def _no_graphs(done: Decisions) -> str:
+def no_graphs(done: Decisions) -> str:
     """Why no graphs are captured; empty if they are."""
     if done.get("device.device") != "cuda":
         return "graphs belong to CUDA devices"
     if done.get("model.enforce_eager"):
-        return "model.enforce_eager"
+        return "model.enforce_eager asks for single operations"
     if done.get("compilation.level") == 0:
         return "compilation.level is 0"
-    return "model.batch_invariant, which computes with torch's operations" if done.get("model.batch_invariant") else ""
+    return "model.batch_invariant has no graphs on a GPU" if done.get("model.batch_invariant") else ""
 
 
 def _partial_prefills(done: Decisions) -> None:

@@ -15,7 +15,7 @@ def usual_sizes(max_num_seqs: int) -> tuple[int, ...]:
 
 
 def written_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """What `scheduler.cuda_graph_sizes` means: several numbers are the sizes, one is where 1, 2, 4, 8, 16, 24 ... end."""
+    """What `scheduler.cuda_graph_sizes` means: several numbers are the sizes, one is a limit of them."""
     if len(sizes) != 1:
         return tuple(sorted(set(sizes)))
     last = sizes[0]

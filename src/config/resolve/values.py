@@ -15,7 +15,7 @@ from ..origin import Layer
 from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
-from .decide import Decisions
+from .decide import Decisions, no_graphs
 from .facts import ROPE_KINDS
 from .resolved import DTYPE_BYTES, MachineFacts
 
@@ -70,6 +70,11 @@ class Values:
     @property
     def total_bytes(self) -> int:
         return self.decisions.memory.total_bytes if self.decisions.memory else 0
+
+    @property
+    def no_graphs(self) -> str:
+        """Why no graphs are captured; empty if they are."""
+        return no_graphs(self.decisions)
 
     @property
     def model_limit(self) -> int:
@@ -166,7 +171,11 @@ class Values:
                 said[name] = options()[f"{section}.{name}"].show(value)
         said |= {
             "num_cores": self.machine.num_cores,
-            "available": format_about(self.machine.available_memory_bytes),
+            "available": format_about(self.decisions.available_memory_bytes),
+            "where": f"the {self.decisions.gpu.name}" if self.decisions.gpu else "this machine",
+            "no_graphs": self.no_graphs,
+            "graph_sizes": ", ".join(map(str, self.cuda_graph_sizes)) or "none",
+            **self._gpu_numbers(),
             "sampling_problem": self.sampling_problem,
             "pattern_problem": self.pattern_problem,
             "log_config_problem": self.log_config_problem,
@@ -181,7 +190,7 @@ class Values:
         if memory is not None and facts is not None:
             blocks = -(-int(self.max_model_len) // int(self.block_size))
             one = blocks * int(self.block_size) * memory.kv_bytes_per_token
-            room = max(0, self.machine.available_memory_bytes - memory.weights_bytes)
+            room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - memory.activation_bytes)
             said |= {
                 "num_kv_tokens": self.num_kv_tokens,
                 "one_sequence": format_about(one),
@@ -190,19 +199,32 @@ class Values:
                 "weights": format_about(memory.weights_bytes),
                 "budget": format_about(memory.budget_bytes),
                 "total": format_about(memory.total_bytes),
+                "steps": f", steps {format_about(memory.activation_bytes)}" if memory.activation_bytes else "",
                 "kv_room": format_size(room // 1024**2 * 1024**2),
                 "smaller_weights": self._smaller_weights(),
             }
         return said
 
+    def _gpu_numbers(self) -> dict[str, Any]:
+        """What messages tell of the GPU, and of the memory that `gpu_memory_utilization` is a share of."""
+        gpu = self.decisions.gpu
+        if gpu is None:
+            memory = f"{format_about(self.machine.available_memory_bytes)} available"
+            return {"no_gpu": self.machine.no_gpu or "none was found", "memory": memory}
+        memory = f"{format_about(gpu.total_memory_bytes)} of the {gpu.name}"
+        if gpu.available_memory_bytes < self.gpu_memory_utilization * gpu.total_memory_bytes:
+            memory += f", as far as they are free ({format_about(gpu.available_memory_bytes)}),"
+        return {"gpu": gpu.name, "capability": ".".join(map(str, gpu.compute_capability)), "memory": memory}
+
     def _smaller_weights(self) -> str:
         """What the next smaller format would need; empty if there is none."""
-        facts = self.decisions.facts
-        if facts is None or self.quantization == "int4_pure":
+        facts, is_on_gpu = self.decisions.facts, self.decisions.gpu is not None
+        if facts is None or self.quantization == "int4_pure" or (is_on_gpu and DTYPE_BYTES[self.dtype] == 2):
             return ""
         if DTYPE_BYTES[self.dtype] == 2 or self.quantization is not None:
             smaller = {None: "int8", "int8": "int4", "int4": "int4_pure"}[self.quantization]
             size = format_about(facts.weights_bytes(self.dtype, smaller))
             return f"or `model.quantization: {smaller}`, in which the weights need {size}"
         half = format_about(facts.weights_bytes("bfloat16"))
-        return f"or `model.dtype: bfloat16`, in which the weights need {half} and the KV cache half as much"
+        smaller = "float16" if self.decisions.is_interpreted else "bfloat16"
+        return f"or `model.dtype: {smaller}`, in which the weights need {half} and the KV cache half as much"

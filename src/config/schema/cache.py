@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from .section import Section, about
 from .types import Auto, Count, Flag, Gibibytes, Share, Size, number_or_text
 
-_NO_FP8 = "this build's CPU kernels have no 8-bit formats; write bfloat16, which halves a float32 cache, or auto"
+_NO_FP8 = "no kernel of this build reads 8-bit keys and values; write bfloat16, which halves a float32 cache, or auto"
 _NO_STATE_SPACE = "this build runs no state-space (Mamba) layers, so there is no such cache"
 
 
@@ -20,7 +20,7 @@ class CacheConfig(Section):
         "auto",
         description=(
             "Tokens held by one KV cache block. Larger blocks make shorter block tables and coarser prefix reuse: "
-            "only whole blocks are shared. `auto` is 16 on a CPU."
+            "only whole blocks are shared. `auto` is 16 on a CPU, 64 on a GPU."
         ),
         examples=[16],
         json_schema_extra=about(
@@ -32,8 +32,9 @@ class CacheConfig(Section):
     gpu_memory_utilization: Share = Field(
         0.9,
         description=(
-            "Share of the device's memory - on a CPU of the RAM that is free at start - that weights and KV cache may "
-            "take together. More holds more sequences; too much leaves nothing for other programs."
+            "Share of the memory that the engine may take. On a GPU it is of all the GPU has, and holds weights, KV "
+            "cache and the activations of a step; on a CPU it is of the RAM that is free at start, for weights and KV "
+            "cache. More holds more sequences; too much leaves nothing for other programs."
         ),
         examples=[0.8],
         json_schema_extra=about(reload="model", unit="share of memory"),
@@ -43,7 +44,7 @@ class CacheConfig(Section):
         description=(
             "Memory for the KV cache. A written size is reserved exactly, and start fails if it is not there. `auto` "
             "on a CPU takes what max_num_seqs sequences of max_model_len need, at most 4 GiB and at most what "
-            "gpu_memory_utilization leaves beside the weights."
+            "gpu_memory_utilization leaves beside the weights; on a GPU it takes all that is left of that."
         ),
         examples=["4GiB"],
         json_schema_extra=about(reload="model", unit="bytes"),
@@ -84,20 +85,18 @@ class CacheConfig(Section):
             },
         ),
     )
-    kv_cache_dtype: Literal["auto", "bfloat16", "float32"] = Field(
+    kv_cache_dtype: Literal["auto", "bfloat16", "float32", "float16"] = Field(
         "auto",
         description=(
             "Number format of keys and values. `auto` is the model's own. `bfloat16` beside float32 weights holds "
-            "twice the tokens in the same memory at the cost of some digits; a format other than the model's makes "
-            "attention slower, since plain PyTorch operations then take the place of the fused kernels."
+            "twice the tokens in the same memory at the cost of some digits; on a CPU a format other than the model's "
+            "makes attention slower, since plain PyTorch operations then take the place of the fused kernels. "
+            "`float16` is for GPUs."
         ),
         examples=["bfloat16"],
         json_schema_extra=about(
             reload="model",
-            refused={
-                **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), _NO_FP8),
-                "float16": "write bfloat16: same memory, wider range",
-            },
+            refused=dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), _NO_FP8),
         ),
     )
     calculate_kv_scales: Flag = Field(
@@ -136,6 +135,6 @@ class CacheConfig(Section):
             reload="model",
             devices=(),
             unit="GiB",
-            refused="on a CPU all weights are in the memory of the host already, and nothing is copied",
+            refused="this build keeps all weights on the device that computes",
         ),
     )

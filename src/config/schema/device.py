@@ -40,8 +40,9 @@ class DeviceConfig(Section):
     num_threads: Count | Auto = Field(
         "auto",
         description=(
-            "CPU threads that the engine computes with. More than there are cores slows it down, because the threads "
-            "wait for each other. `auto` is one per core that this process may use."
+            "CPU threads that the engine computes with; with a GPU, those that prepare weights and steps for it. More "
+            "than there are cores slows it down, because the threads wait for each other. `auto` is one per core that "
+            "this process may use."
         ),
         examples=[8],
         json_schema_extra=about(reload="process", unit="threads"),
@@ -50,5 +51,7 @@ class DeviceConfig(Section):
         {},
         description="Settings that are handed to the code of the device as they are.",
         examples=[{"cast_logits_dtype": "bfloat16"}],
-        json_schema_extra=about(reload="process", devices=(), refused="a CPU has no settings beyond those of `device`"),
+        json_schema_extra=about(
+            reload="process", devices=(), refused="no device of this build has settings beyond `device`"
+        ),
     )

@@ -185,28 +185,22 @@ class ModelConfig(Section):
             "and is hardly to be told from the original; `int4` takes a third, is faster again, and costs quality that "
             "small models feel. Its output layer is int8; `int4_pure` takes int4 there too, which is faster where the "
             "vocabulary is a large part of the model, and less accurate. With many requests at once, and for prompts, "
-            "the speed is that of bfloat16. Needs an unquantised checkpoint, in any load format."
+            "the speed is that of bfloat16. Needs an unquantised checkpoint, in any load format, and a CPU."
         ),
         examples=["int8"],
-        json_schema_extra=about(reload="model", aliases=("-q",), refused=OTHER_SCHEMES),
+        json_schema_extra=about(reload="model", devices=("cpu",), aliases=("-q",), refused=OTHER_SCHEMES),
     )
-    dtype: Literal["auto", "float32", "float", "bfloat16"] = Field(
+    dtype: Literal["auto", "float32", "float", "bfloat16", "float16", "half"] = Field(
         "auto",
         description=(
             "Number format of weights, activations and KV cache. bfloat16 halves memory and reads twice as fast; "
-            "float32 (or float) is exact. `auto` takes the checkpoint's own format, and float32 for a float16 "
-            "checkpoint on a CPU."
+            "float32 (or float) is exact; float16 (or half) is as small as bfloat16, has a narrower range, and runs "
+            "on GPUs only. `auto` takes the checkpoint's own format, and float32 for a float16 checkpoint on a CPU."
         ),
         examples=["bfloat16"],
         json_schema_extra=about(
             reload="model",
-            refused={
-                "float16": "this build computes in bfloat16 (same memory, wider range) or float32",
-                "half": "half is float16; this build computes in bfloat16 or float32",
-                "fp32": "write float32",
-                "bf16": "write bfloat16",
-                "fp16": "this build computes in bfloat16 (same memory, wider range) or float32",
-            },
+            refused={"fp32": "write float32", "bf16": "write bfloat16", "fp16": "write float16"},
         ),
     )
     max_model_len: ContextLen = Field(
@@ -279,8 +273,10 @@ class ModelConfig(Section):
     enforce_eager: Flag = Field(
         False,
         description=(
-            "Run each operation of the model by itself, as plain PyTorch, instead of this build's fused C++ kernels. "
-            "For finding out whether a kernel is at fault, and for machines without a compiler; several times slower."
+            "Run each operation of the model by itself, as plain PyTorch, instead of this build's fused C++ kernels, "
+            "and on a GPU instead of its Triton kernels and captured graphs. For finding out whether a kernel is at "
+            "fault, and for machines without a compiler; several times slower. `compilation.level: 0` leaves out the "
+            "graphs alone."
         ),
         examples=[True],
         json_schema_extra=about(reload="model"),
@@ -291,7 +287,8 @@ class ModelConfig(Section):
             "Give a prompt the same tokens and log-probabilities, bit for bit, alone or in any batch: however it is "
             "cut into chunks, found in the prefix cache or preempted. For evaluations and training that must be "
             "repeatable; draws need a `seed` in the request. Answers cost the same in bfloat16 and float32, long "
-            "prompts a quarter more; a stage without a C++ kernel works one row at a time, as the start-up table says."
+            "prompts a quarter more; a stage without a C++ kernel works one row at a time, as the start-up table says. "
+            "On a GPU that is every stage."
         ),
         examples=[True],
         json_schema_extra=about(reload="model"),

@@ -50,8 +50,8 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
-        is_broken=lambda v: v.is_kv_written and v.total_bytes > v.machine.available_memory_bytes,
-        message=("weights ({weights}) and KV cache ({kv_cache}) need {total}; this machine has {available} available"),
+        is_broken=lambda v: v.is_kv_written and v.total_bytes > v.decisions.available_memory_bytes,
+        message=("weights ({weights}) and KV cache ({kv_cache}) need {total}; {where} has {available} available"),
         why="The engine would be killed while it starts, or push other programs out of memory.",
         fixes=("leave `cache.kv_cache_memory_bytes` to auto, or set it to at most {kv_room}", "{smaller_weights}"),
     ),
@@ -68,7 +68,7 @@ STATED: tuple[StatedRule, ...] = (
         "R086",
         "the device chooses the block size",
         ("cache.block_size",),
-        "auto is 16 on a CPU; any size of the list works on a CPU.",
+        "auto is 16 on a CPU and 64 on a GPU, whose kernels read so many tokens at once; any size of the list works.",
     ),
     StatedRule(
         "R087", "block sizes are powers of two", ("cache.block_size",), "8, 16, 32, 64 and 128; others are refused."
@@ -77,7 +77,7 @@ STATED: tuple[StatedRule, ...] = (
         "R088",
         "auto keeps keys and values in the model's format",
         ("cache.kv_cache_dtype",),
-        "The 8-bit formats need devices with kernels for them; on a CPU they are refused.",
+        "The 8-bit formats need kernels that read them; this build has none, and they are refused.",
     ),
     StatedRule(
         "R089",
@@ -113,7 +113,7 @@ STATED: tuple[StatedRule, ...] = (
         "R097",
         "weights in host memory cost a copy in every pass",
         ("cache.cpu_offload_gb",),
-        "On a CPU they are there already and nothing is copied; the option is refused.",
+        "This build keeps all weights on the device; the option is refused.",
     ),
     StatedRule(
         "R098",
@@ -125,7 +125,9 @@ STATED: tuple[StatedRule, ...] = (
         "R221",
         "auto KV cache is what can be filled",
         ("cache.kv_cache_memory_bytes",),
-        "The least of: max_num_seqs sequences of max_model_len; 4 GiB, or one sequence of a written max_model_len if "
-        "that is more; what gpu_memory_utilization of the available memory leaves beside the weights.",
+        "On a CPU the least of: max_num_seqs sequences of max_model_len; 4 GiB, or one sequence of a written "
+        "max_model_len if that is more; what gpu_memory_utilization of the available memory leaves beside the weights. "
+        "On a GPU all that gpu_memory_utilization of its memory, and what of that is free, leaves beside weights and "
+        "the activations of the fullest step.",
     ),
 )

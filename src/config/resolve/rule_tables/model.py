@@ -124,8 +124,8 @@ RULES: tuple[Rule, ...] = (
         exit_code=EXIT_ENVIRONMENT,
         is_broken=lambda v: not v.is_kv_written and v.num_kv_blocks == 0,
         message=(
-            "the weights need {weights} in {dtype}; `cache.gpu_memory_utilization` {gpu_memory_utilization} of the "
-            "{available} available is {budget}"
+            "the weights need {weights} in {dtype}{steps}; `cache.gpu_memory_utilization` {gpu_memory_utilization} of "
+            "the {memory} is {budget}"
         ),
         why="Weights and KV cache share this budget, and without a KV cache nothing can run.",
         fixes=("{smaller_weights}", "choose a smaller model, or free memory on this machine"),
@@ -151,8 +151,8 @@ RULES: tuple[Rule, ...] = (
         about_machine=True,
         is_broken=lambda v: v.num_kv_blocks > 0 and v.num_kv_tokens < v.max_model_len and not v.is_kv_written,
         message=(
-            "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; beside the weights ({weights}) "
-            "this machine's budget of {budget} leaves {kv_cache} = {num_kv_tokens} tokens"
+            "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; beside the weights ({weights}"
+            "{steps}) this machine's budget of {budget} leaves {kv_cache} = {num_kv_tokens} tokens"
         ),
         why="A request within max_model_len that can never finish would be accepted.",
         fixes=(
@@ -176,10 +176,50 @@ RULES: tuple[Rule, ...] = (
         fields=("model.dtype",),
         severity="warning",
         about_machine=True,
-        is_broken=lambda v: v.dtype == "bfloat16" and not v.machine.has_bfloat16 and v.is_written("model.dtype"),
+        is_broken=lambda v: (
+            v.device == "cpu" and v.dtype == "bfloat16" and not v.machine.has_bfloat16 and v.is_written("model.dtype")
+        ),
         message="this CPU has no bfloat16 instructions: bfloat16 saves memory here, and computes slower than float32",
         why="Without them every number is widened to float32 before it is used.",
         fixes=("take `dtype: float32` if memory allows",),
+    ),
+    Rule(
+        id="R230",
+        title="Triton's interpreter has no bfloat16",
+        fields=("model.dtype", "cache.kv_cache_dtype", "device.device"),
+        about_machine=True,
+        is_broken=lambda v: v.decisions.is_interpreted and "bfloat16" in (v.dtype, v.kv_cache_dtype),
+        message="Triton's interpreter, which runs in the place of a GPU here, computes bfloat16 wrongly",
+        why="It takes the bits of a bfloat16 for a whole number.",
+        fixes=("write `dtype: float32` or `float16`, or leave it to auto",),
+    ),
+    Rule(
+        id="R231",
+        title="float16 is for GPUs",
+        fields=("model.dtype", "cache.kv_cache_dtype", "device.device"),
+        is_broken=lambda v: v.device == "cpu" and "float16" in (v.dtype, v.kv_cache_dtype),
+        message="float16 runs on GPUs only, and `device.device` is {device}",
+        why="This build's CPU kernels compute in bfloat16 (the same memory, a wider range) and in float32.",
+        fixes=("write bfloat16 or float32, or leave it to auto",),
+    ),
+    Rule(
+        id="R232",
+        title="weights in fewer bits are for CPUs",
+        fields=("model.quantization", "device.device"),
+        is_broken=lambda v: v.device == "cuda" and v.quantization is not None,
+        message="`model.quantization` {quantization} has kernels for CPUs only, and `device.device` is cuda",
+        why="The schemes of this build are made for the instructions of CPUs.",
+        fixes=("remove `model.quantization`, or write `device: cpu`",),
+    ),
+    Rule(
+        id="R233",
+        title="batch_invariant is slow on a GPU",
+        fields=("model.batch_invariant", "device.device"),
+        severity="warning",
+        is_broken=lambda v: v.device == "cuda" and v.batch_invariant,
+        message="`model.batch_invariant` on a GPU computes one row at a time in plain PyTorch: many times slower",
+        why="The GPU's kernels divide their work by what the batch holds, and no graph is captured without them.",
+        fixes=("remove it where answers need not be repeatable, or write `device: cpu`",),
     ),
     Rule(
         id="R212",
@@ -236,12 +276,6 @@ STATED: tuple[StatedRule, ...] = (
         ("model.logprobs_mode",),
         "Processed ones come after processors, bias, penalties, temperature, min_p, top_k and top_p; logits are not "
         "brought to a sum of one.",
-    ),
-    StatedRule(
-        "R059",
-        "enforce_eager captures no graphs",
-        ("model.enforce_eager", "scheduler.cuda_graph_sizes"),
-        "There are none on a CPU; there it takes plain PyTorch operations in place of the fused kernels.",
     ),
     StatedRule(
         "R070",
@@ -354,8 +388,8 @@ STATED: tuple[StatedRule, ...] = (
         "R051",
         "auto takes the checkpoint's format",
         ("model.dtype",),
-        "bfloat16 stays bfloat16 and float32 stays float32; float16 becomes float32 on a CPU. float is float32; "
-        "half and float16 are refused there.",
+        "bfloat16 stays bfloat16 and float32 stays float32; float16 becomes float32 on a CPU and bfloat16 in Triton's "
+        "interpreter. float is float32, half is float16.",
     ),
     StatedRule(
         "R054",

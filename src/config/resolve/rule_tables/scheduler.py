@@ -169,13 +169,14 @@ STATED: tuple[StatedRule, ...] = (
         "R102",
         "the device chooses max_num_seqs",
         ("scheduler.max_num_seqs",),
-        "auto is 64 on a CPU, where more sequences than that slow each other down.",
+        "auto is 64 on a CPU, where more sequences than that slow each other down, and 256 on a GPU.",
     ),
     StatedRule(
         "R103",
         "the device chooses max_num_batched_tokens",
         ("scheduler.max_num_batched_tokens",),
-        "auto is 2048 on a CPU, or more where max_num_seqs or whole prompts need it. A written value stays.",
+        "auto is 2048 on a CPU and 8192 on a GPU, or more where max_num_seqs or whole prompts need it. A written value "
+        "stays.",
     ),
     StatedRule(
         "R106",
@@ -230,14 +231,9 @@ STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R118",
         "graph sizes follow max_num_seqs",
-        ("scheduler.cuda_graph_sizes",),
-        "There are no CUDA graphs on a CPU; the option is refused.",
-    ),
-    StatedRule(
-        "R119",
-        "graph sizes are not captured beyond max_num_seqs",
         ("scheduler.cuda_graph_sizes", "scheduler.max_num_seqs"),
-        "There are no CUDA graphs on a CPU; the option is refused.",
+        "Unset: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384 and 512 below max_num_seqs, and that itself. "
+        "One number n: 1, 2, 4 and each multiple of 8 up to n. Several: exactly those. None without graphs.",
     ),
     StatedRule(
         "R120", "lower priority numbers first", ("scheduler.scheduling_policy",), "Equal numbers go by time of arrival."
@@ -258,7 +254,8 @@ STATED: tuple[StatedRule, ...] = (
         "R123",
         "a step is planned before the last one's tokens are known",
         ("scheduler.async_scheduling",),
-        "Structured outputs, draft tokens and pipeline stages, which need them earlier, are refused in this build.",
+        "auto does so on a GPU, and not on a CPU that computes with all its cores. Structured outputs, draft tokens "
+        "and pipeline stages, which need the tokens earlier, are refused in this build.",
     ),
     StatedRule(
         "R127",
