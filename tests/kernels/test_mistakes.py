@@ -17,7 +17,7 @@ from triton.runtime.errors import InterpreterError
 from stoker.engine.kernels import gpu
 from stoker.engine.kernels.gpu import kernels
 
-from . import test_attention, test_attention_plan, test_draw, test_elementwise, test_linear_few
+from . import test_attention, test_attention_plan, test_draw, test_elementwise, test_linear, test_linear_few
 
 Check = Callable[[torch.device], None]
 SMALL = torch.float32
@@ -64,6 +64,13 @@ def linear(device: torch.device) -> None:
         test_linear_few.test_it_is_the_ops_one_after_the_other(device, SMALL, *sizes, True, True, True, True)
 
 
+def around(device: torch.device) -> None:
+    for op in ("norm_linear", "norm_gate_up"):
+        for tokens in (3, test_linear.MAX_TOKENS + 1):
+            test_linear.test_it_is_the_ops_one_after_the_other(device, SMALL, op, tokens, True)
+        test_linear.test_it_is_the_ops_one_after_the_other(device, torch.float16, op, 3, True)
+
+
 MISTAKES: list[tuple[str, Check, str, str]] = [
     ("decode_attention", decode, "skipped = tl.maximum(length - window, 0) // TILE", "skipped = 0"),
     ("decode_attention", decode, "is_seen = positions < length", "is_seen = positions <= length"),
@@ -103,6 +110,11 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("linear_few", linear, "bias + width + outputs", "bias + outputs"),
     ("linear_few", linear, "ups *= scale", "pass"),
     ("linear_few", linear, "sums = sums * tl.sigmoid(sums) * ups", "sums = sums * ups"),
+    ("linear", around, "eps=eps, residual=residual)", "eps=eps)"),
+    ("linear", around, "eps=eps, residual=residual, is_gated", "eps=eps, is_gated"),
+    ("linear", around, "return linear_gpu(normed, packed), total", "return linear_gpu(normed, packed), x"),
+    ("linear", around, "is_gated=True)[0], total", "is_gated=True)[0], normed"),
+    ("linear", around, "(normed, packed)), total", "(x, packed)), total"),
 ]
 NAMES = {  # what the tests know a module's contents by
     "decode_attention": [(test_attention, "gpu", None), (kernels, "decode_attention", "decode_attention")],
@@ -113,6 +125,7 @@ NAMES = {  # what the tests know a module's contents by
     "add_rms_norm": [(test_elementwise, "add_rms_norm_gpu", "add_rms_norm_gpu")],
     "rope_and_store": [(test_elementwise, "rope_and_store_gpu", "rope_and_store_gpu")],
     "draw": [(test_draw, "draw_gpu", "draw_gpu"), (test_draw, "exponential_noise", "exponential_noise")],
+    "linear": [(kernels, name, name) for name in ("norm_linear_gpu", "norm_gate_up_gpu")],
     "linear_few": [(test_linear_few, "gpu", None)],
 }
 

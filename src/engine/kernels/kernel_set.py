@@ -33,6 +33,7 @@ from .draw_nucleus import DrawNucleus, draw_nucleus_cpu, draw_nucleus_reference
 from .linear import (
     Embed,
     Linear,
+    NormLinear,
     PackedLinear,
     PackLinear,
     QuantiseLinear,
@@ -71,6 +72,8 @@ class KernelSet:
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     silu_and_mul: SiluAndMul = silu_and_mul_reference
+    fused_norm_linear: NormLinear | None = None  # None: the ops that they are made of, one after the other
+    fused_norm_gate_up: NormLinear | None = None
     draw: Draw = _draw
     draw_nucleus: DrawNucleus = _draw_nucleus
     softmax_mass: SoftmaxMass = softmax_mass_reference
@@ -79,6 +82,31 @@ class KernelSet:
     capture: Capture | None = None  # None: nothing can be replayed
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
+
+    def norm_linear(
+        self, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A linear layer of normed numbers.
+
+        Args:
+            x, residual, norm, eps: as add_rms_norm takes them: [T, H], [T, H] or None, [H].
+            packed: the layer, of H numbers a row.
+        Returns:
+            (packed of the normed sum [T, out_features], x + residual [T, H]).
+        """
+        if self.fused_norm_linear is not None:
+            return self.fused_norm_linear(x, residual, norm, eps, packed)
+        normed, total = self.add_rms_norm(x, residual, norm, eps)
+        return self.linear(normed, packed), total
+
+    def norm_gate_up(
+        self, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As norm_linear, of a layer of gates and ups, with the gate behind it: [T, out_features / 2]."""
+        if self.fused_norm_gate_up is not None:
+            return self.fused_norm_gate_up(x, residual, norm, eps, packed)
+        gate_up, total = self.norm_linear(x, residual, norm, eps, packed)
+        return self.silu_and_mul(gate_up), total
 
 
 ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare, which is the same in any number of rows

@@ -34,6 +34,10 @@ PackLinear = Callable[[torch.Tensor, torch.Tensor | None], PackedLinear]
 QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
+# x, residual, weight of the norm, its eps, and the layer: KernelSet.norm_linear says what comes of them.
+NormLinear = Callable[
+    [torch.Tensor, torch.Tensor | None, torch.Tensor, float, PackedLinear], tuple[torch.Tensor, torch.Tensor]
+]
 
 
 def pack_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:

@@ -47,17 +47,17 @@ class Attention:
         self._kernels = kernels
 
     def __call__(
-        self, hidden: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+        self, qkv: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """Writes the keys and values of all tokens, then attends.
 
-        hidden: [T, hidden_size]. rows: the tokens whose result is needed; None for all.
-        Returns what `o_proj` takes of the rows, [N, num_heads * D].
+        qkv: [T, (num_heads + 2 * num_kv_heads) * D], of `qkv_proj`. rows: the tokens whose result is needed; None for
+        all. Returns what `o_proj` takes of the rows, [N, num_heads * D].
         """
         shape = self.shape
         k_cache, v_cache = cache
         queries = self._kernels.rope_and_store(
-            self.qkv_proj(hidden),
+            qkv,
             self._q_norm_weight,
             self._k_norm_weight,
             self._norm_eps,

@@ -10,6 +10,7 @@ import torch
 
 from ..kernels import KernelSet, PackedLinear
 from .loading import TensorReader
+from .norm import RMSNorm
 
 
 class Linear:
@@ -74,3 +75,12 @@ class Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [T, in_features]. Returns [T, sum of the parts]."""
         return self._kernels.linear(x, self.packed)
+
+    def of_normed(
+        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x: [T, in_features]; residual: the same, None before the first layer.
+
+        Returns what comes of norm(x + residual), [T, sum of the parts], and the sum.
+        """
+        return self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)

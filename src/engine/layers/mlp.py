@@ -6,6 +6,7 @@ import torch
 
 from ..kernels import KernelSet
 from .linear import Linear
+from .norm import RMSNorm
 
 
 class GatedMLP:
@@ -14,6 +15,9 @@ class GatedMLP:
         self.down_proj = down_proj
         self._kernels = kernels
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[T, hidden_size] to the same."""
-        return self.down_proj(self._kernels.silu_and_mul(self.gate_up_proj(hidden)))
+    def __call__(
+        self, norm: RMSNorm, hidden: torch.Tensor, residual: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """hidden, residual: [T, hidden_size]. Returns what comes of norm(hidden + residual), and the sum."""
+        gated, residual = self._kernels.norm_gate_up(hidden, residual, norm.weight, norm.eps, self.gate_up_proj.packed)
+        return self.down_proj(gated), residual

@@ -61,11 +61,11 @@ class DecoderLayer:
 
         All tokens' keys and values are written whatever `rows` says. Returns hidden and residual of the rows.
         """
-        hidden, residual = self.input_layernorm(hidden, residual)
-        hidden = self.self_attn(hidden, step, cache, rows)
+        attention = self.self_attn
+        qkv, residual = attention.qkv_proj.of_normed(self.input_layernorm, hidden, residual)
+        hidden = attention.o_proj(attention(qkv, step, cache, rows))
         residual = residual if rows is None else residual[rows]
-        hidden, residual = self.post_attention_layernorm(self.self_attn.o_proj(hidden), residual)
-        return self.mlp(hidden), residual
+        return self.mlp(self.post_attention_layernorm, hidden, residual)
 
 
 class Decoder:
@@ -94,7 +94,7 @@ class Decoder:
             return Linear(named, in_features, has_bias, kernels, dtype, device, held and held.layers)
 
         def norm(name: str, width: int) -> RMSNorm:
-            return RMSNorm(name, width, facts.rms_norm_eps, kernels, dtype, device)
+            return RMSNorm(name, width, facts.rms_norm_eps, dtype, device)
 
         self.lm_head = Linear(
             {"model.embed_tokens" if facts.tie_word_embeddings else "lm_head": facts.vocab_size},
@@ -154,8 +154,7 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype."""
-        hidden, _ = self.norm(hidden, residual)
-        return self.lm_head(hidden)
+        return self.lm_head.of_normed(self.norm, hidden, residual)[0]
 
 
 def _layer(

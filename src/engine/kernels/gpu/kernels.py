@@ -6,7 +6,7 @@ import torch
 import triton
 
 from ..kernel_set import KernelSet
-from ..linear import PackedLinear, embed_reference, linear_reference
+from ..linear import PackedLinear, embed_reference
 from ..paged_attention import AttentionStep
 from ..penalise import after_penalties
 from .add_rms_norm import add_rms_norm_gpu
@@ -15,7 +15,8 @@ from .decode_attention import DecodeWorkspace, decode_attention, decode_workspac
 from .draw import draw_gpu
 from .embed import embed_gpu
 from .launch import is_interpreted
-from .linear_few import MAX_TOKENS, linear_few
+from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
+from .linear_few import MAX_TOKENS
 from .prefill_attention import prefill_attention
 from .rope_and_store import rope_and_store_gpu
 from .silu_and_mul import silu_and_mul_gpu
@@ -34,22 +35,18 @@ def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
         rope_and_store=rope_and_store_gpu,
         paged_attention=PagedAttentionGpu(device, max_rows),
         silu_and_mul=silu_and_mul_gpu,
+        fused_norm_linear=norm_linear_gpu,
+        fused_norm_gate_up=norm_gate_up_gpu,
         draw=after_penalties(draw_gpu),
         table={
             "add_rms_norm": kernel,
-            "linear": f"{kernel}, up to {MAX_TOKENS} tokens; torch for more",
+            "linear": f"{kernel}, up to {MAX_TOKENS} tokens, with the norm and the gate around it; torch for more",
             "rope_and_store": kernel,
             "paged_attention": kernel,
             "silu_and_mul": kernel,
             "sampling": f"{kernel} for draws; {torchs} for top-p, top-k and logprobs",
         },
     )
-
-
-def linear_gpu(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
-    if packed.scales is not None or len(x) > MAX_TOKENS:
-        return linear_reference(x, packed)
-    return linear_few(x, packed.weight, packed.bias)[0]
 
 
 def embed_packed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:

@@ -1,0 +1,48 @@
+"""Linear layers of few and of many tokens with their norms and gates: what the ops give one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from stoker.engine.kernels import KernelSet
+
+from .batches import DTYPES, LIMITS
+
+pytest.importorskip("triton")
+from stoker.engine.kernels.gpu.kernels import gpu_kernels
+from stoker.engine.kernels.gpu.linear_few import MAX_TOKENS
+
+TORCH = KernelSet()
+
+
+@DTYPES
+@pytest.mark.parametrize("op", ["norm_linear", "norm_gate_up"])
+@pytest.mark.parametrize("tokens", [0, 3, MAX_TOKENS, MAX_TOKENS + 1])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_it_is_the_ops_one_after_the_other(device, dtype, op, tokens, has_residual):
+    kernels, depth, width = gpu_kernels(device, "a test", max_rows=1), 40, 24
+
+    def randn(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, device=device) / 2).to(dtype)
+
+    x, residual, norm = randn(tokens, depth), randn(tokens, depth) if has_residual else None, randn(depth)
+    packed = kernels.pack_linear(randn(width, depth), randn(width))
+    expected, total = getattr(TORCH, op)(x, residual, norm, 0.1, packed)
+    for made in (kernels, replace(kernels, fused_norm_linear=None, fused_norm_gate_up=None)):
+        found = getattr(made, op)(x, residual, norm, 0.1, packed)
+        torch.testing.assert_close(found[0], expected, atol=3 * LIMITS[dtype], rtol=3 * LIMITS[dtype])
+        assert torch.equal(found[1], total)
+
+
+def test_sums_that_float16_has_no_room_for_before_the_norm_come_out_right(device):
+    """Multiplied before the norm made them small, they would be infinite."""
+    kernels = gpu_kernels(device, "a test", max_rows=1)
+    x = torch.full((2, 16), 6e4, device=device, dtype=torch.float16)
+    norm = torch.full((16,), 2.0, device=device, dtype=torch.float16)
+    packed = kernels.pack_linear(torch.ones(32, 16, device=device, dtype=torch.float16), None)
+    for op, expected in (("norm_linear", 32.0), ("norm_gate_up", 1024.0)):
+        found, _ = getattr(kernels, op)(x, None, norm, 1e-6, packed)
+        torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-3, atol=0)
