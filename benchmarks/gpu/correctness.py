@@ -1,0 +1,243 @@
+"""Every kernel against its reference, on random numbers with NaN behind every end, in the formats of the device.
+
+A check yields what it found and what it expected; the record tells the worst error, in units of what one rounding may
+be off. A kernel that is added takes one entry of CHECKS; a module without one is told of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from stoker.engine.kernels import gpu, noise
+from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
+from stoker.engine.kernels.draw import softmax_weights
+from stoker.engine.kernels.rope_and_store import rope_and_store_reference
+from stoker.engine.kernels.silu_and_mul import silu_and_mul_reference
+
+from .paged_batch import batch
+from .part import Case, Context
+from .shapes import LLAMA, SMALL, Shape
+
+LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # absolute and relative, of one rounding
+Pairs = Iterator[tuple[torch.Tensor, torch.Tensor]]  # found, expected
+_PROGRAMS = 7  # in the interpreter; on a GPU two for each multiprocessor
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a check makes its operands from."""
+
+    shape: Shape
+    dtype: torch.dtype
+    device: torch.device
+
+    def randn(self, *sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, device=self.device).to(self.dtype)
+
+    def apart(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The same rows, with NaN between them."""
+        wide = numbers.new_full((len(numbers), numbers.shape[1] + 8), torch.nan)
+        wide[:, : numbers.shape[1]] = numbers
+        return wide[:, : numbers.shape[1]]
+
+    @property
+    def programs(self) -> int:
+        if self.device.type != "cuda":
+            return _PROGRAMS
+        return 2 * torch.cuda.get_device_properties(self.device).multi_processor_count
+
+
+def add_rms_norm(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
+
+    x, residual = given.randn(5, given.shape.hidden), given.randn(5, given.shape.hidden)
+    weight = given.randn(given.shape.hidden)
+    for other in (None, residual):
+        apart = None if other is None else given.apart(other)
+        normed, total = add_rms_norm_gpu(given.apart(x), apart, weight, 0.1)
+        rounded = x if other is None else x + other
+        yield normed, add_rms_norm_reference(rounded.double(), None, weight.double(), 0.1)[0]
+        yield total, rounded
+
+
+def silu_and_mul(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
+
+    gate_up = given.randn(5, 2 * given.shape.intermediate)
+    yield silu_and_mul_gpu(given.apart(gate_up)), silu_and_mul_reference(gate_up.double())
+
+
+def embed(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.embed import embed_gpu
+
+    weight = given.randn(given.shape.vocab, given.shape.hidden)
+    ids = torch.tensor([0, given.shape.vocab - 1, 7, 7], device=given.device)
+    yield embed_gpu(ids, weight), weight[ids]
+    outside = torch.tensor([-1, given.shape.vocab], device=given.device)
+    yield embed_gpu(outside, weight), torch.zeros(2, given.shape.hidden)
+
+
+def rope_and_store(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
+
+    shape, tokens = given.shape, 6
+    qkv, cos_sin = given.randn(tokens, shape.qkv), torch.randn(40, shape.head_dim, device=given.device)
+    positions = torch.tensor([0, 1, 39, 5, 5, 17], device=given.device)
+    slots = torch.randperm(4 * shape.block_size)[:tokens].to(given.device)
+    for has_norms in (False, True):
+        norms = [given.randn(shape.head_dim) if has_norms else None for _ in range(2)]
+        cache = (4, shape.kv_heads, shape.block_size, shape.head_dim)
+        caches = [torch.full(cache, torch.nan, device=given.device, dtype=given.dtype) for _ in range(4)]
+        rest = (*norms, 0.1, cos_sin, positions, slots)
+        heads = (shape.heads, shape.kv_heads)
+        expected = rope_and_store_reference(qkv, *rest, *caches[:2], *heads)
+        yield rope_and_store_gpu(given.apart(qkv), *rest, *caches[2:], *heads), expected
+        for ours, reference in zip(caches[2:], caches[:2], strict=True):
+            yield ours.nan_to_num(1e4), reference.nan_to_num(1e4)  # what was not written is there in both
+    nowhere = [torch.full(cache, torch.nan, device=given.device, dtype=given.dtype) for _ in range(2)]
+    rope_and_store_gpu(qkv, None, None, 0.1, cos_sin, positions, torch.full_like(slots, -1), *nowhere, *heads)
+    for each in nowhere:
+        yield each.isnan().float(), torch.ones(cache)
+
+
+def linear_few(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.linear_few import linear_few as run
+
+    depth, width = given.shape.hidden, given.shape.intermediate
+    weight = given.randn(2 * width, depth) / depth**0.5
+    bias, norm = given.randn(width), given.randn(depth)
+    for tokens in (1, 17, 64):
+        x, residual = given.randn(tokens, depth), given.randn(tokens, depth)
+        plain = F.linear(x.double(), weight[:width].double(), bias.double())
+        yield run(given.apart(x), weight[:width], bias)[0], plain
+        has_norm = given.dtype != torch.float16  # which refuses it
+        total = x + residual
+        normed = add_rms_norm_reference(total.double(), None, norm.double(), 0.1)[0] if has_norm else total.double()
+        found = run(given.apart(x), weight, norm=norm if has_norm else None, eps=0.1, residual=residual, is_gated=True)
+        yield found[0], silu_and_mul_reference(F.linear(normed, weight.double()))
+        yield found[1], total
+
+
+def draw(given: Given) -> Pairs:
+    """Scores of tokens rather than tokens: two may be as good as equal."""
+    from stoker.engine.kernels.gpu.draw import draw_gpu
+
+    rows = 24
+    logits = 3 * given.randn(rows, given.shape.vocab)
+    temperature = torch.linspace(0, 1.5, rows, device=given.device)
+    keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(given.device)
+    ids = torch.arange(given.shape.vocab, device=given.device)[None]
+    for least in (None, 0.05):
+        min_p = torch.full((rows,), least or 0.0, device=given.device)
+        scores = (softmax_weights(logits, temperature, min_p) / noise.exponential_noise(keys, ids)).double().log()
+        drawn = draw_gpu(logits, temperature, None if least is None else min_p, keys)
+        found = scores.gather(1, drawn[:, None])[:, 0]
+        best = scores.amax(-1)
+        is_close = (found - best).abs() < 1e-4
+        yield is_close.double(), torch.ones(rows)
+
+
+def attention(given: Given, is_prefill: bool) -> Pairs:
+    from stoker.engine.kernels.gpu.attention_variant import AttentionVariant, attention_reference
+    from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
+    from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
+
+    shape, scale = given.shape, given.shape.head_dim**-0.5
+    numbers = torch.randn(2, shape.heads, device=given.device)
+    variants = [
+        (None, AttentionVariant()),
+        (None, AttentionVariant(40, 0.9, numbers[0], numbers[1].abs() / 8)),
+        (torch.float8_e4m3fn, AttentionVariant(k_scale=0.75, v_scale=1.5)),
+    ]
+    long = 3 if given.device.type != "cuda" else 40  # times a hundred tokens
+    rows = [(1, 33), (0, 0), (1, 1), (7, 7), (1, long * 100), (1, 64), (long * 11, long * 30), (70, 70), (1, 65)]
+    for kv_dtype, variant in variants:
+        made = batch(
+            rows, device=given.device, num_heads=shape.heads, num_kv_heads=shape.kv_heads, head_dim=shape.head_dim,
+            block_size=shape.block_size, dtype=given.dtype, kv_dtype=kv_dtype,
+        )  # fmt: skip
+        out = torch.full((len(made.q), shape.heads * shape.head_dim), torch.nan).to(given.device, given.dtype)
+        operands = made.q, made.k_cache, made.v_cache, made, scale, out
+        if is_prefill:
+            ends = torch.zeros(len(rows) + 1, dtype=torch.int32, device=given.device)
+            prefill_attention(*operands, ends, given.programs, variant)
+        else:
+            sizes = len(rows), shape.heads, shape.kv_heads, shape.head_dim
+            decode_attention(*operands, decode_workspace(*sizes, given.device, given.programs), variant)
+        counts = made.query_start.diff()
+        is_mine = (counts > 1 if is_prefill else counts == 1).repeat_interleave(counts)
+        expected = attention_reference(made.q, made.k_cache, made.v_cache, made, scale, variant)
+        yield out[is_mine], expected[is_mine]
+        yield out[~is_mine].isnan().float(), torch.ones(out[~is_mine].shape)  # rows of the other kernel are left
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    modules: tuple[str, ...]  # of engine/kernels/gpu, that it covers
+    run: Callable[[Given], Pairs]
+    limit: float = 1.0  # roundings that lie one behind the other
+
+
+CHECKS = [
+    Check("add_rms_norm", ("add_rms_norm",), add_rms_norm),
+    Check("silu_and_mul", ("silu_and_mul",), silu_and_mul),
+    Check("embed", ("embed",), embed),
+    Check("rope_and_store", ("rope_and_store",), rope_and_store),
+    Check("linear_few", ("linear_few",), linear_few, limit=3.0),
+    Check("draw", ("draw",), draw),
+    Check("decode_attention", ("decode_attention", "attention_tile"), partial(attention, is_prefill=False)),
+    Check("prefill_attention", ("prefill_attention", "attention_tile"), partial(attention, is_prefill=True)),
+]
+
+
+def worst_error(pairs: Pairs, limit: float) -> float:
+    """In units of `limit`, absolute and relative; infinite where a number is none."""
+    worst = 0.0
+    for found, expected in pairs:
+        if found.shape != expected.shape:
+            raise ValueError(f"found {tuple(found.shape)}, expected {tuple(expected.shape)}")
+        if found.numel() == 0:
+            continue
+        expected = expected.double().to(found.device)
+        error = float(((found.double() - expected).abs() / (limit * (1 + expected.abs()))).amax())
+        worst = max(worst, math.inf if math.isnan(error) else error)
+    return worst
+
+
+def check(context: Context, checked: Check, given: Given) -> None:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        worst = worst_error(checked.run(given), checked.limit * LIMITS[given.dtype])
+    error = None if worst <= 1 else "wrong"
+    format_name = str(given.dtype).removeprefix("torch.")
+    value = worst if math.isfinite(worst) else None
+    context.tell(checked.name, f"{given.shape.name}, {format_name}", value, "of the limit", 1.0, None, error, False)
+
+
+def unchecked(context: Context) -> None:
+    """Modules with a kernel that no check names."""
+    covered = {module for each in CHECKS for module in each.modules}
+    for file in sorted(Path(gpu.__file__).parent.glob("*.py")):
+        if "@triton.jit" in file.read_text() and file.stem not in covered:
+            context.tell(file.stem, "", error="no check for this module", is_time=False)
+
+
+def cases(context: Context) -> list[Case]:
+    device = torch.device(context.order.device)
+    formats = [torch.bfloat16, torch.float16] if device.type == "cuda" else [torch.float32, torch.float16]
+    shape = SMALL if context.is_reduced else LLAMA
+    made = [
+        Case(f"{each.name}, {dtype}", partial(check, checked=each, given=Given(shape, dtype, device)))
+        for dtype in formats
+        for each in CHECKS
+    ]
+    return [*made, Case("modules without a check", unchecked)]

@@ -1,0 +1,279 @@
+"""Every kernel's time at true shapes, over the least that it can take, beside torch's own way to do the same.
+
+An Op makes its operands, and names the ways to compute with them; `ours` is the kernel set's. Several copies of the
+operands are gone through in turn, so that nothing is in the cache. A kernel that is added takes one function and one
+line of `ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stoker.engine.kernels import KernelSet, noise
+
+from .paged_batch import Batch
+from .part import Case, Context
+from .shapes import LLAMA, QWEN, SMALL, Cost, Shape
+from .timing import Run, Timer
+
+_COPIED_BYTES = 3 * 2**30  # operands of all copies, at most
+_MOST_COPIES = 8
+_BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "efficient, heads repeated": SDPBackend.EFFICIENT_ATTENTION,
+}
+Ways = dict[str, Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    kernels: KernelSet
+    device: torch.device
+    dtype: torch.dtype
+
+    def randn(self, *sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, device=self.device, dtype=self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    name: str
+    shape: str
+    cost: Cost
+    make: Callable[[Bench], Ways]
+    seconds: float = 4.0  # that it takes about, with what is compiled
+
+
+def norm(shape: Shape, tokens: int) -> Op:
+    def make(bench: Bench) -> Ways:
+        x, residual, weight = bench.randn(tokens, shape.hidden), bench.randn(tokens, shape.hidden), bench.randn(1)
+        weight = weight.expand(shape.hidden).contiguous()
+        return {
+            "ours": lambda: bench.kernels.add_rms_norm(x, residual, weight, 1e-6),
+            "torch rms_norm": lambda: F.rms_norm(x + residual, (shape.hidden,), weight, 1e-6),
+        }
+
+    return Op("norm", f"{shape.name}, {tokens} tokens", (8.0 * tokens * shape.hidden, 0), make)
+
+
+def linear(shape: Shape, layer: str, tokens: int) -> Op:
+    outputs, inputs = (shape.vocab, shape.hidden) if layer == "output layer" else shape.linears[layer]
+
+    def make(bench: Bench) -> Ways:
+        x, weight = bench.randn(tokens, inputs), bench.randn(outputs, inputs)
+        packed = bench.kernels.pack_linear(weight, None)
+        return {"ours": lambda: bench.kernels.linear(x, packed), "torch F.linear": lambda: F.linear(x, weight)}
+
+    moved = 2.0 * (outputs * inputs + tokens * (inputs + outputs))
+    return Op(f"linear, {layer}", f"{shape.name}, {tokens} tokens", (moved, 2.0 * tokens * outputs * inputs), make)
+
+
+def rope(shape: Shape, tokens: int) -> Op:
+    def make(bench: Bench) -> Ways:
+        qkv, cos_sin = bench.randn(tokens, shape.qkv), torch.randn(4096, shape.head_dim, device=bench.device)
+        norms = [bench.randn(shape.head_dim) if shape.has_head_norms else None for _ in range(2)]
+        blocks = -(-tokens // shape.block_size)
+        caches = bench.randn(2, blocks, shape.kv_heads, shape.block_size, shape.head_dim)
+        places = torch.randperm(tokens, device=bench.device)
+        rest = (*norms, 1e-6, cos_sin, places % 4096, places, *caches, shape.heads, shape.kv_heads)
+        return {"ours": lambda: bench.kernels.rope_and_store(qkv, *rest)}
+
+    return Op("rope and store", f"{shape.name}, {tokens} tokens", (4.0 * tokens * shape.qkv, 0), make)
+
+
+def gate(shape: Shape, tokens: int) -> Op:
+    def make(bench: Bench) -> Ways:
+        gate_up = bench.randn(tokens, 2 * shape.intermediate)
+
+        def torchs() -> torch.Tensor:
+            gates, ups = gate_up.chunk(2, -1)
+            return F.silu(gates) * ups
+
+        return {"ours": lambda: bench.kernels.silu_and_mul(gate_up), "torch silu, mul": torchs}
+
+    return Op("gate", f"{shape.name}, {tokens} tokens", (6.0 * tokens * shape.intermediate, 0), make)
+
+
+def paged(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Batch:
+    """rows: queries and context length of each. Blocks lie in random order."""
+    counts, lengths = zip(*rows, strict=True)
+    needed = [-(-length // shape.block_size) for length in lengths]
+    ids = torch.randperm(sum(needed)).int()
+    table = torch.zeros(len(rows), max(needed), dtype=torch.int32)
+    for row, part in enumerate(ids.split(needed)):
+        table[row, : len(part)] = part
+    caches = [bench.randn(len(ids), shape.kv_heads, shape.block_size, shape.head_dim) for _ in range(2)]
+    q = bench.randn(sum(counts), shape.heads, shape.head_dim)
+    starts = torch.tensor([0, *counts]).cumsum(0).int()
+    on_device = (each.to(bench.device) for each in (starts, torch.tensor(lengths).int(), table))
+    return Batch(q, *caches, *on_device, max_query_len=max(counts), max_context_len=max(lengths))
+
+
+def attend(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Ways:
+    """Beside it SDPA, where all rows are alike: over keys and values that lie behind each other, not in blocks."""
+    made, scale = paged(bench, shape, rows), shape.head_dim**-0.5
+    ways: Ways = {
+        "ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale, None)
+    }
+    queries, length = rows[0]
+    if len(set(rows)) > 1 or queries not in (1, length):
+        return ways
+    q = bench.randn(len(rows), shape.heads, queries, shape.head_dim)
+    k, v = (bench.randn(len(rows), shape.kv_heads, length, shape.head_dim) for _ in range(2))
+    wide: list[torch.Tensor] = []
+
+    def torchs(backend: SDPBackend) -> torch.Tensor:
+        has_groups = backend != SDPBackend.EFFICIENT_ATTENTION
+        if not has_groups and not wide:
+            wide.extend(each.repeat_interleave(shape.heads // shape.kv_heads, 1) for each in (k, v))
+        keys, values = (k, v) if has_groups else wide
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(
+                q, keys, values, is_causal=queries > 1, scale=scale, enable_gqa=has_groups
+            )
+
+    if bench.device.type == "cuda":
+        ways |= {f"torch SDPA, {name}, contiguous": partial(torchs, each) for name, each in _BACKENDS.items()}
+    return ways
+
+
+def decode(shape: Shape, batch: int, context: int) -> Op:
+    tokens = batch * context
+    cost = 4.0 * shape.kv_heads * shape.head_dim * tokens, 4.0 * shape.heads * shape.head_dim * tokens
+    make = partial(attend, shape=shape, rows=[(1, context)] * batch)
+    return Op("decode attention", f"{shape.name}, {batch} x {context}", cost, make, seconds=6.0)
+
+
+def mixed_decode(shape: Shape, batch: int, most: int) -> Op:
+    lengths = np.random.default_rng(0).integers(1, most, batch).tolist()
+    tokens = sum(lengths)
+    cost = 4.0 * shape.kv_heads * shape.head_dim * tokens, 4.0 * shape.heads * shape.head_dim * tokens
+    make = partial(attend, shape=shape, rows=[(1, length) for length in lengths])
+    return Op("decode attention", f"{shape.name}, {batch} x 1 to {most}", cost, make, seconds=6.0)
+
+
+def prefill(shape: Shape, queries: int, context: int) -> Op:
+    pairs = queries * (context - (queries - 1) / 2)
+    moved = 2.0 * shape.head_dim * (2 * context * shape.kv_heads + 2 * queries * shape.heads)
+    make = partial(attend, shape=shape, rows=[(queries, context)])
+    name = f"{shape.name}, {queries}" + (f" after {context - queries}" if queries < context else "")
+    return Op("prefill attention", name, (moved, 4.0 * shape.heads * shape.head_dim * pairs), make, seconds=6.0)
+
+
+def draws(shape: Shape, rows: int, temperature: float) -> Op:
+    def make(bench: Bench) -> Ways:
+        logits = 3 * bench.randn(rows, shape.vocab)
+        warmth = torch.full((rows,), temperature, device=bench.device)
+        keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(bench.device)
+        none = None if bench.device.type == "cuda" else torch.zeros(rows)
+        ways: Ways = {"ours": lambda: bench.kernels.draw(logits, warmth, none, keys)}
+        if temperature:
+            ways["torch softmax, multinomial"] = lambda: torch.multinomial((logits.float() / 0.7).softmax(-1), 1)
+        else:
+            ways["torch argmax"] = lambda: logits.argmax(-1)
+        return ways
+
+    name = f"{shape.vocab} logits, {rows} rows, temperature {temperature}"
+    return Op("draw", name, (2.0 * rows * shape.vocab, 0), make)
+
+
+def nucleus(shape: Shape, rows: int) -> Op:
+    """top-p and top-k: torch's sort, top-k and draw, beside what there is."""
+
+    def make(bench: Bench) -> Ways:
+        logits = 3 * bench.randn(rows, shape.vocab)
+
+        def torch_top_p() -> torch.Tensor:
+            values, ids = logits.float().sort(-1, descending=True)
+            weights = (values / 0.7).softmax(-1)
+            kept = weights.masked_fill(weights.cumsum(-1) - weights > 0.9, 0.0)
+            return ids.gather(1, torch.multinomial(kept, 1))
+
+        def torch_top_k() -> torch.Tensor:
+            values, ids = logits.float().topk(min(40, shape.vocab), -1)
+            return ids.gather(1, torch.multinomial((values / 0.7).softmax(-1), 1))
+
+        return {"torch sort, multinomial (top-p)": torch_top_p, "torch topk, multinomial (top-k 40)": torch_top_k}
+
+    return Op("nucleus", f"{shape.vocab} logits, {rows} rows", (2.0 * rows * shape.vocab, 0), make)
+
+
+def ops(is_reduced: bool) -> list[Op]:
+    """What targets speak of comes first."""
+    if is_reduced:
+        return [
+            decode(SMALL, 3, 40), mixed_decode(SMALL, 3, 50), prefill(SMALL, 40, 40), prefill(SMALL, 8, 40),
+            *(linear(SMALL, layer, 1) for layer in SMALL.linears), norm(SMALL, 3), rope(SMALL, 3), gate(SMALL, 3),
+            draws(SMALL, 2, 0.7), draws(SMALL, 2, 0.0), nucleus(SMALL, 2),
+        ]  # fmt: skip
+    return [
+        decode(LLAMA, 64, 2048), decode(LLAMA, 256, 512), decode(LLAMA, 1, 8192), decode(QWEN, 256, 2048),
+        mixed_decode(QWEN, 256, 2048),
+        prefill(LLAMA, 8192, 8192), prefill(LLAMA, 2048, 2048), prefill(QWEN, 2048, 2048), prefill(LLAMA, 2048, 8192),
+        *(linear(LLAMA, layer, 1) for layer in LLAMA.linears), linear(LLAMA, "output layer", 1),
+        *(linear(QWEN, layer, 1) for layer in QWEN.linears), linear(QWEN, "output layer", 1),
+        *(linear(LLAMA, "gate and up", tokens) for tokens in (16, 64, 256)), linear(LLAMA, "down", 64),
+        *(linear(QWEN, "gate and up", tokens) for tokens in (64, 256)), linear(QWEN, "output layer", 64),
+        norm(QWEN, 1), norm(LLAMA, 256), rope(QWEN, 1), rope(LLAMA, 256), gate(QWEN, 1), gate(LLAMA, 256),
+        draws(QWEN, 1, 0.7), draws(QWEN, 256, 0.7), draws(QWEN, 256, 0.0), nucleus(QWEN, 256),
+    ]  # fmt: skip
+
+
+def make_bench(context: Context) -> Bench:
+    from stoker.engine.kernels.gpu.kernels import gpu_kernels
+
+    device = torch.device(context.order.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # the interpreter's bfloat16 is wrong
+    return Bench(gpu_kernels(device, "measured"), device, dtype)
+
+
+def measure(context: Context, op: Op) -> None:
+    bench = context.made("bench", lambda: make_bench(context))
+    timer = context.made("timer", lambda: Timer(bench.device))
+    copies = 1
+    if bench.device.type == "cuda" and not context.is_reduced:
+        copies = int(max(2, min(_MOST_COPIES, _COPIED_BYTES / max(op.cost[0], 1.0))))
+    with torch.inference_mode():
+        made = [op.make(bench) for _ in range(copies)]
+        for way in made[0]:
+            report(context, replace(op, name=op.name if way == "ours" else f"{op.name}: {way}"), timer, [
+                each[way] for each in made
+            ])  # fmt: skip
+    del made
+    if bench.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def report(context: Context, op: Op, timer: Timer, runs: list[Run]) -> None:
+    try:
+        timing = timer.measure(runs)
+    except Exception as error:
+        if not context.is_usable():
+            raise
+        context.tell(op.name, op.shape, error=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+        return
+    floor = context.seconds_at_best(*op.cost)
+    context.tell(
+        op.name,
+        op.shape,
+        timing and timing.us,
+        "us",
+        floor and floor * 1e6,
+        timing and timing.spread,
+        timing and timing.note,
+    )
+
+
+def cases(context: Context) -> list[Case]:
+    return [
+        Case(f"{op.name}, {op.shape}", partial(measure, op=op), 0.0 if context.is_reduced else op.seconds)
+        for op in ops(context.is_reduced)
+    ]

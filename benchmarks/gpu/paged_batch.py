@@ -1,0 +1,61 @@
+"""Paged caches and steps over them, with NaN wherever a kernel has no business to look."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What attention reads of a step, and its operands."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    max_query_len: int
+    max_context_len: int
+    plans: dict[Hashable, Any] = field(default_factory=dict)
+
+
+def batch(
+    rows: list[tuple[int, int]],
+    *,
+    device: torch.device,
+    num_heads: int = 4,
+    num_kv_heads: int = 2,
+    head_dim: int = 16,
+    block_size: int = 16,
+    dtype: torch.dtype = torch.float16,
+    kv_dtype: torch.dtype | None = None,
+) -> Batch:
+    """rows: (queries, context length, queries included) of each. A row of (0, 0) only fills the batch up."""
+    kv_dtype = kv_dtype or dtype
+    counts, lengths = zip(*rows, strict=True)
+    needed = [-(-length // block_size) for length in lengths]
+    pages = torch.randperm(sum(needed) + 3)
+    nowhere = int(pages[-1])  # a page of NaN
+    table = torch.full((len(rows), max(*needed, 1) + 1), nowhere, dtype=torch.int32)
+    caches = [torch.full((len(pages), num_kv_heads, block_size, head_dim), torch.nan).to(kv_dtype) for _ in range(2)]
+    taken = 0
+    for row, (length, count) in enumerate(zip(lengths, needed, strict=True)):
+        mine = pages[taken : taken + count]
+        taken += count
+        table[row, :count] = mine.int()
+        for cache in caches:
+            numbers = torch.randn(count * block_size, num_kv_heads, head_dim)
+            numbers[length:] = torch.nan
+            cache[mine] = numbers.view(count, block_size, num_kv_heads, head_dim).transpose(1, 2).to(kv_dtype)
+    starts = torch.tensor([0, *counts]).cumsum(0).int()
+    q = torch.randn(int(starts[-1]), num_heads, head_dim).to(dtype)
+    return Batch(
+        *(each.to(device) for each in (q, *caches, starts, torch.tensor(lengths).int(), table)),
+        max_query_len=max(counts),
+        max_context_len=max(lengths),
+    )
