@@ -45,17 +45,17 @@ def _prepare_step(
     NUM_ROWS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    if program < NUM_ROWS:
-        slot = tl.load(slots + program).to(tl.int64)
+    if program < NUM_ROWS:  # names of its own: the compiler wants one type for a name in both branches
+        own_slot = tl.load(slots + program).to(tl.int64)
         end = tl.load(query_start + program + 1)
         count = end - tl.load(query_start + program)
-        length = tl.where(slot >= 0, tl.load(num_computed + program) + count, 0)
+        length = tl.where(own_slot >= 0, tl.load(num_computed + program) + count, 0)
         tl.store(context_lens + program, length)
         tl.store(last_tokens + program, tl.where(count > 0, end - 1, -1).to(tl.int64))
         held = tl.cdiv(length, BLOCK_SIZE)
         for begin in range(0, held, BLOCKS):
             places = begin + tl.arange(0, BLOCKS)
-            found = tl.load(block_table + slot * block_stride + places, mask=places < held, other=0)
+            found = tl.load(block_table + own_slot * block_stride + places, mask=places < held, other=0)
             tl.store(block_tables + program.to(tl.int64) * table_stride + places, found, mask=places < held)
     else:
         tokens = (program - NUM_ROWS) * TOKENS + tl.arange(0, TOKENS)
