@@ -120,9 +120,7 @@ def paged(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Batch:
 def attend(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Ways:
     """Beside it SDPA, where all rows are alike: over keys and values that lie behind each other, not in blocks."""
     made, scale = paged(bench, shape, rows), shape.head_dim**-0.5
-    ways: Ways = {
-        "ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale, None)
-    }
+    ways: Ways = {"ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale, None)}
     queries, length = rows[0]
     if len(set(rows)) > 1 or queries not in (1, length):
         return ways

@@ -18,7 +18,11 @@ _SQUARE = 8192
 
 
 def facts(context: Context) -> None:
-    found = {"date": time.strftime("%Y-%m-%d %H:%M"), "python": platform.python_version(), "cores": len(os.sched_getaffinity(0))}
+    found = {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+    }
     for package in ("torch", "triton", "transformers"):
         try:
             found[package] = version(package)

@@ -1,0 +1,247 @@
+"""The launches that are compiled: every kernel at the widths of models, in every variant that changes its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
+from stoker.engine.kernels.gpu.attention_variant import AttentionVariant
+from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
+from stoker.engine.kernels.gpu.draw import draw_gpu
+from stoker.engine.kernels.gpu.embed import embed_gpu
+from stoker.engine.kernels.gpu.finish_step import finish_step
+from stoker.engine.kernels.gpu.linear_few import linear_few
+from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
+from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
+from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
+from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
+
+BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
+BLOCK_SIZE, MAX_LENGTH, PROGRAMS = 64, 8192, 132
+Cases = Iterator[tuple[str, Callable[[], object]]]  # name, launch
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    hidden: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab_size: int
+    has_head_norms: bool = False
+
+
+QWEN3_0_6B = Model(1024, 16, 8, 128, 3072, 151936, has_head_norms=True)
+LLAMA_3_1_8B = Model(4096, 32, 8, 128, 14336, 128256)
+# What is hard about a head: wide, narrow, no power of two, many to one kv head.
+GEMMA_2_9B = Model(3584, 16, 8, 256, 14336, 256000)
+GPT_OSS_20B = Model(2880, 64, 8, 64, 2880, 201088)
+PHI_3_MINI = Model(3072, 32, 32, 96, 8192, 32064)
+FALCON_7B = Model(4544, 71, 1, 64, 18176, 65024)
+EVERY_VARIANT = {"window": 512, "softcap": 50.0, "has_sinks": True, "has_slopes": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    max_query_len: int
+    max_context_len: int
+
+
+def quick() -> Cases:
+    """Every kernel, and every branch of each at least once."""
+    qwen, llama = QWEN3_0_6B, LLAMA_3_1_8B
+    for kind in (decode, prefill):
+        yield from attention(kind, "qwen", qwen)
+        yield from attention(kind, "qwen", qwen, kv_dtype=FP8)
+        yield from attention(kind, "qwen", qwen, **EVERY_VARIANT)
+        yield from attention(kind, "llama", llama, dtype=FP16)
+        yield from attention(kind, "gemma", GEMMA_2_9B, softcap=50.0, window=4096)
+    for rows in (1, 64):
+        yield from linears("qwen", qwen, rows)
+    yield from linears("llama", llama, 16)
+    for name, model in (("qwen", qwen), ("llama", llama)):
+        yield from elementwise(name, model)
+    yield from draws("qwen", qwen, rows=1)
+    yield from draws("llama", llama, rows=512)
+    yield from steps(qwen, rows=1)
+    yield from steps(llama, rows=512)
+
+
+def full() -> Cases:
+    """Also what other models make of the same kernels."""
+    yield from quick()
+    models = {
+        "qwen": QWEN3_0_6B, "llama": LLAMA_3_1_8B, "gemma": GEMMA_2_9B, "gpt_oss": GPT_OSS_20B, "phi": PHI_3_MINI,
+        "falcon": FALCON_7B,
+    }  # fmt: skip
+    for name, model in models.items():
+        for kind in (decode, prefill):
+            for dtype in (BF16, FP16, FP32):
+                yield from attention(kind, name, model, dtype=dtype)
+            yield from attention(kind, name, model, kv_dtype=FP8)
+            for block_size in (16, 32, 128):
+                yield from attention(kind, name, model, block_size=block_size)
+            for option, value in EVERY_VARIANT.items():
+                yield from attention(kind, name, model, **{option: value})
+            yield from attention(kind, name, model, **EVERY_VARIANT, kv_dtype=FP8)
+        for rows in (1, 16, 17, 32, 64):
+            yield from linears(name, model, rows)
+        for dtype in (BF16, FP16, FP32):
+            yield from elementwise(name, model, dtype)
+        for rows in (1, 7, 64, 512):
+            yield from draws(name, model, rows)
+            yield from steps(model, rows)
+
+
+def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def words(*shape: int) -> torch.Tensor:
+    return empty(*shape, dtype=torch.int32)
+
+
+def longs(*shape: int) -> torch.Tensor:
+    return empty(*shape, dtype=torch.int64)
+
+
+def named(*parts: object) -> str:
+    return " ".join(str(part) for part in parts if part is not None).replace("torch.", "")
+
+
+def attention(
+    kind: Callable[..., None],
+    name: str,
+    model: Model,
+    *,
+    dtype: torch.dtype = BF16,
+    kv_dtype: torch.dtype | None = None,
+    block_size: int = BLOCK_SIZE,
+    window: int | None = None,
+    softcap: float | None = None,
+    has_sinks: bool = False,
+    has_slopes: bool = False,
+) -> Cases:
+    rows, tokens = 256, 1024
+    variant = AttentionVariant(
+        window=window,
+        softcap=softcap,
+        sinks=empty(model.num_heads, dtype=FP32) if has_sinks else None,
+        slopes=empty(model.num_heads, dtype=FP32) if has_slopes else None,
+        k_scale=0.5 if kv_dtype else 1.0,
+        v_scale=0.5 if kv_dtype else 1.0,
+    )
+    q = empty(tokens, model.num_heads, model.head_dim, dtype=dtype)
+    caches = [empty(1000, model.num_kv_heads, block_size, model.head_dim, dtype=kv_dtype or dtype) for _ in range(2)]
+    step = Step(words(rows + 1), words(rows), words(rows, MAX_LENGTH // block_size), tokens, MAX_LENGTH)
+    parts = (
+        "window" if window else None, "softcap" if softcap else None, "sinks" if has_sinks else None,
+        "slopes" if has_slopes else None, f"page {block_size}" if block_size != BLOCK_SIZE else None,
+    )  # fmt: skip
+    out = empty(tokens, model.num_heads * model.head_dim, dtype=dtype)
+    yield (
+        named(name, kind.__name__, dtype, kv_dtype and f"kv {kv_dtype}", *parts),
+        partial(kind, q, *caches, step, model.head_dim**-0.5, out, variant=variant),
+    )
+
+
+def decode(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, scale: float, out: torch.Tensor,
+    variant: AttentionVariant,
+) -> None:  # fmt: skip
+    _, num_heads, head_dim = q.shape
+    workspace = decode_workspace(512, num_heads, k_cache.shape[1], head_dim, "meta", 2 * PROGRAMS)
+    decode_attention(q, k_cache, v_cache, step, scale, out, workspace, variant)
+
+
+def prefill(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, scale: float, out: torch.Tensor,
+    variant: AttentionVariant,
+) -> None:  # fmt: skip
+    prefill_attention(q, k_cache, v_cache, step, scale, out, words(513), PROGRAMS, variant)
+
+
+def linears(name: str, model: Model, rows: int) -> Cases:
+    """The five of a layer as the fused layer calls them, and the logits."""
+    hidden, attended = model.hidden, model.num_heads * model.head_dim
+    x, norm = empty(rows, hidden), empty(hidden)
+    projected = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    table: dict[str, Callable[[], object]] = {
+        "qkv norm": partial(linear_few, x, empty(projected, hidden), norm=norm),
+        "qkv norm residual": partial(linear_few, x, empty(projected, hidden), norm=norm, residual=x),
+        "qkv bias": partial(linear_few, x, empty(projected, hidden), empty(projected)),
+        "o": partial(linear_few, empty(rows, attended), empty(hidden, attended)),
+        "gate_up norm residual": partial(
+            linear_few, x, empty(2 * model.intermediate, hidden), norm=norm, residual=x, is_gated=True
+        ),
+        "gate_up bias": partial(
+            linear_few, x, empty(2 * model.intermediate, hidden), empty(2 * model.intermediate), is_gated=True
+        ),
+        "down": partial(linear_few, empty(rows, model.intermediate), empty(hidden, model.intermediate)),
+        "logits": partial(linear_few, x, empty(model.vocab_size, hidden)),
+    }
+    for what, launch in table.items():
+        yield f"{name} {what}, {rows} rows", launch
+
+
+def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
+    rows, hidden = 100, model.hidden
+    x, weight = empty(rows, hidden, dtype=dtype), empty(hidden, dtype=dtype)
+    heads = model.num_heads + 2 * model.num_kv_heads
+    yield named(name, "norm", dtype), partial(add_rms_norm_gpu, x, None, weight, 1e-6)
+    yield named(name, "norm residual", dtype), partial(add_rms_norm_gpu, x, x, weight, 1e-6)
+    yield (
+        named(name, "silu_and_mul", dtype),
+        partial(silu_and_mul_gpu, empty(rows, 2 * model.intermediate, dtype=dtype)),
+    )
+    yield (
+        named(name, "embed", dtype),
+        partial(embed_gpu, longs(rows), empty(model.vocab_size, hidden, dtype=dtype)),
+    )
+    for kv_dtype in (dtype, FP8):
+        head_norms = [empty(model.head_dim, dtype=dtype) if model.has_head_norms else None] * 2
+        cache = empty(1000, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype=kv_dtype)
+        yield (
+            named(name, "rope_and_store", dtype, "kv", kv_dtype),
+            partial(
+                rope_and_store_gpu, empty(rows, heads * model.head_dim, dtype=dtype), *head_norms, 1e-6,
+                empty(MAX_LENGTH, model.head_dim, dtype=FP32), longs(rows), longs(rows), cache, cache,
+                model.num_heads, model.num_kv_heads,
+            ),
+        )  # fmt: skip
+
+
+def draws(name: str, model: Model, rows: int) -> Cases:
+    for min_p in (None, empty(rows, dtype=FP32)):
+        yield (
+            named(name, "draw", None if min_p is None else "min_p", f"{rows} rows"),
+            partial(draw_gpu, empty(rows, model.vocab_size), empty(rows, dtype=FP32), min_p, words(rows, 2)),
+        )
+
+
+def steps(model: Model, rows: int) -> Cases:
+    slots, tokens, tables = 512, 2048, MAX_LENGTH // BLOCK_SIZE
+    token_table = words(slots, MAX_LENGTH)
+    out = StepTensors(longs(tokens), longs(tokens), longs(tokens), words(rows), words(rows, tables), longs(rows))
+    yield (
+        f"prepare_step, {rows} rows",
+        partial(
+            prepare_step, StepRows(words(rows), words(rows), words(rows + 1)), token_table, words(slots, tables),
+            BLOCK_SIZE, out,
+        ),
+    )  # fmt: skip
+    yield (
+        f"finish_step, {rows} rows",
+        partial(
+            finish_step, words(rows), words(rows), words(rows), words(rows), token_table, words(slots),
+            empty(slots, model.vocab_size, dtype=torch.int16),
+        ),
+    )  # fmt: skip
