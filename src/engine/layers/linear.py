@@ -43,7 +43,8 @@ class Linear:
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked(tensors, "bias", ()) if self.has_bias else None
-        view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if len(self.parts) == 1 else None
+        is_in_one_place = len(self.parts) == 1 and self._device.type == "cpu"
+        view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_in_one_place else None
         weight = self._stacked(tensors, "weight", (self.in_features,)) if view is None else view
         if self._scheme is None:
             packed = self._kernels.pack_linear(weight, bias)

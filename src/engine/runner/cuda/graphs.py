@@ -6,6 +6,7 @@ a graph computed is there until the next one is replayed.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -13,6 +14,7 @@ import torch
 
 from .buckets import StepShape
 
+logger = logging.getLogger(__name__)
 NOT_CUDA = "kernels called one by one: Triton's interpreter has no graphs"
 
 
@@ -51,18 +53,28 @@ class Graphs:
             self._wanted.extend(shapes)
 
     def capture_next(self) -> bool:
-        """Captures the next shape that is wanted; False when there is none. The device must have nothing to do."""
+        """Captures the next shape that is wanted; False when no more are. The device must have nothing to do.
+
+        A device without room for it keeps the graphs that it has: other steps are launched kernel by kernel.
+        """
         if not self._wanted:
             return False
         shape = self._wanted.popleft()
+        try:
+            self._replays[shape] = self._capture(shape)
+        except torch.OutOfMemoryError as error:
+            logger.warning("no memory for more than %d graphs: %s", len(self._replays), error)
+            self._wanted.clear()
+        return bool(self._wanted)
+
+    def _capture(self, shape: StepShape) -> tuple[Callable[[], None], torch.Tensor]:
         self._send_nothing(shape)
         self._compute(shape)  # what is made on first use is made outside of the graph
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             logits = self._compute(shape)
-        self._replays[shape] = graph.replay, logits
-        return True
+        return graph.replay, logits
 
     def run(self, shape: StepShape) -> torch.Tensor:
         """What `compute` returns, by a replay where the shape was captured. Good until the next call."""

@@ -1,0 +1,119 @@
+"""The runner of CUDA devices as it is, but for graphs: its kernels are interpreted, and called one by one.
+
+What it gives is compared with the CPU's runner over plain torch, token for token, with steps launched ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from stoker.config.resolve.gpu import interpreted_gpu
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, ProcessorCall, SamplingParams
+from stoker.engine.engine_core import EngineCore
+from stoker.engine.kernels.gpu.launch import is_interpreted
+from stoker.engine.startup import build_core
+
+from .conftest import Saved
+from .engine import MACHINE, resolved
+
+GPU = replace_gpu = interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)
+PROMPTS = [[5, 6, 7], list(range(20, 43)), [9], list(range(20, 38)), list(range(3, 33))]
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+
+
+def core(folder: Path, place: Path, device: str, **sections: dict[str, Any]) -> EngineCore:
+    machine = MACHINE.model_copy(update={"gpu": GPU})
+    given = {"device": {"device": device}, **sections}
+    if device == "cpu":
+        given["model"] = {"enforce_eager": True} | given.get("model", {})
+    return build_core(resolved(folder, place, machine, **given))
+
+
+def run(engine: EngineCore, samplings: list[SamplingParams]) -> list[EngineOutput]:
+    """The prompts, each with its sampling; some arrive when others are already running. Outputs joined."""
+    requests = [
+        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling)
+        for index, (prompt, sampling) in enumerate(zip(PROMPTS, samplings, strict=True))
+    ]
+    done: dict[str, EngineOutput] = {}
+    waiting = requests[::-1]
+    num_steps = 0
+    while waiting or engine.has_work:
+        if waiting and num_steps % 3 == 0:
+            engine.add(waiting.pop())
+        for output in engine.step():
+            before = done.get(output.request_id)
+            done[output.request_id] = output if before is None else joined(before, output)
+        num_steps += 1
+    assert all(output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for output in done.values())
+    return [done[request.request_id] for request in requests]
+
+
+def joined(first: EngineOutput, second: EngineOutput) -> EngineOutput:
+    return replace(
+        second,
+        token_ids=first.token_ids + second.token_ids,
+        logprobs=None if first.logprobs is None else first.logprobs + (second.logprobs or []),
+        prompt_logprobs=first.prompt_logprobs,
+    )
+
+
+GREEDY = SamplingParams(temperature=0, max_tokens=9)
+MIXES = {
+    "greedy": [GREEDY] * 5,
+    "temperature": [replace(GREEDY, temperature=0.8 + index / 10, seed=index) for index in range(5)],
+    "everything": [
+        replace(GREEDY, temperature=1.2, seed=1, top_k=5, top_p=0.9),
+        replace(GREEDY, temperature=0.9, seed=2**63 - 5, min_p=0.1, frequency_penalty=0.7, presence_penalty=0.3),
+        replace(GREEDY, repetition_penalty=1.4, logit_bias={3: 2.5, 11: -100.0}),
+        replace(GREEDY, temperature=1.0, seed=4, top_p=0.5, min_tokens=5, stop_token_ids=tuple(range(0, 300, 2))),
+        replace(GREEDY, temperature=0.7, seed=5),
+    ],
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("family", ["qwen3", "llama with biases"])
+def test_tokens_are_those_of_the_cpu(family: str, mix: str, saved: Callable[[str], Saved], tmp_path: Path):
+    folder = saved(family)[1]
+    assert is_interpreted()
+    expected = run(core(folder, tmp_path, "cpu"), MIXES[mix])
+    engine = core(folder, tmp_path, "cuda")
+    found = run(engine, MIXES[mix])
+    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+    assert [each.finish_reason for each in found] == [each.finish_reason for each in expected]
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs"])
+def test_log_probabilities_are_those_of_the_cpu(mode: str, saved: Callable[[str], Saved], tmp_path: Path):
+    """Of prompts and processed ones too, which only the host can give: its steps and the device's take turns."""
+    folder = saved("qwen3")[1]
+    samplings = [
+        replace(GREEDY, logprobs=3),
+        replace(GREEDY, prompt_logprobs=2, logprobs=0, temperature=0.9, seed=3),
+        GREEDY,
+        replace(GREEDY, logprobs=1, frequency_penalty=0.5),
+        replace(GREEDY, prompt_logprobs=0),
+    ]
+    sections = {"model": {"logprobs_mode": mode}}
+    expected = run(core(folder, tmp_path, "cpu", **sections), samplings)
+    found = run(core(folder, tmp_path, "cuda", **sections), samplings)
+    for each, other in zip(found, expected, strict=True):
+        assert each.token_ids == other.token_ids
+        for entries, others in ((each.logprobs, other.logprobs), (each.prompt_logprobs, other.prompt_logprobs)):
+            assert (entries is None) == (others is None)
+            for entry, same in zip(entries or [], others or [], strict=True):
+                if entry is None or same is None:
+                    assert entry is same
+                    continue
+                assert (entry.token_ids, entry.rank) == (same.token_ids, same.rank)
+                assert entry.logprobs == pytest.approx(same.logprobs, abs=1e-4)
