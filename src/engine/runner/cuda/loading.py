@@ -13,7 +13,7 @@ from ...layers.step_input import StepInput
 from ..kv_cache import KVCache
 from ..loaded_model import LoadedModel, kv_cache_of, load_model
 from ..measure import PhaseClock
-from .room import blocks_that_fit, out_of_memory
+from .room import DeviceMemory, blocks_that_fit, out_of_memory
 
 
 def torch_device() -> torch.device:
@@ -40,7 +40,7 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     num_blocks = resolved.num_kv_blocks
     loaded = LoadedModel(device, kernels, model, kv_cache_of(resolved, 1, device=device))
     if device.type == "cuda":
-        num_blocks = blocks_that_fit(resolved, _bytes_of_a_step(resolved, loaded), *torch.cuda.mem_get_info(device))
+        num_blocks = blocks_that_fit(resolved, _memory(resolved, loaded))
     return LoadedModel(device, kernels, model, _cache(resolved, num_blocks, device))
 
 
@@ -48,19 +48,39 @@ def _cache(resolved: Resolved, num_blocks: int, device: torch.device) -> KVCache
     try:
         return kv_cache_of(resolved, num_blocks, device=device)
     except MemoryError as error:
-        raise out_of_memory("the KV cache", num_blocks * resolved.kv_block_bytes) from error
+        num_bytes = num_blocks * resolved.cache.block_size * resolved.memory.kv_bytes_per_token
+        raise out_of_memory("the KV cache", num_bytes) from error
 
 
-def _bytes_of_a_step(resolved: Resolved, loaded: LoadedModel) -> int:
-    """The most that the largest step holds at a time besides weights and cache, by taking one. loaded: one block."""
+def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
+    """What there is, by taking the largest step once. loaded: with a cache of one block."""
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    try:
+        _largest_step(resolved, loaded)
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError as error:
+        tokens = resolved.scheduler.max_num_batched_tokens
+        raise out_of_memory(f"a step of {tokens} tokens beside the weights", before) from error
+    step = torch.cuda.max_memory_allocated() - before
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(loaded.device)
+    return DeviceMemory(total, free, before, step)
+
+
+def _largest_step(resolved: Resolved, loaded: LoadedModel) -> None:
+    """All tokens in one row, and the logits of as many rows as there can be. Writes nothing into the cache."""
     num_tokens, num_rows = resolved.scheduler.max_num_batched_tokens, resolved.scheduler.max_num_seqs
-    device, model_len = loaded.device, min(num_tokens, resolved.model.max_model_len)
+    model_len = min(num_tokens, resolved.model.max_model_len)
 
     def column(count: int, value: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        return torch.full((count,), value, dtype=dtype, device=device)
+        return torch.full((count,), value, dtype=dtype, device=loaded.device)
 
     starts, lengths = column(num_rows + 1, model_len), column(num_rows, 0)
-    starts[0], lengths[0] = 0, model_len  # one row has all tokens
+    starts[0], lengths[0] = 0, model_len
     max_blocks = -(-model_len // resolved.cache.block_size)
     step = StepInput(
         token_ids=column(num_tokens, 0, torch.int64),
@@ -72,14 +92,6 @@ def _bytes_of_a_step(resolved: Resolved, loaded: LoadedModel) -> int:
         max_query_len=model_len,
         max_context_len=model_len,
     )
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     with torch.inference_mode():
         wanted = column(num_rows, 0, torch.int64)
         loaded.model.logits(*loaded.model.forward(step, loaded.cache.layers, wanted))
-    torch.cuda.synchronize()
-    taken = torch.cuda.max_memory_allocated() - before
-    gc.collect()
-    torch.cuda.empty_cache()
-    return taken

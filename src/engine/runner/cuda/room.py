@@ -1,50 +1,61 @@
-"""How many blocks of the KV cache a device has room for, and what to say when it has not."""
+"""How many blocks of the KV cache a device has room for, and what to say when there is too little."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
-from ....config import Resolved
+from ....config import Layer, Resolved
 from .slot_arena import arena_bytes
 
-GRAPHS_BYTES = 256 << 20  # of captured graphs: launches, and what kernels keep between them
+GRAPHS_BYTES = 256 << 20  # of captured graphs: their launches, and what kernels keep between two
 _FIXES = (
     "lower `model.max_model_len`, `scheduler.max_num_seqs` or `scheduler.max_num_batched_tokens`, raise "
-    "`cache.gpu_memory_utilization` if other programs leave the memory free, or free memory on the device"
+    "`cache.gpu_memory_utilization` where other programs leave the memory free, or free memory on the device"
 )
 logger = logging.getLogger(__name__)
 
 
-def blocks_that_fit(resolved: Resolved, step_bytes: int, free_bytes: int, total_bytes: int) -> int:
-    """The planned number of blocks, or fewer where the plan leaves the number open and the device has less room.
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of a device with the weights on it."""
 
-    Args:
-        step_bytes: what the largest step takes besides weights and cache.
-        free_bytes, total_bytes: of the device, with the weights on it.
+    total: int
+    free: int
+    allocated: int  # of this process: the weights
+    step: int  # what the largest step takes besides weights and cache
+
+
+def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
+    """The planned number of blocks; fewer where the plan left the number open and the device has less room.
 
     Raises MemoryError if not one sequence of full length would fit, or not what the deployment demands.
     """
     scheduler, cache, model_len = resolved.scheduler, resolved.cache, resolved.model.max_model_len
     tables = arena_bytes(scheduler.max_num_seqs, model_len, cache.block_size, resolved.facts.vocab_size)
-    reserve = step_bytes + tables + (GRAPHS_BYTES if scheduler.cuda_graph_sizes else 0)
-    planned, block_bytes = resolved.num_kv_blocks, resolved.kv_block_bytes
-    is_open = resolved.has_open_kv_cache
-    # What a deployment names is kept to as long as it fits at all; else the device is shared as it says.
-    left_to_others = int((1 - cache.gpu_memory_utilization) * total_bytes) if is_open else 0
-    room = max(0, free_bytes - reserve - left_to_others)
+    reserve = memory.step + tables + (GRAPHS_BYTES if scheduler.cuda_graph_sizes else 0)
+    planned, block_bytes = resolved.num_kv_blocks, resolved.memory.kv_bytes_per_token * cache.block_size
+    is_open = (
+        cache.num_gpu_blocks_override is None and resolved.origin("cache.kv_cache_memory_bytes").layer is Layer.RULE
+    )
+    # A cache of a written size may take all there is; else the device is shared as the deployment says.
+    share = int(cache.gpu_memory_utilization * memory.total) - memory.allocated if is_open else memory.free
+    room = max(0, min(share, memory.free) - reserve)
     fitting = min(planned, room // block_bytes)
     needed = -(-model_len // cache.block_size) if is_open else planned
     if fitting < needed:
+        what = f"one sequence of {model_len} tokens" if is_open else "what the deployment demands"
         raise MemoryError(
-            f"the KV cache needs {needed * block_bytes} bytes ({needed} blocks), and the device has room for {room}: "
-            f"{free_bytes} are free beside the weights, a step takes {step_bytes}, tables by slot {tables}; {_FIXES}"
+            f"the KV cache needs {needed * block_bytes} bytes for {what}, and the device has room for {room}: "
+            f"{memory.free} are free beside the weights, of which a step takes {memory.step} and what graphs and "
+            f"tables of sequences keep {reserve - memory.step}; {_FIXES}"
         )
     if fitting < planned:
         logger.warning(
-            "the KV cache has %d blocks, not the %d that were planned: the largest step takes %d bytes of the device",
+            "the KV cache has %d blocks, not the %d that were planned: that is the room beside a step of %d bytes",
             fitting,
             planned,
-            step_bytes,
+            memory.step,
         )
     return fitting
 
