@@ -144,7 +144,8 @@ class ModelRunner:
         self.phases.start("warm-up")
         block_size = self._resolved.cache.block_size
         num_blocks = min(self._cache.num_blocks, -(-self._resolved.model.max_model_len // block_size), 4)
-        prompt = [0] * min(num_blocks * block_size - 1, self._resolved.model.max_model_len - 1, 63)
+        most = min(self._resolved.model.max_model_len - 1, self._resolved.scheduler.max_num_batched_tokens, 63)
+        prompt = [0] * min(num_blocks * block_size - 1, most)
         sampling = SamplingParams(temperature=1.0, max_tokens=2)
         if prompt:
             admission = Admission(0, prompt, len(prompt), list(range(num_blocks)), sampling, seed=0)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from ...core.step_plan import StepPlan
-from ...kernels.gpu.sample import SamplingColumns
+from ...kernels.gpu.sample_row import SamplingColumns
 from ...sampling.sampling_table import SamplingTable
 from .staging import Upload
 
@@ -146,17 +146,18 @@ class _Changes:
 
 def _columns(table: SamplingTable, slot: int) -> dict[str, npt.NDArray[np.int32]]:
     """The slot's parameters as 32-bit words by the name of their column."""
+    is_greedy = bool(table.is_greedy[slot])
     low, high = table.seed[slot : slot + 1].view(np.int32).tolist()
     floats = {
-        "temperature": 0.0 if table.is_greedy[slot] else table.temperature[slot],
-        "top_p": table.top_p[slot],
-        "min_p": table.min_p[slot],
+        "temperature": 0.0 if is_greedy else table.temperature[slot],
+        "top_p": 1.0 if is_greedy else table.top_p[slot],
+        "min_p": 0.0 if is_greedy else table.min_p[slot],
         "repetition": table.repetition[slot],
         "frequency": table.frequency[slot],
         "presence": table.presence[slot],
     }
     ints = {
-        "top_k": 0 if table.is_greedy[slot] else int(table.top_k[slot]),
+        "top_k": 0 if is_greedy else int(table.top_k[slot]),
         "seed_low": low,
         "seed_high": high,
         "has_bias": int(table.has_bias[slot] or slot in table.ending_ids),

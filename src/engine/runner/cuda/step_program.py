@@ -10,7 +10,7 @@ import torch
 from ...core.step_plan import Int32, StepPlan
 from ...kernels.gpu.finish_step import finish_step
 from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
-from ...kernels.gpu.sample import SampleWorkspace, sample
+from ...kernels.gpu.sample import sample, sampling_workspace
 from ...layers.attention import LayerCache
 from ...layers.step_input import StepInput
 from ...models.decoder import Decoder
@@ -48,12 +48,14 @@ class StepProgram:
         self._context_lens, self._last_tokens = column(max_rows), column(max_rows, torch.int64)
         max_blocks = arena.block_ids.shape[1]
         self._block_tables = column(max_rows * max_blocks).view(max_rows, max_blocks)
-        self._workspace = SampleWorkspace(max_rows, model.facts.vocab_size, device)
+        self._workspace = sampling_workspace(max_rows, model.facts.vocab_size, device)
         self.drawn = column(max_rows)  # the newest step's tokens, by row
 
     def send(self, plan: StepPlan, shape: StepShape) -> None:
         """The plan's rows, and those that fill the shape up, to where `compute` finds them."""
         rows, all_rows = plan.num_rows, shape.num_rows
+        if shape.num_tokens > self._max_tokens or all_rows >= self._width:
+            raise ValueError(f"a step of {shape.num_tokens} tokens in {all_rows} rows is more than there is room for")
         lines = self._upload.buffer().reshape(4, self._width)
         lines[_SLOTS, :rows] = plan.slots
         lines[_SLOTS, rows:all_rows] = -1
