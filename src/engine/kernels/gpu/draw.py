@@ -1,30 +1,38 @@
-"""Draws one token per row from its softmax by Gumbel-max: two passes over the logits, one where no row has min-p.
+"""One token per row by Gumbel-max: the noise of a token, the winner of a tile of logits, the winner of a row.
 
-The noise is that of ../noise.py, so a token does not depend on the device's batch. Scores are logarithms, score =
-logit / temperature - log(noise): the largest wins, and no sum over the vocabulary is needed.
+The noise is that of ../noise.py, so a token does not depend on the device's batch. Scores are logarithms,
+score = (logit - top) / temperature - log(noise): the largest wins, and no sum over the vocabulary is needed. They are
+measured from the largest logit, since logit / temperature alone would round the noise away at small temperatures.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
-_BLOCK = 1024  # logits that a program goes over at once
-_LEAST_PROGRAMS = 264  # two for each multiprocessor of the largest devices: few rows are cut into many stretches
+LAST_ID: tl.constexpr = tl.constexpr(0x7FFFFFFF)
+_SMALLEST: tl.constexpr = tl.constexpr(1e-20)  # temperature: below, a score could leave float32
 
 
 @triton.jit
-def _tops(logits, tops, vocab_size, per_stretch, stride, STRETCHES: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    begin = tl.program_id(1) * per_stretch
-    end = tl.minimum(begin + per_stretch, vocab_size)
-    best = tl.full([BLOCK], float("-inf"), tl.float32)
-    for at in range(begin, end, BLOCK):
-        ids = at + tl.arange(0, BLOCK)
-        values = tl.load(logits + row * stride + ids, mask=ids < end, other=float("-inf")).to(tl.float32)
-        best = tl.maximum(best, tl.where(values == values, values, float("-inf")))
-    tl.store(tops + row * STRETCHES + tl.program_id(1), tl.max(best, 0))
+def _splitmix(values):
+    values = values + 0x9E3779B97F4A7C15
+    values = (values ^ (values >> 30)) * 0xBF58476D1CE4E5B9
+    values = (values ^ (values >> 27)) * 0x94D049BB133111EB
+    return values ^ (values >> 31)
+
+
+@triton.jit
+def row_key(seed_low, seed_high, position, IS_KEYED: tl.constexpr):
+    """row_keys of ../noise.py: two words, uint32. IS_KEYED: the words of the seed are those of the key already."""
+    low = seed_low.to(tl.uint32, bitcast=True)
+    high = seed_high.to(tl.uint32, bitcast=True)
+    if not IS_KEYED:
+        seed = (high.to(tl.uint64) << 32) | low.to(tl.uint64)
+        key = _splitmix(_splitmix(seed) ^ position.to(tl.uint64))
+        low = key.to(tl.uint32)
+        high = (key >> 32).to(tl.uint32)
+    return low, high
 
 
 @triton.jit
@@ -44,73 +52,39 @@ def exponential_noise(ids, key, other_key):
 
 
 @triton.jit
-def _draw(
-    logits, temperatures, min_ps, keys, tops, best_scores, best_ids, vocab_size, per_stretch, stride,
-    HAS_MIN_P: tl.constexpr, STRETCHES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    stretch = tl.program_id(1)
-    begin = stretch * per_stretch
-    end = tl.minimum(begin + per_stretch, vocab_size)
-    temperature = tl.load(temperatures + row)
-    divisor = tl.maximum(temperature, 1e-6)  # or a score could leave float32
-    key = tl.load(keys + row * 2).to(tl.uint32, bitcast=True)
-    other_key = tl.load(keys + row * 2 + 1).to(tl.uint32, bitcast=True)
-    least = float("-inf")  # logit of a token that min-p allows
-    if HAS_MIN_P:
-        top = tl.max(tl.load(tops + row * STRETCHES + tl.arange(0, STRETCHES)), 0)
-        min_p = tl.load(min_ps + row)
-        least = tl.where(min_p > 0, top + temperature * tl.log(tl.where(min_p > 0, min_p, 1.0)), least)
-    scores = tl.full([BLOCK], float("-inf"), tl.float32)
-    chosen = tl.zeros([BLOCK], tl.int32)
-    for at in range(begin, end, BLOCK):
-        ids = at + tl.arange(0, BLOCK)
-        values = tl.load(logits + row * stride + ids, mask=ids < end, other=float("-inf")).to(tl.float32)
-        values = tl.where((values == values) & (values >= least), values, float("-inf"))
-        score = values
-        if temperature > 0:
-            score = values / divisor - tl.log(exponential_noise(ids, key, other_key))
-        is_better = score > scores
-        scores = tl.where(is_better, score, scores)
-        chosen = tl.where(is_better, ids, chosen)
-    best = tl.max(scores, 0)
-    tl.store(best_scores + row * STRETCHES + stretch, best)
-    tl.store(best_ids + row * STRETCHES + stretch, tl.min(tl.where(scores == best, chosen, 0x7FFFFFFF), 0))
+def logarithms(values, top, temperature):
+    """(values - top) / temperature, of weights that are 1 for the largest. top: -inf where there is none."""
+    return (values - tl.where(top > float("-inf"), top, 0.0)) / tl.where(
+        temperature > 0, tl.maximum(temperature, _SMALLEST), 1.0
+    )
 
 
 @triton.jit
-def _join(best_scores, best_ids, drawn, STRETCHES: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    stretches = row * STRETCHES + tl.arange(0, STRETCHES)
-    scores = tl.load(best_scores + stretches)
+def scores_of(values, ids, top, temperature, key, other_key):
+    """At temperature 0 there is no noise: the largest of the values wins."""
+    scores = logarithms(values, top, temperature)
+    if temperature > 0:
+        scores = scores - tl.log(exponential_noise(ids, key, other_key))
+    return scores
+
+
+@triton.jit
+def best_of(scores, ids):
+    """The largest score and its id, of equal ones the smallest."""
     best = tl.max(scores, 0)
-    token = tl.min(tl.where(scores == best, tl.load(best_ids + stretches), 0x7FFFFFFF), 0)
-    tl.store(drawn + row, tl.where(best > float("-inf"), token, -1).to(tl.int64))
+    return best, tl.min(tl.where(scores == best, ids, LAST_ID), 0)
 
 
-def draw_gpu(
-    logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor | None, keys: torch.Tensor
-) -> torch.Tensor:
-    """As draw_reference; min_p: None where no row has one, which spares a pass over the logits."""
-    rows, vocab_size = logits.shape
-    if any(len(each) != rows for each in (temperature, keys)) or (min_p is not None and len(min_p) != rows):
-        raise ValueError(f"{rows} rows, but temperatures for {len(temperature)} and keys for {len(keys)}")
-    drawn = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    if rows == 0:
-        return drawn
-    blocks = triton.cdiv(vocab_size, _BLOCK)
-    stretches = triton.next_power_of_2(min(blocks, triton.cdiv(_LEAST_PROGRAMS, rows)))
-    per_stretch = triton.cdiv(blocks, stretches) * _BLOCK
-    scores = torch.empty(rows, stretches, device=logits.device)
-    ids = torch.empty(rows, stretches, dtype=torch.int32, device=logits.device)
-    tops = torch.empty_like(scores) if min_p is not None else None
-    if tops is not None:
-        _tops[(rows, stretches)](
-            logits, tops, vocab_size, per_stretch, logits.stride(0), STRETCHES=stretches, BLOCK=_BLOCK
-        )
-    _draw[(rows, stretches)](
-        logits, temperature, min_p, keys, tops, scores, ids, vocab_size, per_stretch, logits.stride(0),
-        HAS_MIN_P=min_p is not None, STRETCHES=stretches, BLOCK=_BLOCK,
-    )  # fmt: skip
-    _join[(rows,)](scores, ids, drawn, STRETCHES=stretches)
-    return drawn
+@triton.jit
+def token_of_row(part_tops, part_scores, part_ids, parts, is_there, temperature):
+    """The winner of all tiles of a row, -1 where no logit is a number above -inf.
+
+    part_tops, part_scores, part_ids: largest value of each tile, its best score measured from that, and the winner.
+    They are loaded from the second-level cache, since other programs wrote them.
+    """
+    tops = tl.load(part_tops + parts, mask=is_there, other=float("-inf"), cache_modifier=".cg")
+    scores = tl.load(part_scores + parts, mask=is_there, other=float("-inf"), cache_modifier=".cg")
+    ids = tl.load(part_ids + parts, mask=is_there, other=LAST_ID, cache_modifier=".cg")
+    top = tl.max(tops, 0)
+    _, token = best_of(logarithms(tops, top, temperature) + scores, ids)
+    return tl.where(top > float("-inf"), token, -1)
