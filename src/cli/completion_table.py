@@ -108,7 +108,7 @@ def _option_values(path: str, option: Option, presets: Sequence[str]) -> list[st
     if path == "model.model":
         return ["builtin:tiny"]
     if option.kind == "flag":
-        return ["true", "false"]
+        return ["true", "false", *map(str, option.choices)]
     return [str(choice) for choice in option.choices]
 
 

@@ -135,10 +135,14 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
         case "choice":
             return [{"enum": list(option.choices)}, interpolation]
         case "flag":
-            return [{"type": "boolean"}, interpolation]
-    number: dict[str, Any] = {"type": "number" if option.kind in ("number", "duration") else "integer"}
+            words = [{"enum": list(option.choices)}] if option.choices else []
+            return [{"type": "boolean"}, *words, interpolation]
+    is_fraction = option.kind in ("number", "duration")
+    number: dict[str, Any] = {"type": "number" if is_fraction else "integer"}
     for bound in option.bounds:
         number |= _bound(bound)
+    if option.kind == "wholes":
+        return [number, {"type": "array", "items": {"anyOf": [number, interpolation]}}, interpolation]
     values: list[dict[str, Any]] = [number]
     if option.kind in _UNITS:
         values.append({"type": "string", "pattern": _UNITS[option.kind]})

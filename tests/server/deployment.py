@@ -13,6 +13,7 @@ import httpx
 from stoker.config import MachineFacts, MemoryPlan, ModelFacts, Resolved
 from stoker.config.resolve.resolved import (
     ResolvedCache,
+    ResolvedCompilation,
     ResolvedDevice,
     ResolvedLoad,
     ResolvedModel,
@@ -54,6 +55,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         scheduler=ResolvedScheduler(**{**SCHEDULER, **(scheduler or {})}),
         parallel=ParallelConfig(),
         device=ResolvedDevice(device="cpu", num_threads=1),
+        compilation=ResolvedCompilation(level=0),
         server=ResolvedServer(**{**SERVER, "chat_template": server_template, **server}),
         facts=ModelFacts.model_construct(tokenizer_path=str(folder)),  # the server asks for nothing else of these
         machine=MachineFacts.model_construct(),

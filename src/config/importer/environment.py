@@ -7,7 +7,7 @@ import re
 from .counterparts import Counterpart, choice, gone, needless, to
 
 _HUB = "this program reads it too"
-_GPU = "it belongs to a GPU's libraries, which are not used here"
+_GPU = "it belongs to libraries of GPUs; set it for `engine up` too if it is one of CUDA's, torch's or Triton's"
 _ONE = "there is one engine, so nothing has to be chosen"
 
 VARIABLES: dict[str, Counterpart] = {
@@ -32,7 +32,7 @@ VARIABLES: dict[str, Counterpart] = {
         "`model.hf_overrides` says that a model is good for more", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     ),
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": gone("this build loads no adapters", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
-    "CUDA_VISIBLE_DEVICES": gone("`device.device` says where the model runs", "CUDA_VISIBLE_DEVICES"),
+    "CUDA_VISIBLE_DEVICES": gone("set it for `engine up` too: it says which GPU is used", "CUDA_VISIBLE_DEVICES"),
     "HIP_VISIBLE_DEVICES": gone("`device.device` says where the model runs", "HIP_VISIBLE_DEVICES"),
 }
 _OTHERS = (

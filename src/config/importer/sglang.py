@@ -5,7 +5,7 @@ from __future__ import annotations
 from .counterparts import by_name, choice, gone, needless, switch, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
-_GRAPHS = "captured graphs belong to GPUs; `model.enforce_eager` is how it always is here"
+_COMPILED = "this build compiles no models: its own kernels and captured graphs take that place"
 _NODES = "this build serves from one machine; run one deployment on each and put a balancer in front"
 _METRICS = "/metrics is always there; `server.disable_log_stats` is what switches statistics off"
 _PRIORITY = "the order is turned round: SGLang serves larger numbers first, here smaller ones come first"
@@ -31,7 +31,9 @@ TABLE = by_name(
         values={"openai": "vllm", "model": "auto"},
         says="`vllm` stands for the API's own defaults instead of the model's",
     ),
-    switch("model.enforce_eager", "true", "--disable-cuda-graph"),
+    switch("compilation.level", "0", "--disable-cuda-graph"),
+    to("compilation.cudagraph_capture_sizes", "--cuda-graph-bs", takes="many"),
+    to("scheduler.cuda_graph_sizes", "--cuda-graph-max-bs"),
     switch("model.batch_invariant", "true", "--enable-deterministic-inference"),
     to("load.load_format", "--load-format"),
     to("load.download_dir", "--download-dir"),
@@ -139,9 +141,9 @@ TABLE = by_name(
     gone("the log has one line for each finished request", "--decode-log-interval"),
     gone(_GPU, "--attention-backend", "--sampling-backend", "--mm-attention-backend", "--moe-runner-backend"),
     gone(_GPU, "--prefill-attention-backend", "--decode-attention-backend", "--torchao-config", "--base-gpu-id"),
-    gone(_GPU, "--enable-p2p-check", "--enable-torch-compile", "--enable-nan-detection", takes=0),
-    gone(_GRAPHS, "--cuda-graph-max-bs", "--torch-compile-max-bs"),
-    gone(_GRAPHS, "--cuda-graph-bs", takes="many"),
+    gone(_GPU, "--enable-p2p-check", "--enable-nan-detection", takes=0),
+    gone(_COMPILED, "--enable-torch-compile", takes=0),
+    gone(_COMPILED, "--torch-compile-max-bs"),
     gone("import that file as well: engine import FILE --from sglang", "--config"),
 )
 

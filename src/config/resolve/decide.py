@@ -154,7 +154,10 @@ def _graphs(done: Decisions) -> None:
     """Sizes written under either name are kept, without what no step could have; else the usual ones."""
     path, other = "scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes"
     seqs, sizes = done.get("scheduler.max_num_seqs"), done.get(path)
-    if reason := no_graphs(done):
+    reason = no_graphs(done)
+    if done.get("compilation.level") == "auto":
+        done.decide("compilation.level", 0 if reason else 3, "R189", reason or "graphs are captured")
+    if reason:
         done.decide(path, (), "R118", reason)
     elif sizes:
         done.values["scheduler"]["cuda_graph_sizes"] = tuple(size for size in written_sizes(sizes) if size <= seqs)
@@ -170,9 +173,9 @@ def no_graphs(done: Decisions) -> str:
         return "graphs belong to CUDA devices"
     if done.get("model.enforce_eager"):
         return "model.enforce_eager asks for single operations"
-    if done.get("compilation.level") == 0:
-        return "compilation.level is 0"
-    return "model.batch_invariant has no graphs on a GPU" if done.get("model.batch_invariant") else ""
+    if done.get("model.batch_invariant"):
+        return "model.batch_invariant has no graphs on a GPU"
+    return "compilation.level is 0" if done.get("compilation.level") == 0 else ""
 
 
 def _partial_prefills(done: Decisions) -> None:

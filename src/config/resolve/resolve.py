@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from ..diagnostics import Diagnostic, in_order
 from ..effective import digest
 from ..errors import ConfigError
-from ..schema.compilation import CompilationConfig
 from ..schema.parallel import ParallelConfig
 from .checker import broken_rules
 from .decide import Decisions, decide
@@ -18,6 +17,7 @@ from .resolved import (
     ModelFacts,
     Resolved,
     ResolvedCache,
+    ResolvedCompilation,
     ResolvedDevice,
     ResolvedLoad,
     ResolvedModel,
@@ -70,7 +70,7 @@ def resolve_deployment(deployment: Deployment, facts: ModelFacts, machine: Machi
         scheduler=ResolvedScheduler.model_validate(sections["scheduler"]),
         parallel=ParallelConfig.model_validate(sections["parallel"]),
         device=ResolvedDevice.model_validate(sections["device"]),
-        compilation=CompilationConfig.model_validate(sections["compilation"]),
+        compilation=ResolvedCompilation.model_validate(sections["compilation"]),
         server=ResolvedServer.model_validate(sections["server"]),
         facts=facts,
         machine=machine,

@@ -180,6 +180,10 @@ class ResolvedDevice(DeviceConfig):
     num_threads: int
 
 
+class ResolvedCompilation(CompilationConfig):
+    level: Literal[0, 1, 2, 3]
+
+
 class ResolvedServer(ServerConfig):
     log_format: Literal["human", "json"]
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"]
@@ -195,7 +199,7 @@ class Resolved(Record):
     scheduler: ResolvedScheduler
     parallel: ParallelConfig
     device: ResolvedDevice
-    compilation: CompilationConfig = CompilationConfig()
+    compilation: ResolvedCompilation
     server: ResolvedServer
     facts: ModelFacts
     machine: MachineFacts

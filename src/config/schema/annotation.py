@@ -12,14 +12,15 @@ from pydantic.fields import FieldInfo
 
 from . import types as values
 
-Kind = Literal["text", "choice", "flag", "whole", "human int", "size", "duration", "number", "texts", "mapping"]
+Kind = Literal[
+    "text", "choice", "flag", "whole", "human int", "size", "duration", "number", "texts", "wholes", "mapping"
+]
 _PARSERS = {
     values.parse_whole: "whole",
     values.parse_human_int: "human int",
     values.parse_size: "size",
     values.parse_duration: "duration",
     values.parse_number: "number",
-    values.parse_one_or_more: "texts",
 }
 
 
@@ -62,7 +63,10 @@ class Parts:
             elif origin is dict:
                 self.kind = "mapping"
             elif origin is tuple:
-                self.kind = "texts"
+                item = Parts()
+                item.read(get_args(annotation)[0])
+                self.kind = "wholes" if item.kind == "whole" else "texts"
+                self.bounds += item.bounds if self.kind == "wholes" else ()
             else:
                 self.kind = "text"
 

@@ -20,10 +20,11 @@ class CompilationConfig(Section):
     level: Level = Field(
         "auto",
         description=(
-            "Whether a CUDA device captures the steps that give each running sequence its next token as graphs. 0 "
-            "captures nothing and launches every kernel by itself: a quicker start, slower answers. `auto`, 1, 2 and "
-            "3 capture and are all the same: what sets the upper levels apart elsewhere is torch.compile, and this "
-            "build compiles nothing, since Triton kernels and captured graphs take its place."
+            "Whether a CUDA device captures the steps that give each running sequence its next token as graphs: 0 "
+            "captures nothing and launches every kernel by itself, which starts sooner and answers more slowly; 1, 2 "
+            "and 3 capture, and are all the same: what sets them apart elsewhere is torch.compile, and this build "
+            "compiles nothing, since Triton kernels and captured graphs take its place. `auto` is 3 where there are "
+            "graphs and 0 elsewhere."
         ),
         examples=[0],
         json_schema_extra=about(reload="model", devices=("cuda",)),

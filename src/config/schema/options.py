@@ -30,6 +30,7 @@ _ALLOWED = {
     "duration": "a duration such as 500ms, 30s, 2m or a number of seconds",
     "number": "a number",
     "texts": "a text or a list of texts",
+    "wholes": "a whole number or a list of them",
     "mapping": "a mapping",
 }
 
@@ -188,8 +189,12 @@ class Option:
 
     @property
     def type_name(self) -> str:
-        """For programs: text, choice, flag, whole, human int, size, duration, number, texts, mapping."""
+        """For programs: text, choice, flag, whole, human int, size, duration, number, texts, wholes, mapping."""
         return self.kind + "?" * self.is_nullable
+
+    @property
+    def is_list(self) -> bool:
+        return self.kind in ("texts", "wholes")
 
     @property
     def takes_text(self) -> bool:

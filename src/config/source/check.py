@@ -60,8 +60,8 @@ def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagno
     """The typed value of a node that is not null. After a finding, which is added to `found`, None."""
     if option.status == "refused":
         return _check_refused(option, node, found)
-    if _is_quoted_number(option, node):
-        found.append(_quoted(option, node))
+    if (quoted := _quoted_number(option, node)) is not None:
+        found.append(_quoted(option, quoted))
         return None
     try:
         raw = _secret(option, node, env) if option.is_secret else _raw(option, node)
@@ -76,9 +76,14 @@ def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagno
         return None
 
 
-def _is_quoted_number(option: Option, node: Node) -> bool:
+def _quoted_number(option: Option, node: Node) -> Node | None:
     """A number in quotes is a text: the file means what it says, and the JSON Schema says the same."""
-    takes_numbers = option.kind in ("whole", "number") or (option.kind == "choice" and not option.takes_text)
+    items = node.value if option.kind == "wholes" and isinstance(node.value, list) else [node]
+    return next((item for item in items if _is_quoted_number(option, item)), None)
+
+
+def _is_quoted_number(option: Option, node: Node) -> bool:
+    takes_numbers = option.kind in ("whole", "wholes", "number") or (option.kind == "choice" and not option.takes_text)
     is_text = isinstance(node.value, str) and not node.is_plain and not node.is_filled_in
     return takes_numbers and is_text and _is_in_file(node) and not isinstance(resolve_plain(node.text or ""), str)
 

@@ -123,8 +123,8 @@ def _values(flag: Flag, words: Sequence[str], index: int) -> list[str] | Diagnos
         return [flag.attached]
     following = words[index] if index < len(words) else None
     if flag.option.kind == "flag":
-        return [following] if following in _BOOLEANS and following is not None else []
-    if flag.option.kind == "texts" and not flag.appends:
+        return [following] if following is not None and following in (*_BOOLEANS, *flag.option.choices) else []
+    if flag.option.is_list and not flag.appends:
         values: list[str] = []
         for word in words[index:]:
             if (word.startswith("-") and not _NUMBER.match(word)) or (values and word.endswith(_FILE_ENDINGS)):
@@ -165,7 +165,7 @@ class OverrideSource(LayerSource):
         if flag.unsets or (option.path in sections() and override.values in (("None",), ("",))):
             node = Node(None, span, text="null", unsets=True)
         elif flag.appends:
-            if option.kind != "texts" and not flag.keys:
+            if not option.is_list and not flag.keys:
                 self.found.append(_misused(flag, "takes one value, so nothing can be added", "leave out the +"))
                 return None
             node = Node(_items(option, override.values, span), span, appends=True)
@@ -176,7 +176,7 @@ class OverrideSource(LayerSource):
             node = json_or_text(override.values[0], span)
         elif option.path in sections():
             return section_node(option.path, json_or_text(override.values[0], span), flag.spelling, self.found)
-        elif option.kind == "texts" and len(override.values) > 1:
+        elif option.is_list and len(override.values) > 1:
             node = Node([_item(option, value, span) for value in override.values], span)
         else:
             try:

@@ -46,13 +46,19 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
         if not isinstance(node.value, dict) and node.value is not None:
             raise ValueError("not an object")
         return node
-    if option.kind == "texts":
+    if option.is_list:
         if text.startswith("["):
             return json_node(load_json(text), span)
         separator = separator or ("," if option.notation == "commas" else None)
         parts = text.split(separator) if separator else [text]
-        return Node([Node(part.strip(), span, text=part.strip()) for part in parts], span)
+        return Node([list_item(option, part.strip(), span) for part in parts], span)
     return Node(text if option.is_secret else resolve_plain(text), span, text=text, is_plain=True)
+
+
+def list_item(option: Option, text: str, span: Span) -> Node:
+    """One item of a list that stands in a variable or a flag."""
+    value = text if option.kind == "texts" else resolve_plain(text)
+    return Node(value, span, text=text, is_plain=option.kind != "texts")
 
 
 def section_node(section: str, node: Node, spelling: str, found: list[Diagnostic]) -> Node | None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from stoker.config import ConfigError, Deployment, MachineFacts, load_deployment
+from stoker.config.resolve.gpu import interpreted_gpu
+from stoker.config.resolve.resolved import GpuFacts
 
 GIB = 1 << 30
 MACHINE = MachineFacts(
@@ -17,7 +19,16 @@ MACHINE = MachineFacts(
     total_memory_bytes=16 * GIB,
     available_memory_bytes=8 * GIB,
     cpu_flags=("avx2", "avx512_bf16"),
+    no_gpu="this machine is made up",
 )
+H200 = GpuFacts(
+    name="NVIDIA H200",
+    total_memory_bytes=139 * GIB,
+    available_memory_bytes=138 * GIB,
+    compute_capability=(9, 0),
+)
+WITH_GPU = MACHINE.model_copy(update={"gpu": H200, "no_gpu": ""})
+INTERPRETING = MACHINE.model_copy(update={"gpu": interpreted_gpu(16 * GIB, 8 * GIB)})
 
 
 def load(folder: Path, text: str, *words: str, env: dict[str, str] | None = None, **more: Any) -> Deployment:

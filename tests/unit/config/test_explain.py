@@ -78,7 +78,7 @@ def test_pages_show_no_secret() -> None:
 
 
 def test_a_refused_option_depends_on_nothing() -> None:
-    (page,) = find("-O3")
+    (page,) = find("model.model_impl")
     assert {fact.name: fact.lines for fact in page.facts}["default"] == ("auto",)
 
 

@@ -29,6 +29,7 @@ CANDIDATES: dict[str, list[Any]] = {
     "number": [0.5, 0.25, 1],
     "text": ["plain", "/a", "0123", "b-2"],
     "texts": [["a", "0123"], ["b"], ["https://a.example"], ["https://b.example", "*"]],
+    "wholes": [[1, 2, 8], [64]],
     "mapping": [{"a": {"b": 1}}, {"a": {"b": "0123", "c": [True, None]}}],
 }
 
@@ -102,7 +103,7 @@ def test_every_way_of_saying_a_value_means_the_same(option: Option, tmp_path: Pa
         for flag in option.flags:
             if not flag.startswith("--no-"):
                 written[flag] = load_deployment([], [*model(option), f"{flag}={text_of(value)}"], {})
-        apart = value if isinstance(value, list) else [text_of(value)]
+        apart = [text_of(item) for item in value] if isinstance(value, list) else [text_of(value)]
         for flag in (option.flags[0], "--" + option.flags[0][2:].replace("-", "_")):
             written[f"{flag} apart"] = load_deployment([], [*model(option), flag, *apart], {})
         if option.is_flat:

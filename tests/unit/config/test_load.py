@@ -26,13 +26,15 @@ def values(option: Option) -> st.SearchStrategy[Any]:
     """Values that an option takes, as JSON writes them."""
     match option.kind:
         case "flag":
-            return st.booleans()
+            return st.sampled_from([True, False, *option.choices])
         case "choice":
             return st.sampled_from(option.choices)
         case "text":
             return st.just("/llm") if option.name == "root_path" else WORDS
         case "texts":
             return st.lists(WORDS.filter(lambda text: not text.endswith((".yaml", ".yml"))), min_size=1, max_size=3)
+        case "wholes":
+            return st.lists(st.integers(1, 512), min_size=1, max_size=3)
         case "mapping":
             return st.dictionaries(st.text("abc", min_size=1), st.integers() | st.booleans() | WORDS, max_size=3)
         case "number":
@@ -68,7 +70,7 @@ def test_file_environment_flag_and_argument_say_the_same(tmp_path: Path, data: s
         load_deployment([], base, {option.variable: text_of(value)}),
         load_deployment([], [*base, option.flags[0], text_of(value)], {}),
         load_deployment([], [*base, f"{option.flags[-1]}={text_of(value)}"], {}),
-        load_deployment([], base, {}, {option.name: value}),
+        load_deployment([], base, {}, {option.name if option.is_flat else option.path: value}),
     ]
     assert [revealed(way) for way in ways] == [revealed(ways[0])] * len(ways)
 
@@ -80,6 +82,7 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
         "flag": [False, True, False],
         "text": ["a", "b", "c"],
         "texts": [["a"], ["b"], ["c"]],
+        "wholes": [[1], [2, 4], [3]],
         "mapping": [{"a": 1}, {"a": 2}, {"a": 3}],
         "number": [0.1, 0.2, 0.3],
         "size": [1, 2, 3],

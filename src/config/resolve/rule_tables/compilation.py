@@ -26,7 +26,9 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: (
             bool(v.no_graphs)
             and bool(
-                v.config.scheduler.cuda_graph_sizes or v.config.compilation.cudagraph_capture_sizes or v.level in _UPPER
+                v.config.scheduler.cuda_graph_sizes
+                or v.config.compilation.cudagraph_capture_sizes
+                or v.config.compilation.level in _UPPER
             )
         ),
         message="no graphs are captured, so their options have no effect: {no_graphs}",

@@ -71,6 +71,7 @@ def test_no_word_vanishes(command: dict[str, Any]) -> None:
             continue
         plain = name.lstrip("-").partition(".")[0].rstrip("+").replace("-", "_").removeprefix("no_")
         keys = {option.name for option in options().values() if name.rstrip("+") in option.flags} | {plain}
+        keys |= {"level"} if re.fullmatch("-O[0-3]", name) else {name.partition(".")[2].rstrip("+")} - {""}
         told = any(re.search(rf"^ *#?{key}:", text, re.MULTILINE) for key in keys)
         renamed = launch.engine in ("sglang", "llama.cpp") and _is_set(draft, name)
         assert told or renamed or name in text, f"{name} vanished:\n{text}"

@@ -51,6 +51,9 @@ def test_what_exists_under_the_same_name_stands_in_no_table_of_vllm() -> None:
         (["--json-model-override-args", '{"a": 1}'], "model.hf_overrides", {"a": 1}),
         (["--log_level", "warn"], "server.log_level", "warning"),
         (["--chunked-prefill-size", "4k"], "scheduler.max_num_batched_tokens", "4k"),
+        (["--disable-cuda-graph"], "compilation.level", 0),
+        (["--cuda-graph-bs", "1", "2", "4"], "compilation.cudagraph_capture_sizes", [1, 2, 4]),
+        (["--cuda-graph-max-bs", "64"], "scheduler.cuda_graph_sizes", [64]),
         (["--chunked-prefill-size", "-1"], "scheduler.enable_chunked_prefill", False),
     ],
 )

@@ -81,7 +81,7 @@ def test_an_8b_model_on_an_80_gb_card(tmp_path: Path) -> None:
     assert plan.speed is not None
     low, high = plan.speed.decode_one
     assert 60 < low < 150 < high < 250  # what such a card does with such a model, by public benchmarks
-    assert any("this build runs on CPUs" in note for note in plan.notes)
+    assert not any("does not run on" in note for note in plan.notes)
     assert plan.kernels == {}
 
 
@@ -90,9 +90,9 @@ def test_a_70b_model_that_does_not_fit_says_what_would_help(tmp_path: Path) -> N
     assert plan.estimate.is_blocked
     assert plan.estimate.reason.startswith("the weights alone need 131.42 GiB of the 71.19 GiB")
     assert [change.what for change in plan.changes] == [
+        "weights in FP8",
         "weights in 4 bits (AWQ or GPTQ)",
         "parallel.tensor_parallel_size: 2",
-        "one NVIDIA B200 192GB",
     ]
     assert not any(change.is_in_build for change in plan.changes)
 

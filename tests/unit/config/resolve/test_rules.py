@@ -13,15 +13,24 @@ from stoker.config.resolve.rule_tables.server import is_loopback
 from stoker.config.resolve.rules import RULES, STATED
 from stoker.config.schema.options import options
 
-from ..deployments import GIB, MACHINE
+from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
-from .rule_cases import cache, device, load, model, scheduler, server
+from .rule_cases import cache, compilation, device, load, model, scheduler, server
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": ()})
-_TABLES = (model, load, cache, scheduler, device, server)
-CASES = {name: cases for table in _TABLES for name, cases in table.CASES.items()}
-SMALL_CASES = {name: cases for table in _TABLES for name, cases in table.SMALL_CASES.items()}
-SMALL_ALL = {f"{name} small": cases for name, cases in SMALL_CASES.items()}
+_TABLES = (model, load, cache, scheduler, device, compilation, server)
+MACHINES = {  # by the name of their tables
+    "CASES": MACHINE,
+    "SMALL_CASES": SMALL,
+    "GPU_CASES": WITH_GPU,
+    "OLD_GPU_CASES": MACHINE.model_copy(
+        update={"gpu": H200.model_copy(update={"name": "Tesla T4", "compute_capability": (7, 5)})}
+    ),
+    "INTERPRETED_CASES": INTERPRETING,
+}
+ALL_CASES = {
+    (rule, kind): cases for table in _TABLES for kind in MACHINES for rule, cases in getattr(table, kind, {}).items()
+}
 
 
 @pytest.fixture
@@ -34,29 +43,27 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
 
     stands_for = {"MODEL": model, "FILE": template, "JSON": logging_file}
 
-    def of(name: str, line: str) -> set[str]:
+    def of(kind: str, line: str) -> set[str]:
         words = [str(stands_for.get(word, word)) for word in line.split()]
         named = [] if "--model" in words else ["--model", str(model)]
         deployment = load_deployment([], [*named, *words], {})
         facts = None if "Qwen/none" in words else read_model_facts(deployment)
-        machine = SMALL if name.endswith("small") else MACHINE
-        return {finding.code for finding in examine(deployment, facts, machine).findings}
+        return {finding.code for finding in examine(deployment, facts, MACHINES[kind]).findings}
 
     return of
 
 
-@pytest.mark.parametrize("name", [*CASES, *SMALL_ALL])
-def test_a_rule_is_broken_and_kept(name: str, broken: Callable[[str, str], set[str]]) -> None:
-    bad, good = {**CASES, **SMALL_ALL}[name]
-    rule = name.split()[0]
+@pytest.mark.parametrize(("rule", "kind"), ALL_CASES)
+def test_a_rule_is_broken_and_kept(rule: str, kind: str, broken: Callable[[str, str], set[str]]) -> None:
+    bad, good = ALL_CASES[rule, kind]
     for line in bad:
-        assert rule in broken(name, line), line
+        assert rule in broken(kind, line), line
     for line in good:
-        assert rule not in broken(name, line), line
+        assert rule not in broken(kind, line), line
 
 
 def test_every_rule_has_cases_a_number_and_known_options() -> None:
-    assert {rule.id for rule in RULES} == {*CASES, *SMALL_CASES}
+    assert {rule.id for rule in RULES} == {rule for rule, _ in ALL_CASES}
     numbers = [rule.id for rule in (*RULES, *STATED)]
     assert len(set(numbers)) == len(numbers)
     for rule in (*RULES, *STATED):
@@ -64,8 +71,9 @@ def test_every_rule_has_cases_a_number_and_known_options() -> None:
         assert rule.why.endswith("."), rule.id
 
 
-def test_a_plain_deployment_breaks_nothing(broken: Callable[[str, str], set[str]]) -> None:
-    assert broken("", "") == set()
+@pytest.mark.parametrize("kind", ["CASES", "GPU_CASES", "OLD_GPU_CASES", "INTERPRETED_CASES"])
+def test_a_plain_deployment_breaks_nothing(kind: str, broken: Callable[[str, str], set[str]]) -> None:
+    assert broken(kind, "") == set()
 
 
 def resolved(folder: Path, *words: str) -> Resolved:

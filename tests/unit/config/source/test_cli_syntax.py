@@ -161,7 +161,7 @@ def test_a_plus_behind_a_key_adds_to_its_list(words: list[str]) -> None:
 
 def test_sections_that_are_json_elsewhere_take_their_keys_too() -> None:
     words = ["--compilation-config.cudagraph_capture_sizes+", "1", "--compilation-config.cudagraph_capture_sizes+=8,16"]
-    assert layer(*words) == {"compilation": {"cudagraph_capture_sizes": ["1", "8", "16"]}}
+    assert layer(*words) == {"compilation": {"cudagraph_capture_sizes": [1, 8, 16]}}
     whole = ["--speculative-config", '{"method": "ngram"}', "--speculative-config.num_speculative_tokens", "4"]
     assert layer(*whole) == {"speculative": {"method": "ngram", "num_speculative_tokens": 4}}
 

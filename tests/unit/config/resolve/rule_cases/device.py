@@ -7,5 +7,12 @@ from __future__ import annotations
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R210": (["--num-threads 5"], ["--num-threads 4"]),
+    "R227": (["--device cuda"], ["--device cpu", "--device auto"]),
+}
+OLD_GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R228": (["--device cuda"], ["--device cpu", "--device auto"]),
+}
+INTERPRETED_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R229": (["--device cuda"], ["--device cpu", "--device auto"]),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {}

@@ -53,6 +53,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--logits-processors mine", "--logits-processors my.logits:One my-logits:Two"],
         ["--logits-processors my.logits:One my.logits.Two", ""],
     ),
+    "R231": (["--dtype float16", "--dtype half", "--kv-cache-dtype float16"], ["--dtype float", "--dtype bfloat16"]),
     "R216": (
         ["--revision main", "--tokenizer-revision main", "--hf-token x", "--download-dir /nowhere"],
         ["", "--model Qwen/none --revision main", "--tokenizer Qwen/none --hf-token x"],
@@ -62,6 +63,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--tokenizer MODEL", "--skip-tokenizer-init"],
     ),
     "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
+}
+GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R232": (["--quantization int8"], ["--quantization int8 --device cpu", ""]),
+    "R233": (["--batch-invariant"], ["--batch-invariant --device cpu", ""]),
+}
+INTERPRETED_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R230": (
+        ["--device cuda --dtype bfloat16", "--device cuda --kv-cache-dtype bfloat16"],
+        ["--device cuda", "--device cuda --dtype half", "--dtype bfloat16"],
+    ),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R204": (["--gpu-memory-utilization 0.01"], ["", "--num-gpu-blocks-override 32"]),
