@@ -16,6 +16,7 @@ from .launch import dependent, is_interpreted, wait
 
 MAX_TOKENS = 64  # beyond, a library's product of matrices is as fast
 _TILE_BYTES = 16384  # of x, at once: several stages of it and of the weights fit into shared memory
+_NORM_DEPTH = 128  # with a norm, x goes through registers: compiled for Hopper, deeper tiles spill them
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +148,12 @@ def linear_few(
     total = x if residual is None else torch.empty(num_tokens, depth, dtype=x.dtype, device=x.device)
     launch = next(launch for most, launch in LAUNCHES if width <= most)
     tokens = max(16, triton.next_power_of_2(num_tokens))
-    deepest = _TILE_BYTES // (tokens * x.element_size())
+    deepest = min(_TILE_BYTES // (tokens * x.element_size()), launch.depth if norm is None else _NORM_DEPTH)
     if num_tokens:
         _linear_few[(triton.cdiv(width, launch.outputs),)](
             x, residual, norm, weight, bias, out, total, eps, num_tokens, width, depth, x.stride(0),
             TOKENS=tokens, OUTPUTS=launch.outputs,
-            DEPTH=min(launch.depth, deepest, max(16, triton.next_power_of_2(depth))), HAS_NORM=norm is not None,
+            DEPTH=min(deepest, max(16, triton.next_power_of_2(depth))), HAS_NORM=norm is not None,
             HAS_RESIDUAL=residual is not None, HAS_BIAS=bias is not None, IS_GATED=is_gated,
             UPCAST=is_interpreted(), num_warps=launch.warps, num_stages=launch.stages, **dependent(),
         )  # fmt: skip
