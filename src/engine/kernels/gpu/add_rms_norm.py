@@ -6,14 +6,15 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import num_warps
+from .launch import dependent, num_warps, wait
 
 
 @triton.jit
 def _add_rms_norm(
     x, residual, weight, normed, total, width, x_stride, residual_stride, eps,
-    HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     is_there = columns < width
@@ -42,6 +43,6 @@ def add_rms_norm_gpu(
     if rows:
         _add_rms_norm[(rows,)](
             x, residual, weight, normed, total, width, x.stride(0), 0 if residual is None else residual.stride(0), eps,
-            HAS_RESIDUAL=residual is not None, BLOCK=block, num_warps=num_warps(block),
+            HAS_RESIDUAL=residual is not None, BLOCK=block, num_warps=num_warps(block), **dependent(),
         )  # fmt: skip
     return normed, total

@@ -18,7 +18,7 @@ from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
 from .attention_tile import add_sinks, fold, load_tiles, score
 from .attention_variant import PLAIN, AttentionVariant
-from .launch import is_interpreted
+from .launch import dependent, is_interpreted, wait
 
 TILE = 64  # tokens; a page may be shorter or longer
 _LEAST_ROWS = 16  # of a product of matrices
@@ -26,8 +26,10 @@ _LEAST_ROWS = 16  # of a product of matrices
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _plan(
-    query_start, context_lens, ends, num_rows, window, TILE: tl.constexpr, ROWS: tl.constexpr, HAS_WINDOW: tl.constexpr
-):
+    query_start, context_lens, ends, num_rows, window,
+    TILE: tl.constexpr, ROWS: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    wait(IS_DEPENDENT)
     rows = tl.arange(0, ROWS)
     is_there = rows < num_rows
     lengths = tl.load(context_lens + rows, mask=is_there, other=0)
@@ -47,7 +49,9 @@ def _decode(
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SLOPES: tl.constexpr, UPCAST: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(IS_DEPENDENT)
     program = tl.program_id(0)
     num_units = tl.load(ends + num_rows) * NUM_KV_HEADS
     per_program = tl.maximum(tl.cdiv(num_units, tl.num_programs(0)), 1)
@@ -195,7 +199,7 @@ def decode_attention(
     window = variant.window or 0
     ends = planned(step, ("decode", variant.window), lambda ends, block: _plan[(1,)](
         step.query_start, step.context_lens, ends, num_rows, window,
-        TILE=TILE, ROWS=block, HAS_WINDOW=variant.window is not None,
+        TILE=TILE, ROWS=block, HAS_WINDOW=variant.window is not None, **dependent(),
     ))  # fmt: skip
     _decode[(len(workspace.part_sums) // 2,)](
         q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, ends, out,
@@ -205,5 +209,5 @@ def decode_attention(
         BLOCK_SIZE=block_size, TILE=TILE, ROWS=rows, HAS_WINDOW=variant.window is not None,
         HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
         HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
-        num_warps=4, num_stages=3 if width * q.element_size() <= 256 else 2,
+        num_warps=4, num_stages=3 if width * q.element_size() <= 256 else 2, **dependent(),
     )  # fmt: skip

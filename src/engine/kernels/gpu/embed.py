@@ -6,11 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from .launch import dependent, wait
+
 _BLOCK = 1024  # numbers of one program
 
 
 @triton.jit
-def _embed(token_ids, weight, out, vocab_size, width, BLOCK: tl.constexpr):
+def _embed(token_ids, weight, out, vocab_size, width, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+    wait(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     token_id = tl.load(token_ids + row)
@@ -25,5 +28,7 @@ def embed_gpu(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     out = torch.empty(len(token_ids), width, dtype=weight.dtype, device=weight.device)
     block = min(_BLOCK, triton.next_power_of_2(width))
     if len(token_ids):
-        _embed[(len(token_ids), triton.cdiv(width, block))](token_ids, weight, out, vocab_size, width, BLOCK=block)
+        _embed[(len(token_ids), triton.cdiv(width, block))](
+            token_ids, weight, out, vocab_size, width, BLOCK=block, **dependent()
+        )
     return out

@@ -12,10 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import is_interpreted
+from .launch import dependent, is_interpreted, wait
 
 MAX_TOKENS = 64  # beyond, a library's product of matrices is as fast
 _TILE_BYTES = 16384  # of x, at once: several stages of it and of the weights fit into shared memory
+_NORM_DEPTH = 128  # with a norm, x goes through registers: compiled for Hopper, deeper tiles spill them
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,46 +33,75 @@ class Launch:
 LAUNCHES = ((2048, Launch(8, 512, 4, 3)), (8192, Launch(16, 256, 4, 4)), (1 << 62, Launch(32, 256, 4, 4)))
 
 
+@triton.jit
+def _weights(weight, rows, is_output, k, depth):
+    return tl.load(weight + rows + k[None, :], mask=is_output[:, None] & (k < depth)[None, :], other=0.0)
+
+
+@triton.jit
+def _add_products(
+    weights, others, k, x, residual, norm, total, tokens, is_token, depth, x_stride, sums, ups, squares,
+    HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr, IS_GATED: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Of the numbers k of each token. others: the weights of ups, if gated."""
+    is_there = is_token[:, None] & (k < depth)[None, :]
+    values = tl.load(x + tokens[:, None] * x_stride + k[None, :], mask=is_there, other=0.0)
+    if HAS_RESIDUAL:
+        places = tokens[:, None] * depth + k[None, :]
+        before = tl.load(residual + places, mask=is_there, other=0.0)
+        values = (values.to(tl.float32) + before.to(tl.float32)).to(x.dtype.element_ty)
+        if tl.program_id(0) == 0:
+            tl.store(total + places, values, mask=is_there)
+    if HAS_NORM:
+        wide = values.to(tl.float32)
+        squares += tl.sum(wide * wide, 1)
+        gains = tl.load(norm + k, mask=k < depth, other=0.0).to(tl.float32)
+        values = (wide * gains[None, :]).to(x.dtype.element_ty)
+    if UPCAST:
+        values = values.to(tl.float32)
+    sums += tl.dot(values, tl.trans(weights.to(values.dtype)), input_precision="ieee")
+    if IS_GATED:
+        ups += tl.dot(values, tl.trans(others.to(values.dtype)), input_precision="ieee")
+    return sums, ups, squares
+
+
 @triton.jit(do_not_specialize=["num_tokens"])
 def _linear_few(
     x, residual, norm, weight, bias, out, total, eps, num_tokens, width, depth, x_stride,
     TOKENS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, UPCAST: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     tokens = tl.arange(0, TOKENS)
-    is_token = (tokens < num_tokens)[:, None]
+    is_token = tokens < num_tokens
     is_output = outputs < width
     rows = outputs.to(tl.int64)[:, None] * depth
+    of_ups = weight + tl.cast(width, tl.int64) * depth
     sums = tl.zeros([TOKENS, OUTPUTS], tl.float32)
     ups = tl.zeros([TOKENS, OUTPUTS], tl.float32)
     squares = tl.zeros([TOKENS], tl.float32)
-    for begin in range(0, depth, DEPTH):
+    # The first weights are on their way while the kernel before this one ends.
+    k = tl.arange(0, DEPTH)
+    weights = _weights(weight, rows, is_output, k, depth)
+    others = weights
+    if IS_GATED:
+        others = _weights(of_ups, rows, is_output, k, depth)
+    wait(IS_DEPENDENT)
+    sums, ups, squares = _add_products(
+        weights, others, k, x, residual, norm, total, tokens, is_token, depth, x_stride, sums, ups, squares,
+        HAS_NORM, HAS_RESIDUAL, IS_GATED, UPCAST,
+    )  # fmt: skip
+    for begin in range(DEPTH, depth, DEPTH):
         k = begin + tl.arange(0, DEPTH)
-        is_deep = (k < depth)[None, :]
-        weights = tl.load(weight + rows + k[None, :], mask=is_output[:, None] & is_deep, other=0.0)
-        values = tl.load(x + tokens[:, None] * x_stride + k[None, :], mask=is_token & is_deep, other=0.0)
-        if HAS_RESIDUAL:
-            places = tokens[:, None] * depth + k[None, :]
-            before = tl.load(residual + places, mask=is_token & is_deep, other=0.0)
-            values = (values.to(tl.float32) + before.to(tl.float32)).to(x.dtype.element_ty)
-            if tl.program_id(0) == 0:
-                tl.store(total + places, values, mask=is_token & is_deep)
-        if HAS_NORM:
-            wide = values.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
-            gains = tl.load(norm + k, mask=k < depth, other=0.0).to(tl.float32)
-            values = (wide * gains[None, :]).to(x.dtype.element_ty)
-        if UPCAST:
-            values = values.to(tl.float32)
-        sums += tl.dot(values, tl.trans(weights.to(values.dtype)), input_precision="ieee")
+        weights = _weights(weight, rows, is_output, k, depth)
+        others = weights
         if IS_GATED:
-            others = tl.load(
-                weight + rows + tl.cast(width, tl.int64) * depth + k[None, :],
-                mask=is_output[:, None] & is_deep,
-                other=0.0,
-            )
-            ups += tl.dot(values, tl.trans(others.to(values.dtype)), input_precision="ieee")
+            others = _weights(of_ups, rows, is_output, k, depth)
+        sums, ups, squares = _add_products(
+            weights, others, k, x, residual, norm, total, tokens, is_token, depth, x_stride, sums, ups, squares,
+            HAS_NORM, HAS_RESIDUAL, IS_GATED, UPCAST,
+        )  # fmt: skip
     if HAS_NORM:
         scale = tl.rsqrt(squares / depth + eps)[:, None]
         sums *= scale
@@ -83,7 +113,7 @@ def _linear_few(
     if IS_GATED:
         sums = sums * tl.sigmoid(sums) * ups
     places = tokens[:, None] * width + outputs[None, :]
-    tl.store(out + places, sums.to(out.dtype.element_ty), mask=is_token & is_output[None, :])
+    tl.store(out + places, sums.to(out.dtype.element_ty), mask=is_token[:, None] & is_output[None, :])
 
 
 def linear_few(
@@ -118,13 +148,13 @@ def linear_few(
     total = x if residual is None else torch.empty(num_tokens, depth, dtype=x.dtype, device=x.device)
     launch = next(launch for most, launch in LAUNCHES if width <= most)
     tokens = max(16, triton.next_power_of_2(num_tokens))
-    deepest = _TILE_BYTES // (tokens * x.element_size())
+    deepest = min(_TILE_BYTES // (tokens * x.element_size()), launch.depth if norm is None else _NORM_DEPTH)
     if num_tokens:
         _linear_few[(triton.cdiv(width, launch.outputs),)](
             x, residual, norm, weight, bias, out, total, eps, num_tokens, width, depth, x.stride(0),
             TOKENS=tokens, OUTPUTS=launch.outputs,
-            DEPTH=min(launch.depth, deepest, max(16, triton.next_power_of_2(depth))), HAS_NORM=norm is not None,
+            DEPTH=min(deepest, max(16, triton.next_power_of_2(depth))), HAS_NORM=norm is not None,
             HAS_RESIDUAL=residual is not None, HAS_BIAS=bias is not None, IS_GATED=is_gated,
-            UPCAST=is_interpreted(), num_warps=launch.warps, num_stages=launch.stages,
+            UPCAST=is_interpreted(), num_warps=launch.warps, num_stages=launch.stages, **dependent(),
         )  # fmt: skip
     return out, total

@@ -15,14 +15,15 @@ from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
 from .attention_tile import add_sinks, fold, load_tiles, score
 from .attention_variant import PLAIN, AttentionVariant
-from .launch import is_interpreted
+from .launch import dependent, is_interpreted, wait
 
 TILE = 64  # keys
 ROWS = 128  # queries times heads of a group, in one product
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _plan(query_start, ends, num_rows, TOKENS: tl.constexpr, BLOCK: tl.constexpr):
+def _plan(query_start, ends, num_rows, TOKENS: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+    wait(IS_DEPENDENT)
     rows = tl.arange(0, BLOCK)
     is_there = rows < num_rows
     starts = tl.load(query_start + rows, mask=is_there, other=0)
@@ -66,8 +67,9 @@ def _prefill(
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SLOPES: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(IS_DEPENDENT)
     lanes = tl.arange(0, ROWS)
     dims = tl.arange(0, WIDTH)
     for unit in range(tl.program_id(0), tl.load(ends + num_rows) * NUM_KV_HEADS, tl.num_programs(0)):
@@ -151,7 +153,7 @@ def prefill_attention(
     ends = planned(
         step,
         ("prefill", tokens),
-        lambda ends, block: _plan[(1,)](step.query_start, ends, num_rows, TOKENS=tokens, BLOCK=block),
+        lambda ends, block: _plan[(1,)](step.query_start, ends, num_rows, TOKENS=tokens, BLOCK=block, **dependent()),
     )
     _prefill[(programs,)](
         q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, ends, out,
@@ -161,5 +163,5 @@ def prefill_attention(
         BLOCK_SIZE=block_size, TILE=TILE, ROWS=ROWS, TOKENS=tokens, HAS_WINDOW=variant.window is not None,
         HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
         HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
-        num_warps=8, num_stages=3 if width * q.element_size() <= 256 else 1,
+        num_warps=8, num_stages=3 if width * q.element_size() <= 256 else 1, **dependent(),
     )  # fmt: skip

@@ -6,13 +6,16 @@ import torch
 import triton
 import triton.language as tl
 
+from .launch import dependent, wait
+
 
 @triton.jit
 def _rope_and_store(
     qkv, q_norm, k_norm, cos_sin, positions, slot_mapping, queries, k_cache, v_cache, eps, stride,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, HAS_NORMS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, HAS_NORMS: tl.constexpr, WIDTH: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     half: tl.constexpr = ROTARY_DIM // 2
@@ -74,6 +77,7 @@ def rope_and_store_gpu(
         _rope_and_store[(len(qkv), num_heads + 2 * num_kv_heads)](
             qkv, q_norm, k_norm, cos_sin, positions, slot_mapping, queries, k_cache, v_cache, eps, qkv.stride(0),
             NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, ROTARY_DIM=cos_sin.shape[1],
-            BLOCK_SIZE=block_size, HAS_NORMS=q_norm is not None, WIDTH=triton.next_power_of_2(head_dim), num_warps=1,
+            BLOCK_SIZE=block_size, HAS_NORMS=q_norm is not None, WIDTH=triton.next_power_of_2(head_dim),
+            num_warps=1, **dependent(),
         )  # fmt: skip
     return queries

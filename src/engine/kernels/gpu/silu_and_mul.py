@@ -6,11 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from .launch import dependent, wait
+
 _BLOCK = 1024  # numbers of one program
 
 
 @triton.jit
-def _silu_and_mul(gate_up, out, width, stride, BLOCK: tl.constexpr):
+def _silu_and_mul(gate_up, out, width, stride, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+    wait(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = columns < width
@@ -26,5 +29,7 @@ def silu_and_mul_gpu(gate_up: torch.Tensor) -> torch.Tensor:
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(_BLOCK, triton.next_power_of_2(width))
     if rows:
-        _silu_and_mul[(rows, triton.cdiv(width, block))](gate_up, out, width, gate_up.stride(0), BLOCK=block)
+        _silu_and_mul[(rows, triton.cdiv(width, block))](
+            gate_up, out, width, gate_up.stride(0), BLOCK=block, **dependent()
+        )
     return out
