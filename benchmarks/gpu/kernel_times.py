@@ -126,21 +126,19 @@ def attend(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Ways:
         return ways
     q = bench.randn(len(rows), shape.heads, queries, shape.head_dim)
     k, v = (bench.randn(len(rows), shape.kv_heads, length, shape.head_dim) for _ in range(2))
-    wide: list[torch.Tensor] = []
+    if bench.device.type != "cuda":
+        return ways
+    wide = [each.repeat_interleave(shape.heads // shape.kv_heads, 1) for each in (k, v)]
 
     def torchs(backend: SDPBackend) -> torch.Tensor:
         has_groups = backend != SDPBackend.EFFICIENT_ATTENTION
-        if not has_groups and not wide:
-            wide.extend(each.repeat_interleave(shape.heads // shape.kv_heads, 1) for each in (k, v))
         keys, values = (k, v) if has_groups else wide
         with sdpa_kernel(backend):
             return F.scaled_dot_product_attention(
                 q, keys, values, is_causal=queries > 1, scale=scale, enable_gqa=has_groups
             )
 
-    if bench.device.type == "cuda":
-        ways |= {f"torch SDPA, {name}, contiguous": partial(torchs, each) for name, each in _BACKENDS.items()}
-    return ways
+    return ways | {f"torch SDPA, {name}, contiguous": partial(torchs, each) for name, each in _BACKENDS.items()}
 
 
 def decode(shape: Shape, batch: int, context: int) -> Op:
@@ -171,8 +169,7 @@ def draws(shape: Shape, rows: int, temperature: float) -> Op:
         logits = 3 * bench.randn(rows, shape.vocab)
         warmth = torch.full((rows,), temperature, device=bench.device)
         keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(bench.device)
-        none = None if bench.device.type == "cuda" else torch.zeros(rows)
-        ways: Ways = {"ours": lambda: bench.kernels.draw(logits, warmth, none, keys)}
+        ways: Ways = {"ours": lambda: bench.kernels.draw(logits, warmth, None, keys)}
         if temperature:
             ways["torch softmax, multinomial"] = lambda: torch.multinomial((logits.float() / 0.7).softmax(-1), 1)
         else:

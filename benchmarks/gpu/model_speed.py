@@ -1,0 +1,50 @@
+"""Parts `qwen3-0.6b` and `llama-3.1-8b`: one engine of that shape, asked for everything that targets speak of."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from .engine import Engine, model_named, tell_prefill, tell_steady, tell_workload
+from .part import Case, Context
+from .requests import prefill_cases, steady_cases, workload
+
+
+def _engine(context: Context) -> Engine:
+    return context.made("engine", lambda: Engine(context, model_named(context.order.part, context)))
+
+
+def ready(context: Context) -> None:
+    """From the start of this process; what Triton keeps of an earlier run may be there or not."""
+    engine = _engine(context)
+    seconds = time.time() - context.order.started
+    context.tell("ready, first start", engine.model.shape.name, seconds, "s")
+    for phase, taken in engine.core.info.phases.items():
+        context.tell(f"ready, first start: {phase}", engine.model.shape.name, taken, "s")
+    context.facts(**{f"kernels, {stage}": kernel for stage, kernel in engine.core.info.kernels.items()})
+
+
+def decode(context: Context, rows: int, length: int) -> None:
+    tell_steady(context, _engine(context), "decode", rows, length)
+
+
+def prefill(context: Context, tokens: int) -> None:
+    tell_prefill(context, _engine(context), "prefill", tokens)
+
+
+def mixed(context: Context) -> None:
+    tell_workload(context, _engine(context), "workload of 256", workload(context))
+
+
+def cases(context: Context) -> list[Case]:
+    seconds = 0.0 if context.is_reduced else 4.0
+    steps = [
+        Case(f"decode, {rows} x {length}", partial(decode, rows=rows, length=length), seconds)
+        for rows, length in steady_cases(context)
+    ]
+    prefills = [
+        Case(f"prefill, {tokens}", partial(prefill, tokens=tokens), seconds) for tokens in prefill_cases(context)
+    ]
+    # One request, a full batch and the workload are what targets speak of.
+    whole = Case("workload of 256", mixed, 2 * seconds)
+    return [Case("ready", ready, 2 * seconds), steps[0], whole, *prefills, *steps[1:]]

@@ -1,0 +1,56 @@
+"""Part `profile`: which kernels a step of steady decode runs, for how long, and what the host does meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from .engine import Engine, model_named
+from .part import Case, Context
+from .requests import steady_cases
+
+_STEPS = 6
+_TOLD = 25  # kernels
+
+
+def profiled(context: Context, rows: int, length: int) -> None:
+    engine = context.made("engine", lambda: Engine(context, model_named("qwen3-0.6b", context)))
+    is_gpu = context.order.engine_device == "cuda" and context.order.device == "cuda"
+    of = f"{engine.model.shape.name}, {rows} x {length}"
+
+    def work(step: Callable[[], None]) -> None:
+        host, began = time.process_time(), time.perf_counter()
+        for _ in range(_STEPS):
+            step()
+        seconds = (time.perf_counter() - began) / _STEPS
+        context.tell("step", of, seconds * 1e6, "us")
+        context.tell("step, processor time", of, (time.process_time() - host) / _STEPS * 1e6, "us")
+        activity = ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU
+        with profile(activities=[activity]) as taken:
+            for _ in range(_STEPS):
+                step()
+            if is_gpu:
+                torch.cuda.synchronize()
+        spent = {
+            event.key: ((event.self_device_time_total if is_gpu else event.self_cpu_time_total) / _STEPS, event.count)
+            for event in taken.key_averages()
+        }
+        total = sum(us for us, _ in spent.values())
+        context.tell("all kernels", of, total, "us", seconds * 1e6)
+        for name, (us, count) in sorted(spent.items(), key=lambda each: -each[1][0])[:_TOLD]:
+            # Here the ratio is the share of all kernels' time.
+            context.tell(f"kernel {name[:90]}", f"{of}, {count / _STEPS:g} a step", us, "us", total)
+
+    engine.run_steps(rows, length, work)
+
+
+def cases(context: Context) -> list[Case]:
+    return [
+        Case(f"{rows} x {length}", partial(profiled, rows=rows, length=length), 0.0 if context.is_reduced else 4.0)
+        for rows, length in steady_cases(context)[: 1 if context.is_reduced else 3]
+        if rows != 64
+    ]
