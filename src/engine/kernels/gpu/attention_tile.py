@@ -9,6 +9,16 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+# Of kernels' loops over tiles. Where a tile lies is read first, which the compiler counts as a stage as well: with n
+# stages there is room for n // 2 tiles, and with 3 no tile would be on its way while another is multiplied.
+STAGES = 5
+_MOST_TILE = 64  # tokens; a page may be shorter or longer
+_TILE_BYTES = 16384  # of keys: two or three such tiles and as many of values fit into shared memory
+
+
+def tile_of(head_dim: int, itemsize: int) -> int:
+    """How many tokens are taken at once. itemsize: bytes of a number of the queries."""
+    return max(16, min(_MOST_TILE, _TILE_BYTES // (triton.next_power_of_2(head_dim) * itemsize)))
 
 
 @triton.jit
@@ -19,14 +29,19 @@ def load_tiles(
 ):  # fmt: skip
     """Keys and values of one kv head, [TILE, WIDTH] each, zeros where no token is. A tile in one page has one id."""
     dims = tl.arange(0, WIDTH)
-    if BLOCK_SIZE % TILE == 0:
-        page = tl.load(block_table + tile * TILE // BLOCK_SIZE).to(tl.int64)
-    else:
-        page = tl.load(block_table + positions // BLOCK_SIZE, mask=is_there, other=0).to(tl.int64)
-    rows = (page * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + positions % BLOCK_SIZE
     mask = is_there[:, None]
     if WIDTH > HEAD_DIM:
         mask = mask & (dims < HEAD_DIM)[None, :]
+    if BLOCK_SIZE % TILE == 0:
+        page = tl.load(block_table + tile * TILE // BLOCK_SIZE).to(tl.int64)
+        first = ((page * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + tile * TILE % BLOCK_SIZE) * HEAD_DIM
+        places = tl.arange(0, TILE)[:, None] * HEAD_DIM + dims[None, :]  # the same for every tile: found once
+        return (
+            tl.load(k_cache + first + places, mask=mask, other=0.0),
+            tl.load(v_cache + first + places, mask=mask, other=0.0),
+        )
+    page = tl.load(block_table + positions // BLOCK_SIZE, mask=is_there, other=0).to(tl.int64)
+    rows = (page * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + positions % BLOCK_SIZE
     places = rows[:, None] * HEAD_DIM + dims[None, :]
     return tl.load(k_cache + places, mask=mask, other=0.0), tl.load(v_cache + places, mask=mask, other=0.0)
 
@@ -34,12 +49,14 @@ def load_tiles(
 @triton.jit
 def score(q, keys, scale, softcap, slopes, distances, HAS_SOFTCAP: tl.constexpr, HAS_SLOPES: tl.constexpr):
     """[M, TILE] float32 in base 2. slopes: [M]; distances: [M or 1, TILE], of keys from queries, 0 or less."""
-    products = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
+    products = tl.dot(q, tl.trans(keys), input_precision="ieee")
     if HAS_SOFTCAP:
-        products = softcap * (2 * tl.sigmoid(2 * products / softcap) - 1)
+        scores = softcap * LOG2_E * (2 * tl.sigmoid(products * (2 * scale / softcap)) - 1)
+    else:
+        scores = products * (scale * LOG2_E)
     if HAS_SLOPES:
-        products += slopes[:, None] * distances
-    return products * LOG2_E
+        scores += (slopes * LOG2_E)[:, None] * distances
+    return scores
 
 
 @triton.jit

@@ -16,11 +16,10 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, fold, load_tiles, score
+from .attention_tile import STAGES, add_sinks, fold, load_tiles, score, tile_of
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import dependent, is_interpreted, wait
 
-TILE = 64  # tokens; a page may be shorter or longer
 _LEAST_ROWS = 16  # of a product of matrices
 
 
@@ -196,18 +195,19 @@ def decode_attention(
     if num_rows * num_kv_heads > len(workspace.tickets):
         raise ValueError(f"{num_rows} rows, the workspace has room for {len(workspace.tickets) // num_kv_heads}")
     rows, width = _shape(num_heads // num_kv_heads, head_dim)
+    tile = tile_of(head_dim, q.element_size())
     window = variant.window or 0
-    ends = planned(step, ("decode", variant.window), lambda ends, block: _plan[(1,)](
+    ends = planned(step, ("decode", variant.window, tile), lambda ends, block: _plan[(1,)](
         step.query_start, step.context_lens, ends, num_rows, window,
-        TILE=TILE, ROWS=block, HAS_WINDOW=variant.window is not None, **dependent(),
+        TILE=tile, ROWS=block, HAS_WINDOW=variant.window is not None, **dependent(),
     ))  # fmt: skip
     _decode[(len(workspace.part_sums) // 2,)](
         q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, ends, out,
         workspace.part_sums, workspace.part_stats, workspace.tickets, variant.sinks, variant.slopes,
         scale, variant.softcap or 0.0, variant.k_scale, variant.v_scale, window, num_rows, step.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads, HEAD_DIM=head_dim, WIDTH=width,
-        BLOCK_SIZE=block_size, TILE=TILE, ROWS=rows, HAS_WINDOW=variant.window is not None,
+        BLOCK_SIZE=block_size, TILE=tile, ROWS=rows, HAS_WINDOW=variant.window is not None,
         HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
         HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
-        num_warps=4, num_stages=3 if width * q.element_size() <= 256 else 2, **dependent(),
+        num_warps=4, num_stages=STAGES, **dependent(),
     )  # fmt: skip

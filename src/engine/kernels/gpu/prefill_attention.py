@@ -13,11 +13,10 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, fold, load_tiles, score
+from .attention_tile import STAGES, add_sinks, fold, load_tiles, score, tile_of
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import dependent, is_interpreted, wait
 
-TILE = 64  # keys
 ROWS = 128  # queries times heads of a group, in one product
 
 
@@ -160,8 +159,9 @@ def prefill_attention(
         variant.sinks, variant.slopes, scale * variant.k_scale, variant.softcap or 0.0, variant.v_scale,
         variant.window or 0, num_rows, step.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, WIDTH=width,
-        BLOCK_SIZE=block_size, TILE=TILE, ROWS=ROWS, TOKENS=tokens, HAS_WINDOW=variant.window is not None,
+        BLOCK_SIZE=block_size, TILE=tile_of(head_dim, q.element_size()), ROWS=ROWS, TOKENS=tokens,
+        HAS_WINDOW=variant.window is not None,
         HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
         HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
-        num_warps=8, num_stages=3 if width * q.element_size() <= 256 else 1, **dependent(),
+        num_warps=8, num_stages=STAGES, **dependent(),
     )  # fmt: skip
