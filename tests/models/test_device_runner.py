@@ -24,9 +24,13 @@ from stoker.engine.startup import build_core
 from .conftest import Saved
 from .engine import MACHINE, resolved
 
-GPU = replace_gpu = interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)
+GPU = interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)
 PROMPTS = [[5, 6, 7], list(range(20, 43)), [9], list(range(20, 38)), list(range(3, 33))]
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter"),
+    # Rows that fill a step up compute with whatever memory holds, and numpy tells of it.
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
+]
 
 
 def core(folder: Path, place: Path, device: str, **sections: dict[str, Any]) -> EngineCore:
@@ -74,7 +78,7 @@ MIXES = {
         replace(GREEDY, temperature=1.2, seed=1, top_k=5, top_p=0.9),
         replace(GREEDY, temperature=0.9, seed=2**63 - 5, min_p=0.1, frequency_penalty=0.7, presence_penalty=0.3),
         replace(GREEDY, repetition_penalty=1.4, logit_bias={3: 2.5, 11: -100.0}),
-        replace(GREEDY, temperature=1.0, seed=4, top_p=0.5, min_tokens=5, stop_token_ids=tuple(range(0, 300, 2))),
+        replace(GREEDY, temperature=1.0, seed=4, top_p=0.5, min_tokens=5, stop_token_ids=tuple(range(0, 97, 2))),
         replace(GREEDY, temperature=0.7, seed=5),
     ],
 }

@@ -8,11 +8,9 @@ import triton
 from ..kernel_set import KernelSet
 from ..linear import PackedLinear, embed_reference
 from ..paged_attention import AttentionStep
-from ..penalise import after_penalties
 from .add_rms_norm import add_rms_norm_gpu
 from .attention_variant import AttentionVariant
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
-from .draw import draw_gpu
 from .embed import embed_gpu
 from .launch import is_interpreted
 from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
@@ -37,7 +35,6 @@ def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
         silu_and_mul=silu_and_mul_gpu,
         fused_norm_linear=norm_linear_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
-        draw=after_penalties(draw_gpu),
         table={
             "add_rms_norm": kernel,
             "linear": f"{kernel}, up to {MAX_TOKENS} tokens, with the norm and the gate around it; torch for more",
