@@ -298,7 +298,7 @@ def test_a_scheduler_that_cannot_be_used_ends_the_start_before_the_model_is_load
 @pytest.mark.effect("device.device")
 def test_the_engine_runs_where_the_deployment_says(start: Start):
     assert start(device={"device": "cpu"}).info.device == start().info.device == "cpu"
-    with pytest.raises(ConfigError, match="this build runs on CPUs only"):
+    with pytest.raises(ConfigError, match="is cuda, and there is no GPU here"):
         start(device={"device": "cuda"})
 
 

@@ -21,7 +21,7 @@ def compose(luggage: Luggage, wanted: Wanted) -> str:
         f"Rendered from {luggage.manifest.source.name}; render again instead of editing.",
         f"Keep it beside {luggage.manifest.source.name}: docker compose -f FILE up --wait",
     ]
-    if luggage.memory_bytes is None:
+    if not luggage.is_model_here and not luggage.has_gpu:
         lines += ["The model's files were not here, so no memory limit is set."]
     record: dict[str, Any] = {
         "services": {wanted.name: _service(luggage, wanted)},
@@ -78,8 +78,12 @@ def _service(luggage: Luggage, wanted: Wanted) -> dict[str, Any]:
         )
     if luggage.num_threads is not None:
         service["cpus"] = Noted(float(luggage.num_threads), "device.num_threads")
-    if wanted.replicas > 1:
-        service["deploy"] = {"replicas": wanted.replicas}
+    deploy: dict[str, Any] = {"replicas": wanted.replicas} if wanted.replicas > 1 else {}
+    if luggage.has_gpu:
+        gpu = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+        deploy["resources"] = {"reservations": {"devices": Noted([gpu], "device.device: cuda")}}
+    if deploy:
+        service["deploy"] = deploy
     return service
 
 

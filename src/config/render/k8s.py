@@ -49,7 +49,9 @@ def _head(luggage: Luggage, wanted: Wanted) -> str:
         lines += [f"    {part} \\" for part in parts[:-1]] + [f"    {parts[-1]}"]
     for folder in luggage.folders:
         lines += ["", f"The image, or a volume that you add, must hold {folder.target} ({folder.option})."]
-    if luggage.memory_bytes is None:
+    if luggage.has_gpu:
+        lines += ["", "Weights and KV cache are in the GPU's memory, so none of the node's is stated."]
+    elif not luggage.is_model_here:
         lines += ["", "The model's files were not here, so no memory is stated: run `engine up` or `engine plan` once"]
         lines += ["where they are, and render again."]
     return comments(*lines)
@@ -196,6 +198,8 @@ def _resources(luggage: Luggage) -> dict[str, Any]:
         memory = f"{luggage.memory_bytes >> 20}Mi"
         requests["memory"] = Noted(memory, "Weights, KV cache at cache.gpu_memory_utilization, and 1 GiB for the rest.")
         limits["memory"] = memory
+    if luggage.has_gpu:
+        limits["nvidia.com/gpu"] = Noted(1, "device.device: cuda")
     found = {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
     return {"resources": found} if found else {}
 

@@ -99,13 +99,22 @@ class Luggage:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What the deployment needs of a machine; None while the model's files are not here."""
+        """What the deployment needs of a machine; None on a GPU, and while the model's files are not here."""
         plan = self.report.decisions.memory if self.report.decisions else None
-        if plan is None:
+        if plan is None or self.has_gpu:
             return None
         share = self.deployment.cache.gpu_memory_utilization
         needed = int(plan.total_bytes / share) + OVERHEAD_BYTES
         return -(-needed // _ROUNDED_TO) * _ROUNDED_TO
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether `device: cuda` is written: what `auto` finds there is not known here."""
+        return self.deployment.device.device == "cuda"
+
+    @property
+    def is_model_here(self) -> bool:
+        return self.report.decisions is not None and self.report.decisions.memory is not None
 
     @property
     def num_threads(self) -> int | None:

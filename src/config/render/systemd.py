@@ -58,7 +58,7 @@ def systemd(luggage: Luggage, wanted: Wanted, program: str = PROGRAM) -> str:
         *(("Environment", _quoted(f"{name}={value}")) for name, value in luggage.variables.items()),
         *_secrets(luggage, wanted),
         *_limits(luggage),
-        *_HARDENED,
+        *(entry for entry in _HARDENED if not (luggage.has_gpu and entry[0] in _HIDE_GPUS)),
     ]
     parts = [("Unit", unit), ("Service", service), ("Install", [("WantedBy", "multi-user.target")])]
     return _head(luggage, wanted) + "\n".join(
@@ -88,6 +88,8 @@ _HARDENED = (
     ("SystemCallErrorNumber", "EPERM"),
     ("UMask", "0077"),
 )
+
+_HIDE_GPUS = ("PrivateDevices", "ProtectClock")  # the second allows the clock's device, and thereby no other
 
 
 def _head(luggage: Luggage, wanted: Wanted) -> str:

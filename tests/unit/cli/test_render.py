@@ -37,6 +37,7 @@ FILES = {
         "  port: 8080\n"
     ),
     "open.yaml": "model: {model: builtin:tiny}\nserver: {auth: none}\n",
+    "gpu.yaml": "model: {model: builtin:tiny}\ndevice: {device: cuda}\nserver: {auth: none}\n",
     "keys/team-a": PLANTED,
     "templates/chat.jinja": "{{ messages[0].content }}\n",
 }
@@ -80,7 +81,7 @@ def test_the_same_file_gives_the_same_bytes(form: str, capsys: pytest.CaptureFix
     assert text == golden.read_text()
 
 
-@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml"])
+@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
 def test_kubernetes_takes_every_object(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads((GOLDEN / "kubernetes.schema.json").read_text())
     found = objects(rendered(capsys, "k8s", file, replicas=2))
@@ -89,19 +90,32 @@ def test_kubernetes_takes_every_object(file: str, capsys: pytest.CaptureFixture[
         jsonschema.validate(each, {"$ref": f"#/$defs/{schema['roots'][kind]}", "$defs": schema["$defs"]})
 
 
-@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml"])
+@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
 def test_compose_takes_the_file(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = rendered(capsys, "compose", file, replicas=2)
     jsonschema.validate(yaml.safe_load(text), json.loads((GOLDEN / "compose.schema.json").read_text()))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
-@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml"])
+@pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
 def test_systemd_takes_the_unit(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     unit = Path("stoker-chat.service")
     unit.write_text(rendered(capsys, "systemd", file, name="chat", program=shutil.which("true")))
     result = subprocess.run(["systemd-analyze", "verify", f"./{unit}"], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_gpu_is_asked_for_where_one_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    pod = objects(rendered(capsys, "k8s", "gpu.yaml"))["Deployment"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    (service,) = yaml.safe_load(rendered(capsys, "compose", "gpu.yaml"))["services"].values()
+    devices = [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
+    assert service["deploy"] == {"resources": {"reservations": {"devices": devices}}}
+    assert "mem_limit" not in service
+    unit = rendered(capsys, "systemd", "gpu.yaml")
+    assert "PrivateDevices" not in unit
+    assert "ProtectKernelModules=yes" in unit
+    assert "PrivateDevices=yes" in rendered(capsys, "systemd", "open.yaml")
 
 
 def test_what_travels_is_a_deployment_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ STATED: tuple[StatedRule, ...] = (
         "R071",
         "sleeping needs CUDA",
         ("model.enable_sleep_mode",),
-        "Cannot occur: this build runs on CPUs and refuses the option.",
+        "Cannot occur: this build does not sleep, and refuses the option.",
     ),
     StatedRule(
         "R192",

@@ -35,8 +35,8 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: (
             isinstance(v.pt_load_map_location, dict) and any(to != "cpu" for to in v.pt_load_map_location.values())
         ),
-        message="`load.pt_load_map_location` maps to a device that this build does not have",
-        why="This build runs on CPUs, so cpu is the only place for a tensor.",
+        message="`load.pt_load_map_location` maps to something else than cpu",
+        why="Files are read into the memory of the host, also where a GPU computes.",
         fixes=("map each device to cpu, or write `pt_load_map_location: cpu`",),
     ),
     Rule(

@@ -7,13 +7,13 @@ import pytest
 
 from stoker.config import MachineFacts, read_model_facts, resolve_deployment
 from stoker.config.plan.changes import cheapest_changes
-from stoker.config.plan.devices import find_profile, profiles
+from stoker.config.plan.devices import find_profile, profiles, this_machine
 from stoker.config.plan.estimate import Range, estimate
 from stoker.config.plan.model import read_model
 from stoker.config.plan.plan import Plan, make_plan
 from stoker.config.resolve.resolve import examine
 
-from ..deployments import GIB, MACHINE, load
+from ..deployments import GIB, H200, MACHINE, WITH_GPU, load
 from .shapes import write_config
 
 WIDE = MACHINE.model_copy(update={"available_memory_bytes": 24 * GIB})
@@ -31,6 +31,8 @@ def planned(
     deployment = load(folder, "{}", *words)
     planned_model = read_model(deployment)
     decisions = examine(deployment, planned_model.facts, machine).decisions
+    if device == "this-machine":
+        return make_plan(planned_model, this_machine(machine, decisions.get("device.device")), decisions)
     return make_plan(planned_model, find_profile(device, machine), decisions)
 
 
@@ -83,6 +85,32 @@ def test_an_8b_model_on_an_80_gb_card(tmp_path: Path) -> None:
     assert 60 < low < 150 < high < 250  # what such a card does with such a model, by public benchmarks
     assert not any("does not run on" in note for note in plan.notes)
     assert plan.kernels == {}
+
+
+def test_a_machine_with_a_gpu_is_planned_as_that_gpu(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "llama-3.1-8b", machine=WITH_GPU)
+    assert (plan.device.kind, plan.device.shown) == ("cuda", "NVIDIA H200")
+    assert plan.device.bandwidth_gb_per_s == profiles()["h200"].bandwidth_gb_per_s
+    found = plan.estimate
+    assert found.status == "fits"
+    assert found.budget_bytes == int(0.9 * 139 * GIB)
+    assert found.budget_bytes - 3 * GIB < found.weights_bytes + found.kv_cache_bytes < found.budget_bytes
+    assert plan.as_dict()["device"]["is_in_build"]
+    assert planned(tmp_path, "llama-3.1-8b", "--device", "cpu", machine=WITH_GPU).device.kind == "cpu"
+
+
+def test_a_gpu_that_nobody_profiled_is_guessed_at() -> None:
+    gpu = H200.model_copy(update={"name": "NVIDIA RTX PRO 9999"})
+    profile = this_machine(MACHINE.model_copy(update={"gpu": gpu}), "cuda")
+    assert (profile.memory, profile.uncertainty) == (139 * GIB, 3.0)
+    smaller = gpu.model_copy(update={"name": "NVIDIA A100-SXM4-40GB", "total_memory_bytes": 39 * GIB})
+    profile = this_machine(MACHINE.model_copy(update={"gpu": smaller}), "cuda")
+    assert profile.bandwidth_gb_per_s == profiles()["a100-40gb"].bandwidth_gb_per_s
+
+
+def test_what_this_build_does_not_run_on_is_said(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "llama-3.1-8b", device="mi300x")
+    assert "this build does not run on AMD Instinct MI300X 192GB; this is what the model would need there" in plan.notes
 
 
 def test_a_70b_model_that_does_not_fit_says_what_would_help(tmp_path: Path) -> None:
