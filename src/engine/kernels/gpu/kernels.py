@@ -12,12 +12,13 @@ from ..penalise import after_penalties
 from .add_rms_norm import add_rms_norm_gpu
 from .attention_variant import AttentionVariant
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
-from .draw import draw_gpu
 from .embed import embed_gpu
 from .launch import is_interpreted
 from .linear_few import MAX_TOKENS, linear_few
 from .prefill_attention import prefill_attention
 from .rope_and_store import rope_and_store_gpu
+from .sample_logprobs import count_above_gpu, softmax_mass_gpu
+from .sample_ops import draw_gpu, draw_nucleus_gpu
 from .silu_and_mul import silu_and_mul_gpu
 
 _LEAST_ROWS = 512  # that the attention's workspace has room for: it grows beyond, but not under a graph
@@ -36,13 +37,16 @@ def gpu_kernels(device: torch.device, reason: str) -> KernelSet:
         paged_attention=PagedAttentionGpu(device),
         silu_and_mul=silu_and_mul_gpu,
         draw=after_penalties(draw_gpu),
+        draw_nucleus=after_penalties(draw_nucleus_gpu),
+        softmax_mass=softmax_mass_gpu,
+        count_above=count_above_gpu,
         table={
             "add_rms_norm": kernel,
             "linear": f"{kernel}, up to {MAX_TOKENS} tokens; torch for more",
             "rope_and_store": kernel,
             "paged_attention": kernel,
             "silu_and_mul": kernel,
-            "sampling": f"{kernel} for draws; {torchs} for top-p, top-k and logprobs",
+            "sampling": f"{kernel}; {torchs} for the best tokens",
         },
     )
 
