@@ -39,11 +39,12 @@ def _draw(
     off = torch.zeros(rows, dtype=torch.int32, device=logits.device)
     slots = torch.arange(rows, dtype=torch.int32, device=logits.device)
     drawn = torch.empty_like(slots)
+    temperature = temperature.contiguous()
     by_row = SamplingColumns(
         temperature=temperature,
         top_k=off,
-        top_p=torch.ones_like(temperature) if top_p is None else top_p,
-        min_p=torch.zeros_like(temperature) if min_p is None else min_p,
+        top_p=torch.ones_like(temperature) if top_p is None else top_p.contiguous(),
+        min_p=torch.zeros_like(temperature) if min_p is None else min_p.contiguous(),
         seed_low=keys[:, 0].contiguous(),
         seed_high=keys[:, 1].contiguous(),
         has_bias=off,
