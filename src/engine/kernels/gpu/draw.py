@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import libdevice
 
+from .launch import is_interpreted
+
+_IS_INTERPRETED: tl.constexpr = tl.constexpr(is_interpreted())
 LAST_ID: tl.constexpr = tl.constexpr(0x7FFFFFFF)
 _SMALLEST: tl.constexpr = tl.constexpr(1e-20)  # temperature: below, a score could leave float32
 
@@ -46,17 +50,25 @@ def exponential_noise(ids, key, other_key):
     signed = bits.to(tl.int32, bitcast=True)
     signed = signed ^ (signed >> 16)  # with the sign shifted in: never negative
     uniform = tl.minimum(signed.to(tl.float32) * (1.0 / 2147483648.0) + (1.0 / 4294967296.0), 1 - 1.0 / 16777216.0)
-    # log(1 + x) without losing a small x: what 1 + x was rounded by goes into the factor.
-    rest = 1.0 - uniform
-    return tl.where(rest == 1.0, uniform, -tl.log(rest) * (uniform / tl.where(rest == 1.0, 1.0, 1.0 - rest)))
+    # log(1 - u) of a small u is a series: its tail is less than the last place. Others lose little in 1 - u.
+    tail = 1.0 / 4 + uniform * (1.0 / 5 + uniform * (1.0 / 6 + uniform * (1.0 / 7)))
+    series = uniform * (1.0 + uniform * (1.0 / 2 + uniform * (1.0 / 3 + uniform * tail)))
+    return tl.where(uniform < 0.0625, series, -fast_log(1.0 - uniform))
+
+
+@triton.jit
+def fast_log(values):
+    """Natural logarithm to 2**-22, absolute between 1/2 and 2: one instruction, where tl.log takes two dozen."""
+    if _IS_INTERPRETED:
+        return tl.log(values)
+    return libdevice.fast_logf(values)
 
 
 @triton.jit
 def logarithms(values, top, temperature):
     """(values - top) / temperature, of weights that are 1 for the largest. top: -inf where there is none."""
-    return (values - tl.where(top > float("-inf"), top, 0.0)) / tl.where(
-        temperature > 0, tl.maximum(temperature, _SMALLEST), 1.0
-    )
+    inverse = 1.0 / tl.where(temperature > 0, tl.maximum(temperature, _SMALLEST), 1.0)
+    return (values - tl.where(top > float("-inf"), top, 0.0)) * inverse
 
 
 @triton.jit
@@ -64,7 +76,7 @@ def scores_of(values, ids, top, temperature, key, other_key):
     """At temperature 0 there is no noise: the largest of the values wins."""
     scores = logarithms(values, top, temperature)
     if temperature > 0:
-        scores = scores - tl.log(exponential_noise(ids, key, other_key))
+        scores = scores - fast_log(exponential_noise(ids, key, other_key))
     return scores
 
 

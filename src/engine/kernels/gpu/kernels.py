@@ -8,6 +8,7 @@ import triton
 from ..kernel_set import KernelSet
 from ..linear import PackedLinear, embed_reference
 from ..paged_attention import AttentionStep
+from ..penalise import after_penalties
 from .add_rms_norm import add_rms_norm_gpu
 from .attention_variant import AttentionVariant
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
@@ -17,6 +18,8 @@ from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
 from .linear_few import MAX_TOKENS
 from .prefill_attention import prefill_attention
 from .rope_and_store import rope_and_store_gpu
+from .sample_logprobs import count_above_gpu, softmax_mass_gpu
+from .sample_ops import draw_gpu, draw_nucleus_gpu
 from .silu_and_mul import silu_and_mul_gpu
 
 _INTERPRETED_PROGRAMS = 4
@@ -35,13 +38,17 @@ def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
         silu_and_mul=silu_and_mul_gpu,
         fused_norm_linear=norm_linear_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
+        draw=after_penalties(draw_gpu),
+        draw_nucleus=after_penalties(draw_nucleus_gpu),
+        softmax_mass=softmax_mass_gpu,
+        count_above=count_above_gpu,
         table={
             "add_rms_norm": kernel,
             "linear": f"{kernel}, up to {MAX_TOKENS} tokens, with the norm and the gate around it; torch for more",
             "rope_and_store": kernel,
             "paged_attention": kernel,
             "silu_and_mul": kernel,
-            "sampling": f"{kernel} for draws; {torchs} for top-p, top-k and logprobs",
+            "sampling": f"{kernel}; {torchs} for the best tokens",
         },
     )
 

@@ -108,7 +108,7 @@ def draw_ranked(
                 # Bisection of the keys: few steps, as it ends at any key between the last one kept and the next.
                 above = (order_of(top).to(tl.int64) << 32) + LAST_ID + 1
                 found = count
-                while (found > top_k) & (above - least > 1):
+                while (found > top_k) & (least + 1 < above):
                     middle = (least >> 1) + (above >> 1) + (least & above & 1)  # their sum could leave int64
                     num_from = tl.full([], 0, tl.int32)
                     for at in range(0, size, CHUNK):
