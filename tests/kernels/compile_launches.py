@@ -68,10 +68,12 @@ def compiled(function: JITFunction, *arguments: Any, grid: Any, **options: Any) 
 
 
 def compile_all() -> None:
+    from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
     from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
     from stoker.engine.kernels.gpu.attention_variant import AttentionVariant
     from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
     from stoker.engine.kernels.gpu.embed import embed_gpu
+    from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu
     from stoker.engine.kernels.gpu.linear_few import linear_few
     from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
     from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
@@ -85,6 +87,9 @@ def compile_all() -> None:
     cache, q = numbers(2, kv_heads, BLOCK_SIZE, head_dim), numbers(ROWS, heads, head_dim)
     embed_gpu(ids, numbers(100, hidden))
     add_rms_norm_gpu(x, x, norm, 1e-6)
+    add_layer_norm_gpu(x, x, norm, norm, 1e-6)
+    gelu_and_mul_gpu(numbers(ROWS, 2 * inner), True)
+    gelu_and_mul_gpu(numbers(ROWS, 2 * inner), False)
     silu_and_mul_gpu(numbers(ROWS, 2 * inner))
     for tokens in (1, 64):
         few = numbers(tokens, hidden)
@@ -104,6 +109,7 @@ def compile_all() -> None:
 
 if __name__ == "__main__":
     driver.set_active(Hopper())
+    torch.cuda.get_device_name = lambda: "NVIDIA H200"
     JITFunction.__getitem__ = lambda function, grid: partial(compiled, function, grid=grid)
     compile_all()
     json.dump(found, sys.stdout)

@@ -10,8 +10,10 @@ from stoker.engine.kernels.rope_and_store import rope_and_store_reference
 from stoker.engine.kernels.silu_and_mul import silu_and_mul_reference
 
 pytest.importorskip("triton")
+from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu, add_layer_norm_reference
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.embed import embed_gpu
+from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu, gelu_and_mul_reference
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
 from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
 
@@ -56,6 +58,43 @@ def test_silu_and_mul(device, dtype, rows, width):
     gate_up = torch.randn(rows, 2 * width, device=device).to(dtype)
     for given in (gate_up, apart(gate_up)):
         assert_close(silu_and_mul_gpu(given), silu_and_mul_reference(gate_up))
+
+
+@DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 100), (0, 64)])
+@pytest.mark.parametrize("has_more", [False, True])
+def test_add_layer_norm(device, dtype, rows, width, has_more):
+    x, residual = ((torch.randn(rows, width, device=device) + 3).to(dtype) for _ in range(2))
+    weight, bias = (torch.randn(width, device=device).to(dtype) for _ in range(2))
+    residual, bias = (residual, bias) if has_more else (None, None)
+    expected = add_layer_norm_reference(x, residual, weight, bias, 0.1)
+    for given in (x, apart(x)):
+        found = add_layer_norm_gpu(given, residual if residual is None else apart(residual), weight, bias, 0.1)
+        assert_close(found[0], expected[0])
+        assert torch.equal(found[1], expected[1])
+
+
+def test_a_layer_norm_keeps_what_a_large_mean_hides(device):
+    x = torch.tensor([[10000.0, 10001.0, 10002.0]], device=device)
+    ones = torch.ones(3, device=device)
+    assert_close(add_layer_norm_gpu(x, None, ones, None, 0.0)[0], add_layer_norm_reference(x, None, ones, None, 0.0)[0])
+
+
+def test_a_layer_norm_of_other_shapes_is_refused(device):
+    x, eight = torch.zeros(2, 8, device=device), torch.zeros(8, device=device)
+    with pytest.raises(ValueError, match="residual"):
+        add_layer_norm_gpu(x, torch.zeros(1, 8, device=device), eight, None, 1e-6)
+    with pytest.raises(ValueError, match="bias"):
+        add_layer_norm_gpu(x, None, eight, eight[:7], 1e-6)
+
+
+@DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1100), (0, 8)])
+@pytest.mark.parametrize("is_tanh", [False, True])
+def test_gelu_and_mul(device, dtype, rows, width, is_tanh):
+    gate_up = (2 * torch.randn(rows, 2 * width, device=device)).to(dtype)
+    for given in (gate_up, apart(gate_up)):
+        assert_close(gelu_and_mul_gpu(given, is_tanh), gelu_and_mul_reference(gate_up, is_tanh))
 
 
 @DTYPES

@@ -54,6 +54,15 @@ def norm(device: torch.device) -> None:
     test_elementwise.test_add_rms_norm(device, torch.float16, 3, 100, True)
 
 
+def layer_norm(device: torch.device) -> None:
+    test_elementwise.test_add_layer_norm(device, SMALL, 3, 100, True)
+
+
+def gelu(device: torch.device) -> None:
+    for is_tanh in (False, True):
+        test_elementwise.test_gelu_and_mul(device, SMALL, 3, 1100, is_tanh)
+
+
 def rope(device: torch.device) -> None:
     test_elementwise.test_rope_and_store(device, SMALL, True, 2, 2, 80, 32, 32)
     test_elementwise.test_a_token_without_a_slot_is_written_nowhere(device)
@@ -115,10 +124,17 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("prefill_attention", prefill, "tl.maximum(seen - window, 0), TILE)", "tl.maximum(seen - window - TILE, 0), TILE)"),
     ("prefill_attention", prefill, "counts > 1", "counts > 2"),
     ("prefill_attention", prefill, "kv_head * GROUP + lanes % GROUP", "kv_head * GROUP + lanes % GROUP * 0"),
-    ("decode_attention", plan, '("decode", variant.window)', '"decode"'),
+    ("decode_attention", plan, '("decode", variant.window, tile)', '("decode", tile)'),
     ("prefill_attention", plan, '("prefill", tokens)', '("decode", None)'),
     ("add_rms_norm", norm, " + eps", ""),
     ("add_rms_norm", norm, "tl.sum(value * value, 0) / width", "tl.sum(value * value, 0) / BLOCK"),
+    ("add_layer_norm", layer_norm, " + eps", ""),
+    ("add_layer_norm", layer_norm, "tl.where(is_there, value - mean, 0.0)", "value - mean"),
+    ("add_layer_norm", layer_norm, "tl.sum(value, 0) / width", "tl.sum(value, 0) / BLOCK"),
+    ("add_layer_norm", layer_norm, "result += tl.load(bias", "result -= tl.load(bias"),
+    ("gelu_and_mul", gelu, "stride + width + columns", "stride + columns"),
+    ("gelu_and_mul", gelu, "(1 + 0.044715", "(1 + 0.04"),
+    ("gelu_and_mul", gelu, "tl.erf(gate * 0.7071067811865476)", "tl.erf(gate)"),
     ("rope_and_store", rope, "-sin, sin)", "sin, sin)"),
     ("rope_and_store", rope, "tl.load(q_norm + partners", "tl.load(q_norm + lanes"),
     ("rope_and_store", rope, "tl.load(k_norm + partners", "tl.load(k_norm + lanes"),
@@ -178,6 +194,8 @@ NAMES = {  # what the tests know a module's contents by
         (kernels, "prefill_attention", "prefill_attention"),
     ],
     "add_rms_norm": [(test_elementwise, "add_rms_norm_gpu", "add_rms_norm_gpu")],
+    "add_layer_norm": [(test_elementwise, "add_layer_norm_gpu", "add_layer_norm_gpu")],
+    "gelu_and_mul": [(test_elementwise, "gelu_and_mul_gpu", "gelu_and_mul_gpu")],
     "rope_and_store": [(test_elementwise, "rope_and_store_gpu", "rope_and_store_gpu")],
     "linear": [(kernels, name, name) for name in ("norm_linear_gpu", "norm_gate_up_gpu")],
     "draw": [(test_draw, "draw_gpu", "draw_gpu"), (test_sample, "sample", "sample")],

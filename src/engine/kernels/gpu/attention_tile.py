@@ -9,9 +9,6 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-# Of kernels' loops over tiles. Where a tile lies is read first, which the compiler counts as a stage as well: with n
-# stages there is room for n // 2 tiles, and with 3 no tile would be on its way while another is multiplied.
-STAGES = 5
 _MOST_TILE = 64  # tokens; a page may be shorter or longer
 _TILE_BYTES = 16384  # of keys: two or three such tiles and as many of values fit into shared memory
 

@@ -16,9 +16,10 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import STAGES, add_sinks, fold, load_tiles, score, tile_of
+from .attention_tile import add_sinks, fold, load_tiles, score, tile_of
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import dependent, is_interpreted, wait
+from .tuned import tuned
 
 _LEAST_ROWS = 16  # of a product of matrices
 
@@ -192,6 +193,7 @@ def decode_attention(
     num_rows = step.context_lens.shape[0]
     if num_rows == 0:
         return
+    launch = tuned().decode_attention
     if num_rows * num_kv_heads > len(workspace.tickets):
         raise ValueError(f"{num_rows} rows, the workspace has room for {len(workspace.tickets) // num_kv_heads}")
     rows, width = _shape(num_heads // num_kv_heads, head_dim)
@@ -209,5 +211,5 @@ def decode_attention(
         BLOCK_SIZE=block_size, TILE=tile, ROWS=rows, HAS_WINDOW=variant.window is not None,
         HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
         HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
-        num_warps=4, num_stages=STAGES, **dependent(),
+        num_warps=launch.warps, num_stages=launch.stages, **dependent(),
     )  # fmt: skip

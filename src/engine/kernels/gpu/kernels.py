@@ -21,8 +21,9 @@ from .rope_and_store import rope_and_store_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import draw_gpu, draw_nucleus_gpu
 from .silu_and_mul import silu_and_mul_gpu
+from .tuned import AttentionLaunch, tuned
 
-_INTERPRETED_PROGRAMS = 4
+_INTERPRETED_MULTIPROCESSORS = 4
 
 
 def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
@@ -64,7 +65,7 @@ class PagedAttentionGpu:
         self._device = device
         self._max_rows = max_rows
         self._multiprocessors = (
-            _INTERPRETED_PROGRAMS
+            _INTERPRETED_MULTIPROCESSORS
             if is_interpreted()
             else torch.cuda.get_device_properties(device).multi_processor_count
         )
@@ -85,8 +86,12 @@ class PagedAttentionGpu:
         workspace = self._workspace(num_heads, k_cache.shape[1], head_dim)
         decode_attention(q, k_cache, v_cache, step, scale, out, workspace, variant)
         if step.max_query_len > 1:
-            prefill_attention(q, k_cache, v_cache, step, scale, out, self._multiprocessors, variant)
+            programs = self._programs(tuned().prefill_attention)
+            prefill_attention(q, k_cache, v_cache, step, scale, out, programs, variant)
         return out
+
+    def _programs(self, launch: AttentionLaunch) -> int:
+        return launch.programs_per_multiprocessor * self._multiprocessors
 
     def _workspace(self, num_heads: int, num_kv_heads: int, head_dim: int) -> DecodeWorkspace:
         """One for each shape, for good: graphs hold its addresses, and its tickets must be zero before the first."""
@@ -95,6 +100,6 @@ class PagedAttentionGpu:
         if found is None:
             if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError(f"no step with heads of {shape} has run yet: run one before a graph is captured")
-            found = decode_workspace(self._max_rows, *shape, self._device, 2 * self._multiprocessors)
+            found = decode_workspace(self._max_rows, *shape, self._device, self._programs(tuned().decode_attention))
             self._workspaces[shape] = found
         return found

@@ -6,31 +6,15 @@ and applied at the end: x is read once. Behind: a bias, or the gate of SwiGLU. T
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from .launch import dependent, is_interpreted, wait
+from .tuned import tuned
 
 MAX_TOKENS = 64  # beyond, a library's product of matrices is as fast
 _TILE_BYTES = 16384  # of x, at once: several stages of it and of the weights fit into shared memory
-_NORM_DEPTH = 128  # with a norm, x goes through registers: compiled for Hopper, deeper tiles spill them
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """outputs, depth: what a program takes at once."""
-
-    outputs: int
-    depth: int
-    warps: int
-    stages: int
-
-
-# By the number of outputs, the first that is at most so many: programs should be a few for each multiprocessor.
-LAUNCHES = ((2048, Launch(8, 512, 4, 3)), (8192, Launch(16, 256, 4, 4)), (1 << 62, Launch(32, 256, 4, 4)))
 
 
 @triton.jit
@@ -146,9 +130,9 @@ def linear_few(
         raise ValueError(f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}")
     out = torch.empty(num_tokens, width, dtype=x.dtype, device=x.device)
     total = x if residual is None else torch.empty(num_tokens, depth, dtype=x.dtype, device=x.device)
-    launch = next(launch for most, launch in LAUNCHES if width <= most)
+    launch = tuned().linear_of(width)
     tokens = max(16, triton.next_power_of_2(num_tokens))
-    deepest = min(_TILE_BYTES // (tokens * x.element_size()), launch.depth if norm is None else _NORM_DEPTH)
+    deepest = min(_TILE_BYTES // (tokens * x.element_size()), launch.depth if norm is None else launch.norm_depth)
     if num_tokens:
         _linear_few[(triton.cdiv(width, launch.outputs),)](
             x, residual, norm, weight, bias, out, total, eps, num_tokens, width, depth, x.stride(0),

@@ -13,9 +13,10 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import STAGES, add_sinks, fold, load_tiles, score, tile_of
+from .attention_tile import add_sinks, fold, load_tiles, score, tile_of
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import dependent, is_interpreted, wait
+from .tuned import tuned
 
 ROWS = 128  # queries times heads of a group, in one product
 
@@ -146,6 +147,7 @@ def prefill_attention(
     num_rows, group = step.context_lens.shape[0], num_heads // num_kv_heads
     if num_rows == 0:
         return
+    launch = tuned().prefill_attention
     if group > ROWS:
         raise ValueError(f"{group} heads share a kv head; this kernel takes at most {ROWS}")
     tokens, width = ROWS // group, triton.next_power_of_2(head_dim)
@@ -163,5 +165,5 @@ def prefill_attention(
         HAS_WINDOW=variant.window is not None,
         HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
         HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
-        num_warps=8, num_stages=STAGES, **dependent(),
+        num_warps=launch.warps, num_stages=launch.stages, **dependent(),
     )  # fmt: skip

@@ -1,0 +1,76 @@
+"""LayerNorm with the residual sum in front of it, a program per row. No model here has one, so no set offers it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from .launch import dependent, num_warps, wait
+
+
+def add_layer_norm_reference(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds the residual, then gives each row a mean of zero and a variance of one.
+
+    Args:
+        x: [T, H].
+        residual: [T, H] or None.
+        weight: [H].
+        bias: [H] or None.
+        eps: added to the variance.
+    Returns:
+        (normed [T, H], x + residual [T, H]), in x's dtype; arithmetic in float32, of the sum as it was rounded.
+
+    Source: Layer Normalization, arXiv:1607.06450.
+    """
+    total = x if residual is None else x + residual
+    wide_bias = None if bias is None else bias.float()
+    return F.layer_norm(total.float(), weight.shape, weight.float(), wide_bias, eps).to(x.dtype), total
+
+
+@triton.jit
+def _add_layer_norm(
+    x, residual, weight, bias, normed, total, width, x_stride, residual_stride, eps,
+    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    wait(IS_DEPENDENT)
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    is_there = columns < width
+    value = tl.load(x + row * x_stride + columns, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        value += tl.load(residual + row * residual_stride + columns, mask=is_there, other=0.0).to(tl.float32)
+        rounded = value.to(total.dtype.element_ty)
+        tl.store(total + row * width + columns, rounded, mask=is_there)
+        value = rounded.to(tl.float32)
+    mean = tl.sum(value, 0) / width
+    centred = tl.where(is_there, value - mean, 0.0)  # squared before it is summed: a large mean would drown the rest
+    scale = tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)
+    result = centred * scale * tl.load(weight + columns, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        result += tl.load(bias + columns, mask=is_there, other=0.0).to(tl.float32)
+    tl.store(normed + row * width + columns, result.to(normed.dtype.element_ty), mask=is_there)
+
+
+def add_layer_norm_gpu(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As add_layer_norm_reference. Rows may be any distance apart; numbers of a row lie side by side."""
+    rows, width = x.shape
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}")
+    if any(each is not None and each.shape != (width,) for each in (weight, bias)):
+        raise ValueError(f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}, and a bias is as long as the weight")
+    normed = torch.empty(rows, width, dtype=x.dtype, device=x.device)
+    total = x if residual is None else torch.empty_like(normed)
+    block = triton.next_power_of_2(width)
+    if rows:
+        _add_layer_norm[(rows,)](
+            x, residual, weight, bias, normed, total, width, x.stride(0),
+            0 if residual is None else residual.stride(0), eps, HAS_RESIDUAL=residual is not None,
+            HAS_BIAS=bias is not None, BLOCK=block, num_warps=num_warps(block), **dependent(),
+        )  # fmt: skip
+    return normed, total

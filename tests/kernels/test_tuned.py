@@ -1,0 +1,52 @@
+"""Launch tables: what is shipped can be read, and a mistake in one is told with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import HAS_GPU
+
+pytest.importorskip("triton")
+from stoker.engine.kernels.gpu import tuned
+
+FILES = sorted(Path(tuned.__file__).parent.glob("*.json"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_table_is_as_it_should_be(file: Path):
+    found = tuned.read_tuned(file)
+    assert found.linear_of(1 << 40) is found.linear[-1]
+    assert found.linear_of(1) is found.linear[0]
+
+
+@pytest.mark.skipif(HAS_GPU, reason="it may have one")
+def test_a_device_without_a_table_takes_the_default():
+    assert tuned.tuned() == tuned.read_tuned(Path(tuned.__file__).parent / "default.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("linear", 0, "depth"), 100, "linear.0.depth: Value error, 100 is no power of two"),
+        (("linear", 0, "warps"), 0, "linear.0.warps: Input should be greater than 0"),
+        (("linear", 1, "max_outputs"), 8, "linear: max_outputs must grow, and the last, and no other, must be null"),
+        (("linear",), [], "linear: max_outputs must grow"),
+        (("decode_attention", "warp"), 4, "decode_attention.warp: Extra inputs are not permitted"),
+        (("measured",), "yes", "measured: Input should be"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(place: tuple[Any, ...], value: Any, message: str, tmp_path: Path):
+    table = json.loads(FILES[0].read_text())
+    part = table
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    file = tmp_path / "some_gpu.json"
+    file.write_text(json.dumps(table))
+    with pytest.raises(ValueError, match=r"some_gpu\.json: ") as raised:
+        tuned.read_tuned(file)
+    assert message in str(raised.value)
