@@ -8,7 +8,7 @@ line of `ops`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,12 +19,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from stoker.engine.kernels import KernelSet, noise
 
 from .paged_batch import Batch
-from .part import Case, Context
+from .part import Case, Context, first_line
 from .shapes import LLAMA, QWEN, SMALL, Cost, Shape
 from .timing import Run, Timer
 
 _COPIED_BYTES = 3 * 2**30  # operands of all copies, at most
 _MOST_COPIES = 8
+_MULTINOMIAL = "torch softmax, multinomial"
+_TOP_P, _TOP_K = "torch sort, multinomial (top-p)", "torch topk, multinomial (top-k 40)"
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -50,6 +52,7 @@ class Op:
     cost: Cost
     make: Callable[[Bench], Ways]
     seconds: float = 4.0  # that it takes about, with what is compiled
+    without_graph: tuple[str, ...] = ()  # ways that read back from the device
 
 
 def norm(shape: Shape, tokens: int) -> Op:
@@ -171,13 +174,13 @@ def draws(shape: Shape, rows: int, temperature: float) -> Op:
         keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(bench.device)
         ways: Ways = {"ours": lambda: bench.kernels.draw(logits, warmth, None, keys)}
         if temperature:
-            ways["torch softmax, multinomial"] = lambda: torch.multinomial((logits.float() / 0.7).softmax(-1), 1)
+            ways[_MULTINOMIAL] = lambda: torch.multinomial((logits.float() / 0.7).softmax(-1), 1)
         else:
             ways["torch argmax"] = lambda: logits.argmax(-1)
         return ways
 
     name = f"{shape.vocab} logits, {rows} rows, temperature {temperature}"
-    return Op("draw", name, (2.0 * rows * shape.vocab, 0), make)
+    return Op("draw", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_MULTINOMIAL,))
 
 
 def nucleus(shape: Shape, rows: int) -> Op:
@@ -196,9 +199,10 @@ def nucleus(shape: Shape, rows: int) -> Op:
             values, ids = logits.float().topk(min(40, shape.vocab), -1)
             return ids.gather(1, torch.multinomial((values / 0.7).softmax(-1), 1))
 
-        return {"torch sort, multinomial (top-p)": torch_top_p, "torch topk, multinomial (top-k 40)": torch_top_k}
+        return {_TOP_P: torch_top_p, _TOP_K: torch_top_k}
 
-    return Op("nucleus", f"{shape.vocab} logits, {rows} rows", (2.0 * rows * shape.vocab, 0), make)
+    name = f"{shape.vocab} logits, {rows} rows"
+    return Op("nucleus", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_TOP_P, _TOP_K))
 
 
 def ops(is_reduced: bool) -> list[Op]:
@@ -239,32 +243,23 @@ def measure(context: Context, op: Op) -> None:
     with torch.inference_mode():
         made = [op.make(bench) for _ in range(copies)]
         for way in made[0]:
-            report(context, replace(op, name=op.name if way == "ours" else f"{op.name}: {way}"), timer, [
-                each[way] for each in made
-            ])  # fmt: skip
+            report(context, op, way, timer, [each[way] for each in made])
     del made
     if bench.device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def report(context: Context, op: Op, timer: Timer, runs: list[Run]) -> None:
+def report(context: Context, op: Op, way: str, timer: Timer, runs: list[Run]) -> None:
+    name = op.name if way == "ours" else f"{op.name}: {way}"
     try:
-        timing = timer.measure(runs)
+        timing = timer.measure(runs, way not in op.without_graph)
     except Exception as error:
         if not context.is_usable():
             raise
-        context.tell(op.name, op.shape, error=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+        context.tell(name, op.shape, error=first_line(error))
         return
     floor = context.seconds_at_best(*op.cost)
-    context.tell(
-        op.name,
-        op.shape,
-        timing and timing.us,
-        "us",
-        floor and floor * 1e6,
-        timing and timing.spread,
-        timing and timing.note,
-    )
+    context.tell(name, op.shape, timing and timing.us, "us", floor and floor * 1e6, timing and timing.spread)
 
 
 def cases(context: Context) -> list[Case]:
