@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.startup import build_core
@@ -65,10 +66,20 @@ class Engine:
             **options,
         }
         deployment = load_deployment([], arguments=arguments)
-        resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
-        self.core: EngineCore = build_core(resolved)
+        machine = read_machine_facts()
+        if machine.gpu is None and context.order.engine_device == "cuda":
+            stand_in = interpreted_gpu(machine.total_memory_bytes, machine.available_memory_bytes)
+            machine = machine.model_copy(update={"gpu": stand_in})
+        self.core: EngineCore = build_core(resolve_deployment(deployment, read_model_facts(deployment), machine))
         self._warm_steps = 2 if context.is_reduced else _WARM_STEPS
         self._names = itertools.count()
+
+    def finish_start(self) -> float:
+        """Seconds of what a server does while nothing is asked of it: the graphs that are still to be captured."""
+        began = time.perf_counter()
+        while self.core.idle():
+            pass
+        return time.perf_counter() - began
 
     def serve(self, lengths: list[tuple[int, int]]) -> float:
         """Seconds that all requests together take. lengths: of prompt and answer of each."""

@@ -26,7 +26,7 @@ from .timing import Run, Timer
 _COPIED_BYTES = 3 * 2**30  # operands of all copies, at most
 _MOST_COPIES = 8
 _MULTINOMIAL = "torch softmax, multinomial"
-_TOP_P, _TOP_K = "torch sort, multinomial (top-p)", "torch topk, multinomial (top-k 40)"
+_TOP_P, _TOP_K = "torch sort, multinomial", "torch topk, multinomial"
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -183,26 +183,80 @@ def draws(shape: Shape, rows: int, temperature: float) -> Op:
     return Op("draw", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_MULTINOMIAL,))
 
 
-def nucleus(shape: Shape, rows: int) -> Op:
-    """top-p and top-k: torch's sort, top-k and draw, beside what there is."""
+def sampler(shape: Shape, rows: int, top_k: int, top_p: float) -> Op:
+    """One of top-k and top-p, at a temperature of 0.7. torch: sort or topk, and multinomial."""
 
     def make(bench: Bench) -> Ways:
+        from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
+        from stoker.engine.kernels.gpu.sample_row import sampling_columns
+
         logits = 3 * bench.randn(rows, shape.vocab)
+        columns = sampling_columns(rows, shape.vocab, bench.device)
+        columns.temperature.fill_(0.7)
+        columns.top_k.fill_(top_k)
+        columns.top_p.fill_(top_p)
+        slots = torch.arange(rows, dtype=torch.int32, device=bench.device)
+        drawn, workspace = torch.empty_like(slots), sampling_workspace(rows, shape.vocab, bench.device)
+
+        def ours() -> None:
+            sample(logits, slots, slots, columns, drawn, workspace, is_lean=False)
 
         def torch_top_p() -> torch.Tensor:
             values, ids = logits.float().sort(-1, descending=True)
             weights = (values / 0.7).softmax(-1)
-            kept = weights.masked_fill(weights.cumsum(-1) - weights > 0.9, 0.0)
+            kept = weights.masked_fill(weights.cumsum(-1) - weights > top_p, 0.0)
             return ids.gather(1, torch.multinomial(kept, 1))
 
         def torch_top_k() -> torch.Tensor:
-            values, ids = logits.float().topk(min(40, shape.vocab), -1)
+            values, ids = logits.float().topk(top_k, -1)
             return ids.gather(1, torch.multinomial((values / 0.7).softmax(-1), 1))
 
-        return {_TOP_P: torch_top_p, _TOP_K: torch_top_k}
+        return {"ours": ours, **({_TOP_K: torch_top_k} if top_k else {_TOP_P: torch_top_p})}
 
-    name = f"{shape.vocab} logits, {rows} rows"
-    return Op("nucleus", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_TOP_P, _TOP_K))
+    name = f"{shape.vocab} logits, {rows} rows, " + (f"top-k {top_k}" if top_k else f"top-p {top_p}")
+    return Op("sampler", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_TOP_P, _TOP_K))
+
+
+def fused(shape: Shape, tokens: int, is_gated: bool) -> Op:
+    """The residual sum and the norm before a linear layer, and the gate behind it; torch's ops one after the other."""
+    layer = "gate and up" if is_gated else "qkv"
+    outputs, inputs = shape.linears[layer]
+
+    def make(bench: Bench) -> Ways:
+        x, residual, weight = bench.randn(tokens, inputs), bench.randn(tokens, inputs), bench.randn(outputs, inputs)
+        gains = torch.ones(inputs, device=bench.device, dtype=bench.dtype)
+        packed = bench.kernels.pack_linear(weight, None)
+        run = bench.kernels.norm_gate_up if is_gated else bench.kernels.norm_linear
+
+        def torchs() -> torch.Tensor:
+            found = F.linear(F.rms_norm(x + residual, (inputs,), gains, 1e-6), weight)
+            return F.silu(found[:, : outputs // 2]) * found[:, outputs // 2 :] if is_gated else found
+
+        return {"ours": lambda: run(x, residual, gains, 1e-6, packed), "torch ops": torchs}
+
+    moved = 2.0 * (outputs * inputs + tokens * (3 * inputs + outputs // (1 + is_gated)))
+    name = "norm, gate and up, gate" if is_gated else "norm, qkv"
+    return Op(name, f"{shape.name}, {tokens} tokens", (moved, 2.0 * tokens * outputs * inputs), make)
+
+
+def tables(shape: Shape, rows: int, context: int) -> Op:
+    """A step of decode made out of slot tables, on the device. What it moves is little: the launch is what it costs."""
+
+    def make(bench: Bench) -> Ways:
+        from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
+
+        def whole(*sizes: int) -> torch.Tensor:
+            return torch.zeros(sizes, dtype=torch.int32, device=bench.device)
+
+        slots = torch.arange(rows, dtype=torch.int32, device=bench.device)
+        starts = torch.arange(rows + 1, dtype=torch.int32, device=bench.device)
+        blocks = -(-context // shape.block_size)
+        given = StepRows(slots, torch.full_like(slots, context - 1), starts)
+        out = StepTensors(*(whole(rows).long() for _ in range(3)), whole(rows), whole(rows, blocks), whole(rows).long())
+        token_table, block_table = whole(rows, context + 1), whole(rows, blocks)
+        return {"ours": lambda: prepare_step(given, token_table, block_table, shape.block_size, out)}
+
+    return Op("prepare_step", f"{rows} x {context}", (40.0 * rows + 8.0 * rows * context / shape.block_size, 0), make)
 
 
 def ops(is_reduced: bool) -> list[Op]:
@@ -211,7 +265,8 @@ def ops(is_reduced: bool) -> list[Op]:
         return [
             decode(SMALL, 3, 40), mixed_decode(SMALL, 3, 50), prefill(SMALL, 40, 40), prefill(SMALL, 8, 40),
             *(linear(SMALL, layer, 1) for layer in SMALL.linears), norm(SMALL, 3), rope(SMALL, 3), gate(SMALL, 3),
-            draws(SMALL, 2, 0.7), draws(SMALL, 2, 0.0), nucleus(SMALL, 2),
+            draws(SMALL, 2, 0.7), draws(SMALL, 2, 0.0), sampler(SMALL, 2, 40, 1.0), sampler(SMALL, 2, 0, 0.9),
+            fused(SMALL, 1, False), fused(SMALL, 1, True), tables(SMALL, 2, 40),
         ]  # fmt: skip
     return [
         decode(LLAMA, 64, 2048), decode(LLAMA, 256, 512), decode(LLAMA, 1, 8192), decode(QWEN, 256, 2048),
@@ -221,8 +276,10 @@ def ops(is_reduced: bool) -> list[Op]:
         *(linear(QWEN, layer, 1) for layer in QWEN.linears), linear(QWEN, "output layer", 1),
         *(linear(LLAMA, "gate and up", tokens) for tokens in (16, 64, 256)), linear(LLAMA, "down", 64),
         *(linear(QWEN, "gate and up", tokens) for tokens in (64, 256)), linear(QWEN, "output layer", 64),
+        *(fused(shape, 1, is_gated) for shape in (QWEN, LLAMA) for is_gated in (False, True)),
         norm(QWEN, 1), norm(LLAMA, 256), rope(QWEN, 1), rope(LLAMA, 256), gate(QWEN, 1), gate(LLAMA, 256),
-        draws(QWEN, 1, 0.7), draws(QWEN, 256, 0.7), draws(QWEN, 256, 0.0), nucleus(QWEN, 256),
+        draws(QWEN, 1, 0.7), draws(QWEN, 256, 0.7), draws(QWEN, 256, 0.0),
+        sampler(QWEN, 256, 0, 0.9), sampler(QWEN, 256, 40, 1.0), tables(QWEN, 256, 2048),
     ]  # fmt: skip
 
 
@@ -231,7 +288,7 @@ def make_bench(context: Context) -> Bench:
 
     device = torch.device(context.order.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # the interpreter's bfloat16 is wrong
-    return Bench(gpu_kernels(device, "measured"), device, dtype)
+    return Bench(gpu_kernels(device, "measured", max_rows=512), device, dtype)
 
 
 def measure(context: Context, op: Op) -> None:

@@ -19,6 +19,7 @@ _TOLD = 25  # kernels
 
 def profiled(context: Context, rows: int, length: int) -> None:
     engine = context.made("engine", lambda: Engine(context, model_named("qwen3-0.6b", context)))
+    engine.finish_start()
     is_gpu = context.order.engine_device == "cuda" and context.order.device == "cuda"
     of = f"{engine.model.shape.name}, {rows} x {length}"
 
