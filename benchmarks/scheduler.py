@@ -1,18 +1,21 @@
 """Processor time of the engine's own work in a step of steady decode, in microseconds: all but the model.
 
-schedule: the plan. prepare: the plan into the slot table and into tensors, and the drawn tokens back into the table.
-finish: what the tokens mean. send: the step's message to the client, as bytes.
+schedule: the plan. launch: the plan into the slot table and into what the model reads. collect: the drawn tokens back
+into the table. finish: what the tokens mean. send: the step's message to the client, as bytes.
 
-Usage: python -m benchmarks.scheduler [rows ...]
+Runners: `tensors` lays out tensors, as for a CPU. `packed` stands in for a device with slot tables of its own: one
+buffer of slots, numbers of computed tokens, where queries begin and new blocks, and a ring of drawn tokens.
+
+Usage: python -m benchmarks.scheduler [--runner tensors|packed] [rows ...]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,19 +32,63 @@ PROMPT_LEN = 100  # tokens, all different, so that rows reach the ends of their 
 NUM_STEPS = 400
 NUM_ROUNDS = 3  # the best counts: others use the machine too
 BLOCK_SIZE = 16
-STAGES = ("schedule", "prepare", "finish", "send")
+STAGES = ("schedule", "launch", "collect", "finish", "send")
 CPU = torch.device("cpu")
+DRAWN = np.int32(7)  # by every row of every step
 
 
-def prepare(plan: StepPlan, slots: SlotTable) -> None:
-    slots.apply(plan)
-    build_step_input(plan, slots, CPU)
-    wanted = logit_tokens(plan, slots)
-    wanted.union(plan.num_batched_tokens)
-    slots.append(plan.slots[wanted.sampled_rows], np.full(len(wanted.sampled_rows), 7, np.int32))
+class HostRunner(Protocol):
+    """What the host does for a step besides deciding on it; the device is left out."""
+
+    def launch(self, plan: StepPlan) -> None: ...
+    def collect(self, plan: StepPlan) -> StepResult: ...
 
 
-def measure(num_rows: int) -> dict[str, float]:
+class TensorRunner:
+    """Steps whose tensors the host lays out."""
+
+    def __init__(self, slots: SlotTable) -> None:
+        self._slots = slots
+        self._sampled_rows = np.empty(0, np.int64)
+
+    def launch(self, plan: StepPlan) -> None:
+        self._slots.apply(plan)
+        build_step_input(plan, self._slots, CPU)
+        wanted = logit_tokens(plan, self._slots)
+        wanted.union(plan.num_batched_tokens)
+        self._sampled_rows = wanted.sampled_rows
+
+    def collect(self, plan: StepPlan) -> StepResult:
+        rows = self._sampled_rows
+        self._slots.append(plan.slots[rows], np.full(len(rows), DRAWN, np.int32))
+        return StepResult(token_ids=np.where(plan.is_sampled, DRAWN, np.int32(-1)))
+
+
+class PackedRunner:
+    """Steps that a device makes out of its own slot tables: it is sent rows, and what changed in the tables."""
+
+    def __init__(self, slots: SlotTable) -> None:
+        self._slots = slots
+        self._sent = np.zeros((5, len(slots.num_tokens) + 1), np.int32)
+        self._ring = np.full((4, len(slots.num_tokens)), DRAWN, np.int32)  # steps of drawn tokens
+
+    def launch(self, plan: StepPlan) -> None:
+        self._slots.apply(plan)
+        rows, sent = plan.num_rows, self._sent
+        sent[0, :rows], sent[1, :rows] = plan.slots, plan.num_computed
+        np.cumsum(plan.num_tokens, out=sent[2, 1 : rows + 1])
+        blocks = len(plan.block_ids)
+        sent[3, :blocks], sent[4, :blocks] = plan.block_slots, plan.block_ids
+
+    def collect(self, plan: StepPlan) -> StepResult:
+        drawn = self._ring[plan.step % len(self._ring), : plan.num_rows]
+        return StepResult(token_ids=np.where(plan.is_sampled, drawn, np.int32(-1)))
+
+
+RUNNERS: dict[str, Callable[[SlotTable], HostRunner]] = {"tensors": TensorRunner, "packed": PackedRunner}
+
+
+def measure(num_rows: int, make_runner: Callable[[SlotTable], HostRunner]) -> dict[str, float]:
     """Mean microseconds of each stage with `num_rows` sequences decoding."""
     max_len = PROMPT_LEN + BLOCK_SIZE + 2 * NUM_STEPS
     settings = SchedulerSettings(
@@ -54,7 +101,7 @@ def measure(num_rows: int) -> dict[str, float]:
         eos_token_ids=(2,),
     )
     scheduler = Scheduler(settings)
-    slots = SlotTable(num_rows, max_len, BLOCK_SIZE, SamplingTable(num_rows, 1000, (2,)))
+    runner = make_runner(SlotTable(num_rows, max_len, BLOCK_SIZE, SamplingTable(num_rows, 1000, (2,))))
     core: Any = SimpleNamespace(add=scheduler.add, step=lambda: outputs)
     dispatch: Dispatch[bytes] = Dispatch(core)
     for row in range(num_rows):
@@ -75,18 +122,25 @@ def measure(num_rows: int) -> dict[str, float]:
         is_counted = step >= 0
         plan = timed("schedule", scheduler.schedule)
         assert not is_counted or plan.num_rows == plan.num_batched_tokens == num_rows
-        timed("prepare", lambda: prepare(plan, slots))  # noqa: B023 (called at once)
-        result = StepResult(token_ids=np.where(plan.is_sampled, np.int32(7), np.int32(-1)))
+        timed("launch", lambda: runner.launch(plan))  # noqa: B023 (called at once)
+        result = timed("collect", lambda: runner.collect(plan))  # noqa: B023
         outputs = timed("finish", lambda: scheduler.finish_step(plan, result))  # noqa: B023
         timed("send", lambda: [encode(message) for message in dispatch.step().values()])
     return {stage: seconds / NUM_STEPS * 1e6 for stage, seconds in spent.items()}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=int, nargs="*", default=[1, 32, 64, 256, 1024])
+    parser.add_argument("--runner", choices=RUNNERS, default="tensors")
+    chosen = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'rows':>6}" + "".join(f"{stage:>10}" for stage in (*STAGES, "all")) + "   microseconds")
-    for num_rows in map(int, sys.argv[1:] or ["1", "32", "64", "256", "1024"]):
-        best = min((measure(num_rows) for _ in range(NUM_ROUNDS)), key=lambda spent: sum(spent.values()))
+    for num_rows in chosen.rows:
+        best = min(
+            (measure(num_rows, RUNNERS[chosen.runner]) for _ in range(NUM_ROUNDS)),
+            key=lambda spent: sum(spent.values()),
+        )
         print(f"{num_rows:>6}" + "".join(f"{best[stage]:>10.1f}" for stage in STAGES) + f"{sum(best.values()):>10.1f}")
 
 

@@ -79,39 +79,43 @@ class Conductor:
 
     def _process(self, part: Part, order: Order) -> _Played:
         played = _Played()
-        with tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.gpu.part", part.module],
-                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # it imports what we do
+        command = [sys.executable, "-m", "benchmarks.gpu.part", part.module, json.dumps(asdict(order))]
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
                 start_new_session=True,
-            )  # fmt: skip
+            ) as process,
+        ):  # fmt: skip
+            lines: queue.Queue[str | None] = queue.Queue()
+            reader = threading.Thread(target=_forward, args=(process.stdout, lines))
+            reader.start()
             try:
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write(json.dumps(asdict(order)))
-                process.stdin.close()
-                lines: queue.Queue[str | None] = queue.Queue()
-                threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
                 while (line := lines.get(timeout=max(0.01, order.deadline + _GRACE_S - time.time()))) is not None:
-                    self._hear(json.loads(line), played)
-                code = process.wait()
-            except queue.Empty:
+                    self._hear(line, played)
+                code = process.wait(_GRACE_S)
+            except (queue.Empty, subprocess.TimeoutExpired):
+                code = 0
                 played.is_out_of_time = True
                 played.reason = "stopped: out of the time of its part"
-                return played
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                errors.seek(0)
-                said = errors.read()
-                print(said[-20_000:], end="", file=sys.stderr, flush=True)
+                reader.join()
+            errors.seek(0)
+            said = errors.read()
+        print(said[-20_000:], end="", file=sys.stderr, flush=True)
         if code not in (0, DEVICE_LOST):
             last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
             played.reason = f"its process ended with code {code}: {last[:200]}"
         return played
 
-    def _hear(self, message: dict[str, Any], played: _Played) -> None:
+    def _hear(self, line: str, played: _Played) -> None:
+        try:
+            message: dict[str, Any] = json.loads(line)
+        except ValueError:  # the last words of a process that died
+            return
         if "record" in message:
             self._add(Record(**message["record"]))
         elif "facts" in message:

@@ -49,6 +49,11 @@ class Given:
         return wide[:, : numbers.shape[1]]
 
     @property
+    def is_brief(self) -> bool:
+        """On a GPU every variant takes seconds to compile: the second format has few."""
+        return self.device.type == "cuda" and self.dtype == torch.float16
+
+    @property
     def programs(self) -> int:
         if self.device.type != "cuda":
             return _PROGRAMS
@@ -114,7 +119,7 @@ def linear_few(given: Given) -> Pairs:
     depth, width = given.shape.hidden, given.shape.intermediate
     weight = given.randn(2 * width, depth) / depth**0.5
     bias, norm = given.randn(width), given.randn(depth)
-    for tokens in (1, 17, 64):
+    for tokens in (17,) if given.is_brief else (1, 17, 64):
         x, residual = given.randn(tokens, depth), given.randn(tokens, depth)
         plain = F.linear(x.double(), weight[:width].double(), bias.double())
         yield run(given.apart(x), weight[:width], bias)[0], plain
@@ -127,10 +132,11 @@ def linear_few(given: Given) -> Pairs:
 
 
 def draw(given: Given) -> Pairs:
-    """Scores of tokens rather than tokens: two may be as good as equal."""
-    from stoker.engine.kernels.gpu.draw import draw_gpu
+    """Whether the token's score is the best: two may be as good as equal."""
+    from stoker.engine.kernels.gpu.kernels import gpu_kernels
 
     rows = 24
+    drawing = gpu_kernels(given.device, "checked", rows).draw
     logits = 3 * given.randn(rows, given.shape.vocab)
     temperature = torch.linspace(0, 1.5, rows, device=given.device)
     keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(given.device)
@@ -138,11 +144,84 @@ def draw(given: Given) -> Pairs:
     for least in (None, 0.05):
         min_p = torch.full((rows,), least or 0.0, device=given.device)
         scores = (softmax_weights(logits, temperature, min_p) / noise.exponential_noise(keys, ids)).double().log()
-        drawn = draw_gpu(logits, temperature, None if least is None else min_p, keys)
-        found = scores.gather(1, drawn[:, None])[:, 0]
-        best = scores.amax(-1)
-        is_close = (found - best).abs() < 1e-4
-        yield is_close.double(), torch.ones(rows)
+        yield is_best(drawing(logits, temperature, None if least is None else min_p, keys), scores), torch.ones(rows)
+
+
+def is_best(drawn: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """drawn: [R]; scores: [R, V] float64."""
+    found = scores.gather(1, drawn.long()[:, None])[:, 0]
+    return ((found - scores.amax(-1)).abs() < 1e-4).double()
+
+
+def sampler(given: Given) -> Pairs:
+    """The whole sampler of a step: greedy, temperature, min-p, top-k, top-p, padding."""
+    from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
+    from stoker.engine.kernels.gpu.sample_row import sampling_columns
+
+    rows, vocab, device = 20, given.shape.vocab, given.device
+    logits = 3 * given.randn(rows, vocab)
+    columns = sampling_columns(rows, vocab, device)
+    columns.temperature.copy_(torch.linspace(0, 1.5, rows))
+    columns.min_p[4:8] = 0.05
+    columns.top_k[8:12] = 20
+    columns.top_p[12:16] = 0.9
+    columns.top_k[16:], columns.top_p[16:] = 40, 0.7
+    seeds, positions = np.arange(rows, dtype=np.uint64) << np.uint64(30), np.arange(rows)
+    words = torch.from_numpy(seeds.view(np.int32).reshape(-1, 2)).to(device)
+    columns.seed_low.copy_(words[:, 0])
+    columns.seed_high.copy_(words[:, 1])
+    keys = noise.row_keys(seeds, positions).to(device)
+    weights = softmax_weights(logits, columns.temperature, columns.min_p).double()
+    ordered, ids = weights.sort(dim=-1, descending=True, stable=True)
+    top_k, top_p = columns.top_k[:, None], columns.top_p[:, None].double()
+    ordered = ordered.masked_fill((torch.arange(vocab, device=device) >= top_k) & (top_k > 0), 0)
+    before = ordered.cumsum(-1) - ordered
+    ordered = ordered.masked_fill((before >= top_p * ordered.sum(-1, keepdim=True)) & (before > 0) & (top_p < 1), 0)
+    weights = torch.zeros_like(weights).scatter(1, ids, ordered)
+    scores = (weights / noise.exponential_noise(keys, torch.arange(vocab, device=device)[None])).log()
+    slots = torch.arange(rows + 1, dtype=torch.int32, device=device)
+    slots[rows] = -1
+    padded = torch.cat((logits, torch.full_like(logits[:1], torch.nan)))
+    where = torch.tensor([*positions, 0], dtype=torch.int32, device=device)
+    workspace = sampling_workspace(rows + 1, vocab, device)
+    drawn = torch.full((rows + 1,), 77, dtype=torch.int32, device=device)
+    for _ in range(2):  # what the first leaves behind is not in the way of the second
+        sample(padded, slots, where, columns, drawn, workspace, is_lean=False)
+        yield is_best(drawn[:rows], scores), torch.ones(rows)
+        yield drawn[rows:], torch.tensor([-1])
+    lean = torch.empty_like(drawn[:4])
+    sample(logits[:4], slots[:4], where[:4], columns, lean, workspace, is_lean=True)
+    yield is_best(lean, scores[:4]), torch.ones(4)
+
+
+def step_tables(given: Given) -> Pairs:
+    """The first and the last kernel of a step."""
+    from stoker.engine.kernels.gpu import finish_step, prepare_step
+
+    device, block = given.device, given.shape.block_size
+
+    def words(*values: int) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    rows = prepare_step.StepRows(words(3, 0, 2, -1), words(17, 0, 70, 5), words(0, 1, 12, 14, 14))
+    tokens = torch.randint(0, 1 << 30, (5, 200), dtype=torch.int32, device=device)
+    blocks = torch.randint(0, 1 << 30, (5, 200 // block + 1), dtype=torch.int32, device=device)
+    made = []
+    for prepare in (prepare_step.prepare_step, prepare_step.prepare_step_reference):
+        columns = [torch.full((16,), -7, device=device) for _ in range(3)]
+        tables = torch.full((4, 20), -7, dtype=torch.int32, device=device)
+        out = prepare_step.StepTensors(*columns, words(*[-7] * 4), tables, torch.full((4,), -7, device=device))
+        prepare(rows, tokens, blocks, block, out)
+        made.append(out)
+    for name in prepare_step.StepTensors.__slots__:
+        yield getattr(made[0], name), getattr(made[1], name)
+    drawn, lengths, is_sampled = words(7, 9, -1, 3), words(18, 11, 72, 0), words(1, 0, 1, 1)
+    finished = []
+    for finish in (finish_step.finish_step, finish_step.finish_step_reference):
+        counts = torch.full((5, 12), 2, dtype=torch.int16, device=device)
+        finished.append((tokens.clone(), counts))
+        finish(drawn, rows.slots, lengths, is_sampled, finished[-1][0], words(1, 0, 1, 1, 0), counts)
+    yield from zip(*finished, strict=True)
 
 
 def attention(given: Given, is_prefill: bool) -> Pairs:
@@ -159,7 +238,7 @@ def attention(given: Given, is_prefill: bool) -> Pairs:
     ]
     long = 3 if given.device.type != "cuda" else 40  # times a hundred tokens
     rows = [(1, 33), (0, 0), (1, 1), (7, 7), (1, long * 100), (1, 64), (long * 11, long * 30), (70, 70), (1, 65)]
-    for kv_dtype, variant in variants:
+    for kv_dtype, variant in variants[: 1 if given.is_brief else None]:
         made = batch(
             rows, device=given.device, num_heads=shape.heads, num_kv_heads=shape.kv_heads, head_dim=shape.head_dim,
             block_size=shape.block_size, dtype=given.dtype, kv_dtype=kv_dtype,
@@ -167,8 +246,7 @@ def attention(given: Given, is_prefill: bool) -> Pairs:
         out = torch.full((len(made.q), shape.heads * shape.head_dim), torch.nan).to(given.device, given.dtype)
         operands = made.q, made.k_cache, made.v_cache, made, scale, out
         if is_prefill:
-            ends = torch.zeros(len(rows) + 1, dtype=torch.int32, device=given.device)
-            prefill_attention(*operands, ends, given.programs, variant)
+            prefill_attention(*operands, given.programs, variant)
         else:
             sizes = len(rows), shape.heads, shape.kv_heads, shape.head_dim
             decode_attention(*operands, decode_workspace(*sizes, given.device, given.programs), variant)
@@ -193,9 +271,15 @@ CHECKS = [
     Check("embed", ("embed",), embed),
     Check("rope_and_store", ("rope_and_store",), rope_and_store),
     Check("linear_few", ("linear_few",), linear_few, limit=3.0),
-    Check("draw", ("draw",), draw),
-    Check("decode_attention", ("decode_attention", "attention_tile"), partial(attention, is_prefill=False)),
-    Check("prefill_attention", ("prefill_attention", "attention_tile"), partial(attention, is_prefill=True)),
+    Check("draw", ("draw", "sample_ops"), draw),
+    Check("sample", ("sample", "sample_row", "sample_ranked"), sampler),
+    Check("prepare_step, finish_step", ("prepare_step", "finish_step"), step_tables),
+    Check(
+        "decode_attention",
+        ("decode_attention", "attention_tile", "attention_plan"),
+        partial(attention, is_prefill=False),
+    ),
+    Check("prefill_attention", ("prefill_attention", "launch"), partial(attention, is_prefill=True)),
 ]
 
 

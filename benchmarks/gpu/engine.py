@@ -1,6 +1,6 @@
 """An EngineCore of true shape and random weights, and its speed: steady decode, prompts, a whole workload.
 
-Usage by parts: engine_0_6b.py and others below; the engine is built by `build_core`, as the server builds it.
+The engine is built by `build_core`, as the server builds it. What it is asked for comes from requests.py.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.startup import build_core
 
 from .part import Context
 from .requests import TEMPERATURE, prompt_of
-from .shapes import LLAMA, MODELS, QWEN, Shape, decode_cost, prefill_cost, workload_cost
+from .shapes import LLAMA, QWEN, SMALL, Shape, decode_cost, prefill_cost, workload_cost
 
 _STEPS = 64  # of steady decode that are measured
 _WARM_STEPS = 8
 _PREFILLS = 5
-_TINY = Shape("builtin:tiny", 1, 1, 1, 1, 1, 1, 1, False, True)  # stands in where nothing is timed: no floor is told
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    path: str
     shape: Shape
     room: int  # tokens of KV cache
     max_rows: int
@@ -38,11 +36,10 @@ class Model:
 
 
 def model_named(name: str, context: Context) -> Model:
-    """name: qwen3-0.6b or llama-3.1-8b. The reduced form takes the built-in model."""
+    """name: qwen3-0.6b or llama-3.1-8b. The reduced form takes a small one for either."""
     if context.is_reduced:
-        return Model("builtin:tiny", _TINY, 1024, 8, 128)
-    shape = {"qwen3-0.6b": QWEN, "llama-3.1-8b": LLAMA}[name]
-    return Model(str(Path(MODELS) / name), shape, 256 * (2048 + 512), 256, 16384)
+        return Model(SMALL, 1024, 8, 128)
+    return Model({"qwen3-0.6b": QWEN, "llama-3.1-8b": LLAMA}[name], 256 * (2048 + 512), 256, 16384)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +55,39 @@ class Engine:
         """options: of the deployment, besides those that every measurement has."""
         self.model = model
         arguments: dict[str, Any] = {
-            "model": model.path,
+            "model": str(model.shape.folder),
+            "load_format": "dummy",
+            "dtype": "float32" if context.is_reduced else "bfloat16",
             "skip_tokenizer_init": True,
             "device": context.order.engine_device,
             "max_model_len": model.max_len,
             "max_num_seqs": model.max_rows,
-            **({} if context.is_reduced else {"load_format": "dummy", "dtype": "bfloat16"}),
+            "kv_cache_memory_bytes": model.room * model.shape.kv_bytes_per_token * (2 if context.is_reduced else 1),
             **options,
         }
         deployment = load_deployment([], arguments=arguments)
-        facts = read_model_facts(deployment)
-        if context.is_reduced:
-            kv_bytes = model.room * facts.kv_bytes_per_token("float32")
-        else:
-            kv_bytes = model.room * model.shape.kv_bytes_per_token
-        deployment = load_deployment([], arguments={**arguments, "kv_cache_memory_bytes": kv_bytes})
-        self.core: EngineCore = build_core(resolve_deployment(deployment, facts, read_machine_facts()))
+        machine = read_machine_facts()
+        if machine.gpu is None and context.order.engine_device == "cuda":
+            stand_in = interpreted_gpu(machine.total_memory_bytes, machine.available_memory_bytes)
+            machine = machine.model_copy(update={"gpu": stand_in})
+        self.core: EngineCore = build_core(resolve_deployment(deployment, read_model_facts(deployment), machine))
+        self._warm_steps = 2 if context.is_reduced else _WARM_STEPS
         self._names = itertools.count()
+
+    def finish_start(self) -> float:
+        """Seconds of what a server does while nothing is asked of it: the graphs that are still to be captured."""
+        began = time.perf_counter()
+        while self.core.idle():
+            pass
+        return time.perf_counter() - began
 
     def serve(self, lengths: list[tuple[int, int]]) -> float:
         """Seconds that all requests together take. lengths: of prompt and answer of each."""
         wanted = sum(answer for _, answer in lengths)
-        for prompt, answer in lengths:
-            self._add(prompt, answer)
+        requests = [self._request(prompt, answer) for prompt, answer in lengths]
         began, got = time.perf_counter(), 0
+        for request in requests:
+            self.core.add(request)
         while self.core.has_work:
             got += _count(self.core.step())
         seconds = time.perf_counter() - began
@@ -91,14 +97,14 @@ class Engine:
 
     def steady(self, rows: int, context_len: int, steps: int = _STEPS) -> Steady:
         """Steps of `rows` sequences that all decode, each with about `context_len` tokens in the cache."""
-        prompt = max(1, context_len - steps // 2 - _WARM_STEPS)
+        prompt = max(1, context_len - steps // 2 - self._warm_steps)
         names = [self._add(prompt, self.model.max_len - prompt) for _ in range(rows)]
         got, first = 0, set[str]()
         while len(first) < rows:  # until the last prompt is computed the first rows get tokens already
             outputs = self.core.step()
             got += _count(outputs)
             first.update(output.request_id for output in outputs)
-        for _ in range(_WARM_STEPS):
+        for _ in range(self._warm_steps):
             got += _count(self.core.step())
         cached = rows * prompt + got
         times, host = [time.perf_counter()], time.process_time()
@@ -117,26 +123,30 @@ class Engine:
         mean = (times[-1] - times[0]) / steps
         return Steady(mean, (tenths[-1] - tenths[0]) / mean, cached + rows * steps / 2, host / steps)
 
-    def run_steps(self, rows: int, context_len: int, work: Callable[[Callable[[], None]], None]) -> None:
+    def run_steps(self, rows: int, context_len: int, work: Callable[[Callable[[], object]], None]) -> None:
         """Hands `work` what carries out one step of steady decode."""
         names = [self._add(context_len, self.model.max_len - context_len) for _ in range(rows)]
         first = set[str]()
         while len(first) < rows:
             first.update(output.request_id for output in self.core.step())
-        for _ in range(_WARM_STEPS):
+        for _ in range(self._warm_steps):
             self.core.step()
-        work(lambda: None if self.core.step() else None)
+        work(self.core.step)
         for name in names:
             self.core.abort(name)
         while self.core.has_work:
             self.core.step()
 
     def _add(self, prompt: int, answer: int) -> str:
+        request = self._request(prompt, answer)
+        self.core.add(request)
+        return request.request_id
+
+    def _request(self, prompt: int, answer: int) -> EngineRequest:
         name = f"request-{next(self._names)}"
         ids = prompt_of(prompt, name, self.core.info.vocab_size)
         sampling = SamplingParams(temperature=TEMPERATURE, max_tokens=answer, ignore_eos=True)
-        self.core.add(EngineRequest(request_id=name, prompt_token_ids=ids, sampling=sampling))
-        return name
+        return EngineRequest(request_id=name, prompt_token_ids=ids, sampling=sampling)
 
 
 def _count(outputs: Any) -> int:
@@ -148,7 +158,7 @@ def _count(outputs: Any) -> int:
 
 def tell_steady(context: Context, engine: Engine, name: str, rows: int, context_len: int) -> None:
     shape = engine.model.shape
-    found = engine.steady(rows, context_len, 6 if context.is_reduced else _STEPS)
+    found = engine.steady(rows, context_len, 4 if context.is_reduced else _STEPS)
     floor = context.seconds_at_best(*decode_cost(shape, rows, found.tokens_in_cache))
     of = f"{shape.name}, {rows} x {context_len}"
     context.tell(name, of, found.seconds * 1e3, "ms/step", floor and floor * 1e3, found.spread)

@@ -8,7 +8,7 @@ line of `ops`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,12 +19,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from stoker.engine.kernels import KernelSet, noise
 
 from .paged_batch import Batch
-from .part import Case, Context
+from .part import Case, Context, first_line
 from .shapes import LLAMA, QWEN, SMALL, Cost, Shape
 from .timing import Run, Timer
 
 _COPIED_BYTES = 3 * 2**30  # operands of all copies, at most
 _MOST_COPIES = 8
+_MULTINOMIAL = "torch softmax, multinomial"
+_TOP_P, _TOP_K = "torch sort, multinomial", "torch topk, multinomial"
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -50,6 +52,7 @@ class Op:
     cost: Cost
     make: Callable[[Bench], Ways]
     seconds: float = 4.0  # that it takes about, with what is compiled
+    without_graph: tuple[str, ...] = ()  # ways that read back from the device
 
 
 def norm(shape: Shape, tokens: int) -> Op:
@@ -171,34 +174,89 @@ def draws(shape: Shape, rows: int, temperature: float) -> Op:
         keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(bench.device)
         ways: Ways = {"ours": lambda: bench.kernels.draw(logits, warmth, None, keys)}
         if temperature:
-            ways["torch softmax, multinomial"] = lambda: torch.multinomial((logits.float() / 0.7).softmax(-1), 1)
+            ways[_MULTINOMIAL] = lambda: torch.multinomial((logits.float() / 0.7).softmax(-1), 1)
         else:
             ways["torch argmax"] = lambda: logits.argmax(-1)
         return ways
 
     name = f"{shape.vocab} logits, {rows} rows, temperature {temperature}"
-    return Op("draw", name, (2.0 * rows * shape.vocab, 0), make)
+    return Op("draw", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_MULTINOMIAL,))
 
 
-def nucleus(shape: Shape, rows: int) -> Op:
-    """top-p and top-k: torch's sort, top-k and draw, beside what there is."""
+def sampler(shape: Shape, rows: int, top_k: int, top_p: float) -> Op:
+    """One of top-k and top-p, at a temperature of 0.7. torch: sort or topk, and multinomial."""
 
     def make(bench: Bench) -> Ways:
+        from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
+        from stoker.engine.kernels.gpu.sample_row import sampling_columns
+
         logits = 3 * bench.randn(rows, shape.vocab)
+        columns = sampling_columns(rows, shape.vocab, bench.device)
+        columns.temperature.fill_(0.7)
+        columns.top_k.fill_(top_k)
+        columns.top_p.fill_(top_p)
+        slots = torch.arange(rows, dtype=torch.int32, device=bench.device)
+        drawn, workspace = torch.empty_like(slots), sampling_workspace(rows, shape.vocab, bench.device)
+
+        def ours() -> None:
+            sample(logits, slots, slots, columns, drawn, workspace, is_lean=False)
 
         def torch_top_p() -> torch.Tensor:
             values, ids = logits.float().sort(-1, descending=True)
             weights = (values / 0.7).softmax(-1)
-            kept = weights.masked_fill(weights.cumsum(-1) - weights > 0.9, 0.0)
+            kept = weights.masked_fill(weights.cumsum(-1) - weights > top_p, 0.0)
             return ids.gather(1, torch.multinomial(kept, 1))
 
         def torch_top_k() -> torch.Tensor:
-            values, ids = logits.float().topk(min(40, shape.vocab), -1)
+            values, ids = logits.float().topk(top_k, -1)
             return ids.gather(1, torch.multinomial((values / 0.7).softmax(-1), 1))
 
-        return {"torch sort, multinomial (top-p)": torch_top_p, "torch topk, multinomial (top-k 40)": torch_top_k}
+        return {"ours": ours, **({_TOP_K: torch_top_k} if top_k else {_TOP_P: torch_top_p})}
 
-    return Op("nucleus", f"{shape.vocab} logits, {rows} rows", (2.0 * rows * shape.vocab, 0), make)
+    name = f"{shape.vocab} logits, {rows} rows, " + (f"top-k {top_k}" if top_k else f"top-p {top_p}")
+    return Op("sampler", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_TOP_P, _TOP_K))
+
+
+def fused(shape: Shape, tokens: int, is_gated: bool) -> Op:
+    """The residual sum and the norm before a linear layer, and the gate behind it; torch's ops one after the other."""
+    layer = "gate and up" if is_gated else "qkv"
+    outputs, inputs = shape.linears[layer]
+
+    def make(bench: Bench) -> Ways:
+        x, residual, weight = bench.randn(tokens, inputs), bench.randn(tokens, inputs), bench.randn(outputs, inputs)
+        gains = torch.ones(inputs, device=bench.device, dtype=bench.dtype)
+        packed = bench.kernels.pack_linear(weight, None)
+        run = bench.kernels.norm_gate_up if is_gated else bench.kernels.norm_linear
+
+        def torchs() -> torch.Tensor:
+            found = F.linear(F.rms_norm(x + residual, (inputs,), gains, 1e-6), weight)
+            return F.silu(found[:, : outputs // 2]) * found[:, outputs // 2 :] if is_gated else found
+
+        return {"ours": lambda: run(x, residual, gains, 1e-6, packed), "torch ops": torchs}
+
+    moved = 2.0 * (outputs * inputs + tokens * (3 * inputs + outputs // (1 + is_gated)))
+    name = "norm, gate and up, gate" if is_gated else "norm, qkv"
+    return Op(name, f"{shape.name}, {tokens} tokens", (moved, 2.0 * tokens * outputs * inputs), make)
+
+
+def tables(shape: Shape, rows: int, context: int) -> Op:
+    """A step of decode made out of slot tables, on the device. What it moves is little: the launch is what it costs."""
+
+    def make(bench: Bench) -> Ways:
+        from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
+
+        def whole(*sizes: int) -> torch.Tensor:
+            return torch.zeros(sizes, dtype=torch.int32, device=bench.device)
+
+        slots = torch.arange(rows, dtype=torch.int32, device=bench.device)
+        starts = torch.arange(rows + 1, dtype=torch.int32, device=bench.device)
+        blocks = -(-context // shape.block_size)
+        given = StepRows(slots, torch.full_like(slots, context - 1), starts)
+        out = StepTensors(*(whole(rows).long() for _ in range(3)), whole(rows), whole(rows, blocks), whole(rows).long())
+        token_table, block_table = whole(rows, context + 1), whole(rows, blocks)
+        return {"ours": lambda: prepare_step(given, token_table, block_table, shape.block_size, out)}
+
+    return Op("prepare_step", f"{rows} x {context}", (40.0 * rows + 8.0 * rows * context / shape.block_size, 0), make)
 
 
 def ops(is_reduced: bool) -> list[Op]:
@@ -207,7 +265,8 @@ def ops(is_reduced: bool) -> list[Op]:
         return [
             decode(SMALL, 3, 40), mixed_decode(SMALL, 3, 50), prefill(SMALL, 40, 40), prefill(SMALL, 8, 40),
             *(linear(SMALL, layer, 1) for layer in SMALL.linears), norm(SMALL, 3), rope(SMALL, 3), gate(SMALL, 3),
-            draws(SMALL, 2, 0.7), draws(SMALL, 2, 0.0), nucleus(SMALL, 2),
+            draws(SMALL, 2, 0.7), draws(SMALL, 2, 0.0), sampler(SMALL, 2, 40, 1.0), sampler(SMALL, 2, 0, 0.9),
+            fused(SMALL, 1, False), fused(SMALL, 1, True), tables(SMALL, 2, 40),
         ]  # fmt: skip
     return [
         decode(LLAMA, 64, 2048), decode(LLAMA, 256, 512), decode(LLAMA, 1, 8192), decode(QWEN, 256, 2048),
@@ -217,8 +276,10 @@ def ops(is_reduced: bool) -> list[Op]:
         *(linear(QWEN, layer, 1) for layer in QWEN.linears), linear(QWEN, "output layer", 1),
         *(linear(LLAMA, "gate and up", tokens) for tokens in (16, 64, 256)), linear(LLAMA, "down", 64),
         *(linear(QWEN, "gate and up", tokens) for tokens in (64, 256)), linear(QWEN, "output layer", 64),
+        *(fused(shape, 1, is_gated) for shape in (QWEN, LLAMA) for is_gated in (False, True)),
         norm(QWEN, 1), norm(LLAMA, 256), rope(QWEN, 1), rope(LLAMA, 256), gate(QWEN, 1), gate(LLAMA, 256),
-        draws(QWEN, 1, 0.7), draws(QWEN, 256, 0.7), draws(QWEN, 256, 0.0), nucleus(QWEN, 256),
+        draws(QWEN, 1, 0.7), draws(QWEN, 256, 0.7), draws(QWEN, 256, 0.0),
+        sampler(QWEN, 256, 0, 0.9), sampler(QWEN, 256, 40, 1.0), tables(QWEN, 256, 2048),
     ]  # fmt: skip
 
 
@@ -227,7 +288,7 @@ def make_bench(context: Context) -> Bench:
 
     device = torch.device(context.order.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # the interpreter's bfloat16 is wrong
-    return Bench(gpu_kernels(device, "measured"), device, dtype)
+    return Bench(gpu_kernels(device, "measured", max_rows=512), device, dtype)
 
 
 def measure(context: Context, op: Op) -> None:
@@ -239,32 +300,23 @@ def measure(context: Context, op: Op) -> None:
     with torch.inference_mode():
         made = [op.make(bench) for _ in range(copies)]
         for way in made[0]:
-            report(context, replace(op, name=op.name if way == "ours" else f"{op.name}: {way}"), timer, [
-                each[way] for each in made
-            ])  # fmt: skip
+            report(context, op, way, timer, [each[way] for each in made])
     del made
     if bench.device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def report(context: Context, op: Op, timer: Timer, runs: list[Run]) -> None:
+def report(context: Context, op: Op, way: str, timer: Timer, runs: list[Run]) -> None:
+    name = op.name if way == "ours" else f"{op.name}: {way}"
     try:
-        timing = timer.measure(runs)
+        timing = timer.measure(runs, way not in op.without_graph)
     except Exception as error:
         if not context.is_usable():
             raise
-        context.tell(op.name, op.shape, error=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+        context.tell(name, op.shape, error=first_line(error))
         return
     floor = context.seconds_at_best(*op.cost)
-    context.tell(
-        op.name,
-        op.shape,
-        timing and timing.us,
-        "us",
-        floor and floor * 1e6,
-        timing and timing.spread,
-        timing and timing.note,
-    )
+    context.tell(name, op.shape, timing and timing.us, "us", floor and floor * 1e6, timing and timing.spread)
 
 
 def cases(context: Context) -> list[Case]:

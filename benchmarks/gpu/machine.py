@@ -37,12 +37,11 @@ def facts(context: Context) -> None:
             "device": properties.name,
             "multiprocessors": properties.multi_processor_count,
             "memory, GiB": round(properties.total_memory / 2**30, 1),
-            "second-level cache, MiB": round(properties.L2_cache_size / 2**20, 1),
             "cuda": torch.version.cuda,
         }
-        for clock in ("clock_rate", "memory_clock_rate"):
-            if (rate := getattr(properties, clock, None)) is not None:
-                found[f"{clock}, kHz"] = rate
+        for name in ("L2_cache_size", "clock_rate", "memory_clock_rate"):  # of newer torches
+            if (told := getattr(properties, name, None)) is not None:
+                found[name] = told
     else:
         found["device"] = "none: Triton's interpreter"
     context.facts(**found)

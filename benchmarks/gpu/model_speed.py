@@ -21,6 +21,7 @@ def ready(context: Context) -> None:
     context.tell("ready, first start", engine.model.shape.name, seconds, "s")
     for phase, taken in engine.core.info.phases.items():
         context.tell(f"ready, first start: {phase}", engine.model.shape.name, taken, "s")
+    context.tell("graphs captured after it is ready", engine.model.shape.name, engine.finish_start(), "s")
     context.facts(**{f"kernels, {stage}": kernel for stage, kernel in engine.core.info.kernels.items()})
 
 

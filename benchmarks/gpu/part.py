@@ -3,7 +3,7 @@
 A case that raises is told of, and the next begins. One that leaves the device unusable ends the process: whoever
 started it starts another, for the cases that are left.
 
-Usage (by conductor.py): python -m benchmarks.gpu.part MODULE < order.json
+Usage (by conductor.py): python -m benchmarks.gpu.part MODULE ORDER
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from .record import Record
@@ -102,6 +101,11 @@ class Context:
         return True
 
 
+def first_line(error: Exception) -> str:
+    """The kind of an error, and of what it says the first line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+
+
 def run_cases(cases: list[Case], context: Context, tell: Callable[[str, Any], None]) -> int:
     order = context.order
     tell("cases", [case.name for case in cases])
@@ -116,8 +120,7 @@ def run_cases(cases: list[Case], context: Context, tell: Callable[[str, Any], No
         try:
             case.run(context)
         except Exception as error:
-            first_line = (str(error).strip().splitlines() or [""])[0][:300]
-            context.tell(case.name, "", error=f"{type(error).__name__}: {first_line}", is_time=False)
+            context.tell(case.name, "", error=first_line(error), is_time=False)
             print(f"{order.part}: {case.name}", file=sys.stderr)
             sys.excepthook(type(error), error, error.__traceback__)
             if not context.is_usable():
@@ -126,13 +129,12 @@ def run_cases(cases: list[Case], context: Context, tell: Callable[[str, Any], No
 
 
 def main() -> None:
-    order = Order(**json.loads(sys.stdin.read()))
+    order = Order(**json.loads(sys.argv[2]))
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints must not end up between the answers
 
     def tell(kind: str, content: Any) -> None:
         print(json.dumps({kind: content}), file=answers, flush=True)
 
-    sys.path.append(str(Path.cwd()))
     module = importlib.import_module(sys.argv[1])
     context = Context(order, tell)
     raise SystemExit(run_cases(module.cases(context), context, tell))

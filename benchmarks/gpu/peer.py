@@ -8,29 +8,22 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.generation import ContinuousBatchingConfig
 from transformers.utils import logging
 
 from .part import Case, Context
 from .requests import prompt_of, workload
-from .shapes import LLAMA, MODELS, QWEN, SMALL, Shape, decode_cost, workload_cost
+from .shapes import LLAMA, QWEN, SMALL, Shape, decode_cost, workload_cost
 
 _STEPS = 64  # tokens of each row that are measured
-_FOLDERS = {QWEN.name: "qwen3-0.6b", LLAMA.name: "llama-3.1-8b"}
 
 
 class Peer:
     def __init__(self, context: Context, shape: Shape) -> None:
         self.shape = shape
         self.device = torch.device(context.order.device)
-        config: Any
-        if shape is SMALL:
-            config = LlamaConfig(
-                hidden_size=SMALL.hidden, intermediate_size=SMALL.intermediate, num_hidden_layers=SMALL.layers,
-                num_attention_heads=SMALL.heads, num_key_value_heads=SMALL.kv_heads, vocab_size=SMALL.vocab,
-            )  # fmt: skip
-        else:
-            config = AutoConfig.from_pretrained(MODELS / _FOLDERS[shape.name])
+        config = AutoConfig.from_pretrained(shape.folder)
         config.eos_token_id = None
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         with self.device:
@@ -95,10 +88,11 @@ def batching(context: Context, shape: Shape) -> None:
     settings = GenerationConfig(
         do_sample=False, max_new_tokens=max(answer for _, answer in lengths), eos_token_id=-1, pad_token_id=0
     )
+    room = ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64) if context.is_reduced else None  # None: its own
     tokens, finished, note = 0, 0, None
     with (
         torch.no_grad(),  # its thread writes to what is made here, which inference mode forbids
-        peer.model.continuous_batching_context_manager(generation_config=settings, block=True, timeout=5) as manager,
+        peer.model.continuous_batching_context_manager(settings, continuous_batching_config=room, timeout=5) as manager,
     ):
         began = time.perf_counter()
         for number, (prompt, answer) in enumerate(lengths):

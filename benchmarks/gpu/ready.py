@@ -1,4 +1,4 @@
-"""Part `ready`: from the start of a process to an engine that has warmed up, with everything kept on disk that can be."""
+"""Part `ready`: from the start of a process to an engine that has warmed up, with what can be kept kept on disk."""
 
 from __future__ import annotations
 

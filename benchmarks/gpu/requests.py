@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from .part import Context
-from .shapes import QWEN, Shape
 
 NUM_REQUESTS = 256
 TEMPERATURE = 0.6
@@ -39,7 +38,3 @@ def prefill_cases(context: Context) -> list[int]:
 
 def workload(context: Context) -> list[tuple[int, int]]:
     return mixed_lengths(5, 3, 9) if context.is_reduced else mixed_lengths()
-
-
-def is_small_model(shape: Shape) -> bool:
-    return shape.layer_numbers <= QWEN.layer_numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 Cost = tuple[float, float]  # bytes, floating-point operations
@@ -14,6 +14,7 @@ MODELS = Path(__file__).parents[1] / "models"
 class Shape:
     """Of a decoder."""
 
+    folder: Path  # that holds config.json
     name: str
     layers: int
     hidden: int
@@ -23,7 +24,6 @@ class Shape:
     head_dim: int
     vocab: int
     has_head_norms: bool
-    is_tied: bool
     block_size: int = 64
 
     @property
@@ -60,6 +60,7 @@ def shape_of(folder: Path, name: str) -> Shape:
     config = json.loads((folder / "config.json").read_text())
     heads = config["num_attention_heads"]
     return Shape(
+        folder=folder,
         name=name,
         layers=config["num_hidden_layers"],
         hidden=config["hidden_size"],
@@ -69,13 +70,12 @@ def shape_of(folder: Path, name: str) -> Shape:
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         vocab=config["vocab_size"],
         has_head_norms=config["model_type"] == "qwen3",
-        is_tied=config["tie_word_embeddings"],
     )
 
 
 QWEN = shape_of(MODELS / "qwen3-0.6b", "Qwen3-0.6B")
 LLAMA = shape_of(MODELS / "llama-3.1-8b", "Llama-3.1-8B")
-SMALL = Shape("small", 2, 64, 48, 4, 2, 16, 500, True, True, block_size=16)  # for the interpreter
+SMALL = replace(shape_of(MODELS / "small", "small"), block_size=16)  # for the interpreter
 
 
 def decode_cost(shape: Shape, rows: int, tokens_in_cache: float) -> Cost:

@@ -19,10 +19,11 @@ _TOLD = 25  # kernels
 
 def profiled(context: Context, rows: int, length: int) -> None:
     engine = context.made("engine", lambda: Engine(context, model_named("qwen3-0.6b", context)))
+    engine.finish_start()
     is_gpu = context.order.engine_device == "cuda" and context.order.device == "cuda"
     of = f"{engine.model.shape.name}, {rows} x {length}"
 
-    def work(step: Callable[[], None]) -> None:
+    def work(step: Callable[[], object]) -> None:
         host, began = time.process_time(), time.perf_counter()
         for _ in range(_STEPS):
             step()
@@ -39,6 +40,7 @@ def profiled(context: Context, rows: int, length: int) -> None:
             event.key: ((event.self_device_time_total if is_gpu else event.self_cpu_time_total) / _STEPS, event.count)
             for event in taken.key_averages()
         }
+        spent = {name: each for name, each in spent.items() if each[0] > 0}
         total = sum(us for us, _ in spent.values())
         context.tell("all kernels", of, total, "us", seconds * 1e6)
         for name, (us, count) in sorted(spent.items(), key=lambda each: -each[1][0])[:_TOLD]:

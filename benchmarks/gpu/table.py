@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .record import Record
+from .shapes import LLAMA, QWEN, Shape
 
 NOT_MEASURED = "not measured"
-Told = Literal["value", "share of the floor", "TFLOP/s", "x floor"]
+Told = Literal["value", "share of the floor", "TFLOP/s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,67 +25,56 @@ class Target:
     flops: float = 0.0  # of one, where speed is told
 
 
-_ATTENTION_FLOPS = 4 * 32 * 128 * 8192 * (8192 + 1) / 2
+_PREFILL_FLOPS = 4 * LLAMA.heads * LLAMA.head_dim * 8192 * 8193 / 2
+_DECODE_FLOORS = {
+    QWEN.name: {(64, 512): "1.03", (256, 512): "3.52", (64, 2048): "3.38", (256, 2048): "12.9"},
+    LLAMA.name: {(64, 512): "4.02", (256, 512): "8.44", (64, 2048): "6.71", (256, 2048): "19.2"},
+}
+_REQUESTS = f"{QWEN.name}, 256 requests, 133966 tokens"
+
+
+def _decodes(shape: Shape, wanted: str, floor: str) -> list[Target]:
+    """Steps and prompts of a model."""
+    name, part = shape.name, shape.name.lower()
+    one = f"{name}, 1 x 512"
+    return [
+        Target(f"{name}, one request at 512", wanted, part, "decode", one, floor=floor),
+        *(
+            Target(f"{name}, {rows} x {length}", "", part, "decode", f"{name}, {rows} x {length}", floor=floor)
+            for (rows, length), floor in _DECODE_FLOORS[name].items()
+        ),
+        *(
+            Target(f"{name}, first token of a prompt of {tokens}", "", part, "prefill", f"{name}, {tokens} tokens")
+            for tokens in (2048, 8192)
+        ),
+        Target(f"transformers generate, {one}", "", "transformers", "generate, sdpa", one),
+    ]
+
+
+def _kernel(wanted: str, name: str, shape: str) -> Target:
+    return Target(f"{name}, {shape}", f"{wanted} of the memory's speed", "kernels", name, shape, "share of the floor")
+
+
 TARGETS = [
-    Target("Qwen3-0.6B, one request at 512", "1.0 ms/token", "qwen3-0.6b", "decode", "Qwen3-0.6B, 1 x 512", floor="0.26"),
-    Target(
-        "Llama-3.1-8B, one request at 512", "4.2 ms/token", "llama-3.1-8b", "decode", "Llama-3.1-8B, 1 x 512", floor="3.14"
-    ),
-    Target(
-        "Qwen3-0.6B, 256 requests of 100-1024 in and out", "22k token/s", "qwen3-0.6b", "workload of 256",
-        "Qwen3-0.6B, 256 requests, 133966 tokens", floor="40.0k",
-    ),
-    Target("Qwen3-0.6B, ready, warm files", "15 s", "ready", "ready, warm", "Qwen3-0.6B"),
-    Target("Llama-3.1-8B, ready, warm files", "20 s", "ready", "ready, warm", "Llama-3.1-8B"),
-    Target(
-        "decode attention, 64 x 2048, Llama-3.1-8B", "85 % of the memory's speed", "kernels", "decode attention",
-        "Llama-3.1-8B, 64 x 2048", "share of the floor",
-    ),
-    Target(
-        "decode attention, 256 x 512, Llama-3.1-8B", "85 % of the memory's speed", "kernels", "decode attention",
-        "Llama-3.1-8B, 256 x 512", "share of the floor",
-    ),
-    Target(
-        "decode attention, 1 x 8192, Llama-3.1-8B", "80 % of the memory's speed", "kernels", "decode attention",
-        "Llama-3.1-8B, 1 x 8192", "share of the floor",
-    ),
-    Target(
-        "prefill attention, 8192 causal, heads of 128", "430 TFLOP/s", "kernels", "prefill attention",
-        "Llama-3.1-8B, 8192", "TFLOP/s", flops=_ATTENTION_FLOPS,
-    ),
-    *(
-        Target(
-            f"linear, {layer}, 1 token, Llama-3.1-8B", "80 % of the memory's speed", "kernels", f"linear, {layer}",
-            "Llama-3.1-8B, 1 tokens", "share of the floor",
-        )
-        for layer in ("qkv", "out", "gate and up", "down", "output layer")
-    ),
-    *(
-        Target(f"{model}, decode, {rows} x {length}, ms/step", "", model.lower(), "decode", f"{model}, {rows} x {length}",
-               floor=floor)
-        for model, rows, length, floor in (
-            ("Qwen3-0.6B", 64, 512, "1.03"), ("Qwen3-0.6B", 256, 512, "3.52"), ("Qwen3-0.6B", 64, 2048, "3.38"),
-            ("Qwen3-0.6B", 256, 2048, "12.9"), ("Llama-3.1-8B", 64, 512, "4.02"), ("Llama-3.1-8B", 256, 512, "8.44"),
-            ("Llama-3.1-8B", 64, 2048, "6.71"), ("Llama-3.1-8B", 256, 2048, "19.2"),
-        )
-    ),
-    *(
-        Target(f"{model}, prompt of {tokens}, ms to the first token", "", model.lower(), "prefill",
-               f"{model}, {tokens} tokens")
-        for model in ("Qwen3-0.6B", "Llama-3.1-8B") for tokens in (2048, 8192)
-    ),
-    Target("transformers generate, Qwen3-0.6B, one request at 512, ms/step", "", "transformers", "generate, sdpa",
-           "Qwen3-0.6B, 1 x 512"),
-    Target("transformers generate, Llama-3.1-8B, one request at 512, ms/step", "", "transformers", "generate, sdpa",
-           "Llama-3.1-8B, 1 x 512"),
-    Target("transformers continuous batching, the 256 requests, Qwen3-0.6B", "", "transformers",
-           "continuous batching, sdpa", "Qwen3-0.6B, 256 requests, 133966 tokens"),
+    *_decodes(QWEN, "1.0 ms/step", "0.26"),
+    *_decodes(LLAMA, "4.2 ms/step", "3.14"),
+    Target("256 requests of 100-1024 in and out", "22k token/s", QWEN.name.lower(), "workload of 256", _REQUESTS,
+           floor="40.0k"),
+    Target("the same, transformers continuous batching", "", "transformers", "continuous batching, sdpa", _REQUESTS),
+    Target(f"{QWEN.name}, ready, warm files", "15 s", "ready", "ready, warm", QWEN.name),
+    Target(f"{LLAMA.name}, ready, warm files", "20 s", "ready", "ready, warm", LLAMA.name),
+    _kernel("85 %", "decode attention", f"{LLAMA.name}, 64 x 2048"),
+    _kernel("85 %", "decode attention", f"{LLAMA.name}, 256 x 512"),
+    _kernel("80 %", "decode attention", f"{LLAMA.name}, 1 x 8192"),
+    *(_kernel("80 %", f"linear, {layer}", f"{LLAMA.name}, 1 tokens") for layer in (*LLAMA.linears, "output layer")),
+    Target(f"prefill attention, {LLAMA.name}, 8192 causal", "430 TFLOP/s", "kernels", "prefill attention",
+           f"{LLAMA.name}, 8192", "TFLOP/s", flops=_PREFILL_FLOPS),
 ]  # fmt: skip
 
 
 def target_table(records: Iterable[Record]) -> list[str]:
     found = {(each.part, each.name, each.shape): each for each in records}
-    lines = ["| | target | floor of an H200 | measured | spread |", "|---|---|---|---|---|"]
+    lines = ["| | target | floor on an H200 | measured | spread |", "|---|---|---|---|---|"]
     for target in TARGETS:
         record = found.get((target.part, target.name, target.shape))
         spread = f"{record.spread:.1%}" if record and record.spread is not None else ""

@@ -21,7 +21,6 @@ class Timing:
 
     us: float
     spread: float  # from the 10th to the 90th percentile, over the median
-    note: str | None = None  # what was not as it should be
 
 
 class Timer:
@@ -30,10 +29,11 @@ class Timer:
         self._flushed = torch.zeros(_FLUSHED_BYTES // 4, device=device) if self._is_gpu else None
         self._sum = torch.zeros((), device=device)
 
-    def measure(self, runs: Sequence[Run]) -> Timing | None:
+    def measure(self, runs: Sequence[Run], has_graph: bool = True) -> Timing | None:
         """Median time of one of the runs: the same work over operands of their own, one behind the other.
 
         Without a GPU each runs once, and there is no time to tell.
+        has_graph: False for what reads back from the device and so cannot be part of a graph.
         """
         if not self._is_gpu:
             for run in runs:
@@ -42,32 +42,26 @@ class Timer:
         for run in runs[:2]:  # compiles, and lets libraries make their plans
             run()
         torch.cuda.synchronize()
-        note = None
-        try:
+
+        def replay() -> None:
+            for run in runs:
+                run()
+
+        if has_graph:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                for run in runs:
-                    run()
-            replay: Run = graph.replay
-        except RuntimeError as error:
-            note = f"without a graph: {str(error).splitlines()[0][:120]}"
-            torch.cuda.synchronize()
-
-            def replay() -> None:
-                for run in runs:
-                    run()
-
-        times = [each / len(runs) for each in self._times(replay)]
+                replay()
+        times = [each / len(runs) for each in self._times(graph.replay if has_graph else replay)]
         middle = statistics.median(times)
         tenths = statistics.quantiles(times, n=10) if len(times) > 2 else [middle] * 9
-        return Timing(middle * 1e3, (tenths[-1] - tenths[0]) / middle, note)
+        return Timing(middle * 1e3, (tenths[-1] - tenths[0]) / middle)
 
     def _times(self, replay: Run) -> list[float]:
         """Milliseconds of each round but the first."""
         events = []
         began = time.perf_counter()
         for number in range(_MOST_ROUNDS):
-            torch.sum(self._flushed, out=self._sum)  # read, not written: nothing is left to be written back
+            torch.sum(self._flushed, 0, out=self._sum)  # read, not written: nothing is left to be written back
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             replay()
