@@ -9,6 +9,9 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+# Of products of float32: three of tf32, as exact as one to a rounding or two. A "ieee" one takes no tensor core, and
+# more registers than there are.
+PRECISION = tl.constexpr("tf32x3")
 _MOST_TILE = 64  # tokens; a page may be shorter or longer
 _TILE_BYTES = 16384  # of keys: two or three such tiles and as many of values fit into shared memory
 
@@ -44,9 +47,19 @@ def load_tiles(
 
 
 @triton.jit
+def multipliable(queries, k_cache, UPCAST: tl.constexpr):
+    """Queries as products with keys of this cache take them, which keys and values are then converted to as well."""
+    if k_cache.dtype.element_ty.is_fp8():
+        queries = queries.to(tl.float16)  # the one type that fp8 becomes in an instruction
+    if UPCAST:
+        queries = queries.to(tl.float32)
+    return queries
+
+
+@triton.jit
 def score(q, keys, scale, softcap, slopes, distances, HAS_SOFTCAP: tl.constexpr, HAS_SLOPES: tl.constexpr):
     """[M, TILE] float32 in base 2. slopes: [M]; distances: [M or 1, TILE], of keys from queries, 0 or less."""
-    products = tl.dot(q, tl.trans(keys), input_precision="ieee")
+    products = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
     if HAS_SOFTCAP:
         scores = softcap * LOG2_E * (2 * tl.sigmoid(products * (2 * scale / softcap)) - 1)
     else:
@@ -64,7 +77,7 @@ def fold(scores, values, most, total, sums):
     weights = tl.exp2(scores - base[:, None])
     shrink = tl.exp2(most - base)
     total = total * shrink + tl.sum(weights, 1)
-    sums = sums * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+    sums = sums * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision=PRECISION)
     return highest, total, sums
 
 

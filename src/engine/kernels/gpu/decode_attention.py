@@ -16,7 +16,7 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, fold, load_tiles, score, tile_of
+from .attention_tile import add_sinks, fold, load_tiles, multipliable, score, tile_of
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
@@ -72,9 +72,7 @@ def _decode(
             skipped = tl.maximum(length - window, 0) // TILE
         query = tl.load(query_start + row).to(tl.int64) * NUM_KV_HEADS * GROUP + kv_head * GROUP
         places = (query + heads)[:, None] * HEAD_DIM + dims[None, :]
-        queries = tl.load(q + places, mask=is_kept, other=0.0)
-        if UPCAST:
-            queries = queries.to(tl.float32)
+        queries = multipliable(tl.load(q + places, mask=is_kept, other=0.0), k_cache, UPCAST)
         head_slopes = tl.zeros([ROWS], tl.float32)
         if HAS_SLOPES:
             head_slopes = tl.load(slopes + kv_head * GROUP + heads, mask=heads < GROUP, other=0.0)

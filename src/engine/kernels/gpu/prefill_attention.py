@@ -13,12 +13,13 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, fold, load_tiles, score, tile_of
+from .attention_tile import add_sinks, fold, load_tiles, multipliable, score, tile_of
 from .attention_variant import PLAIN, AttentionVariant
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
-ROWS = 128  # queries times heads of a group, in one product
+_ROWS = 128  # queries times heads of a group, in one product
+_ROW_BYTES = 512  # beyond, half as many rows fit into shared memory
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -84,9 +85,7 @@ def _prefill(
         is_query = (lanes < TOKENS * GROUP) & (tokens < num_queries)
         is_kept = is_query[:, None] & (dims < HEAD_DIM)[None, :]
         places = ((start + tokens).to(tl.int64) * NUM_KV_HEADS * GROUP + heads)[:, None] * HEAD_DIM + dims[None, :]
-        queries = tl.load(q + places, mask=is_kept, other=0.0)
-        if UPCAST:
-            queries = queries.to(tl.float32)
+        queries = multipliable(tl.load(q + places, mask=is_kept, other=0.0), k_cache, UPCAST)
         head_slopes = tl.zeros([ROWS], tl.float32)
         if HAS_SLOPES:
             head_slopes = tl.load(slopes + heads)
@@ -148,9 +147,11 @@ def prefill_attention(
     if num_rows == 0:
         return
     launch = tuned().prefill_attention
-    if group > ROWS:
-        raise ValueError(f"{group} heads share a kv head; this kernel takes at most {ROWS}")
-    tokens, width = ROWS // group, triton.next_power_of_2(head_dim)
+    width = triton.next_power_of_2(head_dim)
+    most_rows = _ROWS if width * q.element_size() <= _ROW_BYTES else _ROWS // 2
+    if group > most_rows:
+        raise ValueError(f"{group} heads share a kv head; this kernel takes at most {most_rows}")
+    tokens = most_rows // group
     ends = planned(
         step,
         ("prefill", tokens),
@@ -161,9 +162,8 @@ def prefill_attention(
         variant.sinks, variant.slopes, scale * variant.k_scale, variant.softcap or 0.0, variant.v_scale,
         variant.window or 0, num_rows, step.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, WIDTH=width,
-        BLOCK_SIZE=block_size, TILE=tile_of(head_dim, q.element_size()), ROWS=ROWS, TOKENS=tokens,
-        HAS_WINDOW=variant.window is not None,
-        HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
-        HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
+        BLOCK_SIZE=block_size, TILE=tile_of(head_dim, q.element_size()), ROWS=most_rows, TOKENS=tokens,
+        HAS_WINDOW=variant.window is not None, HAS_SOFTCAP=variant.softcap is not None,
+        HAS_SINKS=variant.sinks is not None, HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
         num_warps=launch.warps, num_stages=launch.stages, **dependent(),
     )  # fmt: skip
