@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 
-.PHONY: help install up test check lint types floors schemas docs fresh wheel bench bench-peers tiny format clean
+.PHONY: help install up test check lint types floors schemas docs fresh wheel kernels bench bench-peers tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ docs: install  ## regenerate docs/reference/
 fresh: install  ## fail when a generated file is stale
 	$(BIN)/engine schema --check
 	$(RUN) tools.reference --check
+
+kernels: install  ## what every GPU kernel takes of one, compiled without one; ARGS=--full
+	$(RUN) tools.kernels $(ARGS)
 
 wheel: install  ## the wheel holds exactly what src/ holds
 	$(RUN) tools.check_wheel

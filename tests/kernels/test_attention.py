@@ -31,7 +31,7 @@ VARIANTS = {
 NAMED = pytest.mark.parametrize("name", VARIANTS)
 SHAPES = pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "block_size"),
-    [(4, 2, 16, 16), (3, 1, 24, 64), (2, 2, 16, 128), (14, 2, 16, 32), (4, 4, 80, 16)],
+    [(4, 2, 16, 16), (3, 1, 24, 64), (2, 2, 16, 128), (14, 2, 16, 32), (4, 4, 80, 16), (2, 1, 136, 32)],
 )
 
 

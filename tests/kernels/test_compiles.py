@@ -19,13 +19,20 @@ pytest.importorskip("triton")
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "src/engine/kernels/gpu"
-MOST_STACK_BYTES = {"prefill_attention._prefill": 128}  # of a head of 256: sums take half of all registers there are
+# Of a thread: two registers that live across a loop. What is spilled in a loop takes tens of bytes.
+MOST_STACK_BYTES = 16
+MORE_STACK_BYTES = {
+    "prefill_attention._prefill": 64,  # heads of 256: the sums alone are half of the registers that a thread can have
+    "linear_few._linear_few": 64,  # 64 tokens with norm, residual and gate, by Triton 3.9; 3.6 spills nothing
+}
+
+Compiled = dict[str, Any]
 
 
 def run(*options: str) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "tools.kernels", "--json", *options]
+    command = [sys.executable, "-W", "ignore", "-m", "tools.kernels", "--json", *options]
     return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -34,15 +41,10 @@ def hopper() -> dict[str, Any]:
     return run("--architecture", "90")
 
 
-def of(results: dict[str, Any], kernel: str, case: str = "") -> list[dict[str, Any]]:
+def of(results: dict[str, Any], kernel: str, case: str = "") -> list[Compiled]:
     found = [each for each in results["compiled"] if each["kernel"] == kernel and re.search(case, each["case"])]
-    assert found, f"no case {case} compiled {kernel}"
+    assert found, f"no case {case!r} compiled {kernel}"
     return found
-
-
-def test_every_kernel_compiles(hopper: dict[str, Any]):
-    assert not hopper["errors"], "\n".join(f"{case}: {error}" for case, error in hopper["errors"].items())
-    assert {each["kernel"] for each in hopper["compiled"]} == kernels()
 
 
 def kernels() -> set[str]:
@@ -50,6 +52,63 @@ def kernels() -> set[str]:
     sources = {path.stem: path.read_text() for path in KERNELS.glob("*.py")}
     called = {name for text in sources.values() for name in re.findall(r"(?<!def )\b(\w+)\(", text)}
     jitted = re.compile(r"^@triton\.jit(?:\([^)]*\))?\ndef (\w+)", re.MULTILINE)
-    return {
-        f"{module}.{name}" for module, text in sources.items() for name in jitted.findall(text) if name not in called
+    found = ((module, name) for module, text in sources.items() for name in jitted.findall(text))
+    return {f"{module}.{name}" for module, name in found if name not in called}
+
+
+def test_every_kernel_compiles(hopper: dict[str, Any]):
+    """Once `slot` was a number in one branch of prepare_step and a vector in the other: only the compiler minds.
+
+    A program that needs more shared memory than there is fails here too.
+    """
+    assert not hopper["errors"], "\n".join(f"{case}: {error}" for case, error in hopper["errors"].items())
+    assert {each["kernel"] for each in hopper["compiled"]} == kernels()
+
+
+@pytest.mark.parametrize("architecture", [80, 100])
+def test_kernels_compile_for_devices_before_and_after(architecture: int):
+    cases = "(decode|prefill) bfloat16$|llama (qkv norm residual|rope.*kv bfloat16)|512 rows"
+    results = run("--architecture", str(architecture), "--case", cases)
+    assert not results["errors"], "\n".join(f"{case}: {error}" for case, error in results["errors"].items())
+    assert len(results["compiled"]) > 10
+
+
+def test_registers_are_enough(hopper: dict[str, Any]):
+    spilled = {
+        (each["case"], each["kernel"]): each["stack_bytes"]
+        for each in hopper["compiled"]
+        if each["stack_bytes"] > MORE_STACK_BYTES.get(each["kernel"], MOST_STACK_BYTES)
     }
+    assert not spilled
+
+
+def test_prompts_are_multiplied_by_whole_warp_groups(hopper: dict[str, Any]):
+    for each in of(hopper, "prefill_attention._prefill"):
+        assert each["products"] == "wgmma", each
+
+
+def test_tensor_cores_multiply_all_else(hopper: dict[str, Any]):
+    for each in of(hopper, "decode_attention._decode") + of(hopper, "linear_few._linear_few"):
+        assert each["products"] in ("mma", "wgmma"), each
+
+
+def test_keys_values_and_weights_come_16_bytes_at_once_and_past_the_registers(hopper: dict[str, Any]):
+    for kernel in ("decode_attention._decode", "prefill_attention._prefill", "linear_few._linear_few"):
+        for each in of(hopper, kernel):
+            assert each["load_bytes"][0] == 16, each
+            assert each["is_asynchronous"], each
+
+
+def test_a_tile_is_on_its_way_while_another_is_multiplied(hopper: dict[str, Any]):
+    """The compiler gives up a stage to the page's number: with three, there once was room for one tile only."""
+    tile = 2 * 64 * 128 * 2  # keys and values of a head of 128
+    for each in of(hopper, "decode_attention._decode", "^qwen decode bfloat16$"):
+        assert each["shared_bytes"] >= 2 * tile, each
+    for each in of(hopper, "prefill_attention._prefill", "^qwen prefill bfloat16$"):
+        assert each["shared_bytes"] >= 3 * tile + 128 * 128 * 2, each
+
+
+@pytest.mark.parametrize("kernel", ["add_rms_norm._add_rms_norm", "silu_and_mul._silu_and_mul", "embed._embed"])
+def test_rows_are_read_and_written_16_bytes_at_once(hopper: dict[str, Any], kernel: str):
+    for each in of(hopper, kernel):
+        assert each["load_bytes"][0] == each["store_bytes"][0] == 16, each

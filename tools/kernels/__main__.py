@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -37,21 +38,24 @@ def main() -> int:
     parser.add_argument(
         "--architecture", type=int, choices=SHARED_BYTES, default=90, help="compute capability, 90: 9.0"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--case", default="", metavar="PATTERN", help="only cases whose name has this expression in it")
+    parser.add_argument("--json", action="store_true", help="what was compiled and what was not, for programs")
     options = parser.parse_args()
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set: nothing would be compiled")
     with tempfile.TemporaryDirectory() as folder:
         triton.knobs.cache.dir = folder
-        compiled, errors = compile_all(full() if options.full else quick(), options.architecture)
+        cases = ((name, run) for name, run in (full() if options.full else quick()) if re.search(options.case, name))
+        compiled, errors = compile_all(cases, options.architecture)
     if options.json:
         json.dump({"compiled": [asdict(each) for each in compiled], "errors": errors}, sys.stdout)
         return 0
     for each in compiled:
+        loads = f"{each.load_bytes}{' asynchronously' if each.is_asynchronous else ''}"
         print(
             f"{each.case:48} {each.kernel:36} {each.warps:2} warps {each.stages} stages {each.registers:3} registers "
-            f"{each.stack_bytes:4} spilled {each.shared_bytes:6} shared, {each.products or '-':5} "
-            f"loads {each.load_bytes}{'*' if each.asynchronous else ''} stores {each.store_bytes} {each.seconds:.1f} s"
+            f"{each.stack_bytes:4} spilled {each.shared_bytes:6} shared {each.products:7} "
+            f"loads {loads} stores {each.store_bytes} {each.seconds:.1f} s"
         )
     for name, error in errors.items():
         print(f"{name}: {error}")

@@ -39,7 +39,7 @@ class Compiled:
     products: str  # "wgmma", "mma", "tcgen05" or ""
     load_bytes: tuple[int, ...]  # widths of a thread's reads of global memory, each once, widest first
     store_bytes: tuple[int, ...]
-    asynchronous: bool  # whether reads go to shared memory past the registers: cp.async
+    is_asynchronous: bool  # whether reads go to shared memory past the registers: cp.async
     seconds: float  # of compiling
 
 
@@ -102,7 +102,7 @@ class CompileOnlyDriver:
                 products=_products(code),
                 load_bytes=_widths(code, "ld.global"),
                 store_bytes=_widths(code, "st.global"),
-                asynchronous="cp.async." in code,
+                is_asynchronous="cp.async." in code,
                 seconds=round(times.total / 1e6, 2),
             )
         )
