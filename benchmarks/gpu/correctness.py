@@ -131,22 +131,6 @@ def linear_few(given: Given) -> Pairs:
         yield found[1], total
 
 
-def draw(given: Given) -> Pairs:
-    """Whether the token's score is the best: two may be as good as equal."""
-    from stoker.engine.kernels.gpu.kernels import gpu_kernels
-
-    rows = 24
-    drawing = gpu_kernels(given.device, "checked", rows).draw
-    logits = 3 * given.randn(rows, given.shape.vocab)
-    temperature = torch.linspace(0, 1.5, rows, device=given.device)
-    keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(given.device)
-    ids = torch.arange(given.shape.vocab, device=given.device)[None]
-    for least in (None, 0.05):
-        min_p = torch.full((rows,), least or 0.0, device=given.device)
-        scores = (softmax_weights(logits, temperature, min_p) / noise.exponential_noise(keys, ids)).double().log()
-        yield is_best(drawing(logits, temperature, None if least is None else min_p, keys), scores), torch.ones(rows)
-
-
 def is_best(drawn: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """drawn: [R]; scores: [R, V] float64."""
     found = scores.gather(1, drawn.long()[:, None])[:, 0]
@@ -192,6 +176,20 @@ def sampler(given: Given) -> Pairs:
     lean = torch.empty_like(drawn[:4])
     sample(logits[:4], slots[:4], where[:4], columns, lean, workspace, is_lean=True)
     yield is_best(lean, scores[:4]), torch.ones(4)
+
+
+def logprobs(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.sample_logprobs import logprobs_gpu
+
+    logits = given.apart(3 * given.randn(5, given.shape.vocab))
+    tokens = torch.tensor([0, 1, 2, 3, given.shape.vocab - 1], device=given.device)
+    found = logprobs_gpu(logits, tokens.int(), 4, normalise=True)
+    expected = logits.double().log_softmax(-1)
+    own = expected.gather(1, tokens[:, None])
+    yield found.own, own[:, 0]
+    yield found.ranks, (expected > own).sum(-1) + 1
+    yield found.top_values, expected.topk(4, -1).values
+    yield expected.gather(1, found.top_ids.long()), expected.topk(4, -1).values
 
 
 def step_tables(given: Given) -> Pairs:
@@ -271,8 +269,8 @@ CHECKS = [
     Check("embed", ("embed",), embed),
     Check("rope_and_store", ("rope_and_store",), rope_and_store),
     Check("linear_few", ("linear_few",), linear_few, limit=3.0),
-    Check("draw", ("draw", "sample_ops"), draw),
-    Check("sample", ("sample", "sample_row", "sample_ranked"), sampler),
+    Check("sample", ("sample", "sample_row", "sample_ranked", "draw"), sampler),
+    Check("logprobs", ("sample_logprobs",), logprobs),
     Check("prepare_step, finish_step", ("prepare_step", "finish_step"), step_tables),
     Check(
         "decode_attention",

@@ -71,7 +71,7 @@ class Engine:
             stand_in = interpreted_gpu(machine.total_memory_bytes, machine.available_memory_bytes)
             machine = machine.model_copy(update={"gpu": stand_in})
         self.core: EngineCore = build_core(resolve_deployment(deployment, read_model_facts(deployment), machine))
-        self._warm_steps = 2 if context.is_reduced else _WARM_STEPS
+        self._warm_steps = 1 if context.is_reduced else _WARM_STEPS
         self._names = itertools.count()
 
     def finish_start(self) -> float:
@@ -158,7 +158,7 @@ def _count(outputs: Any) -> int:
 
 def tell_steady(context: Context, engine: Engine, name: str, rows: int, context_len: int) -> None:
     shape = engine.model.shape
-    found = engine.steady(rows, context_len, 4 if context.is_reduced else _STEPS)
+    found = engine.steady(rows, context_len, 2 if context.is_reduced else _STEPS)
     floor = context.seconds_at_best(*decode_cost(shape, rows, found.tokens_in_cache))
     of = f"{shape.name}, {rows} x {context_len}"
     context.tell(name, of, found.seconds * 1e3, "ms/step", floor and floor * 1e3, found.spread)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from stoker.engine.kernels import KernelSet, noise
+from stoker.engine.kernels import KernelSet
 
 from .paged_batch import Batch
 from .part import Case, Context, first_line
@@ -25,8 +25,6 @@ from .timing import Run, Timer
 
 _COPIED_BYTES = 3 * 2**30  # operands of all copies, at most
 _MOST_COPIES = 8
-_MULTINOMIAL = "torch softmax, multinomial"
-_TOP_P, _TOP_K = "torch sort, multinomial", "torch topk, multinomial"
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -167,24 +165,12 @@ def prefill(shape: Shape, queries: int, context: int) -> Op:
     return Op("prefill attention", name, (moved, 4.0 * shape.heads * shape.head_dim * pairs), make, seconds=6.0)
 
 
-def draws(shape: Shape, rows: int, temperature: float) -> Op:
-    def make(bench: Bench) -> Ways:
-        logits = 3 * bench.randn(rows, shape.vocab)
-        warmth = torch.full((rows,), temperature, device=bench.device)
-        keys = noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(bench.device)
-        ways: Ways = {"ours": lambda: bench.kernels.draw(logits, warmth, None, keys)}
-        if temperature:
-            ways[_MULTINOMIAL] = lambda: torch.multinomial((logits.float() / 0.7).softmax(-1), 1)
-        else:
-            ways["torch argmax"] = lambda: logits.argmax(-1)
-        return ways
-
-    name = f"{shape.vocab} logits, {rows} rows, temperature {temperature}"
-    return Op("draw", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_MULTINOMIAL,))
-
-
-def sampler(shape: Shape, rows: int, top_k: int, top_p: float) -> Op:
-    """One of top-k and top-p, at a temperature of 0.7. torch: sort or topk, and multinomial."""
+def sampler(shape: Shape, rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Op:
+    """The whole sampler, beside torch's argmax, or softmax, topk or sort, and multinomial, which wait for the device."""
+    is_lean = top_k == 0 and top_p == 1
+    torchs_way = (
+        "torch argmax" if not temperature else f"torch {'topk, ' if top_k else 'sort, ' * (top_p < 1)}multinomial"
+    )
 
     def make(bench: Bench) -> Ways:
         from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
@@ -192,29 +178,34 @@ def sampler(shape: Shape, rows: int, top_k: int, top_p: float) -> Op:
 
         logits = 3 * bench.randn(rows, shape.vocab)
         columns = sampling_columns(rows, shape.vocab, bench.device)
-        columns.temperature.fill_(0.7)
+        columns.temperature.fill_(temperature)
         columns.top_k.fill_(top_k)
         columns.top_p.fill_(top_p)
         slots = torch.arange(rows, dtype=torch.int32, device=bench.device)
         drawn, workspace = torch.empty_like(slots), sampling_workspace(rows, shape.vocab, bench.device)
 
         def ours() -> None:
-            sample(logits, slots, slots, columns, drawn, workspace, is_lean=False)
+            sample(logits, slots, slots, columns, drawn, workspace, is_lean=is_lean)
 
-        def torch_top_p() -> torch.Tensor:
+        def torchs() -> torch.Tensor:
+            if temperature == 0:
+                return logits.argmax(-1)
+            if is_lean:
+                return torch.multinomial((logits.float() / temperature).softmax(-1), 1)
+            if top_k:
+                values, ids = logits.float().topk(top_k, -1)
+                return ids.gather(1, torch.multinomial((values / temperature).softmax(-1), 1))
             values, ids = logits.float().sort(-1, descending=True)
-            weights = (values / 0.7).softmax(-1)
+            weights = (values / temperature).softmax(-1)
             kept = weights.masked_fill(weights.cumsum(-1) - weights > top_p, 0.0)
             return ids.gather(1, torch.multinomial(kept, 1))
 
-        def torch_top_k() -> torch.Tensor:
-            values, ids = logits.float().topk(top_k, -1)
-            return ids.gather(1, torch.multinomial((values / 0.7).softmax(-1), 1))
+        return {"ours": ours, torchs_way: torchs}
 
-        return {"ours": ours, **({_TOP_K: torch_top_k} if top_k else {_TOP_P: torch_top_p})}
-
-    name = f"{shape.vocab} logits, {rows} rows, " + (f"top-k {top_k}" if top_k else f"top-p {top_p}")
-    return Op("sampler", name, (2.0 * rows * shape.vocab, 0), make, without_graph=(_TOP_P, _TOP_K))
+    asked = f"top-k {top_k}" if top_k else f"top-p {top_p}" if top_p < 1 else f"temperature {temperature}"
+    name = f"{shape.vocab} logits, {rows} rows, {asked}"
+    waits = (torchs_way,) if temperature else ()
+    return Op("sampler", name, (2.0 * rows * shape.vocab, 0), make, without_graph=waits)
 
 
 def fused(shape: Shape, tokens: int, is_gated: bool) -> Op:
@@ -265,7 +256,7 @@ def ops(is_reduced: bool) -> list[Op]:
         return [
             decode(SMALL, 3, 40), mixed_decode(SMALL, 3, 50), prefill(SMALL, 40, 40), prefill(SMALL, 8, 40),
             *(linear(SMALL, layer, 1) for layer in SMALL.linears), norm(SMALL, 3), rope(SMALL, 3), gate(SMALL, 3),
-            draws(SMALL, 2, 0.7), draws(SMALL, 2, 0.0), sampler(SMALL, 2, 40, 1.0), sampler(SMALL, 2, 0, 0.9),
+            sampler(SMALL, 2, 0.7), sampler(SMALL, 2, 0.0), sampler(SMALL, 2, 0.7, top_k=40), sampler(SMALL, 2, 0.7, top_p=0.9),
             fused(SMALL, 1, False), fused(SMALL, 1, True), tables(SMALL, 2, 40),
         ]  # fmt: skip
     return [
@@ -278,8 +269,8 @@ def ops(is_reduced: bool) -> list[Op]:
         *(linear(QWEN, "gate and up", tokens) for tokens in (64, 256)), linear(QWEN, "output layer", 64),
         *(fused(shape, 1, is_gated) for shape in (QWEN, LLAMA) for is_gated in (False, True)),
         norm(QWEN, 1), norm(LLAMA, 256), rope(QWEN, 1), rope(LLAMA, 256), gate(QWEN, 1), gate(LLAMA, 256),
-        draws(QWEN, 1, 0.7), draws(QWEN, 256, 0.7), draws(QWEN, 256, 0.0),
-        sampler(QWEN, 256, 0, 0.9), sampler(QWEN, 256, 40, 1.0), tables(QWEN, 256, 2048),
+        sampler(QWEN, 1, 0.7), sampler(QWEN, 256, 0.7), sampler(QWEN, 256, 0.0),
+        sampler(QWEN, 256, 0.7, top_p=0.9), sampler(QWEN, 256, 0.7, top_k=40), tables(QWEN, 256, 2048),
     ]  # fmt: skip
 
 

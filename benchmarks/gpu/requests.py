@@ -37,4 +37,4 @@ def prefill_cases(context: Context) -> list[int]:
 
 
 def workload(context: Context) -> list[tuple[int, int]]:
-    return mixed_lengths(5, 3, 9) if context.is_reduced else mixed_lengths()
+    return mixed_lengths(3, 3, 5) if context.is_reduced else mixed_lengths()

@@ -13,7 +13,7 @@ from .engine import Engine, model_named
 from .part import Case, Context
 from .requests import steady_cases
 
-_STEPS = 6
+_STEPS = 6  # of each measurement
 _TOLD = 25  # kernels
 
 
@@ -21,23 +21,24 @@ def profiled(context: Context, rows: int, length: int) -> None:
     engine = context.made("engine", lambda: Engine(context, model_named("qwen3-0.6b", context)))
     engine.finish_start()
     is_gpu = context.order.engine_device == "cuda" and context.order.device == "cuda"
+    steps = 1 if context.is_reduced else _STEPS
     of = f"{engine.model.shape.name}, {rows} x {length}"
 
     def work(step: Callable[[], object]) -> None:
         host, began = time.process_time(), time.perf_counter()
-        for _ in range(_STEPS):
+        for _ in range(steps):
             step()
-        seconds = (time.perf_counter() - began) / _STEPS
+        seconds = (time.perf_counter() - began) / steps
         context.tell("step", of, seconds * 1e6, "us")
-        context.tell("step, processor time", of, (time.process_time() - host) / _STEPS * 1e6, "us")
+        context.tell("step, processor time", of, (time.process_time() - host) / steps * 1e6, "us")
         activity = ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU
         with profile(activities=[activity]) as taken:
-            for _ in range(_STEPS):
+            for _ in range(steps):
                 step()
             if is_gpu:
                 torch.cuda.synchronize()
         spent = {
-            event.key: ((event.self_device_time_total if is_gpu else event.self_cpu_time_total) / _STEPS, event.count)
+            event.key: ((event.self_device_time_total if is_gpu else event.self_cpu_time_total) / steps, event.count)
             for event in taken.key_averages()
         }
         spent = {name: each for name, each in spent.items() if each[0] > 0}
@@ -45,7 +46,7 @@ def profiled(context: Context, rows: int, length: int) -> None:
         context.tell("all kernels", of, total, "us", seconds * 1e6)
         for name, (us, count) in sorted(spent.items(), key=lambda each: -each[1][0])[:_TOLD]:
             # Here the ratio is the share of all kernels' time.
-            context.tell(f"kernel {name[:90]}", f"{of}, {count / _STEPS:g} a step", us, "us", total)
+            context.tell(f"kernel {name[:90]}", f"{of}, {count / steps:g} a step", us, "us", total)
 
     engine.run_steps(rows, length, work)
 
