@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -111,6 +111,26 @@ def rope_and_store(given: Given) -> Pairs:
     rope_and_store_gpu(qkv, None, None, 0.1, cos_sin, positions, torch.full_like(slots, -1), *nowhere, *heads)
     for each in nowhere:
         yield each.isnan().float(), torch.ones(cache)
+
+
+def add_layer_norm(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
+
+    width = given.shape.hidden
+    x, residual, weight, bias = given.randn(5, width), given.randn(5, width), given.randn(width), given.randn(width)
+    normed, total = add_layer_norm_gpu(given.apart(x), given.apart(residual), weight, bias, 0.1)
+    yield normed, F.layer_norm((x + residual).double(), (width,), weight.double(), bias.double(), 0.1)
+    yield total, x + residual
+
+
+def gelu_and_mul(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu
+
+    gate_up = given.randn(5, 2 * given.shape.intermediate)
+    gate, up = gate_up.double().chunk(2, -1)
+    for is_tanh in (False, True):
+        expected = F.gelu(gate, approximate="tanh" if is_tanh else "none") * up
+        yield gelu_and_mul_gpu(given.apart(gate_up), is_tanh), expected
 
 
 def linear_few(given: Given) -> Pairs:
@@ -241,6 +261,8 @@ def attention(given: Given, is_prefill: bool) -> Pairs:
             rows, device=given.device, num_heads=shape.heads, num_kv_heads=shape.kv_heads, head_dim=shape.head_dim,
             block_size=shape.block_size, dtype=given.dtype, kv_dtype=kv_dtype,
         )  # fmt: skip
+        if kv_dtype is not None:
+            made = replace(made, q=made.q.half().to(given.dtype))  # beside fp8 keys, queries are float16
         out = torch.full((len(made.q), shape.heads * shape.head_dim), torch.nan).to(given.device, given.dtype)
         operands = made.q, made.k_cache, made.v_cache, made, scale, out
         if is_prefill:
@@ -268,6 +290,8 @@ CHECKS = [
     Check("silu_and_mul", ("silu_and_mul",), silu_and_mul),
     Check("embed", ("embed",), embed),
     Check("rope_and_store", ("rope_and_store",), rope_and_store),
+    Check("add_layer_norm", ("add_layer_norm",), add_layer_norm),
+    Check("gelu_and_mul", ("gelu_and_mul",), gelu_and_mul),
     Check("linear_few", ("linear_few",), linear_few, limit=3.0),
     Check("sample", ("sample", "sample_row", "sample_ranked", "draw"), sampler),
     Check("logprobs", ("sample_logprobs",), logprobs),

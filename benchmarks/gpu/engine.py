@@ -38,7 +38,7 @@ class Model:
 def model_named(name: str, context: Context) -> Model:
     """name: qwen3-0.6b or llama-3.1-8b. The reduced form takes a small one for either."""
     if context.is_reduced:
-        return Model(SMALL, 1024, 8, 128)
+        return Model(SMALL, 1024, 4, 64)
     return Model({"qwen3-0.6b": QWEN, "llama-3.1-8b": LLAMA}[name], 256 * (2048 + 512), 256, 16384)
 
 
@@ -62,6 +62,7 @@ class Engine:
             "device": context.order.engine_device,
             "max_model_len": model.max_len,
             "max_num_seqs": model.max_rows,
+            **({"max_num_batched_tokens": 16} if context.is_reduced else {}),
             "kv_cache_memory_bytes": model.room * model.shape.kv_bytes_per_token * (2 if context.is_reduced else 1),
             **options,
         }

@@ -166,7 +166,7 @@ def prefill(shape: Shape, queries: int, context: int) -> Op:
 
 
 def sampler(shape: Shape, rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Op:
-    """The whole sampler, beside torch's argmax, or softmax, topk or sort, and multinomial, which wait for the device."""
+    """The whole sampler, beside torch's argmax, or sort, topk and multinomial, which wait for the device."""
     is_lean = top_k == 0 and top_p == 1
     torchs_way = (
         "torch argmax" if not temperature else f"torch {'topk, ' if top_k else 'sort, ' * (top_p < 1)}multinomial"
@@ -256,8 +256,8 @@ def ops(is_reduced: bool) -> list[Op]:
         return [
             decode(SMALL, 3, 40), mixed_decode(SMALL, 3, 50), prefill(SMALL, 40, 40), prefill(SMALL, 8, 40),
             *(linear(SMALL, layer, 1) for layer in SMALL.linears), norm(SMALL, 3), rope(SMALL, 3), gate(SMALL, 3),
-            sampler(SMALL, 2, 0.7), sampler(SMALL, 2, 0.0), sampler(SMALL, 2, 0.7, top_k=40), sampler(SMALL, 2, 0.7, top_p=0.9),
-            fused(SMALL, 1, False), fused(SMALL, 1, True), tables(SMALL, 2, 40),
+            sampler(SMALL, 2, 0.7), sampler(SMALL, 2, 0.0), sampler(SMALL, 2, 0.7, top_k=40),
+            sampler(SMALL, 2, 0.7, top_p=0.9), fused(SMALL, 1, False), fused(SMALL, 1, True), tables(SMALL, 2, 40),
         ]  # fmt: skip
     return [
         decode(LLAMA, 64, 2048), decode(LLAMA, 256, 512), decode(LLAMA, 1, 8192), decode(QWEN, 256, 2048),

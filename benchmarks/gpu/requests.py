@@ -29,11 +29,11 @@ def prompt_of(length: int, seed: str, vocab: int) -> list[int]:
 
 def steady_cases(context: Context) -> list[tuple[int, int]]:
     """Rows and context of steps of steady decode. What targets speak of comes first."""
-    return [(1, 24), (3, 20)] if context.is_reduced else [(1, 512), (64, 512), (256, 512), (64, 2048), (256, 2048)]
+    return [(1, 12), (3, 10)] if context.is_reduced else [(1, 512), (64, 512), (256, 512), (64, 2048), (256, 2048)]
 
 
 def prefill_cases(context: Context) -> list[int]:
-    return [40] if context.is_reduced else [2048, 8192]
+    return [12] if context.is_reduced else [2048, 8192]
 
 
 def workload(context: Context) -> list[tuple[int, int]]:
