@@ -3,23 +3,25 @@
 schedule: the plan. launch: the plan into the slot table and into what the model reads. collect: the drawn tokens back
 into the table. finish: what the tokens mean. send: the step's message to the client, as bytes.
 
-Runners: `tensors` lays out tensors, as for a CPU. `packed` stands in for a device with slot tables of its own: one
-buffer of slots, numbers of computed tokens, where queries begin and new blocks, and a ring of drawn tokens.
+Runners: `tensors` lays out tensors, as for a CPU. `device` is the runner of CUDA devices, whose kernels are left out:
+what remains is what the host does before a graph is launched and after its tokens are there.
 
-Usage: python -m benchmarks.scheduler [--runner tensors|packed] [rows ...]
+Usage: python -m benchmarks.scheduler [--runner tensors|device] [rows ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
+from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.dispatch import Dispatch
@@ -27,6 +29,9 @@ from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
 from stoker.engine.wire import Submit, encode
+
+if TYPE_CHECKING:
+    from stoker.engine.runner.cuda.device_runner import DeviceRunner
 
 PROMPT_LEN = 100  # tokens, all different, so that rows reach the ends of their blocks at different steps
 NUM_STEPS = 400
@@ -64,31 +69,48 @@ class TensorRunner:
         return StepResult(token_ids=np.where(plan.is_sampled, DRAWN, np.int32(-1)))
 
 
-class PackedRunner:
+class DeviceHost:
     """Steps that a device makes out of its own slot tables: it is sent rows, and what changed in the tables."""
 
-    def __init__(self, slots: SlotTable) -> None:
-        self._slots = slots
-        self._sent = np.zeros((5, len(slots.num_tokens) + 1), np.int32)
-        self._ring = np.full((4, len(slots.num_tokens)), DRAWN, np.int32)  # steps of drawn tokens
+    def __init__(self, runner: DeviceRunner) -> None:
+        self._runner = runner
+        self._runner.graphs.run = lambda _: torch.empty(0)  # type: ignore[method-assign]
+        self._finish: Callable[[], StepResult]
 
     def launch(self, plan: StepPlan) -> None:
-        self._slots.apply(plan)
-        rows, sent = plan.num_rows, self._sent
-        sent[0, :rows], sent[1, :rows] = plan.slots, plan.num_computed
-        np.cumsum(plan.num_tokens, out=sent[2, 1 : rows + 1])
-        blocks = len(plan.block_ids)
-        sent[3, :blocks], sent[4, :blocks] = plan.block_slots, plan.block_ids
+        self._finish = self._runner.launch(plan)
 
     def collect(self, plan: StepPlan) -> StepResult:
-        drawn = self._ring[plan.step % len(self._ring), : plan.num_rows]
-        return StepResult(token_ids=np.where(plan.is_sampled, drawn, np.int32(-1)))
+        return self._finish()
 
 
-RUNNERS: dict[str, Callable[[SlotTable], HostRunner]] = {"tensors": TensorRunner, "packed": PackedRunner}
+def tensor_runner(num_rows: int, max_len: int) -> HostRunner:
+    return TensorRunner(SlotTable(num_rows, max_len, BLOCK_SIZE, SamplingTable(num_rows, 1000, (2,))))
 
 
-def measure(num_rows: int, make_runner: Callable[[SlotTable], HostRunner]) -> dict[str, float]:
+def device_host(num_rows: int, max_len: int) -> HostRunner:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+    from stoker.engine.runner.cuda.device_runner import DeviceRunner
+
+    arguments = {
+        "model": "builtin:tiny",
+        "device": "cuda",
+        "dtype": "float32",
+        "max_model_len": max_len,
+        "max_num_seqs": num_rows,
+        "max_num_batched_tokens": num_rows * (PROMPT_LEN + BLOCK_SIZE),
+        "block_size": BLOCK_SIZE,
+        "num_gpu_blocks_override": max_len // BLOCK_SIZE + 2,
+    }
+    deployment = load_deployment([], arguments=arguments)
+    resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
+    return DeviceHost(DeviceRunner(resolved))
+
+
+RUNNERS: dict[str, Callable[[int, int], HostRunner]] = {"tensors": tensor_runner, "device": device_host}
+
+
+def measure(num_rows: int, make_runner: Callable[[int, int], HostRunner]) -> dict[str, float]:
     """Mean microseconds of each stage with `num_rows` sequences decoding."""
     max_len = PROMPT_LEN + BLOCK_SIZE + 2 * NUM_STEPS
     settings = SchedulerSettings(
@@ -101,7 +123,7 @@ def measure(num_rows: int, make_runner: Callable[[SlotTable], HostRunner]) -> di
         eos_token_ids=(2,),
     )
     scheduler = Scheduler(settings)
-    runner = make_runner(SlotTable(num_rows, max_len, BLOCK_SIZE, SamplingTable(num_rows, 1000, (2,))))
+    runner = make_runner(num_rows, max_len)
     core: Any = SimpleNamespace(add=scheduler.add, step=lambda: outputs)
     dispatch: Dispatch[bytes] = Dispatch(core)
     for row in range(num_rows):

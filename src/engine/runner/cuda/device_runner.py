@@ -61,7 +61,7 @@ class DeviceRunner:
         )
         self._download = Download(self._program.drawn)
         self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
-        self._graphs = Graphs(self._program.compute, self._program.send_nothing, loaded.device)
+        self.graphs = Graphs(self._program.compute, self._program.send_nothing, loaded.device)
         self._has_processors = bool(processors)
         self._is_lean = np.ones(slots, bool)  # the slot's sequence needs nothing of the sampler but temperature
         self._needs_host = np.zeros(slots, bool)  # until it has its prompt's log-probabilities, or always
@@ -83,7 +83,7 @@ class DeviceRunner:
                 is_lean=bool(self._is_lean[plan.slots].all()),
             )
             self._program.send(plan, shape)
-            logits = self._graphs.run(shape)
+            logits = self.graphs.run(shape)
             asking = plan.is_sampled & (self._table.num_logprobs[plan.slots] >= 0)
             logprobs = self._launch_logprobs(plan, logits, asking) if asking.any() else None
             ticket = self._download.start(plan.num_rows)
@@ -152,10 +152,10 @@ class DeviceRunner:
         shapes = self._buckets.all_shapes()
         hot = [shape for shape in shapes if shape.is_decode and shape.is_lean]
         with torch.inference_mode():
-            self._graphs.want(hot)
-            while self._graphs.capture_next():
+            self.graphs.want(hot)
+            while self.graphs.capture_next():
                 pass
-        self._graphs.want(shape for shape in shapes if shape not in hot)
+        self.graphs.want(shape for shape in shapes if shape not in hot)
         self._host.phases.stop()
 
     @property
@@ -166,8 +166,8 @@ class DeviceRunner:
     def idle(self) -> bool:
         """Captures one more graph, while there is no step to carry out. False when there are no more."""
         with torch.inference_mode():
-            return self._graphs.capture_next()
+            return self.graphs.capture_next()
 
     def info(self) -> EngineInfo:
         info = self._host.info()
-        return replace(info, kernels=info.kernels | {"steps": self._graphs.summary})
+        return replace(info, kernels=info.kernels | {"steps": self.graphs.summary})
