@@ -13,6 +13,7 @@ from ..sampling.sampling_table import SamplingTable
 
 Int64 = npt.NDArray[np.int64]
 Slots = Int32 | Int64
+_NOWHERE: Int64 = np.empty(0, np.int64)
 
 
 class SlotTable:
@@ -27,8 +28,11 @@ class SlotTable:
         self.block_ids = np.zeros((num_slots, -(-max_model_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_slots, np.int64)
 
-    def apply(self, plan: StepPlan) -> None:
-        """Takes over what changed since the last plan: released slots, admissions, new blocks, in this order."""
+    def apply(self, plan: StepPlan) -> tuple[Int64, Int32]:
+        """Takes over what changed since the last plan: released slots, admissions, new blocks, in this order.
+
+        Returns where in the flattened table of blocks the new ones are, and those, without those of admissions.
+        """
         for slot in plan.released_slots:
             self.sampling.release(slot)
         for admission in plan.admissions:
@@ -39,10 +43,11 @@ class SlotTable:
             self.block_ids[slot, : len(block_ids)] = block_ids
             self.num_blocks[slot] = len(block_ids)
             self.sampling.admit(slot, admission.sampling, admission.seed, token_ids, admission.num_prompt_tokens)
-        if len(plan.block_ids):
-            self._append_blocks(plan.block_slots, plan.block_ids)
+        if not len(plan.block_ids):
+            return _NOWHERE, plan.block_ids
+        return self._append_blocks(plan.block_slots, plan.block_ids)
 
-    def _append_blocks(self, slots: Int32, block_ids: Int32) -> None:
+    def _append_blocks(self, slots: Int32, block_ids: Int32) -> tuple[Int64, Int32]:
         """A slot may get several blocks, which keep their order."""
         counts = np.bincount(slots, minlength=len(self.num_blocks))
         rank: Int64 | int = 0
@@ -50,8 +55,10 @@ class SlotTable:
             order = np.argsort(slots, kind="stable")
             slots, block_ids = slots[order], block_ids[order]
             rank = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
-        self.block_ids.reshape(-1)[_flat(self.block_ids, slots, self.num_blocks[slots] + rank)] = block_ids
+        places = _flat(self.block_ids, slots, self.num_blocks[slots] + rank)
+        self.block_ids.reshape(-1)[places] = block_ids
         self.num_blocks += counts
+        return places, block_ids
 
     def append(self, slots: Slots, token_ids: npt.NDArray[np.int32]) -> None:
         """One drawn token for each of these slots."""

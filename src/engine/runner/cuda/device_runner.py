@@ -68,11 +68,11 @@ class DeviceRunner:
 
     def launch(self, plan: StepPlan) -> Finish:
         """Queues a step; the function that waits for its result. Plans must come in the scheduler's order."""
-        self._host.slots.apply(plan)
+        new_places, new_block_ids = self._host.slots.apply(plan)
         for admission in plan.admissions:
             self._admit(admission.slot)
         with torch.inference_mode():
-            self._arena.apply(plan, self._table)
+            self._arena.apply(plan, self._table, new_places, new_block_ids)
             if self._needs_host[plan.slots].any():
                 result = self._compute_on_host(plan)
                 return lambda: result

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...core.step_plan import StepPlan
+from ...core.step_plan import Int32, StepPlan
 from ...kernels.gpu.sample_row import SamplingColumns
 from ...sampling.sampling_table import SamplingTable
 from .staging import Upload
@@ -51,37 +51,38 @@ class SlotArena:
             bias=torch.zeros(num_slots, vocab_size, device=device),
             counts=torch.zeros(num_slots, vocab_size, dtype=torch.int16, device=device),
         )
-        self._num_blocks = np.zeros(num_slots, np.int64)
         self._changes = torch.zeros(3 * _STAGED, dtype=torch.int32, device=device)
         self._upload = Upload(self._changes)
         self._ends_later: dict[int, tuple[int, Int64]] = {}  # slot -> length from which it may end, ids till then
 
-    def apply(self, plan: StepPlan, table: SamplingTable) -> None:
-        """Takes over what changed since the last plan. `table` has taken over the plan's admissions already."""
-        changes = _Changes()
+    def apply(self, plan: StepPlan, table: SamplingTable, new_places: Int64, new_block_ids: Int32) -> None:
+        """Takes over what changed since the last plan.
+
+        table: has taken over the plan's admissions already.
+        new_places, new_block_ids: what SlotTable.apply told of the plan.
+        """
         for slot in plan.released_slots:
             self._ends_later.pop(slot, None)
-        for admission in plan.admissions:
-            slot = admission.slot
-            self._num_blocks[slot] = len(admission.block_ids)
-            changes.add(self._at("token_ids", slot), admission.token_ids)
-            changes.add(self._at("block_ids", slot), admission.block_ids)
-            for name, value in _columns(table, slot).items():
-                changes.add(self._at(name, slot), value)
-            self._admit_rows(slot, table, admission.token_ids, admission.num_prompt_tokens)
-        if len(plan.block_ids):
-            for slot, block_id in zip(plan.block_slots.tolist(), plan.block_ids.tolist(), strict=True):
-                changes.add(self._at("block_ids", slot) + int(self._num_blocks[slot]), [block_id])
-                self._num_blocks[slot] += 1
-        self._send(*changes.joined())
+        if plan.admissions:
+            changes = _Changes()
+            for admission in plan.admissions:
+                slot = admission.slot
+                changes.add(self._at("token_ids", slot), admission.token_ids)
+                changes.add(self._at("block_ids", slot), admission.block_ids)
+                for name, value in _columns(table, slot).items():
+                    changes.add(self._at(name, slot), value)
+                self._admit_rows(slot, table, admission.token_ids, admission.num_prompt_tokens)
+            self._send(*changes.joined())
+        if len(new_places):
+            self._send(self._starts["block_ids"] + new_places, new_block_ids)
         if self._ends_later:
             self._allow_ends(plan, table)
 
-    def write_tokens(self, slots: Int64, positions: Int64, token_ids: npt.NDArray[np.int32]) -> None:
+    def write_tokens(self, slots: Int64, positions: Int64, token_ids: Int32) -> None:
         """Tokens that the host drew."""
         self._send(self._starts["token_ids"] + slots * self._widths["token_ids"] + positions, token_ids)
 
-    def count(self, slot: int, token_ids: npt.NDArray[np.int32], num_prompt_tokens: int) -> None:
+    def count(self, slot: int, token_ids: Int32, num_prompt_tokens: int) -> None:
         """The counts of a sequence with penalties, of all of its tokens."""
         vocab_size = self.sampling.counts.shape[1]
         counts = np.bincount(token_ids[num_prompt_tokens:], minlength=vocab_size).clip(max=32767).astype(np.int16)
@@ -116,7 +117,7 @@ class SlotArena:
                 del self._ends_later[slot]
                 self._write_bias(slot, table)
 
-    def _send(self, places: Int64, values: npt.NDArray[np.int32]) -> None:
+    def _send(self, places: Int64, values: Int32) -> None:
         for start in range(0, len(places), _STAGED):
             part = slice(start, start + _STAGED)
             count = len(places[part])
@@ -133,18 +134,18 @@ class _Changes:
 
     def __init__(self) -> None:
         self._places: list[Int64] = [np.empty(0, np.int64)]
-        self._values: list[npt.NDArray[np.int32]] = [np.empty(0, np.int32)]
+        self._values: list[Int32] = [np.empty(0, np.int32)]
 
-    def add(self, place: int, values: Sequence[int] | npt.NDArray[np.int32]) -> None:
+    def add(self, place: int, values: Sequence[int] | Int32) -> None:
         """values: for `place` and the places behind it."""
         self._places.append(np.arange(place, place + len(values)))
         self._values.append(np.asarray(values, np.int32))
 
-    def joined(self) -> tuple[Int64, npt.NDArray[np.int32]]:
+    def joined(self) -> tuple[Int64, Int32]:
         return np.concatenate(self._places), np.concatenate(self._values)
 
 
-def _columns(table: SamplingTable, slot: int) -> dict[str, npt.NDArray[np.int32]]:
+def _columns(table: SamplingTable, slot: int) -> dict[str, Int32]:
     """The slot's parameters as 32-bit words by the name of their column."""
     is_greedy = bool(table.is_greedy[slot])
     low, high = table.seed[slot : slot + 1].view(np.int32).tolist()
