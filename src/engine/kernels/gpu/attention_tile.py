@@ -18,7 +18,8 @@ _TILE_BYTES = 16384  # of keys: two or three such tiles and as many of values fi
 
 def tile_of(head_dim: int, itemsize: int) -> int:
     """How many tokens are taken at once. itemsize: bytes of a number of the queries."""
-    return max(16, min(_MOST_TILE, _TILE_BYTES // (triton.next_power_of_2(head_dim) * itemsize)))
+    width: int = triton.next_power_of_2(head_dim)
+    return max(16, min(_MOST_TILE, _TILE_BYTES // (width * itemsize)))
 
 
 @triton.jit
