@@ -10,21 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
+from tests.unit.engine.runner.plans import ids, make_plan
+
 from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.kernels.gpu.launch import is_interpreted
+from stoker.engine.runner.cuda.buckets import StepShape
+from stoker.engine.runner.cuda.device_runner import DeviceRunner
 from stoker.engine.startup import build_core
 
 from .conftest import Saved
 from .engine import MACHINE, resolved
 
-GPU = interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)
+WITH_GPU = MACHINE.model_copy(
+    update={"gpu": interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)}
+)
 PROMPTS = [[5, 6, 7], list(range(20, 34)), [9]]  # of several blocks, and of more than one step
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter"),
@@ -34,11 +41,10 @@ pytestmark = [
 
 
 def core(folder: Path, place: Path, device: str, **sections: dict[str, Any]) -> EngineCore:
-    machine = MACHINE.model_copy(update={"gpu": GPU})
     given = {"device": {"device": device}, **sections}
     if device == "cpu":
         given["model"] = {"enforce_eager": True} | given.get("model", {})
-    return build_core(resolved(folder, place, machine, **given))
+    return build_core(resolved(folder, place, WITH_GPU, **given))
 
 
 def run(engine: EngineCore, samplings: list[SamplingParams]) -> list[EngineOutput]:
@@ -115,3 +121,45 @@ def test_log_probabilities_are_those_of_the_cpu(mode: str, saved: Callable[[str]
                     continue
                 assert (entry.token_ids, entry.rank) == (same.token_ids, same.rank)
                 assert entry.logprobs == pytest.approx(same.logprobs, abs=1e-4)
+
+
+@pytest.mark.effect("scheduler.cuda_graph_sizes")
+@pytest.mark.effect("compilation.cudagraph_capture_sizes")
+@pytest.mark.effect("compilation.level")
+@pytest.mark.effect("model.enforce_eager")
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, [1, 4, 8]),
+        ({"scheduler": {"cuda_graph_sizes": [3, 6]}}, [3, 3, 6]),
+        ({"compilation": {"cudagraph_capture_sizes": [5]}}, [5, 5, 5]),
+        ({"compilation": {"level": 0}}, [1, 3, 5]),
+        ({"model": {"enforce_eager": True}}, [1, 3, 5]),
+    ],
+)
+def test_decode_steps_are_filled_up_to_the_sizes_of_graphs(
+    sections: dict[str, Any], expected: list[int], saved: Callable[[str], Saved], tmp_path: Path
+):
+    runner = DeviceRunner(resolved(saved("qwen3")[1], tmp_path, WITH_GPU, device={"device": "cuda"}, **sections))
+    shapes: list[StepShape] = []
+    runner.graphs.run = lambda shape: shapes.append(shape) or torch.empty(0)  # type: ignore[method-assign, func-returns-value]
+    for rows in (1, 3, 5):
+        runner.execute(
+            make_plan(slots=ids(*range(rows)), num_computed=ids(*range(rows)), num_tokens=ids(*[1] * rows),
+                      is_sampled=np.ones(rows, bool))
+        )  # fmt: skip
+    assert [shape.num_rows for shape in shapes] == expected
+    assert all(shape.is_decode and shape.is_lean for shape in shapes)
+
+
+@pytest.mark.effect("model.batch_invariant")
+def test_a_batch_that_must_not_matter_takes_torchs_kernels_one_row_at_a_time(
+    saved: Callable[[str], Saved], tmp_path: Path
+):
+    sections = {"model": {"batch_invariant": True}}
+    engine = core(saved("qwen3")[1], tmp_path, "cuda", **sections)
+    assert engine.info.kernels["linear"].startswith("torch")
+    found = run(engine, PLAIN)
+    assert [each.token_ids for each in found] == [
+        each.token_ids for each in run(core(saved("qwen3")[1], tmp_path, "cpu"), PLAIN)
+    ]

@@ -130,9 +130,10 @@ def select_kernels(
     is_eager: bool = False,
     quantization: str | None = None,
     batch_invariant: bool = False,
-    max_rows: int = 512,
 ) -> KernelSet:
     """Chooses an implementation for every op. On a CPU this builds the C++ library if no cache holds it.
+
+    CUDA devices have a set of their own: gpu/kernels.py.
 
     Args:
         device: where the model runs.
@@ -143,7 +144,6 @@ def select_kernels(
         is_eager: torch's operations alone, whatever there is.
         quantization: `model.quantization`; the set has the kernels of every scheme, the table tells of this one.
         batch_invariant: `model.batch_invariant`: what a row gets does not depend on the others, bit for bit.
-        max_rows: of any step: what a GPU's kernels have room for.
     Returns:
         The set; its table names the choice and the reason for every stage.
 
@@ -151,10 +151,6 @@ def select_kernels(
     """
     device = torch.device(device)
     torchs = partial(_torch_kernels, quantization=quantization, batch_invariant=batch_invariant)
-    if device.type == "cuda" and not is_eager and not batch_invariant:
-        from .gpu.kernels import gpu_kernels  # Triton, which nothing else needs
-
-        return gpu_kernels(device, "a CUDA device", max_rows)
     if device.type != "cpu":
         return torchs(EAGER if is_eager else f"the only kernels for {device.type}")
     kv_dtype = kv_dtype or dtype

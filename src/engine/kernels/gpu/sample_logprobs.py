@@ -75,7 +75,9 @@ def _measured(
     block: int = BLOCK,
 ) -> _Measured:
     """Largest and mass at those temperatures; how many logits are above those bounds. All of them [R] float32."""
-    temperature, bounds, limits = (None if each is None else each.contiguous() for each in (temperature, bounds, limits))
+    temperature, bounds, limits = (
+        None if each is None else each.contiguous() for each in (temperature, bounds, limits)
+    )
     rows, vocab_size = logits.shape
     num_tiles = triton.cdiv(vocab_size, block)
     parts = triton.next_power_of_2(num_tiles)
@@ -119,9 +121,7 @@ class LogprobsGpu(NamedTuple):
     top_ids: torch.Tensor  # [R, num_top] int64
 
 
-def logprobs_gpu(
-    logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, *, normalise: bool = True
-) -> LogprobsGpu:
+def logprobs_gpu(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, *, normalise: bool = True) -> LogprobsGpu:
     """What ../../sampling/logprobs.py shows, without waiting for the device, so that a CUDA graph can hold it.
 
     Args:

@@ -126,9 +126,7 @@ def draw_ranked(
                     )
                 else:
                     parts = tl.arange(0, PARTS)
-                    masses = tl.load(
-                        work.part_scores + row * PARTS + parts, mask=parts * BLOCK < vocab_size, other=0.0
-                    )
+                    masses = tl.load(work.part_scores + row * PARTS + parts, mask=parts * BLOCK < vocab_size, other=0.0)
                     mass = tl.sum(masses.to(tl.float64), 0)
             key, other_key = row_key(
                 tl.load(columns.seed_low + slot), tl.load(columns.seed_high + slot), tl.load(positions + row), IS_KEYED

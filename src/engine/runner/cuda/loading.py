@@ -7,6 +7,7 @@ import gc
 import torch
 
 from ....config import Resolved
+from ...kernels import KernelSet, select_kernels
 from ...kernels.gpu.kernels import gpu_kernels
 from ...kernels.gpu.launch import is_interpreted
 from ...layers.step_input import StepInput
@@ -30,8 +31,8 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     """Raises ModelFilesError for weights that do not fit the model, MemoryError, OSError where there is no device."""
     phases.start("kernels")
     device = torch_device()
-    reason = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter, on the CPU"
-    kernels = gpu_kernels(device, reason, max_rows=resolved.scheduler.max_num_seqs)
+    kernels = _kernels(resolved, device)
+    kernels.set_num_threads(resolved.device.num_threads)
     try:
         model = load_model(resolved, phases, device, kernels)
     except torch.OutOfMemoryError as error:
@@ -42,6 +43,14 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     if device.type == "cuda":
         num_blocks = blocks_that_fit(resolved, _memory(resolved, loaded))
     return LoadedModel(device, kernels, model, _cache(resolved, num_blocks, device))
+
+
+def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:
+    if resolved.model.batch_invariant:  # Triton's share out a row's sums by what else is in the batch
+        dtype, head_dim = getattr(torch, resolved.model.dtype), resolved.facts.head_dim
+        return select_kernels("cuda", dtype, head_dim, batch_invariant=True)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter, on the CPU"
+    return gpu_kernels(device, name, max_rows=resolved.scheduler.max_num_seqs)
 
 
 def _cache(resolved: Resolved, num_blocks: int, device: torch.device) -> KVCache:

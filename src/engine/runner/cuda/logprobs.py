@@ -10,6 +10,7 @@ import torch
 
 from ...api import TokenLogprobs
 from ...kernels.gpu.sample_logprobs import logprobs_gpu
+from .staging import new_event
 
 Int64 = npt.NDArray[np.int64]
 
@@ -47,9 +48,8 @@ def launch_logprobs(
     width = min(max(1, int(counts.max())), logits.shape[1])
     found = logprobs_gpu(logits[index], tokens, width, normalise=normalise)
     numbers = tuple(_to_host(each) for each in (tokens, *found))
-    done = None
-    if logits.is_cuda:
-        done = torch.cuda.Event(blocking=True)
+    done = new_event() if logits.is_cuda else None
+    if done is not None:
         done.record()
     return LaunchedLogprobs(rows, counts, numbers, done)
 

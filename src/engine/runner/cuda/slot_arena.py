@@ -38,7 +38,7 @@ class SlotArena:
         widths = {"token_ids": max_model_len + 1, "block_ids": max_blocks, **dict.fromkeys((*_FLOATS, *_INTS), 1)}
         starts = np.cumsum([0, *(num_slots * width for width in widths.values())])
         self._numbers = torch.zeros(int(starts[-1]), dtype=torch.int32, device=device)
-        self._starts = dict(zip(widths, starts.tolist(), strict=False))
+        self._starts: dict[str, int] = dict(zip(widths, starts.tolist(), strict=False))
         self._widths = widths
 
         def table(name: str) -> torch.Tensor:

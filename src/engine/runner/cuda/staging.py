@@ -41,9 +41,7 @@ class Download:
         """source: int32, of one dimension."""
         self._source = source
         self._ring = [_pinned(len(source), source.device) for _ in range(_DEPTH)]
-        # a thread that waits for it sleeps, and lets others have the interpreter
-        is_cuda = source.device.type == "cuda"
-        self._events = [torch.cuda.Event(blocking=True) for _ in self._ring] if is_cuda else []
+        self._events = [new_event() for _ in self._ring] if source.is_cuda else []
         self._at = 0
 
     def start(self, count: int) -> int:
@@ -60,6 +58,12 @@ class Download:
             self._events[ticket].synchronize()
         found: Int32 = self._ring[ticket][:count].numpy().copy()
         return found
+
+
+def new_event() -> torch.cuda.Event:
+    """A thread that waits for it sleeps, and lets others have the interpreter."""
+    event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    return event
 
 
 def _pinned(count: int, device: torch.device) -> torch.Tensor:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from stoker.engine.runner.cuda.buckets import Buckets, StepShape, mixed_buckets
@@ -10,7 +12,7 @@ def test_mixed_buckets_waste_a_third_at_most(most: int):
     sizes = mixed_buckets(most)
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == most
-    assert all(larger <= 1.5 * size for size, larger in zip(sizes, sizes[1:], strict=False))
+    assert all(larger <= 1.5 * size for size, larger in pairwise(sizes))
 
 
 def test_a_step_gets_the_least_shape_that_holds_it():

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+from tests.unit.engine.runner.plans import admission, ids, make_plan
+
+from stoker.engine.core import StepPlan
+from stoker.engine.runner.cuda.slot_arena import IN_PROMPT, SlotArena, arena_bytes
+from stoker.engine.runner.slot_table import SlotTable
+from stoker.engine.sampling.sampling_table import SamplingTable
+
+SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB = 4, 12, 4, 50
+
+
+class Tables:
+    """The host's tables and the device's, which take over the same plans."""
+
+    def __init__(self) -> None:
+        self.sampling = SamplingTable(SLOTS, VOCAB, (2,))
+        self.host = SlotTable(SLOTS, MODEL_LEN, BLOCK_SIZE, self.sampling)
+        self.arena = SlotArena(SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB, torch.device("cpu"))
+
+    def apply(self, plan: StepPlan) -> None:
+        self.arena.apply(plan, self.sampling, *self.host.apply(plan))
+
+    def admit(self, slot: int, token_ids: list[int], **params: object) -> None:
+        self.apply(make_plan(slots=ids(slot), admissions=[admission(slot, token_ids, [7], **params)]))
+
+
+@pytest.fixture
+def tables() -> Tables:
+    return Tables()
+
+
+def test_tokens_and_blocks_are_those_of_the_host(tables: Tables):
+    first = [admission(1, [5, 6, 7, 8, 9], [3, 1]), admission(3, [4], [2])]
+    tables.apply(make_plan(admissions=first))
+    tables.apply(make_plan(block_slots=ids(3, 1, 3), block_ids=ids(9, 8, 6)))
+    tables.apply(make_plan(released_slots=[1], admissions=[admission(1, [40, 41], [5])]))
+    assert torch.equal(tables.arena.block_ids, torch.from_numpy(tables.host.block_ids))
+    assert torch.equal(tables.arena.token_ids, torch.from_numpy(tables.host.token_ids))
+    assert tables.arena.block_ids[3].tolist() == [2, 9, 6]
+
+
+def test_what_a_request_asks_of_the_sampler_is_in_the_slots_columns(tables: Tables):
+    tables.admit(2, [1], temperature=0.5, top_k=3, top_p=0.25, min_p=0.125, frequency_penalty=0.75)
+    columns = tables.arena.sampling
+    assert [column[2].item() for column in columns[:4]] == [0.5, 3, 0.25, 0.125]
+    assert (columns.frequency[2].item(), columns.repetition[2].item()) == (0.75, 1)
+    assert (columns.seed_low[2].item(), columns.seed_high[2].item()) == (2, 0)
+    assert (columns.has_penalties[2].item(), columns.has_bias[2].item()) == (1, 0)
+
+
+def test_a_greedy_sequence_asks_for_nothing_else(tables: Tables):
+    tables.admit(0, [1], temperature=0.5, top_k=3, top_p=0.25, min_p=0.5)
+    tables.admit(0, [1], temperature=0, top_k=3, top_p=0.25, min_p=0.5)
+    columns = tables.arena.sampling
+    assert [column[0].item() for column in columns[:4]] == [0, 0, 1, 0]
+
+
+def test_a_seed_has_64_bits(tables: Tables):
+    plan = make_plan(admissions=[admission(1, [1], [0])])
+    seeded = [type(plan.admissions[0])(1, [1], 1, [0], plan.admissions[0].sampling, seed=2**64 - 2)]
+    tables.apply(make_plan(admissions=seeded))
+    columns = tables.arena.sampling
+    assert (columns.seed_low[1].item(), columns.seed_high[1].item()) == (-2, -1)
+
+
+def test_tokens_of_prompt_and_answer_are_counted_apart(tables: Tables):
+    given = admission(1, [5, 5, 6, 6, 6, 7], [0], repetition_penalty=1.5)
+    resumed = type(given)(1, given.token_ids, 3, [0], given.sampling, seed=0)  # after a preemption
+    tables.apply(make_plan(admissions=[resumed]))
+    counts = tables.arena.sampling.counts[1].numpy()
+    assert {int(at): int(counts[at]) for at in np.flatnonzero(counts)} == {
+        5: int(IN_PROMPT),
+        6: int(IN_PROMPT) + 2,
+        7: 1,
+    }
+
+
+def test_a_bias_is_added_and_what_ends_is_forbidden_until_it_may_come(tables: Tables):
+    tables.admit(1, [9, 9, 9], logit_bias={4: 1.5, 2: 3.0}, min_tokens=2, max_tokens=5, stop_token_ids=(8,))
+    row = tables.arena.sampling.bias[1]
+    forbidden = {2: -torch.inf, 4: 1.5, 8: -torch.inf}
+
+    def biases() -> dict[int, float]:
+        return {int(at): float(row[at]) for at in row.nonzero()[:, 0]}
+
+    assert biases() == forbidden
+    tables.apply(make_plan(slots=ids(1), num_computed=ids(3)))  # draws the second token
+    assert biases() == forbidden
+    tables.apply(make_plan(slots=ids(1), num_computed=ids(4)))  # the third, with which it may end
+    assert biases() == {2: 3.0, 4: 1.5}
+    tables.admit(1, [1])
+    assert tables.arena.sampling.has_bias[1] == 0
+
+
+def test_tokens_that_the_host_drew_are_where_the_next_step_looks(tables: Tables):
+    tables.admit(2, [1, 2])
+    tables.arena.write_tokens(np.array([2, 0]), np.array([2, 5]), ids(30, 31))
+    assert tables.arena.token_ids[2, :3].tolist() == [1, 2, 30]
+    assert tables.arena.token_ids[0, 5] == 31
+
+
+def test_its_size_is_known_before_it_is_there(tables: Tables):
+    arena = tables.arena
+    numbers = arena.token_ids.numel() + arena.block_ids.numel() + 11 * SLOTS
+    tables_bytes = arena.sampling.bias.nbytes + arena.sampling.counts.nbytes
+    assert arena_bytes(SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB) == 4 * numbers + tables_bytes
