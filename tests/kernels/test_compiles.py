@@ -23,7 +23,7 @@ KERNELS = ROOT / "src/engine/kernels/gpu"
 MOST_STACK_BYTES = 16
 MORE_STACK_BYTES = {
     "prefill_attention._prefill": 64,  # heads of 256: the sums alone are half of the registers that a thread can have
-    "linear_few._linear_few": 64,  # 64 tokens with norm, residual and gate, by Triton 3.9; 3.6 spills nothing
+    "linear_few._linear_few": 64,  # one and 64 tokens, by Triton 3.9; 3.6 spills nothing
 }
 
 Compiled = dict[str, Any]
@@ -51,7 +51,7 @@ def kernels() -> set[str]:
     """module.function of whatever is compiled by itself: functions that other kernels call are compiled with them."""
     sources = {path.stem: path.read_text() for path in KERNELS.glob("*.py")}
     called = {name for text in sources.values() for name in re.findall(r"(?<!def )\b(\w+)\(", text)}
-    jitted = re.compile(r"^@triton\.jit(?:\([^)]*\))?\ndef (\w+)", re.MULTILINE)
+    jitted = re.compile(r"^@triton\.jit(?:\([^)]*\))?[^\n]*\ndef (\w+)", re.MULTILINE)
     found = ((module, name) for module, text in sources.items() for name in jitted.findall(text))
     return {f"{module}.{name}" for module, name in found if name not in called}
 
@@ -67,10 +67,10 @@ def test_every_kernel_compiles(hopper: dict[str, Any]):
 
 @pytest.mark.parametrize("architecture", [80, 100])
 def test_kernels_compile_for_devices_before_and_after(architecture: int):
-    cases = "(decode|prefill) bfloat16$|llama (qkv norm residual|rope.*kv bfloat16)|512 rows"
+    cases = "(decode|prefill) bfloat16$|llama (qkv norm residual|rope.*kv bfloat16)|step, 512 rows|sample keyed"
     results = run("--architecture", str(architecture), "--case", cases)
     assert not results["errors"], "\n".join(f"{case}: {error}" for case, error in results["errors"].items())
-    assert len(results["compiled"]) > 10
+    assert len(results["compiled"]) > 8
 
 
 def test_registers_are_enough(hopper: dict[str, Any]):
@@ -112,3 +112,11 @@ def test_a_tile_is_on_its_way_while_another_is_multiplied(hopper: dict[str, Any]
 def test_rows_are_read_and_written_16_bytes_at_once(hopper: dict[str, Any], kernel: str):
     for each in of(hopper, kernel):
         assert each["load_bytes"][0] == each["store_bytes"][0] == 16, each
+
+
+def test_what_may_start_early_waits_before_it_touches_anything_but_weights(hopper: dict[str, Any]):
+    early = [each for each in hopper["compiled"] if each["may_start_early"]]
+    assert len(early) > 15
+    for each in early:
+        assert each["waits"], each
+        assert each["before_it_waits"] == (["ld.global"] if each["kernel"] == "linear_few._linear_few" else []), each

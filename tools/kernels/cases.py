@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 
+from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.attention_variant import AttentionVariant
 from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
-from stoker.engine.kernels.gpu.draw import draw_gpu
 from stoker.engine.kernels.gpu.embed import embed_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
+from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu
 from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
+from stoker.engine.kernels.gpu.sample import count_drawn, sample, sampling_workspace
+from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
+from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
 
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
@@ -54,6 +59,7 @@ class Step:
     block_tables: torch.Tensor
     max_query_len: int
     max_context_len: int
+    plans: dict[Hashable, Any] = field(default_factory=dict)
 
 
 def quick() -> Cases:
@@ -69,8 +75,7 @@ def quick() -> Cases:
     yield from (case for case in linears("llama", llama, 16) if re.search("residual", case[0]))
     for name, model in (("qwen", qwen), ("llama", llama)):
         yield from elementwise(name, model)
-    yield from draws("qwen", qwen, rows=1)
-    yield from draws("llama", llama, rows=512)
+    yield from draws("qwen", qwen, rows=256)
     yield from steps(qwen, rows=1)
     yield from steps(llama, rows=512)
 
@@ -166,7 +171,7 @@ def prefill(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, scale: float, out: torch.Tensor,
     variant: AttentionVariant,
 ) -> None:  # fmt: skip
-    prefill_attention(q, k_cache, v_cache, step, scale, out, words(513), PROGRAMS, variant)
+    prefill_attention(q, k_cache, v_cache, step, scale, out, PROGRAMS, variant)
 
 
 def linears(name: str, model: Model, rows: int) -> Cases:
@@ -202,6 +207,14 @@ def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
         named(name, "silu_and_mul", dtype),
         partial(silu_and_mul_gpu, empty(rows, 2 * model.intermediate, dtype=dtype)),
     )
+    for is_tanh in (False, True):
+        gate_up = empty(rows, 2 * model.intermediate, dtype=dtype)
+        yield (
+            named(name, "gelu_and_mul", "tanh" if is_tanh else None, dtype),
+            partial(gelu_and_mul_gpu, gate_up, is_tanh),
+        )
+    yield named(name, "layer norm", dtype), partial(add_layer_norm_gpu, x, None, weight, None, 1e-6)
+    yield named(name, "layer norm residual bias", dtype), partial(add_layer_norm_gpu, x, x, weight, weight, 1e-6)
     yield (
         named(name, "embed", dtype),
         partial(embed_gpu, longs(rows), empty(model.vocab_size, hidden, dtype=dtype)),
@@ -220,11 +233,22 @@ def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
 
 
 def draws(name: str, model: Model, rows: int) -> Cases:
-    for min_p in (None, empty(rows, dtype=FP32)):
-        yield (
-            named(name, "draw", None if min_p is None else "min_p", f"{rows} rows"),
-            partial(draw_gpu, empty(rows, model.vocab_size), empty(rows, dtype=FP32), min_p, words(rows, 2)),
-        )
+    slots = 512
+    columns, workspace = (
+        sampling_columns(slots, model.vocab_size, "meta"),
+        sampling_workspace(slots, model.vocab_size, "meta"),
+    )
+    logits, drawn, floats = empty(rows, model.vocab_size), words(rows), empty(rows, dtype=FP32)
+    for is_lean in (True, False):
+        for is_keyed in (False, True):
+            yield (
+                named(name, "sample", "lean" if is_lean else None, "keyed" if is_keyed else None, f"{rows} rows"),
+                partial(sample, logits, drawn, drawn, columns, drawn, workspace, is_lean=is_lean, is_keyed=is_keyed),
+            )
+    yield f"{name} count_drawn, {rows} rows", partial(count_drawn, drawn, drawn, drawn, columns)
+    yield f"{name} logprobs, {rows} rows", partial(logprobs_gpu, logits, drawn, 0)
+    yield f"{name} count_above, {rows} rows", partial(count_above_gpu, logits, floats)
+    yield f"{name} softmax_mass, {rows} rows", partial(softmax_mass_gpu, logits, floats, floats)
 
 
 def steps(model: Model, rows: int) -> Cases:

@@ -21,7 +21,9 @@ _BINARIES = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 # Bytes that one program may have: compute capability 8.0, 9.0, 10.0. CUDA C++ Programming Guide, technical
 # specifications per compute capability.
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+_NAMES = {80: "NVIDIA A100-SXM4-80GB", 90: "NVIDIA H200", 100: "NVIDIA B200"}  # whose tuned launches are taken
 _WIDTHS = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16}
+_ACCESSES = re.compile(r"\b(ld\.global|st\.global|red\.|atom\.|cp\.async|bra)[^;]*;")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ class Compiled:
     load_bytes: tuple[int, ...]  # widths of a thread's reads of global memory, each once, widest first
     store_bytes: tuple[int, ...]
     is_asynchronous: bool  # whether reads go to shared memory past the registers: cp.async
+    may_start_early: bool  # before the kernel in front of it has ended
+    waits: bool  # for that one's end, on the way of every program
+    before_it_waits: tuple[str, ...]  # what it does to global memory before, and whether it branches
     seconds: float  # of compiling
 
 
@@ -74,6 +79,12 @@ class CompileOnlyDriver:
     def get_current_stream(self, device: int) -> int:
         return 0
 
+    def get_device_interface(self) -> CompileOnlyDriver:
+        return self
+
+    def get_device_name(self) -> str:
+        return _NAMES[self._architecture]
+
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {"max_shared_mem": SHARED_BYTES[self._architecture]}
 
@@ -89,6 +100,7 @@ class CompileOnlyDriver:
         files = {Path(path).suffix: Path(path) for path in metadata_group.values()}
         registers, stack = _resources(files[".cubin"])
         code = files[".ptx"].read_text()
+        early, waits, _ = code.partition("griddepcontrol.wait")
         self.compiled.append(
             Compiled(
                 case=self._case.name,
@@ -103,6 +115,9 @@ class CompileOnlyDriver:
                 load_bytes=_widths(code, "ld.global"),
                 store_bytes=_widths(code, "st.global"),
                 is_asynchronous="cp.async." in code,
+                may_start_early=bool(metadata.get("launch_pdl")),
+                waits=bool(waits),
+                before_it_waits=tuple(sorted(set(_ACCESSES.findall(early)))) if waits else (),
                 seconds=round(times.total / 1e6, 2),
             )
         )

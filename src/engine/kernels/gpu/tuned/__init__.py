@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt, ValidationError
+from triton.runtime import driver
 
 from ..launch import is_interpreted
 
@@ -73,7 +73,7 @@ class Tuned(_Part):
 @cache
 def tuned() -> Tuned:
     """For the current device."""
-    name = "default" if is_interpreted() else torch.cuda.get_device_name()
+    name = "default" if is_interpreted() else driver.active.get_device_interface().get_device_name()
     file = _FOLDER / f"{re.sub('[^a-z0-9]+', '_', name.lower())}.json"
     return read_tuned(file if file.exists() else _FOLDER / "default.json")
 
