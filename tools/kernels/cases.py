@@ -72,7 +72,7 @@ def quick() -> Cases:
         yield from attention(kind, "gemma", GEMMA_2_9B, softcap=50.0, window=4096)
     yield from linears("qwen", qwen, 1)
     yield from (case for case in linears("qwen", qwen, 64) if re.search("residual|logits", case[0]))
-    yield from (case for case in linears("llama", llama, 16) if re.search("residual", case[0]))
+    yield from (case for case in linears("llama", llama, 32) if re.search("residual|gate_up", case[0]))
     for name, model in (("qwen", qwen), ("llama", llama)):
         yield from elementwise(name, model)
     yield from draws("qwen", qwen, rows=256)

@@ -133,6 +133,8 @@ def linear_few(
     launch = tuned().linear_of(width)
     tokens = max(16, triton.next_power_of_2(num_tokens))
     deepest = min(_TILE_BYTES // (tokens * x.element_size()), launch.depth if norm is None else launch.norm_depth)
+    if is_gated and tokens == 32:
+        deepest //= 2  # x comes from registers, and they would not be enough; of 64 tokens it comes from shared memory
     if num_tokens:
         _linear_few[(triton.cdiv(width, launch.outputs),)](
             x, residual, norm, weight, bias, out, total, eps, num_tokens, width, depth, x.stride(0),
