@@ -24,8 +24,8 @@ def test_every_table_is_as_it_should_be(file: Path):
 
 
 @pytest.mark.skipif(HAS_GPU, reason="it may have one")
-def test_a_device_without_a_table_takes_the_default():
-    assert tuned.tuned() == tuned.read_tuned(Path(tuned.__file__).parent / "default.json")
+def test_the_interpreter_has_a_table_of_its_own():
+    assert tuned.tuned() == tuned.read_tuned(Path(tuned.__file__).parent / "interpreter.json")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from .add_rms_norm import add_rms_norm_gpu
 from .attention_variant import AttentionVariant
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .embed import embed_gpu
-from .launch import is_interpreted
+from .launch import early_starts, is_interpreted
 from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
 from .linear_few import MAX_TOKENS
 from .prefill_attention import prefill_attention
@@ -29,7 +29,6 @@ _INTERPRETED_MULTIPROCESSORS = 4
 def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
     """reason: why these, for the start-up table. max_rows: of any step."""
     kernel = f"triton {triton.__version__}: {reason}"
-    torchs = "torch: no kernel of this build is better"
     return KernelSet(
         add_rms_norm=add_rms_norm_gpu,
         linear=linear_gpu,
@@ -44,12 +43,14 @@ def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
         softmax_mass=softmax_mass_gpu,
         count_above=count_above_gpu,
         table={
-            "add_rms_norm": kernel,
-            "linear": f"{kernel}, up to {MAX_TOKENS} tokens, with the norm and the gate around it; torch for more",
-            "rope_and_store": kernel,
-            "paged_attention": kernel,
-            "silu_and_mul": kernel,
-            "sampling": f"{kernel}; {torchs} for the best tokens",
+            "add_rms_norm": f"{kernel}; part of the linear layer behind it up to {MAX_TOKENS} tokens",
+            "linear": f"{kernel}, up to {MAX_TOKENS} tokens; cuBLAS for more, which is as fast there",
+            "rope_and_store": f"{kernel}, head norms in it",
+            "paged_attention": f"{kernel}; one for rows with one query, one for prompts",
+            "silu_and_mul": f"{kernel}; part of the linear layer before it up to {MAX_TOKENS} tokens",
+            "sampling": f"{kernel}; torch.topk for the best tokens of log-probabilities",
+            "launches": early_starts(),
+            "tiles": tuned().summary,
         },
     )
 

@@ -49,6 +49,15 @@ def dependent() -> dict[str, bool]:
     return {"IS_DEPENDENT": False}
 
 
+def early_starts() -> str:
+    """For the start-up table."""
+    if dependent()["IS_DEPENDENT"]:
+        return "kernels start while the one before them ends (programmatic dependent launch)"
+    if is_interpreted():
+        return "kernels run one after the other: Triton's interpreter"
+    return f"kernels run one after the other: an early start needs compute capability {_DEPENDENT_FROM / 10}"
+
+
 @triton.jit
 def wait(IS_DEPENDENT: tl.constexpr):
     """For the kernels before this one, after which the next may start. Rules: above."""

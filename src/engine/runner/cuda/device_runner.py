@@ -169,5 +169,6 @@ class DeviceRunner:
             return self.graphs.capture_next()
 
     def info(self) -> EngineInfo:
-        info = self._host.info()
-        return replace(info, kernels=info.kernels | {"steps": self.graphs.summary})
+        info, device = self._host.info(), self._host.loaded.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter"
+        return replace(info, device=f"{device} ({name})", kernels=info.kernels | {"steps": self.graphs.summary})

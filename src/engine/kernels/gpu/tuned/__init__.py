@@ -66,14 +66,20 @@ class Tuned(_Part):
     decode_attention: AttentionLaunch
     prefill_attention: AttentionLaunch
 
+    @property
+    def summary(self) -> str:
+        """For the start-up table."""
+        when = f"measured on {self.measured.date}" if self.measured is not None else "from the compiler, not measured"
+        return f"those for {self.device} device: {when}" if self.device == "any" else f"those for {self.device}: {when}"
+
     def linear_of(self, outputs: int) -> LinearLaunch:
         return next(each for each in self.linear if each.max_outputs is None or outputs <= each.max_outputs)
 
 
 @cache
 def tuned() -> Tuned:
-    """For the current device."""
-    name = "default" if is_interpreted() else driver.active.get_device_interface().get_device_name()
+    """For the current device; `interpreter.json` where there is none, with few programs, each of which is slow."""
+    name = "interpreter" if is_interpreted() else driver.active.get_device_interface().get_device_name()
     file = _FOLDER / f"{re.sub('[^a-z0-9]+', '_', name.lower())}.json"
     return read_tuned(file if file.exists() else _FOLDER / "default.json")
 
