@@ -26,6 +26,8 @@ from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
 
+from .engine_steps import engine_steps
+
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 BLOCK_SIZE, MAX_LENGTH, PROGRAMS = 64, 8192, 132
 Cases = Iterator[tuple[str, Callable[[], object]]]  # name, launch
@@ -78,6 +80,7 @@ def quick() -> Cases:
     yield from draws("qwen", qwen, rows=256)
     yield from steps(qwen, rows=1)
     yield from steps(llama, rows=512)
+    yield from engine_steps("qwen3-0.6b")
 
 
 def full() -> Cases:
@@ -87,6 +90,7 @@ def full() -> Cases:
         "qwen": QWEN3_0_6B, "llama": LLAMA_3_1_8B, "gemma": GEMMA_2_9B, "gpt_oss": GPT_OSS_20B, "phi": PHI_3_MINI,
         "falcon": FALCON_7B,
     }  # fmt: skip
+    yield from engine_steps("llama-3.1-8b")
     for name, model in models.items():
         for kind in (decode, prefill):
             for dtype in (BF16, FP16, FP32):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import triton
+from triton.runtime import driver
 
 from ..kernel_set import KernelSet
 from ..linear import PackedLinear, embed_reference
@@ -65,11 +66,7 @@ class PagedAttentionGpu:
     def __init__(self, device: torch.device, max_rows: int) -> None:
         self._device = device
         self._max_rows = max_rows
-        self._multiprocessors = (
-            _INTERPRETED_MULTIPROCESSORS
-            if is_interpreted()
-            else torch.cuda.get_device_properties(device).multi_processor_count
-        )
+        self._multiprocessors = _multiprocessors()
         self._workspaces: dict[tuple[int, int, int], DecodeWorkspace] = {}
 
     def __call__(
@@ -104,3 +101,10 @@ class PagedAttentionGpu:
             found = decode_workspace(self._max_rows, *shape, self._device, self._programs(tuned().decode_attention))
             self._workspaces[shape] = found
         return found
+
+
+def _multiprocessors() -> int:
+    if is_interpreted():
+        return _INTERPRETED_MULTIPROCESSORS
+    found = driver.active.utils.get_device_properties(driver.active.get_current_device())
+    return int(found["multiprocessor_count"])

@@ -40,7 +40,7 @@ class StepProgram:
         def column(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(count, dtype=dtype, device=device)
 
-        self._width = max_rows + 1
+        self._width = -(-(max_rows + 1) // 4) * 4  # lines at multiples of 16 bytes: one form of each kernel
         rows = column(4 * self._width)
         self._upload = Upload(rows)
         self._rows = rows.view(4, self._width)
@@ -54,7 +54,7 @@ class StepProgram:
     def send(self, plan: StepPlan, shape: StepShape) -> None:
         """The plan's rows, and those that fill the shape up, to where `compute` finds them."""
         rows, all_rows = plan.num_rows, shape.num_rows
-        if shape.num_tokens > self._max_tokens or all_rows >= self._width:
+        if shape.num_tokens > self._max_tokens or all_rows > len(self.drawn):
             raise ValueError(f"a step of {shape.num_tokens} tokens in {all_rows} rows is more than there is room for")
         lines = self._upload.buffer().reshape(4, self._width)
         lines[_SLOTS, :rows] = plan.slots
