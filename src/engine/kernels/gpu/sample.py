@@ -174,7 +174,7 @@ def _gather(
     row = tl.program_id(1).to(tl.int64)
     slot = tl.load(slots + row)
     if slot >= 0:
-        is_cut, is_ranked, temperature, top_k, top_p, _ = cuts_of(columns, slot, False)
+        is_cut, is_ranked, temperature, top_k, _, _ = cuts_of(columns, slot, False)
         top = tl.load(work.tops + row)
         if is_cut & (top > float("-inf")):
             ids = tile * BLOCK + tl.arange(0, BLOCK)
