@@ -17,6 +17,7 @@ from .core.interface import MEMBERS
 from .engine_core import EngineCore, Runner, StepQueue
 from .launch_queue import LaunchQueue
 from .plugins import import_class, make, named_by
+from .runner.cuda.buckets import mixed_buckets
 from .runner.kv_memory import Quiet, reserve_kv_memory
 from .runner.measure import PhaseClock
 from .runner.spare_pages import spare_pages
@@ -46,6 +47,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         max_model_len=resolved.model.max_model_len,
         max_prefill_share=scheduler.max_prefill_share,
+        step_sizes=mixed_buckets(scheduler.max_num_batched_tokens) if scheduler.cuda_graph_sizes else (),
         enable_prefix_caching=cache.enable_prefix_caching,
         prefix_caching_hash_algo=cache.prefix_caching_hash_algo,
         enable_chunked_prefill=scheduler.enable_chunked_prefill,

@@ -186,7 +186,7 @@ class Invariants:
             # the last token of a prompt may be computed as any single token is
             pieces = [row for request, row in rows.items() if request not in answers]
             pieces = [row for row in pieces if plan.num_tokens[row] > 1 or not plan.is_sampled[row]]
-            assert plan.num_tokens[pieces].sum() <= self._settings.max_prefill_tokens, (
+            assert plan.num_tokens[pieces].sum() <= self._settings.prefill_budget(len(answers)), (
                 "prompts take more than their share"
             )
         self._answering |= {request for request, row in rows.items() if plan.is_sampled[row]}

@@ -202,9 +202,7 @@ class Scheduler:
         draft = _Draft()
         is_paused = self._num_pauses > MAX_PAUSE  # the step belongs to the first waiting prompt
         prefills = [] if is_paused else self._plan_decodes(draft)
-        left = self.settings.max_num_batched_tokens - len(draft.decodes)
-        if draft.decodes:
-            left = min(left, self.settings.max_prefill_tokens)
+        left = self.settings.prefill_budget(len(draft.decodes))
         half = left // 2
         left = self._plan_running_prefills(draft, prefills, left, half)
         if left and not draft.has_preempted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from ..api import EngineRequest, InvalidRequest
@@ -22,6 +23,7 @@ class SchedulerSettings:
     max_num_batched_tokens: int  # tokens computed in one step, over all sequences
     max_model_len: int  # tokens of one sequence, prompt included
     max_prefill_share: float = 1.0  # of max_num_batched_tokens, for prompts while there are decode rows
+    step_sizes: tuple[int, ...] = ()  # tokens that steps with prompts are padded to, ascending
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgo = "sha256"
     enable_chunked_prefill: bool = True  # false: a prompt is computed whole in one step, or waits
@@ -60,12 +62,20 @@ class SchedulerSettings:
                 f"max_model_len ({self.max_model_len}): a long prompt could never run"
             )
 
-    @property
-    def max_prefill_tokens(self) -> int:
-        """Most tokens of prompts in a step that has decode rows. A prompt that must be computed whole is not cut."""
+    def prefill_budget(self, num_decodes: int) -> int:
+        """Most tokens of prompts in a step with so many decode rows.
+
+        Prompts that are longer than that fill the step up to one of its sizes, and nothing of it is padding. A prompt
+        that must be computed whole is held to neither the share nor a size.
+        """
+        most = self.max_num_batched_tokens - num_decodes
         if not self.enable_chunked_prefill:
-            return self.max_num_batched_tokens
-        return max(1, int(self.max_num_batched_tokens * self.max_prefill_share))
+            return most
+        if num_decodes:
+            most = min(most, max(1, int(self.max_num_batched_tokens * self.max_prefill_share)))
+        at = bisect_right(self.step_sizes, num_decodes + most)
+        filling = self.step_sizes[at - 1] - num_decodes if at else 0
+        return filling if filling > 0 else most
 
     @property
     def max_sequence_len(self) -> int:

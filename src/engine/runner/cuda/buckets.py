@@ -22,20 +22,20 @@ class StepShape:
     is_lean: bool  # no row needs more of the sampler than temperature
 
 
-def mixed_buckets(most: int) -> list[int]:
+def mixed_buckets(most: int) -> tuple[int, ...]:
     """64, 96, 128, 192 ... up to `most` tokens, each at most half as large again as the one before."""
     sizes, size = [], _LEAST_TOKENS
     while size < most:
         sizes += [size, size + size // 2]
         size *= 2
-    return [each for each in sizes if each < most] + [most]
+    return (*(each for each in sizes if each < most), most)
 
 
 class Buckets:
     def __init__(self, decode_rows: tuple[int, ...], max_num_seqs: int, max_num_batched_tokens: int) -> None:
         """decode_rows: numbers of rows that steps of decode are padded to; steps with more rows are not padded."""
         self.decode_rows = sorted({rows for rows in decode_rows if rows <= max_num_seqs})
-        self.mixed_tokens = mixed_buckets(max_num_batched_tokens) if decode_rows else []
+        self.mixed_tokens = list(mixed_buckets(max_num_batched_tokens)) if decode_rows else []
         self._max_num_seqs = max_num_seqs
 
     def shape(self, num_tokens: int, num_rows: int, *, is_decode: bool, is_lean: bool) -> StepShape:

@@ -720,6 +720,23 @@ def test_a_prompt_that_must_be_computed_whole_is_not_held_to_the_share():
     assert rows(bench.step()[0])[1] == (0, 40, True)
 
 
+def test_prompts_that_go_on_fill_a_step_up_to_one_of_its_sizes():
+    bench = Bench(max_num_batched_tokens=32, max_prefill_share=0.75, step_sizes=(8, 12, 16, 24, 32))
+    bench.add("a", prompt(3))
+    bench.add("b", prompt(3, first=500))
+    bench.step()
+    bench.add("c", prompt(40, first=600))
+    assert [rows(bench.step()[0])[2][1] for _ in range(2)] == [20, 20]  # of 24 beside answers, 22, in whole blocks
+
+
+def test_a_step_without_a_size_that_small_is_filled_as_the_share_says():
+    bench = Bench(max_num_batched_tokens=32, max_prefill_share=0.1, step_sizes=(8, 32))
+    bench.add("a", prompt(3))
+    bench.step()
+    bench.add("b", prompt(40, first=500))
+    assert rows(bench.step()[0])[1] == (0, 3, False)
+
+
 # ---- columns
 
 

@@ -10,7 +10,7 @@ from stoker.engine.runner.cuda.buckets import Buckets, StepShape, mixed_buckets
 @pytest.mark.parametrize("most", [1, 63, 64, 65, 100, 2048, 8192, 10_000])
 def test_mixed_buckets_waste_a_third_at_most(most: int):
     sizes = mixed_buckets(most)
-    assert sizes == sorted(set(sizes))
+    assert list(sizes) == sorted(set(sizes))
     assert sizes[-1] == most
     assert all(larger <= 1.5 * size for size, larger in pairwise(sizes))
 
