@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 PROMPT_LEN = 100  # tokens, all different, so that rows reach the ends of their blocks at different steps
 NUM_STEPS = 400
 NUM_ROUNDS = 3  # the best counts: others use the machine too
-BLOCK_SIZE = 16
 STAGES = ("schedule", "launch", "collect", "finish", "send")
 CPU = torch.device("cpu")
 DRAWN = np.int32(7)  # by every row of every step
@@ -84,11 +83,11 @@ class DeviceHost:
         return self._finish()
 
 
-def tensor_runner(num_rows: int, max_len: int) -> HostRunner:
-    return TensorRunner(SlotTable(num_rows, max_len, BLOCK_SIZE, SamplingTable(num_rows, 1000, (2,))))
+def tensor_runner(num_rows: int, max_len: int, block_size: int) -> HostRunner:
+    return TensorRunner(SlotTable(num_rows, max_len, block_size, SamplingTable(num_rows, 1000, (2,))))
 
 
-def device_host(num_rows: int, max_len: int) -> HostRunner:
+def device_host(num_rows: int, max_len: int, block_size: int) -> HostRunner:
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
     from stoker.engine.runner.cuda.device_runner import DeviceRunner
 
@@ -98,36 +97,37 @@ def device_host(num_rows: int, max_len: int) -> HostRunner:
         "dtype": "float32",
         "max_model_len": max_len,
         "max_num_seqs": num_rows,
-        "max_num_batched_tokens": num_rows * (PROMPT_LEN + BLOCK_SIZE),
-        "block_size": BLOCK_SIZE,
-        "num_gpu_blocks_override": max_len // BLOCK_SIZE + 2,
+        "max_num_batched_tokens": num_rows * (PROMPT_LEN + block_size),
+        "block_size": block_size,
+        "num_gpu_blocks_override": max_len // block_size + 2,
     }
     deployment = load_deployment([], arguments=arguments)
     resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
     return DeviceHost(DeviceRunner(resolved))
 
 
-RUNNERS: dict[str, Callable[[int, int], HostRunner]] = {"tensors": tensor_runner, "device": device_host}
+MakeRunner = Callable[[int, int, int], HostRunner]  # of rows, longest sequence, block size
+RUNNERS: dict[str, tuple[MakeRunner, int]] = {"tensors": (tensor_runner, 16), "device": (device_host, 64)}
 
 
-def measure(num_rows: int, make_runner: Callable[[int, int], HostRunner]) -> dict[str, float]:
-    """Mean microseconds of each stage with `num_rows` sequences decoding."""
-    max_len = PROMPT_LEN + BLOCK_SIZE + 2 * NUM_STEPS
+def measure(num_rows: int, make_runner: MakeRunner, block_size: int) -> dict[str, float]:
+    """Mean microseconds of each stage with `num_rows` sequences decoding, in blocks as their device has them."""
+    max_len = PROMPT_LEN + block_size + 2 * NUM_STEPS
     settings = SchedulerSettings(
-        num_blocks=num_rows * (max_len // BLOCK_SIZE + 2),
-        block_size=BLOCK_SIZE,
+        num_blocks=num_rows * (max_len // block_size + 2),
+        block_size=block_size,
         max_num_seqs=num_rows,
-        max_num_batched_tokens=num_rows * (PROMPT_LEN + BLOCK_SIZE),
+        max_num_batched_tokens=num_rows * (PROMPT_LEN + block_size),
         max_model_len=max_len,
         max_queued_requests=num_rows,
         eos_token_ids=(2,),
     )
     scheduler = Scheduler(settings)
-    runner = make_runner(num_rows, max_len)
+    runner = make_runner(num_rows, max_len, block_size)
     core: Any = SimpleNamespace(add=scheduler.add, step=lambda: outputs)
     dispatch: Dispatch[bytes] = Dispatch(core)
     for row in range(num_rows):
-        prompt = list(range(row, row + PROMPT_LEN + row % BLOCK_SIZE))
+        prompt = list(range(row, row + PROMPT_LEN + row % block_size))
         sampling = SamplingParams(max_tokens=None)
         request = EngineRequest(request_id=f"request-{row}", prompt_token_ids=prompt, sampling=sampling)
         dispatch.submit(b"client", Submit(row + 1, request))
@@ -160,7 +160,7 @@ def main() -> None:
     print(f"{'rows':>6}" + "".join(f"{stage:>10}" for stage in (*STAGES, "all")) + "   microseconds")
     for num_rows in chosen.rows:
         best = min(
-            (measure(num_rows, RUNNERS[chosen.runner]) for _ in range(NUM_ROUNDS)),
+            (measure(num_rows, *RUNNERS[chosen.runner]) for _ in range(NUM_ROUNDS)),
             key=lambda spent: sum(spent.values()),
         )
         print(f"{num_rows:>6}" + "".join(f"{best[stage]:>10.1f}" for stage in STAGES) + f"{sum(best.values()):>10.1f}")
