@@ -88,12 +88,31 @@ def around(device: torch.device) -> None:
         test_linear.test_it_is_the_ops_one_after_the_other(device, torch.float16, op, 3, True)
 
 
-def sampler(device: torch.device) -> None:
-    test_sample.test_tokens_are_those_of_the_hosts_sampler(device, 12, 7, 64, 64)
-    test_sample.test_tokens_are_those_of_the_hosts_sampler(device, 28, 1000, 512, 100)
+def few_tokens(device: torch.device) -> None:
+    test_sample.test_tokens_are_those_of_the_hosts_sampler(device, 36, 7, 64, 64)
+
+
+def lean(device: torch.device) -> None:
+    test_sample.test_a_lean_step_draws_what_a_full_one_does(device)
+
+
+def cuts(device: torch.device) -> None:
+    test_sample.test_cuts_are_felt_where_logits_are_flat(device)
+
+
+def ties(device: torch.device) -> None:
     test_sample.test_of_equal_logits_the_first_are_kept(device)
-    test_sample.test_extreme_temperatures(device, 1e-8)
+
+
+def no_numbers(device: torch.device) -> None:
     test_sample.test_rows_without_numbers_give_no_token(device)
+
+
+def tiny_temperature(device: torch.device) -> None:
+    test_sample.test_extreme_temperatures(device, 2e-5)
+
+
+def candidates(device: torch.device) -> None:
     test_sample.test_few_tokens_come_into_question(device)
 
 
@@ -145,32 +164,29 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("draw", draw, "uniform * (1.0 / 2 ", "uniform * (1.0 / 3 "),
     ("draw", draw, "uniform < 0.0625", "uniform < 0.5"),
     ("draw", draw, "tl.where(scores == best, ids, LAST_ID)", "tl.where(scores >= best - 1, ids, LAST_ID)"),
-    ("draw", draw, "logarithms(tops, top, temperature) + scores", "tops + scores"),
+    ("draw", lean, "logarithms(tops, top, temperature) + scores", "tops + scores"),
     ("draw", draw, "token, -1)", "token, 0)"),
-    ("draw", sampler, "_splitmix(seed) ^", "seed ^"),
-    ("draw", sampler, 'tl.where(top > float("-inf"), top, 0.0)', "0.0"),
-    ("sample_row", sampler, "(temperature > 0) & ((top_k > 0) | (top_p < 1))", "(top_k > 0) | (top_p < 1)"),
-    ("sample_row", sampler, "values == values", "values < 1e30"),
-    ("sample_row", sampler, "counts & 0x7FFF", "counts"),
-    ("sample_row", sampler, "counts != 0", "generated != 0"),
-    ("sample_row", sampler, "tl.where(values > 0, values /", "tl.where(values < 0, values /"),
-    ("sample_row", sampler, "tl.where(values == 0, 0.0, values)", "values"),
-    ("sample_row", sampler, "(ids ^ LAST_ID)", "ids"),
-    ("sample_ranked", sampler, "is_above = values >= value", "is_above = values > value"),
-    ("sample_ranked", sampler, "tl.minimum(weights, weights_of(value, top, temperature))", "weights"),
-    ("sample_ranked", sampler, "0) * GROUP", "0)"),
-    ("sample_ranked", sampler, "is_listed = count <= CAPACITY", "is_listed = True"),
-    ("sample_ranked", sampler, "least + 1 < above", "above - least > 1"),
-    ("sample_ranked", sampler, "is_enough = num_from >= top_k", "is_enough = num_from > top_k"),
-    ("sample_ranked", sampler, "drawn + 1, top", "drawn, top"),
-    ("sample_ranked", sampler, "(before >= top_p", "(before < top_p"),
-    ("sample_ranked", sampler, " & (id < token)", " & (id > token)"),
-    ("sample", sampler, "mask=is_candidate)", "mask=ids < vocab_size)"),
-    ("sample", sampler, "values >= tl.load(work.lowests + row)", "values >= -1e30"),
-    ("sample", sampler, "tl.store(work.counts + row, 0)", "pass"),
-    ("sample", sampler, "tl.store(ticket, 0)", "pass"),
-    ("sample", sampler, "begin + count <= CAPACITY", "begin <= CAPACITY"),
-    ("sample", sampler, "elif tile == 0:", "elif tile < 0:"),
+    ("draw", few_tokens, "_splitmix(seed) ^", "seed ^"),
+    ("draw", tiny_temperature, 'tl.where(top > float("-inf"), top, 0.0)', "0.0"),
+    ("sample_row", cuts, "is_ranked | ((temperature > 0) & (min_p > 0))", "is_ranked"),
+    ("sample_row", no_numbers, "values == values", "values < 1e30"),
+    ("sample_row", few_tokens, "counts & 0x7FFF", "counts"),
+    ("sample_row", few_tokens, "counts != 0", "generated != 0"),
+    ("sample_row", few_tokens, "tl.where(values > 0, values /", "tl.where(values < 0, values /"),
+    ("sample_row", ties, "tl.where(values == 0, 0.0, values)", "values"),
+    ("sample_row", cuts, "(ids ^ LAST_ID)", "ids"),
+    ("sample_ranked", cuts, "0) * GROUP", "0)"),
+    ("sample_ranked", candidates, "high - low > 256", "high - low > 1 << 26"),
+    ("sample_ranked", cuts, "is_listed, count, vocab_size)", "is_listed, count, count)"),
+    ("sample_ranked", cuts, "least + 1 < above", "above - least > 1"),
+    ("sample_ranked", cuts, "is_enough = num_from >= top_k", "is_enough = num_from > top_k"),
+    ("sample_ranked", cuts, "is_open = top_p < 1", "is_open = top_p < 0"),
+    ("sample_ranked", cuts, "(before >= top_p", "(before < top_p"),
+    ("sample", cuts, "is_candidate.to(tl.int32), 0) - 1", "is_candidate.to(tl.int32), 0) * 0"),
+    ("sample", cuts, "values >= tl.load(work.lowests + row)", "values >= -1e30"),
+    ("sample", cuts, "tl.store(work.counts + row, 0)", "pass"),
+    ("sample", few_tokens, "tl.store(ticket, 0)", "pass"),
+    ("sample", few_tokens, "elif tile == 0:", "elif tile < 0:"),
     ("sample", counts, "(counts & 0x7FFF) != 0x7FFF", "counts != 0x7FFF"),
     ("sample", counts, "(slot >= 0) & (token >= 0)", "(slot >= 0)"),
     ("sample_logprobs", logprobs, "values > tl.load(bounds + row)", "values >= tl.load(bounds + row)"),
@@ -198,7 +214,11 @@ NAMES = {  # what the tests know a module's contents by
     "gelu_and_mul": [(test_elementwise, "gelu_and_mul_gpu", "gelu_and_mul_gpu")],
     "rope_and_store": [(test_elementwise, "rope_and_store_gpu", "rope_and_store_gpu")],
     "linear": [(kernels, name, name) for name in ("norm_linear_gpu", "norm_gate_up_gpu")],
-    "draw": [(test_draw, "draw_gpu", "draw_gpu"), (test_sample, "sample", "sample")],
+    "draw": [
+        (test_draw, "draw_gpu", "draw_gpu"),
+        (test_draw, "exponential_noise", "exponential_noise"),
+        (test_sample, "sample", "sample"),
+    ],
     "sample_row": [(test_sample, "sample", "sample")],
     "sample_ranked": [(test_sample, "sample", "sample")],
     "sample": [(test_sample, "sample", "sample"), (test_sample, "count_drawn", "count_drawn")],
@@ -207,22 +227,23 @@ NAMES = {  # what the tests know a module's contents by
 }
 
 
-THROUGH = {  # who brings a module's functions into kernels, lowest first; the last is what tests know
+THROUGH = {  # who brings a module's functions into kernels, lowest first
     "draw": ("sample_row", "sample_ranked", "sample", "sample_ops"),
     "sample_row": ("sample_ranked", "sample"),
     "sample_ranked": ("sample",),
 }
 
 
-def planted(name: str, old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def planted(name: str, old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]:
+    """The module with the mistake, after those that use it."""
     source = (Path(gpu.__file__).parent / f"{name}.py").read_text()
     assert old in source, f"{name}.py has no `{old}` any more"
-    module = loaded(name, source.replace(old, new), folder)
+    modules = [loaded(name, source.replace(old, new), folder)]
     for user in THROUGH.get(name, ()):
-        monkeypatch.setitem(sys.modules, f"{gpu.__name__}.{name}", module)
+        monkeypatch.setitem(sys.modules, f"{gpu.__name__}.{name}", modules[0])
         name = user
-        module = loaded(name, (Path(gpu.__file__).parent / f"{name}.py").read_text(), folder)
-    return module
+        modules.insert(0, loaded(name, (Path(gpu.__file__).parent / f"{name}.py").read_text(), folder))
+    return modules
 
 
 def loaded(name: str, source: str, folder: Path) -> ModuleType:
@@ -238,8 +259,9 @@ def loaded(name: str, source: str, folder: Path) -> ModuleType:
 
 @pytest.mark.parametrize(("name", "check", "old", "new"), MISTAKES, ids=[f"{each[0]}: {each[2]}" for each in MISTAKES])
 def test_a_mistake_is_noticed(name, check, old, new, device, tmp_path, monkeypatch):
-    module = planted(name, old, new, tmp_path, monkeypatch)
+    modules = planted(name, old, new, tmp_path, monkeypatch)
     for tests, known_as, attribute in NAMES[name]:
-        monkeypatch.setattr(tests, known_as, module if attribute is None else getattr(module, attribute))
+        found = [module if attribute is None else getattr(module, attribute, None) for module in modules]
+        monkeypatch.setattr(tests, known_as, next(each for each in found if each is not None))
     with pytest.raises((AssertionError, InterpreterError)):
         check(device)

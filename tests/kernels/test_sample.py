@@ -71,6 +71,8 @@ def drawn_by(batch: Batch, block: int = 256, capacity: int = 512, *, is_lean: bo
     slots = np.arange(num_slots)[::-1]
     rows = np.insert(slots, np.arange(2, num_slots, 2), -1)
     workspace = sampling_workspace(len(rows), vocab_size, batch.logits.device, block, capacity)
+    workspace.counts.fill_(3)  # of a step before, and candidates that would be drawn
+    workspace.candidates.fill_(0x7E000000 << 32)
     out = torch.full((len(rows),), 77, dtype=torch.int32, device=batch.logits.device)
     logits = torch.full((len(rows), vocab_size + 5), torch.nan, device=out.device)[:, :vocab_size]
     logits[torch.from_numpy(rows >= 0).to(out.device)] = batch.logits.flip(0)
@@ -128,10 +130,10 @@ def random_params(rng: np.random.Generator, vocab_size: int) -> SamplingParams:
 
     bias = {int(rng.integers(vocab_size)): float(rng.normal() * 5) for _ in range(4)}
     return SamplingParams(
-        temperature=one_of(0.9, 0.0, 0.01, 0.6, 1.0, 1.7, 50.0),
-        top_k=int(one_of(0.5, 0, 1, 2, 20, vocab_size // 2 + 1, max(1, vocab_size - 1), vocab_size)),
-        top_p=one_of(0.5, 1.0, 1e-6, 0.1, 0.5, 0.95, 0.9999),
-        min_p=one_of(0.3, 0.0, 1e-4, 0.05, 0.5, 1.0),
+        temperature=one_of(0.85, 0.0, 0.01, 0.6, 0.8, 1.0, 1.7, 50.0),
+        top_k=int(one_of(0.4, 0, 1, 2, 5, 20, vocab_size // 2 + 1, max(1, vocab_size - 1), vocab_size)),
+        top_p=one_of(0.4, 1.0, 1e-6, 0.1, 0.5, 0.95, 0.9999),
+        min_p=one_of(0.3, 0.0, 1e-4, 0.05, 0.3, 1.0),
         repetition_penalty=one_of(0.3, 1.0, 1.3, 0.7),
         frequency_penalty=one_of(0.3, 0.0, 0.5, -0.5),
         presence_penalty=one_of(0.3, 0.0, 0.7, -0.7),
@@ -140,8 +142,10 @@ def random_params(rng: np.random.Generator, vocab_size: int) -> SamplingParams:
     )
 
 
-def random_batch(rows: int, vocab_size: int, seed: int, device: torch.device, spread: float = 3.0) -> Batch:
+def random_batch(rows: int, vocab_size: int, seed: int, device: torch.device) -> Batch:
+    """Some rows are flat, where all cuts are felt, and some as peaked as those of language."""
     rng = np.random.default_rng(seed)
+    spread = rng.choice([0.3, 1.0, 3.0], (rows, 1))
     logits = torch.from_numpy(rng.normal(size=(rows, vocab_size)) * spread).float().to(device)
     logits[::2] = (logits[::2] * 2).round() / 2  # ties, as bfloat16 has them all the time
     logits[1::7, :: vocab_size // 3 + 1] = -torch.inf
@@ -150,13 +154,28 @@ def random_batch(rows: int, vocab_size: int, seed: int, device: torch.device, sp
 
 @pytest.mark.parametrize(
     ("rows", "vocab_size", "block", "capacity"),
-    [(6, 1, 64, 64), (12, 7, 64, 64), (28, 1000, 512, 100), (28, 1000, 1024, 3), (28, 2051, 4096, 4096)],
+    [(6, 1, 64, 64), (36, 7, 64, 64), (30, 190, 64, 20), (36, 1000, 512, 3), (24, 2051, 4096, 4096)],
 )
 def test_tokens_are_those_of_the_hosts_sampler(device, rows, vocab_size, block, capacity):
     batch = random_batch(rows, vocab_size, rows + capacity, device)
     found = drawn_by(batch, block, capacity)
     assert found == in_float64(batch)
     assert found == expected_of(batch)
+
+
+CUTS = [
+    {"top_k": 1}, {"top_k": 5}, {"top_k": 60}, {"top_p": 0.05}, {"top_p": 0.3}, {"top_p": 0.6}, {"min_p": 0.7},
+    {"top_k": 40, "top_p": 0.4}, {"top_p": 0.5, "min_p": 0.5}, {"top_k": 30, "min_p": 0.6, "top_p": 0.9},
+]  # fmt: skip
+
+
+def test_cuts_are_felt_where_logits_are_flat(device):
+    """There a draw from too many tokens is soon one of those that are too many."""
+    asked = [SamplingParams(temperature=1.0, **each) for each in CUTS for _ in range(2)]
+    batch = batch_of(asked, torch.randn(len(asked), 500, device=device) * 0.5)
+    expected = in_float64(batch)
+    assert drawn_by(batch, 256, 500) == expected
+    assert drawn_by(batch, 256, 3) == expected
 
 
 def test_a_lean_step_draws_what_a_full_one_does(device):
@@ -184,29 +203,29 @@ def test_rows_without_numbers_give_no_token(device):
 
 def test_of_equal_logits_the_first_are_kept(device):
     kinds = [{"top_k": 5}, {"top_p": 0.01}, {"top_k": 10, "top_p": 0.5}]
-    asked = [SamplingParams(temperature=1.0, **kind) for kind in kinds for _ in range(3)]
+    asked = [SamplingParams(temperature=1.0, **kind) for kind in kinds for _ in range(2)]
     logits = torch.zeros(len(asked), 400, device=device)
     logits[:, 200:] = -0.0
     for capacity in (1000, 4):
         batch = batch_of(asked, logits)
         found = drawn_by(batch, 512, capacity)
         assert found == expected_of(batch)
-        for begin, kept in ((0, 5), (3, 4), (6, 5)):
-            assert max(found[begin : begin + 3]) < kept
+        for begin, kept in ((0, 5), (2, 4), (4, 5)):
+            assert max(found[begin : begin + 2]) < kept
 
 
-@pytest.mark.parametrize("temperature", [1e-8, 1e-3, 1e8])
+@pytest.mark.parametrize("temperature", [2e-5, 1e-3, 1e8])
 def test_extreme_temperatures(device, temperature):
-    """At 1e-8, logit / temperature alone would leave nothing of the noise between two equal logits."""
-    asked = [SamplingParams(temperature=temperature, **each) for each in ALL_KINDS]
-    logits = torch.randn(5, 300, device=device)
-    logits[:, 7] = logits[:, 250] = 9.0
+    """At 2e-5, logit / temperature alone would leave nothing of the noise between two equal logits."""
+    asked = [SamplingParams(temperature=temperature, **each) for each in ALL_KINDS * 2]
+    logits = torch.randn(10, 300, device=device)
+    logits[:, 7] = logits[:, 250] = 900.0
     batch = batch_of(asked, logits)
     assert drawn_by(batch) == drawn_by(batch, capacity=1) == in_float64(batch)
 
 
 def test_a_row_does_not_depend_on_the_others(device):
-    batch = random_batch(10, 500, 5, device, spread=1.0)
+    batch = random_batch(10, 500, 5, device)
     together = drawn_by(batch)
     workspace = sampling_workspace(1, 500, device, 256, 512)
     for slot in range(10):
@@ -219,12 +238,13 @@ def test_a_row_does_not_depend_on_the_others(device):
 def test_few_tokens_come_into_question(device):
     """Ranked rows are fast because their lists are short."""
     kinds = [{"top_k": 5}, {"top_k": 1}, {"top_p": 0.9}, {"top_k": 20, "top_p": 0.95}, {"top_p": 0.9, "min_p": 0.05}]
-    batch = batch_of([SamplingParams(temperature=1.0, **each) for each in kinds], torch.randn(5, 4000, device=device) * 5)
+    asked = [SamplingParams(temperature=1.0, **each) for each in kinds]
+    batch = batch_of(asked, torch.randn(5, 4000, device=device) * 5)
     workspace = sampling_workspace(5, 4000, device, 1024, 4096)
     out, slots = torch.zeros(5, dtype=torch.int32, device=device), words(np.arange(5), device)
     sample(batch.logits, slots, slots, batch.columns, out, workspace, is_lean=False)
-    counts = workspace.counts.tolist()
-    assert all(least <= found <= most for found, least, most in zip(counts, (5, 1, 2, 20, 2), (7, 1, 60, 30, 40), strict=True))
+    limits = zip(workspace.counts.tolist(), (5, 1, 2, 20, 2), (7, 1, 60, 30, 40), strict=True)
+    assert all(least <= found <= most for found, least, most in limits)
 
 
 def test_draws_have_the_probabilities_of_the_softmax(device):
@@ -242,7 +262,7 @@ def test_drawn_tokens_are_counted(device):
     columns.counts[2, 4] = -32768  # in the prompt
     columns.counts[5, 4] = -1  # in the prompt, and as often as can be counted
     out = torch.tensor([4, 4, 4, 4, 4, 4, -1, 3], dtype=torch.int32, device=device)
-    slots = torch.tensor([0, 1, 2, 3, 4, 5, 0, -1], dtype=torch.int32, device=device)
+    slots = torch.tensor([0, 1, 2, 3, 4, 5, 4, -1], dtype=torch.int32, device=device)
     is_sampled = torch.tensor([1, 1, 1, 1, 0, 1, 1, 1], dtype=torch.int32, device=device)
     count_drawn(out, slots, is_sampled, columns)
     assert columns.counts[:, 4].tolist() == [1, 32767, -32767, 0, 0, -1]

@@ -75,9 +75,8 @@ def _measured(
     block: int = BLOCK,
 ) -> _Measured:
     """Largest and mass at those temperatures; how many logits are above those bounds. All of them [R] float32."""
-    temperature, bounds, limits = (
-        None if each is None else each.contiguous() for each in (temperature, bounds, limits)
-    )
+    columns = temperature, bounds, limits
+    temperature, bounds, limits = (None if each is None else each.contiguous() for each in columns)
     rows, vocab_size = logits.shape
     num_tiles = triton.cdiv(vocab_size, block)
     parts = triton.next_power_of_2(num_tiles)

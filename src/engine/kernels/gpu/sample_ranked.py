@@ -153,6 +153,6 @@ def draw_ranked(
                         drawn + 1, top, temperature, size, is_listed, candidates, logits, vocab_size, columns, slot,
                         CHUNK,
                     )  # fmt: skip
-                    is_open = (before >= top_p.to(tl.float64) * mass) & (before > 0)
+                    is_open = (before >= top_p.to(tl.float64) * mass) & (before > 0) & (drawn > NO_KEY)
                     least = drawn + 1
             tl.store(out + row, token)

@@ -88,7 +88,6 @@ def values_of(logits, ids, vocab_size, columns, slot, IS_LEAN: tl.constexpr):
     """
     is_there = ids < vocab_size
     values = tl.load(logits + ids, mask=is_there, other=float("-inf")).to(tl.float32)
-    values = tl.where(values == values, tl.minimum(values, _HIGHEST), float("-inf"))
     if not IS_LEAN:
         entries = slot.to(tl.int64) * vocab_size + ids
         if tl.load(columns.has_bias + slot) != 0:
@@ -101,7 +100,7 @@ def values_of(logits, ids, vocab_size, columns, slot, IS_LEAN: tl.constexpr):
             scaled -= tl.load(columns.frequency + slot) * generated.to(tl.float32)
             scaled -= tl.where(generated > 0, tl.load(columns.presence + slot), 0.0)
             values = tl.where(counts != 0, scaled, values)
-    return values
+    return tl.where(values == values, tl.minimum(values, _HIGHEST), float("-inf"))
 
 
 @triton.jit
