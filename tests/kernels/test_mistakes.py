@@ -88,11 +88,7 @@ def around(device: torch.device) -> None:
         test_linear.test_it_is_the_ops_one_after_the_other(device, torch.float16, op, 3, True)
 
 
-def sampler(device: torch.device) -> None:
-    test_sample.test_tokens_are_those_of_the_hosts_sampler(device, 48, 190, 64, 20)
-
-
-def penalties(device: torch.device) -> None:
+def few_tokens(device: torch.device) -> None:
     test_sample.test_tokens_are_those_of_the_hosts_sampler(device, 36, 7, 64, 64)
 
 
@@ -170,13 +166,13 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("draw", draw, "tl.where(scores == best, ids, LAST_ID)", "tl.where(scores >= best - 1, ids, LAST_ID)"),
     ("draw", lean, "logarithms(tops, top, temperature) + scores", "tops + scores"),
     ("draw", draw, "token, -1)", "token, 0)"),
-    ("draw", sampler, "_splitmix(seed) ^", "seed ^"),
+    ("draw", few_tokens, "_splitmix(seed) ^", "seed ^"),
     ("draw", tiny_temperature, 'tl.where(top > float("-inf"), top, 0.0)', "0.0"),
     ("sample_row", cuts, "is_ranked | ((temperature > 0) & (min_p > 0))", "is_ranked"),
     ("sample_row", no_numbers, "values == values", "values < 1e30"),
-    ("sample_row", penalties, "counts & 0x7FFF", "counts"),
-    ("sample_row", penalties, "counts != 0", "generated != 0"),
-    ("sample_row", penalties, "tl.where(values > 0, values /", "tl.where(values < 0, values /"),
+    ("sample_row", few_tokens, "counts & 0x7FFF", "counts"),
+    ("sample_row", few_tokens, "counts != 0", "generated != 0"),
+    ("sample_row", few_tokens, "tl.where(values > 0, values /", "tl.where(values < 0, values /"),
     ("sample_row", ties, "tl.where(values == 0, 0.0, values)", "values"),
     ("sample_row", cuts, "(ids ^ LAST_ID)", "ids"),
     ("sample_ranked", cuts, "0) * GROUP", "0)"),
@@ -189,8 +185,8 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("sample", cuts, "is_candidate.to(tl.int32), 0) - 1", "is_candidate.to(tl.int32), 0) * 0"),
     ("sample", cuts, "values >= tl.load(work.lowests + row)", "values >= -1e30"),
     ("sample", cuts, "tl.store(work.counts + row, 0)", "pass"),
-    ("sample", sampler, "tl.store(ticket, 0)", "pass"),
-    ("sample", sampler, "elif tile == 0:", "elif tile < 0:"),
+    ("sample", few_tokens, "tl.store(ticket, 0)", "pass"),
+    ("sample", few_tokens, "elif tile == 0:", "elif tile < 0:"),
     ("sample", counts, "(counts & 0x7FFF) != 0x7FFF", "counts != 0x7FFF"),
     ("sample", counts, "(slot >= 0) & (token >= 0)", "(slot >= 0)"),
     ("sample_logprobs", logprobs, "values > tl.load(bounds + row)", "values >= tl.load(bounds + row)"),

@@ -154,7 +154,7 @@ def random_batch(rows: int, vocab_size: int, seed: int, device: torch.device) ->
 
 @pytest.mark.parametrize(
     ("rows", "vocab_size", "block", "capacity"),
-    [(6, 1, 64, 64), (36, 7, 64, 64), (48, 190, 64, 20), (36, 1000, 512, 3), (24, 2051, 4096, 4096)],
+    [(6, 1, 64, 64), (36, 7, 64, 64), (30, 190, 64, 20), (36, 1000, 512, 3), (24, 2051, 4096, 4096)],
 )
 def test_tokens_are_those_of_the_hosts_sampler(device, rows, vocab_size, block, capacity):
     batch = random_batch(rows, vocab_size, rows + capacity, device)
@@ -171,11 +171,11 @@ CUTS = [
 
 def test_cuts_are_felt_where_logits_are_flat(device):
     """There a draw from too many tokens is soon one of those that are too many."""
-    asked = [SamplingParams(temperature=1.0, **each) for each in CUTS for _ in range(3)]
+    asked = [SamplingParams(temperature=1.0, **each) for each in CUTS for _ in range(2)]
     batch = batch_of(asked, torch.randn(len(asked), 500, device=device) * 0.5)
     expected = in_float64(batch)
     assert drawn_by(batch, 256, 500) == expected
-    assert drawn_by(batch, 512, 3) == expected
+    assert drawn_by(batch, 256, 3) == expected
 
 
 def test_a_lean_step_draws_what_a_full_one_does(device):

@@ -32,7 +32,7 @@ from .sample_row import SamplingColumns, cuts_of, keys_of, values_of, weights_of
 BLOCK = 4096  # logits of a tile
 GROUP = 64  # of which the largest is kept: a power of two
 CAPACITY = 16384  # candidates of a row that are listed, 8 bytes each
-_CHUNK = 2048  # candidates, or logits, that the program of a ranked row goes over at once
+_CHUNK = 2048  # candidates, or logits, that the program of a ranked row goes over at once, or a tile if that is less
 _WARPS = 8
 
 
@@ -241,7 +241,13 @@ def sample(
     capacity = workspace.candidates.shape[1]
     _gather[grid](*arguments, IS_KEYED=is_keyed, CAPACITY=capacity, BLOCK=block, PARTS=tiles, num_warps=_WARPS)
     draw_ranked[(num_rows,)](
-        *arguments, IS_KEYED=is_keyed, CAPACITY=capacity, BLOCK=block, PARTS=tiles, CHUNK=_CHUNK, num_warps=_WARPS
+        *arguments,
+        IS_KEYED=is_keyed,
+        CAPACITY=capacity,
+        BLOCK=block,
+        PARTS=tiles,
+        CHUNK=min(_CHUNK, block),
+        num_warps=_WARPS,
     )
 
 
