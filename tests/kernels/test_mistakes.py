@@ -179,7 +179,7 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("sample_ranked", candidates, "high - low > 256", "high - low > 1 << 26"),
     ("sample_ranked", cuts, "is_listed, count, vocab_size)", "is_listed, count, count)"),
     ("sample_ranked", cuts, "least + 1 < above", "above - least > 1"),
-    ("sample_ranked", cuts, "is_enough = num_from >= top_k", "is_enough = num_from > top_k"),
+    ("sample_ranked", few_tokens, "is_enough = num_from >= top_k", "is_enough = num_from > top_k"),
     ("sample_ranked", cuts, "is_open = top_p < 1", "is_open = top_p < 0"),
     ("sample_ranked", cuts, "(before >= top_p", "(before < top_p"),
     ("sample", cuts, "is_candidate.to(tl.int32), 0) - 1", "is_candidate.to(tl.int32), 0) * 0"),
