@@ -40,7 +40,7 @@ class StepProgram:
         def column(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.zeros(count, dtype=dtype, device=device)
 
-        self._width = max_rows + 1
+        self._width = -(-(max_rows + 1) // 4) * 4  # each line begins at 16 bytes, as the same kernels' other inputs do
         rows = column(4 * self._width)
         self._upload = Upload(rows)
         self._rows = rows.view(4, self._width)
