@@ -26,6 +26,8 @@ from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
 
+from .whole_step import whole_steps
+
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 BLOCK_SIZE, MAX_LENGTH, PROGRAMS = 64, 8192, 132
 Cases = Iterator[tuple[str, Callable[[], object]]]  # name, launch
@@ -78,6 +80,9 @@ def quick() -> Cases:
     yield from draws("qwen", qwen, rows=256)
     yield from steps(qwen, rows=1)
     yield from steps(llama, rows=512)
+    yield from whole_steps(
+        "qwen", qwen.hidden, qwen.intermediate, qwen.vocab_size, qwen.num_heads, qwen.num_kv_heads, qwen.head_dim
+    )
 
 
 def full() -> Cases:

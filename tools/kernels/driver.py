@@ -86,7 +86,7 @@ class CompileOnlyDriver:
         return _NAMES[self._architecture]
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": SHARED_BYTES[self._architecture]}
+        return {"max_shared_mem": SHARED_BYTES[self._architecture], "multiprocessor_count": 132}
 
     def launcher_cls(self, source: object, metadata: object) -> Callable[..., None]:
         return lambda *arguments: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import triton
+from triton.runtime import driver
 
 from ..kernel_set import KernelSet
 from ..linear import PackedLinear, embed_reference
@@ -68,7 +69,7 @@ class PagedAttentionGpu:
         self._multiprocessors = (
             _INTERPRETED_MULTIPROCESSORS
             if is_interpreted()
-            else torch.cuda.get_device_properties(device).multi_processor_count
+            else driver.active.utils.get_device_properties(driver.active.get_current_device())["multiprocessor_count"]
         )
         self._workspaces: dict[tuple[int, int, int], DecodeWorkspace] = {}
 
