@@ -85,7 +85,7 @@ class FakeRunner:
         return StepResult(tokens, logprobs)
 
 
-def build_core(config: str, phase: Callable[[str], None]) -> EngineCore:
+def build_core(config: str, phase: Callable[[str], None], idle: Callable[[], bool] | None = None) -> EngineCore:
     settings = FakeSettings(**json.loads(config))
     phase("weights")
     if settings.start_error:
@@ -118,7 +118,7 @@ def build_core(config: str, phase: Callable[[str], None]) -> EngineCore:
     )
     runner = FakeRunner(settings)
     steps = StepWorker(runner.execute) if settings.async_scheduling else None
-    return EngineCore(Scheduler(limits), runner, info, steps=steps)
+    return EngineCore(Scheduler(limits), runner, info, steps=steps, idle=idle)
 
 
 if __name__ == "__main__":

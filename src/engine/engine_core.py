@@ -122,8 +122,15 @@ class EngineCore:
         return self._step_now() if self._steps is None else self._step_ahead(self._steps)
 
     def idle(self) -> bool:
-        """Called when there is no work: something that was put off is done. False when nothing is left."""
-        if self._idle is not None and not self._idle():
+        """Called when there is no work: something that was put off is done. False when nothing is left.
+
+        What fails is given up: it is not needed to go on.
+        """
+        try:
+            if self._idle is not None and not self._idle():
+                self._idle = None
+        except Exception as error:
+            logger.error("what was put off until there is nothing to do failed", exc_info=error)
             self._idle = None
         return self._idle is not None
 

@@ -103,7 +103,7 @@ class InProcessClient(StreamingClient):
     def _work(self, core: EngineCore) -> None:
         dispatch: Dispatch[None] = Dispatch(core)
         sent = EngineStats()
-        wait_s: float | None = None
+        wait_s: float | None = 0.0  # what was put off at the start begins before anybody asks for anything
         while True:
             for message in self._arrived(wait_s):
                 if message is None:

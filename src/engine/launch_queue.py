@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -25,7 +26,7 @@ class LaunchingRunner(Protocol):
 class Launched:
     """A step on its way, or what kept it from the device."""
 
-    def __init__(self, queue: LaunchQueue, launched: Callable[[], StepResult] | Exception) -> None:
+    def __init__(self, queue: LaunchQueue, launched: Callable[[], StepResult] | BaseException) -> None:
         self._queue = queue
         self._launched = launched
         self._began = queue.clock()
@@ -33,7 +34,7 @@ class Launched:
     def result(self) -> tuple[StepResult, float]:
         """The result and the seconds that the step took: since it was launched, or since the step before it ended."""
         queue = self._queue
-        if isinstance(self._launched, Exception):
+        if isinstance(self._launched, BaseException):
             raise self._launched
         try:
             result = self._launched()
@@ -44,6 +45,11 @@ class Launched:
         seconds = ended - max(self._began, queue.ended)
         queue.ended = ended
         return result, seconds
+
+    def wait(self) -> None:
+        """For its end, where it was launched. Raises what the step raises."""
+        if not isinstance(self._launched, BaseException):
+            self._launched()
 
 
 class LaunchQueue:
@@ -61,15 +67,13 @@ class LaunchQueue:
             return Launched(self, NotBegun())
         try:
             return Launched(self, self._runner.launch(plan))
-        except Exception as error:
+        except BaseException as error:  # an interrupt too: whoever submits has a plan to give back
             self.has_failed = True
             return Launched(self, error)
 
     def recover(self, unfinished: Sequence[Launched]) -> None:
         """Wait for the end of plans that nobody wants the results of."""
         for launched in unfinished:
-            try:
-                launched.result()
-            except Exception:
-                continue
+            with contextlib.suppress(Exception):
+                launched.wait()
         self.has_failed = False

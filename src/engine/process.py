@@ -106,7 +106,7 @@ def _run(link: Link, stop: StopSignal, build: BuildCore) -> int:
 def _loop(core: EngineCore, link: Link, stop: StopSignal) -> None:
     dispatch: Dispatch[bytes] = Dispatch(core)
     sent, sent_at = EngineStats(), time.monotonic()
-    wait_ms: int | None = None
+    wait_ms: int | None = 0  # what was put off at the start begins before anybody asks for anything
     while not stop.is_set:
         for client, message in link.receive(wait_ms):
             _take(client, message, dispatch, core, link)

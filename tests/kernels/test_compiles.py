@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
+
+from tools.kernels.whole_step import NotCapturable, OnlyCapturable
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "src/engine/kernels/gpu"
@@ -71,6 +74,19 @@ def test_kernels_compile_for_devices_before_and_after(architecture: int):
     results = run("--architecture", str(architecture), "--case", cases)
     assert not results["errors"], "\n".join(f"{case}: {error}" for case, error in results["errors"].items())
     assert len(results["compiled"]) > 8
+
+
+def test_a_whole_step_calls_nothing_that_a_graph_cannot_hold(hopper: dict[str, Any]):
+    """All kernels compile as the model calls them, and torch's operations between them are launches and no more."""
+    assert not [case for case in hopper["errors"] if " step, " in case]
+    assert {each["case"] for each in hopper["compiled"] if re.search("^qwen step, ", each["case"])}
+
+
+def test_what_waits_for_the_device_or_reads_the_hosts_memory_is_refused():
+    numbers = torch.ones(3)
+    for wait in (lambda: numbers[0].item(), numbers.nonzero, lambda: torch.tensor([1, 2]), lambda: numbers.to("meta")):
+        with pytest.raises(NotCapturable), OnlyCapturable():
+            wait()
 
 
 def test_registers_are_enough(hopper: dict[str, Any]):

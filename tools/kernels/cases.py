@@ -26,7 +26,7 @@ from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
 
-from .engine_steps import engine_steps
+from .whole_step import whole_steps
 
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 BLOCK_SIZE, MAX_LENGTH, PROGRAMS = 64, 8192, 132
@@ -80,7 +80,9 @@ def quick() -> Cases:
     yield from draws("qwen", qwen, rows=256)
     yield from steps(qwen, rows=1)
     yield from steps(llama, rows=512)
-    yield from engine_steps("qwen3-0.6b")
+    yield from whole_steps(
+        "qwen", qwen.hidden, qwen.intermediate, qwen.vocab_size, qwen.num_heads, qwen.num_kv_heads, qwen.head_dim
+    )
 
 
 def full() -> Cases:
@@ -90,7 +92,6 @@ def full() -> Cases:
         "qwen": QWEN3_0_6B, "llama": LLAMA_3_1_8B, "gemma": GEMMA_2_9B, "gpt_oss": GPT_OSS_20B, "phi": PHI_3_MINI,
         "falcon": FALCON_7B,
     }  # fmt: skip
-    yield from engine_steps("llama-3.1-8b")
     for name, model in models.items():
         for kind in (decode, prefill):
             for dtype in (BF16, FP16, FP32):

@@ -48,7 +48,7 @@ class StepInput:
             positions=positions,
             slot_mapping=self.slot_mapping[tokens],
             query_start=torch.arange(len(tokens) + 1, dtype=torch.int32, device=tokens.device),
-            context_lens=torch.where(tokens < 0, 0, positions + 1).to(torch.int32),
+            context_lens=(positions + 1).masked_fill_(tokens < 0, 0).to(torch.int32),
             block_tables=self.block_tables[rows],
             max_query_len=1,
             max_context_len=self.max_context_len,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, ProcessorCall, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.engine_core import EngineCore, RunnerUnusable
+from stoker.engine.launch_queue import LaunchQueue
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.named_processors import make_named
 from stoker.engine.step_worker import StepWorker
@@ -168,9 +170,16 @@ def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
                 raise KeyboardInterrupt
             return super().execute(plan)
 
-    for ahead in (False, True):
+        def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+            result = self.execute(plan)
+            return lambda: result
+
+        def idle(self) -> bool:
+            return False
+
+    for make in (lambda runner: None, lambda runner: StepWorker(runner.execute), LaunchQueue):
         runner = Interrupted(FakeSettings())
-        steps = StepWorker(runner.execute) if ahead else None
+        steps = make(runner)
         engine = EngineCore(Scheduler(LIMITS), runner, core().info, steps=steps)
         engine.add(request("r", [1, 2]))
         engine.step()
@@ -180,6 +189,17 @@ def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
         assert engine.stats.num_free_blocks == 50
         engine.add(request("again", [1, 2]))
         assert [token for one in run(engine)["again"] for token in one.token_ids] == continuation([1, 2], 6)
+
+
+def test_what_was_put_off_and_fails_does_not_end_the_engine():
+    def fail() -> bool:
+        raise ValueError("no graph of this")
+
+    engine = EngineCore(Scheduler(LIMITS), FakeRunner(FakeSettings()), core().info, idle=fail)
+    assert not engine.idle()
+    assert not engine.idle()
+    engine.add(request("r", [1, 2]))
+    assert [token for one in run(engine)["r"] for token in one.token_ids] == continuation([1, 2], 6)
 
 
 # ---- logits processors that requests name

@@ -48,6 +48,26 @@ def test_concurrent_streams_get_their_own_tokens_and_phases_are_told():
     asyncio.run(scenario())
 
 
+def test_what_was_put_off_is_done_before_anybody_asks_for_anything():
+    """Once the engine slept until the first message: no graph was captured before the first request had come."""
+
+    async def scenario() -> None:
+        done = asyncio.Event()
+        loop, parts = asyncio.get_running_loop(), [3, 2, 1]
+
+        def idle() -> bool:
+            if parts.pop() == 3:
+                loop.call_soon_threadsafe(done.set)
+            return bool(parts)
+
+        client = InProcessClient(lambda phase: build_core("{}", phase, idle))
+        await client.start()
+        await done.wait()
+        await client.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 5))
+
+
 def test_closing_a_stream_gives_its_blocks_back():
     async def scenario() -> None:
         async with engine(step_s=0.001) as client:

@@ -122,8 +122,9 @@ class DeviceRunner:
 
     def _compute_on_host(self, plan: StepPlan) -> StepResult:
         slots, host = plan.slots.astype(np.int64), self._host.slots
-        host.token_ids[slots] = self._arena.token_ids[torch.from_numpy(slots).to(self._arena.token_ids.device)].cpu()
         lengths = plan.num_computed.astype(np.int64) + plan.num_tokens
+        known = self._arena.token_ids[:, : lengths.max()]
+        host.token_ids[slots, : lengths.max()] = known[torch.from_numpy(slots).to(known.device)].cpu()
         sampled = np.flatnonzero(plan.is_sampled)
         host.num_tokens[slots[sampled]] = lengths[sampled]
         penalised = [row for row in sampled.tolist() if self._table.has_penalties[slots[row]]]
@@ -146,11 +147,14 @@ class DeviceRunner:
         return not (self._has_processors or table.has_processors[slot] or shows)
 
     def warm_up(self) -> None:
-        """Makes what is made on first use, and captures the graphs of plain decode steps."""
+        """Makes what is made on first use, and captures the graphs of plain decode steps.
+
+        One step with the whole sampler is among them: its kernels are compiled before a request asks for them.
+        """
         self._host.warm_up(self.execute)
         self._host.phases.start("graphs")
         shapes = self._buckets.all_shapes()
-        hot = [shape for shape in shapes if shape.is_decode and shape.is_lean]
+        hot = [shape for shape in shapes if shape.is_decode and (shape.is_lean or shape.num_rows == 1)]
         with torch.inference_mode():
             self.graphs.want(hot)
             while self.graphs.capture_next():

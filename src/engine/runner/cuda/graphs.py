@@ -1,7 +1,8 @@
 """Graphs: what is computed for a shape of step, captured once and replayed as a whole.
 
 Inputs and results lie at addresses that stay. All graphs share one pool of memory, since none runs beside another: what
-a graph computed is there until the next one is replayed.
+a graph computed is there until the next one is replayed. So nobody holds a result for long: it would keep its memory
+from the graphs to come, and logits of a few hundred rows for each of some fifty graphs are gigabytes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,18 @@ from .buckets import StepShape
 
 logger = logging.getLogger(__name__)
 NOT_CUDA = "kernels called one by one: Triton's interpreter has no graphs"
+
+
+class _Unowned:
+    """Where a contiguous tensor lies, as whoever does not keep its memory may see it: integers of the same width."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": tuple(tensor.shape),
+            "typestr": f"<i{tensor.element_size()}",
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
 
 
 class Graphs:
@@ -55,7 +68,8 @@ class Graphs:
     def capture_next(self) -> bool:
         """Captures the next shape that is wanted; False when no more are. The device must have nothing to do.
 
-        A device without room for it keeps the graphs that it has: other steps are launched kernel by kernel.
+        Where it cannot be, for lack of memory or else, the graphs stay that there are: other steps are launched kernel
+        by kernel. Raises RuntimeError if it is the device that fails.
         """
         if not self._wanted:
             return False
@@ -65,6 +79,10 @@ class Graphs:
         except torch.OutOfMemoryError as error:
             logger.warning("no memory for more than %d graphs: %s", len(self._replays), error)
             self._wanted.clear()
+        except RuntimeError as error:
+            torch.cuda.synchronize()  # raises what a kernel did, and nothing after a mere failure to capture
+            logger.error("%s cannot be captured, nor are others: steps are slower", shape, exc_info=error)
+            self._wanted.clear()
         return bool(self._wanted)
 
     def _capture(self, shape: StepShape) -> tuple[Callable[[], None], torch.Tensor]:
@@ -72,9 +90,12 @@ class Graphs:
         self._compute(shape)  # what is made on first use is made outside of the graph
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),  # again afterwards: a capture that fails leaves its own
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+        ):
             logits = self._compute(shape)
-        return graph.replay, logits
+        return graph.replay, torch.as_tensor(_Unowned(logits), device=logits.device).view(logits.dtype)
 
     def run(self, shape: StepShape) -> torch.Tensor:
         """What `compute` returns, by a replay where the shape was captured. Good until the next call."""

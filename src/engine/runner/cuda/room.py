@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from ....config import Layer, Resolved
+from ...kernels.gpu.sample import sampling_workspace
 from .slot_arena import arena_bytes
 
 GRAPHS_BYTES = 256 << 20  # of captured graphs: their launches, and what kernels keep between two
@@ -32,8 +33,12 @@ def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
     Raises MemoryError if not one sequence of full length would fit, or not what the deployment demands.
     """
     scheduler, cache, model_len = resolved.scheduler, resolved.cache, resolved.model.max_model_len
-    tables = arena_bytes(scheduler.max_num_seqs, model_len, cache.block_size, resolved.facts.vocab_size)
-    reserve = memory.step + tables + (GRAPHS_BYTES if scheduler.cuda_graph_sizes else 0)
+    seqs, vocab_size = scheduler.max_num_seqs, resolved.facts.vocab_size
+    tables = arena_bytes(seqs, model_len, cache.block_size, vocab_size)
+    tables += sum(each.nbytes for each in sampling_workspace(seqs, vocab_size, "meta"))
+    reserve = memory.step + tables
+    if scheduler.cuda_graph_sizes:
+        reserve += GRAPHS_BYTES + memory.step  # graphs have a pool of their own beside that of steps without one
     planned, block_bytes = resolved.num_kv_blocks, resolved.memory.kv_bytes_per_token * cache.block_size
     is_open = (
         cache.num_gpu_blocks_override is None and resolved.origin("cache.kv_cache_memory_bytes").layer is Layer.RULE

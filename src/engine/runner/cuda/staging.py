@@ -1,9 +1,11 @@
 """Staging: numbers on their way to the device and back, through memory that the device reads and writes by itself.
 
-Several buffers take turns, more than there are steps in flight, so that none is written while it is still read.
+Several buffers take turns, more than there are steps in flight, so that a step seldom waits for one to be read.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,23 +17,29 @@ Int32 = npt.NDArray[np.int32]
 
 
 class Upload:
-    """Numbers for one place on the device."""
+    """Numbers for one place on the device. A step may send any number of times: a long prompt goes up in parts."""
 
-    def __init__(self, into: torch.Tensor) -> None:
-        """into: int32, contiguous, of one dimension."""
+    def __init__(self, into: torch.Tensor, event: Callable[[], torch.cuda.Event] | None = None) -> None:
+        """into: int32, contiguous, of one dimension. event: makes one; None: none are needed but on a GPU."""
+        event = event or (new_event if into.is_cuda else None)
         self._into = into
+        self._events = [event() for _ in range(_DEPTH)] if event is not None else []
         self._ring = [_pinned(len(into), into.device) for _ in range(_DEPTH)]
         self._views: list[Int32] = [each.numpy() for each in self._ring]
         self._at = 0
 
     def buffer(self) -> Int32:
-        """Where to write the next numbers; then comes `send`."""
+        """Where to write the next numbers, once the device has read those before; then comes `send`."""
         self._at = (self._at + 1) % _DEPTH
+        if self._events:
+            self._events[self._at].synchronize()
         return self._views[self._at]
 
     def send(self, count: int) -> None:
         """The first `count` numbers of the buffer, behind all work that the device has been given."""
         self._into[:count].copy_(self._ring[self._at][:count], non_blocking=True)
+        if self._events:
+            self._events[self._at].record()
 
 
 class Download:

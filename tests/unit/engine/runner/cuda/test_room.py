@@ -9,12 +9,15 @@ import pytest
 pytest.importorskip("triton")
 
 from stoker.config import Layer, Origin
+from stoker.engine.kernels.gpu.sample import sampling_workspace
 from stoker.engine.runner.cuda.room import GRAPHS_BYTES, DeviceMemory, blocks_that_fit
 from stoker.engine.runner.cuda.slot_arena import arena_bytes
 
 GIB = 1 << 30
 BLOCK_BYTES = 64 * 1024
-TABLES = arena_bytes(8, 640, 64, 1000)
+TABLES = arena_bytes(8, 640, 64, 1000) + sum(each.nbytes for each in sampling_workspace(8, 1000, "cpu"))
+STEP = GIB // 4
+WITH_GRAPHS = STEP + GRAPHS_BYTES
 
 
 def deployment(blocks: int, *, is_open: bool = True, utilization: float = 0.9, sizes: tuple[int, ...] = (1, 8)) -> Any:
@@ -30,7 +33,7 @@ def deployment(blocks: int, *, is_open: bool = True, utilization: float = 0.9, s
     )
 
 
-def memory(free: int, total: int = 10 * GIB, allocated: int = 2 * GIB, step: int = GIB) -> DeviceMemory:
+def memory(free: int, total: int = 10 * GIB, allocated: int = 2 * GIB, step: int = STEP) -> DeviceMemory:
     return DeviceMemory(total, free, allocated, step)
 
 
@@ -40,27 +43,27 @@ def test_the_plan_stands_where_there_is_room():
 
 def test_an_open_cache_takes_what_the_share_leaves(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING)
-    room = 9 * GIB - 2 * GIB - GIB - TABLES - GRAPHS_BYTES
+    room = 9 * GIB - 2 * GIB - STEP - TABLES - WITH_GRAPHS
     assert blocks_that_fit(deployment(10**6), memory(free=8 * GIB)) == room // BLOCK_BYTES
     assert "not the 1000000 that were planned" in caplog.text
 
 
 def test_other_programs_memory_is_not_counted_with():
-    room = 5 * GIB - GIB - TABLES - GRAPHS_BYTES
+    room = 5 * GIB - STEP - TABLES - WITH_GRAPHS
     assert blocks_that_fit(deployment(10**6), memory(free=5 * GIB)) == room // BLOCK_BYTES
     without_graphs = deployment(10**6, sizes=())
-    assert blocks_that_fit(without_graphs, memory(free=5 * GIB)) == (room + GRAPHS_BYTES) // BLOCK_BYTES
+    assert blocks_that_fit(without_graphs, memory(free=5 * GIB)) == (room + WITH_GRAPHS) // BLOCK_BYTES
 
 
 def test_a_demanded_size_is_kept_or_refused():
-    blocks = (8 * GIB - GIB - TABLES - GRAPHS_BYTES) // BLOCK_BYTES  # more than the share would leave
+    blocks = (8 * GIB - STEP - TABLES - WITH_GRAPHS) // BLOCK_BYTES  # more than the share would leave
     assert blocks_that_fit(deployment(blocks, is_open=False), memory(free=8 * GIB)) == blocks
     with pytest.raises(MemoryError, match=r"what the deployment demands.*lower `model.max_model_len`"):
         blocks_that_fit(deployment(blocks + 1, is_open=False), memory(free=8 * GIB))
 
 
 def test_less_than_one_sequence_is_an_error_that_says_what_to_change():
-    least = GIB + TABLES + GRAPHS_BYTES + 10 * BLOCK_BYTES
+    least = STEP + TABLES + WITH_GRAPHS + 10 * BLOCK_BYTES
     assert blocks_that_fit(deployment(1000), memory(free=least)) == 10
     with pytest.raises(MemoryError, match=r"one sequence of 640 tokens.*`cache.gpu_memory_utilization`"):
         blocks_that_fit(deployment(1000), memory(free=least - 1))

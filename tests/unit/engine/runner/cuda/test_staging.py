@@ -20,6 +20,31 @@ def test_numbers_go_up_from_buffers_that_take_turns():
     assert first[:3].tolist() == [1, 2, 3]  # still as it was sent: the device may not have read it yet
 
 
+class Reading:
+    """An event of a device that is late: it has read nothing before somebody waits for it."""
+
+    def __init__(self, still_reading: list[Reading]) -> None:
+        self._still_reading = still_reading
+
+    def record(self) -> None:
+        assert self not in self._still_reading, "written over while the device still read it"
+        self._still_reading.append(self)
+
+    def synchronize(self) -> None:
+        while self in self._still_reading:
+            del self._still_reading[0]
+
+
+def test_a_step_that_sends_much_waits_for_the_device_to_read_what_it_would_write_over():
+    """Once a prompt that goes up in more parts than there are buffers wrote over parts on their way."""
+    still_reading: list[Reading] = []
+    upload = Upload(torch.zeros(5, dtype=torch.int32), lambda: Reading(still_reading))  # type: ignore[arg-type, return-value]
+    for number in range(9):
+        upload.buffer()[:1] = number
+        upload.send(1)
+        assert len(still_reading) == min(number + 1, 4)
+
+
 def test_what_comes_down_is_that_of_the_step_it_belongs_to():
     there = torch.tensor([1, 2, 3], dtype=torch.int32)
     download = Download(there)
