@@ -14,7 +14,7 @@ _FP8_MOST = tl.constexpr(448.0)
 
 @triton.jit
 def _as_kept(numbers, cache):
-    """numbers: float32, which become the cache's. Beyond an 8-bit format's largest number they become that; NaN stays."""
+    """numbers: float32, which become the cache's; beyond an 8-bit format's largest they become that. NaN stays."""
     if cache.dtype.element_ty == tl.float8e4nv:
         numbers = tl.where(numbers > _FP8_MOST, _FP8_MOST, tl.where(numbers < -_FP8_MOST, -_FP8_MOST, numbers))
         if _IS_INTERPRETED:
