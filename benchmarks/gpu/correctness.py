@@ -107,10 +107,28 @@ def rope_and_store(given: Given) -> Pairs:
         yield rope_and_store_gpu(given.apart(qkv), *rest, *caches[2:], *heads), expected
         for ours, reference in zip(caches[2:], caches[:2], strict=True):
             yield ours.nan_to_num(1e4), reference.nan_to_num(1e4)  # what was not written is there in both
+    yield from rope_and_store_fp8(given, slots)
     nowhere = [torch.full(cache, torch.nan, device=given.device, dtype=given.dtype) for _ in range(2)]
     rope_and_store_gpu(qkv, None, None, 0.1, cos_sin, positions, torch.full_like(slots, -1), *nowhere, *heads)
     for each in nowhere:
         yield each.isnan().float(), torch.ones(cache)
+
+
+def rope_and_store_fp8(given: Given, slots: torch.Tensor) -> Pairs:
+    """Many numbers beyond 448. Nothing turns: a rounding of float32 could be a whole one of fp8."""
+    from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
+
+    shape = given.shape
+    qkv = given.randn(len(slots), shape.qkv // shape.head_dim, shape.head_dim)
+    qkv = (qkv * torch.logspace(-5, 3, shape.head_dim, device=given.device).to(given.dtype)).flatten(1)
+    cos_sin = torch.eye(2, device=given.device)[:1].repeat_interleave(shape.head_dim // 2, 1)
+    kept = (4, shape.kv_heads, shape.block_size, shape.head_dim)
+    caches = [torch.zeros(kept, device=given.device).to(torch.float8_e4m3fn) for _ in range(4)]
+    rest = None, None, 0.1, cos_sin, torch.zeros_like(slots), slots
+    rope_and_store_reference(qkv, *rest, *caches[:2], shape.heads, shape.kv_heads)
+    rope_and_store_gpu(given.apart(qkv), *rest, *caches[2:], shape.heads, shape.kv_heads)
+    for ours, reference in zip(caches[2:], caches[:2], strict=True):
+        yield ours.float(), reference.float()
 
 
 def add_layer_norm(given: Given) -> Pairs:

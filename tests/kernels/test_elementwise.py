@@ -129,6 +129,26 @@ def test_rope_and_store(device, dtype, has_norms, num_heads, num_kv_heads, head_
         torch.testing.assert_close(ours, reference, atol=LIMITS[dtype], rtol=LIMITS[dtype], equal_nan=True)
 
 
+def test_rope_and_store_in_fp8_cuts_off_what_is_too_large(device):
+    heads, head_dim, tokens = 2, 16, 7
+    numbers = torch.tensor([0.0, 1e-4, 0.019, 1.1, 3.3, 446, 447, 448, 449, 464, 465, 480, 1e3, 1e5, 3e38, 0.3])
+    qkv = torch.randn(tokens, 3 * heads, head_dim, device=device) * 0.02  # partly below its least normal number
+    qkv[:2, heads:], qkv[2:4, heads:] = numbers.to(device), -numbers.to(device)
+    qkv[4, heads:, 7] = torch.nan
+    qkv[0, 2 * heads :, 0] = torch.inf
+    cos_sin = torch.tensor([[1.0, 1.0, 0.0, 0.0]], device=device)  # nothing turns: a rounding of float32 could be one
+    positions, slots = torch.zeros(tokens, dtype=torch.int64, device=device), torch.randperm(8)[:tokens].to(device)
+    caches = [torch.zeros(2, heads, 4, head_dim, device=device).to(torch.float8_e4m3fn) for _ in range(4)]
+    rest = None, None, 1e-6, cos_sin, positions, slots
+    rope_and_store_reference(qkv.flatten(1), *rest, *caches[:2], heads, heads)
+    rope_and_store_gpu(apart(qkv.flatten(1)), *rest, *caches[2:], heads, heads)
+    for ours, reference in zip(caches[2:], caches[:2], strict=True):
+        torch.testing.assert_close(ours.float(), reference.float(), atol=0, rtol=0, equal_nan=True)
+        kept = ours[slots // 4, :, slots % 4].float()
+        assert kept[:4].abs().amax() == 448
+        assert kept[4].isnan().sum() == heads
+
+
 def test_a_token_without_a_slot_is_written_nowhere(device):
     qkv, cos_sin = torch.randn(2, 64, device=device), torch.randn(4, 16, device=device)
     caches = [torch.full((2, 1, 4, 16), torch.nan, device=device) for _ in range(2)]

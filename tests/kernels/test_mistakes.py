@@ -65,6 +65,7 @@ def gelu(device: torch.device) -> None:
 
 def rope(device: torch.device) -> None:
     test_elementwise.test_rope_and_store(device, SMALL, True, 2, 2, 80, 32, 32)
+    test_elementwise.test_rope_and_store_in_fp8_cuts_off_what_is_too_large(device)
     test_elementwise.test_a_token_without_a_slot_is_written_nowhere(device)
 
 
@@ -159,6 +160,9 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("rope_and_store", rope, "tl.load(k_norm + partners", "tl.load(k_norm + lanes"),
     ("rope_and_store", rope, "+ slot % BLOCK_SIZE)", "+ slot % (BLOCK_SIZE - 1))"),
     ("rope_and_store", rope, "mask=lanes < ROTARY_DIM, other=1.0", "mask=is_there, other=1.0"),
+    ("rope_and_store", rope, "tl.where(numbers > _FP8_MOST, _FP8_MOST,", "tl.where(numbers > 1e9, _FP8_MOST,"),
+    ("rope_and_store", rope, "numbers < -_FP8_MOST, -_FP8_MOST,", "numbers < -_FP8_MOST, _FP8_MOST,"),
+    ("rope_and_store", rope, "_as_kept(value, v_cache)", "value.to(v_cache.dtype.element_ty)"),
     ("draw", draw, "bits >> 15", "bits >> 16"),
     ("draw", draw, "signed >> 16", "signed >> 17"),
     ("draw", draw, "uniform * (1.0 / 2 ", "uniform * (1.0 / 3 "),

@@ -47,11 +47,11 @@ def core(folder: Path, place: Path, device: str, **sections: dict[str, Any]) -> 
     return build_core(resolved(folder, place, WITH_GPU, **given))
 
 
-def run(engine: EngineCore, samplings: list[SamplingParams]) -> list[EngineOutput]:
+def run(engine: EngineCore, samplings: list[SamplingParams], prompts: list[list[int]] = PROMPTS) -> list[EngineOutput]:
     """The prompts, each with its sampling; some arrive when others are already running. Outputs joined."""
     requests = [
         EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling)
-        for index, (prompt, sampling) in enumerate(zip(PROMPTS, samplings, strict=True))
+        for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True))
     ]
     done: dict[str, EngineOutput] = {}
     waiting = requests[::-1]
@@ -121,6 +121,19 @@ def test_log_probabilities_are_those_of_the_cpu(mode: str, saved: Callable[[str]
                     continue
                 assert (entry.token_ids, entry.rank) == (same.token_ids, same.rank)
                 assert entry.logprobs == pytest.approx(same.logprobs, abs=1e-4)
+
+
+@pytest.mark.effect("cache.kv_cache_dtype")
+def test_tokens_over_a_cache_in_fp8_are_those_of_torchs_kernels(saved: Callable[[str], Saved], tmp_path: Path):
+    """The second time the prompt's first block comes from the cache."""
+    folder, sections = saved("qwen3")[1], {"cache": {"kv_cache_dtype": "fp8"}}
+    asked = [replace(GREEDY, max_tokens=2)]
+    (expected,) = run(core(folder, tmp_path, "cuda", model={"batch_invariant": True}, **sections), asked, PROMPTS[1:2])
+    engine = core(folder, tmp_path, "cuda", **sections)
+    assert engine.info.kv_cache_bytes * 4 == resolved(folder, tmp_path).memory.kv_cache_bytes
+    for num_cached_tokens in (0, 8):
+        (found,) = run(engine, asked, PROMPTS[1:2])
+        assert (found.token_ids, found.num_cached_tokens) == (expected.token_ids, num_cached_tokens)
 
 
 @pytest.mark.effect("scheduler.cuda_graph_sizes")

@@ -139,7 +139,12 @@ def _smaller_numbers(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
     if ask.kv_dtype not in ("fp8", "float32"):
         less = ask.model_copy(update={"kv_dtype": "fp8"})
         price = "small losses in long contexts; half the KV cache"
-        yield _candidate(40, "an 8-bit KV cache", price, less, device, is_in_build=False)
+        if device.is_in_build and device.fp8_tflops is not None:
+            yield _candidate(
+                40, "cache.kv_cache_dtype: fp8", price, less, device, option="cache.kv_cache_dtype", value="fp8"
+            )
+        else:
+            yield _candidate(40, "an 8-bit KV cache", price, less, device, is_in_build=False)
     if model.shape.quantization is None and ask.quantization is None:
         if device.fp8_tflops is not None:
             price = "hardly a loss in quality; a checkpoint in FP8"

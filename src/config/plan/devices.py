@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
-from ..resolve.gpu import LEAST_CAPABILITY
+from ..resolve.gpu import FP8_CAPABILITY, LEAST_CAPABILITY
 from ..resolve.resolved import GpuFacts, MachineFacts, Record
 from ..schema.types import Size
 
@@ -135,6 +135,8 @@ def _this_gpu(gpu: GpuFacts) -> DeviceProfile:
     words = re.split(r"[^A-Za-z0-9]+", gpu.name)
     like = [profile for profile in profiles().values() if profile.kind == "cuda" and profile.title.split()[-2] in words]
     speeds: dict[str, Any] = {"bandwidth_gb_per_s": 1000.0, "bf16_tflops": 150.0, "uncertainty": 3.0}
+    if gpu.compute_capability >= FP8_CAPABILITY:
+        speeds["fp8_tflops"] = 300.0
     if like:  # the same GPU is sold with more and less memory
         nearest = min(like, key=lambda profile: abs(profile.memory - gpu.total_memory_bytes))
         speeds = nearest.model_dump(include={"bandwidth_gb_per_s", "bf16_tflops", "fp8_tflops"})

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..resolve.resolved import DTYPE_BYTES, Record
 from .shape import ModelShape
 
-KV_BYTES = DTYPE_BYTES | {"fp8": 1}
-
 
 class KVCost(Record):
     """token_bytes: of each token for as long as the sequence lives; windows: tokens and bytes per token of layers that
@@ -51,7 +49,7 @@ def kv_cost(
     tensor_parallel_size: int = 1,
 ) -> KVCost:
     """keeps_everything: layers with a window keep all tokens all the same, as this build does."""
-    size = KV_BYTES[kv_dtype]
+    size = DTYPE_BYTES[kv_dtype]
     parts = min(tensor_parallel_size, max(1, shape.num_kv_heads))  # key-value heads are not cut in pieces
     per_token, per_sequence = 0, 0
     windows: dict[int, int] = {}
@@ -77,7 +75,7 @@ def kv_cost(
 
 def by_kind(shape: ModelShape, kv_dtype: str) -> list[tuple[str, int, int, int]]:
     """Kind of layer, how many, bytes of one layer per token (per sequence for state), and tokens it keeps (0: all)."""
-    size = KV_BYTES[kv_dtype]
+    size = DTYPE_BYTES[kv_dtype]
     found: dict[tuple[str, int, int], int] = {}
     for layer in shape.layers:
         num_bytes = layer.width * size

@@ -123,6 +123,8 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
     notes: list[str] = []
     if not device.is_in_build:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
+    elif ask.kv_dtype == "fp8" and device.fp8_tflops is None:
+        notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
     if model.facts is None:
         notes.append(f"this build cannot run the model, but this is what it needs: {model.why_not}")
     if model.shape.quantization is not None:

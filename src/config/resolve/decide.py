@@ -89,6 +89,7 @@ def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFac
         if option.path_kind == "path" and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
     done = Decisions(values=values, origins=dict(deployment.origins), facts=facts, machine=machine)
+    _spellings(done)
     _device(done)
     _server(done)
     _scheduler(done)
@@ -103,6 +104,14 @@ def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFac
     _memory(done, facts)
     _context(done, facts)
     return done
+
+
+def _spellings(done: Decisions) -> None:
+    """Formats with several names keep one."""
+    same = {"float": "float32", "half": "float16", "fp8_e4m3": "fp8"}
+    for section, name in (("model", "dtype"), ("cache", "kv_cache_dtype")):
+        written = done.values[section][name]
+        done.values[section][name] = same.get(written, written)
 
 
 def _device(done: Decisions) -> None:
@@ -231,8 +240,6 @@ def _preset(done: Decisions, facts: ModelFacts) -> None:
 
 
 def _precision(done: Decisions, facts: ModelFacts) -> None:
-    same = {"float": "float32", "half": "float16"}
-    done.values["model"]["dtype"] = same.get(done.get("model.dtype"), done.get("model.dtype"))
     if done.get("model.dtype") != "auto":
         return
     stored, is_on_cpu = facts.checkpoint_dtype, done.get("device.device") == "cpu"

@@ -16,6 +16,7 @@ from .resolved import GpuFacts
 
 LIBRARY = "libnvidia-ml.so.1"
 LEAST_CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and asynchronous copies, which the kernels rest on
+FP8_CAPABILITY = (8, 9)  # Ada: the first that converts 8-bit numbers
 _TRUE = ("1", "true", "yes", "on", "y")  # as Triton reads its variables
 _MEMORY_V2 = 2 << 24 | 40  # version and size of the second form of the record, which tells the driver's own share
 

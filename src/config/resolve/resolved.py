@@ -22,8 +22,9 @@ from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
 WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "dummy"]
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
 
 class Record(BaseModel):
@@ -160,7 +161,7 @@ class ResolvedLoad(LoadConfig):
 class ResolvedCache(CacheConfig):
     block_size: Literal[8, 16, 32, 64, 128]
     kv_cache_memory_bytes: int
-    kv_cache_dtype: Dtype
+    kv_cache_dtype: KVDtype
 
 
 class ResolvedScheduler(SchedulerConfig):

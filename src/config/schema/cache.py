@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from .section import Section, about
 from .types import Auto, Count, Flag, Gibibytes, Share, Size, number_or_text
 
-_NO_FP8 = "no kernel of this build reads 8-bit keys and values; write bfloat16, which halves a float32 cache, or auto"
+_NO_OTHER_8_BIT = "this build's 8-bit format is fp8 (e4m3), on GPUs; write fp8, or auto"
 _NO_STATE_SPACE = "this build runs no state-space (Mamba) layers, so there is no such cache"
 
 
@@ -85,27 +85,27 @@ class CacheConfig(Section):
             },
         ),
     )
-    kv_cache_dtype: Literal["auto", "bfloat16", "float32", "float16"] = Field(
+    kv_cache_dtype: Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3"] = Field(
         "auto",
         description=(
             "Number format of keys and values. `auto` is the model's own. `bfloat16` beside float32 weights holds "
             "twice the tokens in the same memory at the cost of some digits; on a CPU a format other than the model's "
-            "makes attention slower, since plain PyTorch operations then take the place of the fused kernels. "
-            "`float16` is for GPUs."
+            "makes attention slower, since plain PyTorch operations then replace the fused kernels. "
+            "`float16` is for GPUs. So is `fp8` (e4m3, also written `fp8_e4m3`), from compute capability 8.9 on (Ada, "
+            "Hopper): half the memory of bfloat16, and half of what attention reads, at four significant bits instead "
+            "of eight. There are no scales: numbers beyond 448 are cut off; those of usual models are far below."
         ),
         examples=["bfloat16"],
         json_schema_extra=about(
             reload="model",
-            refused=dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), _NO_FP8),
+            refused=dict.fromkeys(("fp8_e5m2", "fp8_inc"), _NO_OTHER_8_BIT),
         ),
     )
     calculate_kv_scales: Flag = Field(
         False,
         description="Work out the scales of an 8-bit KV cache from the first activations.",
         examples=[False],
-        json_schema_extra=about(
-            reload="model", devices=(), refused="scales belong to an 8-bit cache; this build has none"
-        ),
+        json_schema_extra=about(reload="model", devices=(), refused="the 8-bit cache of this build has no scales"),
     )
     kv_sharing_fast_prefill: Flag = Field(
         False,

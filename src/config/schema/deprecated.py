@@ -130,7 +130,7 @@ class OldCache(Section):
         min_length=1,
         description="A file of scaling factors for an fp8 KV cache.",
         examples=["./scales.json"],
-        json_schema_extra=_dropped("only an fp8 KV cache has scales, and this build has none"),
+        json_schema_extra=_dropped("the fp8 KV cache of this build has no scales"),
     )
 
 

@@ -49,7 +49,8 @@ def rope_and_store_reference(
             Where R < D only the first R numbers of a head are turned.
         positions: [T] int64, the tokens' places in their sequences.
         slot_mapping: [T] int64, block_id * block_size + offset.
-        k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place.
+        k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place. In float8_e4m3fn a number beyond
+            its largest, 448, becomes that.
     Returns:
         queries [T, num_heads, D] in qkv's dtype; arithmetic in float32.
 
@@ -61,8 +62,8 @@ def rope_and_store_reference(
     queries, keys, values = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)  # [T, 1, R // 2]
     block, offset = slot_mapping // block_size, slot_mapping % block_size
-    k_cache[block, :, offset] = _norm_and_turn(keys, k_norm, eps, cos, sin).to(k_cache.dtype)
-    v_cache[block, :, offset] = values.to(v_cache.dtype)
+    k_cache[block, :, offset] = _as_kept(_norm_and_turn(keys, k_norm, eps, cos, sin), k_cache.dtype)
+    v_cache[block, :, offset] = _as_kept(values, v_cache.dtype)
     return _norm_and_turn(queries, q_norm, eps, cos, sin).to(qkv.dtype)
 
 
@@ -75,6 +76,13 @@ def _norm_and_turn(
     half = cos.shape[-1]
     first, second, rest = torch.split(heads, [half, half, heads.shape[-1] - 2 * half], dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+
+
+def _as_kept(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.float8_e4m3fn:  # it has no infinity: what torch makes of larger numbers depends on its version
+        most = torch.finfo(dtype).max
+        numbers = numbers.clamp(-most, most)
+    return numbers.to(dtype)
 
 
 def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:

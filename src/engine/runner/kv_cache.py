@@ -8,6 +8,12 @@ from ..layers.attention import LayerCache
 from .kv_memory import KVMemory
 
 
+def kv_dtype(name: str) -> torch.dtype:
+    """What torch calls a resolved `cache.kv_cache_dtype`."""
+    dtype: torch.dtype = torch.float8_e4m3fn if name == "fp8" else getattr(torch, name)
+    return dtype
+
+
 class KVCache:
     """Keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim] each, in one allocation."""
 

@@ -11,7 +11,7 @@ from ...config import Resolved, read_machine_facts
 from ..kernels import KernelSet, select_kernels
 from ..models.decoder import Decoder
 from ..models.registry import model_class
-from .kv_cache import KVCache
+from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
 from .measure import PhaseClock
@@ -37,7 +37,7 @@ def load_on_cpu(resolved: Resolved, phases: PhaseClock, kv_memory: KVMemory | No
         device,
         getattr(torch, resolved.model.dtype),
         resolved.facts.head_dim,
-        kv_dtype=getattr(torch, resolved.cache.kv_cache_dtype),
+        kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
         quantization=resolved.model.quantization,
         batch_invariant=resolved.model.batch_invariant,
@@ -68,4 +68,4 @@ def kv_cache_of(
     """A cache of so many blocks. Raises MemoryError."""
     facts, cache = resolved.facts, resolved.cache
     shape = (facts.num_layers, num_blocks, facts.num_kv_heads, cache.block_size, facts.head_dim)
-    return KVCache(*shape, getattr(torch, cache.kv_cache_dtype), memory, device)
+    return KVCache(*shape, kv_dtype(cache.kv_cache_dtype), memory, device)

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from ...errors import EXIT_ENVIRONMENT
+from ..gpu import FP8_CAPABILITY
 from ..rule import Rule, StatedRule
+from ..values import Values
+
+_WIDER = "write `kv_cache_dtype: auto`, or bfloat16, which halves the cache of a float32 model"
+
+
+def _lacks_fp8(v: Values) -> bool:
+    gpu = v.decisions.gpu
+    return gpu is not None and not gpu.is_interpreted and gpu.compute_capability < FP8_CAPABILITY
+
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -55,6 +65,28 @@ RULES: tuple[Rule, ...] = (
         why="The engine would be killed while it starts, or push other programs out of memory.",
         fixes=("leave `cache.kv_cache_memory_bytes` to auto, or set it to at most {kv_room}", "{smaller_weights}"),
     ),
+    Rule(
+        id="R234",
+        title="8-bit keys and values are for GPUs",
+        fields=("cache.kv_cache_dtype", "device.device"),
+        about_machine=True,  # on which `device: auto` depends
+        is_broken=lambda v: v.device == "cpu" and v.kv_cache_dtype == "fp8",
+        message="`cache.kv_cache_dtype` fp8 is for GPUs, and `device.device` is {device}",
+        why="The attention kernels for CPUs read float32 and bfloat16.",
+        fixes=(_WIDER, "or write `device: cuda` where there is a GPU"),
+    ),
+    Rule(
+        id="R235",
+        title="the GPU computes with 8-bit numbers",
+        fields=("cache.kv_cache_dtype", "device.device"),
+        about_machine=True,
+        is_broken=lambda v: v.kv_cache_dtype == "fp8" and _lacks_fp8(v),
+        message=(
+            "`cache.kv_cache_dtype` fp8 needs compute capability 8.9 (Ada, Hopper) or more; the {gpu} has {capability}"
+        ),
+        why="Older GPUs have no instruction that converts such numbers, and the kernels do not compile for them.",
+        fixes=(_WIDER,),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (
@@ -77,7 +109,7 @@ STATED: tuple[StatedRule, ...] = (
         "R088",
         "auto keeps keys and values in the model's format",
         ("cache.kv_cache_dtype",),
-        "The 8-bit formats need kernels that read them; this build has none, and they are refused.",
+        "A narrower one loses digits, which only who writes the deployment can weigh.",
     ),
     StatedRule(
         "R089",
@@ -89,7 +121,7 @@ STATED: tuple[StatedRule, ...] = (
         "R090",
         "scales belong to an 8-bit cache",
         ("cache.calculate_kv_scales", "cache.kv_cache_dtype"),
-        "Both are refused in this build, so there is nothing to scale.",
+        "The 8-bit cache of this build has none; the option is refused.",
     ),
     StatedRule(
         "R092",

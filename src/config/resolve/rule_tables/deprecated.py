@@ -36,7 +36,7 @@ STATED: tuple[StatedRule, ...] = (
         "R091",
         "a file of scales needs an 8-bit KV cache",
         ("cache.quantization_param_path", "cache.kv_cache_dtype"),
-        "There is no such cache in this build, so the old option is dropped with a warning.",
+        "The 8-bit cache of this build has no scales; the old option is dropped with a warning.",
     ),
     StatedRule(
         "R095",

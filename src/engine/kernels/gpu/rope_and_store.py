@@ -6,7 +6,29 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import dependent, wait
+from .launch import dependent, is_interpreted, wait
+
+_IS_INTERPRETED: tl.constexpr = tl.constexpr(is_interpreted())
+_FP8_MOST = tl.constexpr(448.0)
+
+
+@triton.jit
+def _as_kept(numbers, cache):
+    """numbers: float32, which become the cache's; beyond an 8-bit format's largest they become that. NaN stays."""
+    if cache.dtype.element_ty == tl.float8e4nv:
+        numbers = tl.where(numbers > _FP8_MOST, _FP8_MOST, tl.where(numbers < -_FP8_MOST, -_FP8_MOST, numbers))
+        if _IS_INTERPRETED:
+            return _converted(numbers)
+    return numbers.to(cache.dtype.element_ty)
+
+
+@triton.jit
+def _converted(numbers):
+    """float32 to float8_e4m3fn as a GPU does it: the interpreter cuts small numbers off, and makes a number of NaN."""
+    power = (numbers.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    far = tl.maximum(power, 2.0**-6) * (1.5 * 2**20)  # beside it float32 keeps three bits behind the first
+    kept = (numbers + far - far).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return tl.where(numbers == numbers, kept, 0x7F).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
 
 
 @triton.jit
@@ -28,7 +50,7 @@ def _rope_and_store(
     is_kept = lanes < tl.where(slot >= 0, HEAD_DIM, 0)
     if head >= NUM_HEADS + NUM_KV_HEADS:
         value = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
-        tl.store(v_cache + place + lanes, value.to(v_cache.dtype.element_ty), mask=is_kept)
+        tl.store(v_cache + place + lanes, _as_kept(value, v_cache), mask=is_kept)
     else:
         # A head and the head with the partners of its numbers in their places: the second read comes from the cache.
         partners = tl.where(lanes < half, lanes + half, tl.where(lanes < ROTARY_DIM, lanes - half, lanes))
@@ -50,7 +72,7 @@ def _rope_and_store(
             to = queries + (token * NUM_HEADS + head) * HEAD_DIM
             tl.store(to + lanes, turned.to(queries.dtype.element_ty), mask=is_there)
         else:
-            tl.store(k_cache + place + lanes, turned.to(k_cache.dtype.element_ty), mask=is_kept)
+            tl.store(k_cache + place + lanes, _as_kept(turned, k_cache), mask=is_kept)
 
 
 def rope_and_store_gpu(

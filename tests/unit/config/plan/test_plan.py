@@ -111,6 +111,8 @@ def test_a_gpu_that_nobody_profiled_is_guessed_at() -> None:
 def test_what_this_build_does_not_run_on_is_said(tmp_path: Path) -> None:
     plan = planned(tmp_path, "llama-3.1-8b", device="mi300x")
     assert "this build does not run on AMD Instinct MI300X 192GB; this is what the model would need there" in plan.notes
+    plan = planned(tmp_path, "llama-3.1-8b", "--kv-cache-dtype", "fp8", device="a100-40gb")
+    assert any(note.startswith("this build keeps no keys and values in fp8 on NVIDIA A100") for note in plan.notes)
 
 
 def test_a_70b_model_that_does_not_fit_says_what_would_help(tmp_path: Path) -> None:
@@ -147,6 +149,21 @@ def test_the_cheapest_change_does_make_it_fit(tmp_path: Path, words: tuple[str, 
     after = planned(tmp_path, "qwen3-0.6b", *words, f"{flag}!", flag, change.value, machine=machine)
     assert not after.estimate.is_blocked
     assert change.outcome.startswith(after.estimate.status)
+
+
+@pytest.mark.parametrize(
+    ("device", "length", "what"),
+    [("l4", "40960", "cache.kv_cache_dtype: fp8"), ("a100-40gb", "180000", "an 8-bit KV cache")],
+)
+def test_a_cache_in_fp8_is_offered_where_this_build_has_it(tmp_path: Path, device: str, length: str, what: str) -> None:
+    plan = planned(tmp_path, "llama-3.1-8b", "--max-model-len", length, device=device)
+    change = plan.changes[-1]
+    assert (change.what, change.is_in_build) == (what, device == "l4")
+    if change.is_in_build:
+        again = planned(tmp_path, "llama-3.1-8b", "--max-model-len", length, "--kv-cache-dtype", "fp8", device=device)
+        assert change.outcome.startswith(again.estimate.status)
+        assert again.estimate.kv.token_bytes * 2 == plan.estimate.kv.token_bytes
+        assert not any("fp8" in note for note in again.notes)
 
 
 def test_changes_come_cheapest_first_and_at_most_three(tmp_path: Path) -> None:

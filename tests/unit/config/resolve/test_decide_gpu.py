@@ -83,6 +83,23 @@ def test_a_gpu_computes_in_the_checkpoints_format(
     assert (record.model.dtype, record.cache.kv_cache_dtype) == (dtype, dtype)
 
 
+@pytest.mark.effect("cache.kv_cache_dtype")
+@pytest.mark.parametrize("written", ["fp8", "fp8_e4m3"])
+def test_a_cache_in_fp8_holds_twice_the_tokens_of_bfloat16(tmp_path: Path, written: str) -> None:
+    words = ["--kv-cache-memory-bytes", "1MiB"]
+    wide, narrow = resolved(tmp_path, *words), resolved(tmp_path, *words, "--kv-cache-dtype", written)
+    assert narrow.cache.kv_cache_dtype == "fp8"
+    assert narrow.memory.kv_bytes_per_token * 2 == wide.memory.kv_bytes_per_token
+    assert narrow.num_kv_blocks == 2 * wide.num_kv_blocks
+
+
+def test_a_cache_in_fp8_needs_a_gpu_that_converts_it(tmp_path: Path) -> None:
+    words = "--device", "cuda", "--kv-cache-dtype", "fp8"
+    assert resolved(tmp_path, *words, machine=with_gpu(compute_capability=(8, 9))).cache.kv_cache_dtype == "fp8"
+    with pytest.raises(ConfigError, match=r"needs compute capability 8\.9 .*; the NVIDIA A10 has 8\.6"):
+        resolved(tmp_path, *words, machine=with_gpu(compute_capability=(8, 6), name="NVIDIA A10"))
+
+
 def test_an_interpreted_start_says_so_and_takes_no_more_memory_than_a_cpus(tmp_path: Path) -> None:
     record = resolved(tmp_path, "--device", "cuda", machine=INTERPRETING)
     assert [text.splitlines()[0][:14] for text in record.warnings] == ["warning[R229]:"]

@@ -22,5 +22,15 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--no-enable-prefix-caching", "--prefix-caching-hash-algo sha256"],
     ),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
+    "R234": (["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"], ["--kv-cache-dtype bfloat16"]),
+}
+GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R234": (["--device cpu --kv-cache-dtype fp8"], ["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"]),
+}
+OLD_GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R235": (["--device cuda --kv-cache-dtype fp8"], ["--device cuda", "--device cpu --kv-cache-dtype fp8"]),
+}
+INTERPRETED_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R234": (["--kv-cache-dtype fp8"], ["--device cuda --kv-cache-dtype fp8"]),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {}
