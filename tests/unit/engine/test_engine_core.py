@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, ProcessorCall, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.engine_core import EngineCore, RunnerUnusable
+from stoker.engine.launch_queue import LaunchQueue
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.named_processors import make_named
 from stoker.engine.step_worker import StepWorker
@@ -110,6 +112,29 @@ def test_the_next_step_is_planned_while_one_computes():
     engine = EngineCore(Watched(LIMITS), runner, core().info, steps=StepWorker(runner.execute))
     engine.add(request("r", [1, 2], max_tokens=4))
     assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
+
+
+def test_a_step_is_under_way_while_it_is_handed_over():
+    """Once the first launch of a kernel, which compiles it, was taken for an engine that makes no progress."""
+    seen: list[bool] = []
+
+    class Launching(FakeRunner):
+        def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+            seen.append(engine.is_stepping)
+            result = self.execute(plan)
+            return lambda: result
+
+        def idle(self) -> bool:
+            return False
+
+    runner = Launching(FakeSettings())
+    engine = EngineCore(Scheduler(LIMITS), runner, core().info, steps=LaunchQueue(runner))
+    engine.add(request("r", [1, 2], max_tokens=4))
+    assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
+    engine.step()
+    assert seen
+    assert all(seen)
+    assert not engine.is_stepping
 
 
 def test_planning_ahead_changes_no_answer_though_memory_runs_out():
