@@ -21,6 +21,7 @@ from ..config.resolve.machine import read_machine_facts
 from .console import say, tell
 from .plan_view import calibration_text, plan_text
 
+GPU_RULES = ("R227", "R228", "R229")  # about the GPU of this machine
 MEMORY_RULES = ("R203", "R204", "R206")  # what the rules already refuse on this machine
 
 
@@ -51,8 +52,9 @@ def run(
     except DeviceProblem as problem:
         tell(f"error: {problem}")
         return EXIT_WRONG_COMMAND_LINE
-    report = report_on(files, overrides, machine, is_elsewhere=True)
-    if (code := _told(report)) is not None:
+    is_here = device.name == THIS_MACHINE
+    report = report_on(files, overrides, machine, is_elsewhere=not is_here)
+    if (code := _told(report, is_here)) is not None:
         return code
     assert report.deployment is not None
     assert report.decisions is not None
@@ -61,7 +63,6 @@ def run(
     except ModelFilesError as error:
         tell(f"error[{error.code}]: {error}")
         return error.exit_code
-    is_here = device.name == THIS_MACHINE
     if is_here:
         device = this_machine(machine, report.decisions.get("device.device"))
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
@@ -79,14 +80,16 @@ def _is_refused(plan: Plan, strict_fit: bool) -> bool:
     return plan.estimate.is_blocked or (strict_fit and plan.estimate.status == "may not fit")
 
 
-def _told(report: Report) -> int | None:
+def _told(report: Report, is_here: bool) -> int | None:
     """Says what is wrong besides memory; the exit code if there is nothing to plan then."""
     # what the model's files lack is part of the plan: "this build cannot run it, but this is what it needs"
     is_short = any(finding.code in MEMORY_RULES for finding in report.findings)  # then what follows from it is no news
     said = [
         finding
         for finding in report.findings
-        if finding.code not in MEMORY_RULES and finding.code[0] != "M" and (finding.labels or not is_short)
+        if finding.code not in (MEMORY_RULES if is_here else MEMORY_RULES + GPU_RULES)
+        and finding.code[0] != "M"
+        and (finding.labels or not is_short)
     ]
     if said:
         tell(show(said) + "\n")

@@ -7,6 +7,7 @@ find("R104")  find("C103")  find("presets")  find("latency")  find("prefix")    
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -87,7 +88,7 @@ def option_page(option: Option, here: bool = True) -> Page:
         Fact("file", tuple(_file_example(option)) if option.status == "effective" else ()),
         Fact("flags", tuple(f"{flag}{_flag_value(option, flag)}" for flag in option.flags)),
         Fact("variable", _variable(option)),
-        Fact("not here", tuple(f"{value}: {why}" for value, why in option.refused.items())),
+        Fact("not here", tuple(_not_here(option))),
         Fact("change", (RELOAD[option.reload],) if option.status == "effective" else ()),
         Fact("devices", (", ".join(option.devices),) if option.devices else ()),
         Fact("since", (option.since,)),
@@ -101,6 +102,16 @@ def option_page(option: Option, here: bool = True) -> Page:
         tuple(fact for fact in facts if fact.lines),
         tuple(rule.id for rule in rules),
     )
+
+
+def _not_here(option: Option) -> Iterator[str]:
+    """A line for each reason, with the values that are refused for it; those that only count up are not all named."""
+    values: dict[str, list[str]] = {}
+    for value, why in option.refused.items():
+        values.setdefault(why, []).append(value)
+    for why, alike in values.items():
+        is_count = len(alike) > 2 and len({value.rstrip("0123456789") for value in alike}) == 1
+        yield f"{f'{alike[0]} to {alike[-1]}' if is_count else ', '.join(alike)}: {why}"
 
 
 def _status(option: Option) -> str:

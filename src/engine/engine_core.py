@@ -155,6 +155,13 @@ class EngineCore:
 
     def _step_ahead(self, steps: StepQueue[Any]) -> StepOutputs:
         """The outputs of the oldest step in flight, while the queue goes on with the one after it."""
+        self.is_stepping = True  # handing a step over may take long: the first launch of a kernel compiles it
+        try:
+            return self._oldest_outputs(steps)
+        finally:
+            self.is_stepping = bool(self._in_flight)
+
+    def _oldest_outputs(self, steps: StepQueue[Any]) -> StepOutputs:
         flights = self._in_flight
         while len(flights) < STEPS_AHEAD:
             plan = self._scheduler.schedule()
@@ -163,7 +170,6 @@ class EngineCore:
             flights.append(_InFlight(plan, steps.submit(plan)))
         if not flights:
             return StepOutputs()
-        self.is_stepping = True
         try:
             result, seconds = flights[0].result.result()
         except BaseException as error:
@@ -177,7 +183,6 @@ class EngineCore:
             raise
         finally:
             self.num_steps += 1
-            self.is_stepping = len(flights) > 1
         self._num_failed = 0
         return self._scheduler.finish_step(flights.popleft().plan, result, seconds)
 

@@ -94,6 +94,7 @@ def _run(link: Link, stop: StopSignal, build: BuildCore) -> int:
         link.broadcast(Ready(core.info))
         with _beats(link.socket_dir, core):
             _loop(core, link, stop)
+        gc.unfreeze()  # what nobody frees at the end, libraries in C++ complain about
     except Exception as error:
         code = exit_code_of(error)
         if code == EXIT_FAILED:  # ours to debug; the others are explained by their message

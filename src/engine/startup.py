@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import DeploymentError, Resolved
 from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED
+from ..config.resolve.gpu import is_interpreting
 from .api import EngineInfo
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
@@ -109,6 +111,8 @@ def _on_gpu(
 ) -> EngineCore:
     from .runner.cuda.device_runner import DeviceRunner
 
+    if is_interpreting():  # rows that fill a step up compute with whatever memory holds: NumPy tells, a GPU does not
+        warnings.filterwarnings("ignore", "(overflow|invalid value) encountered", RuntimeWarning)
     clock.stop()
     runner = DeviceRunner(resolved, phase, processors)
     scheduler = make_scheduler(runner.num_blocks)  # as many as the device turned out to have room for

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
 from stoker.engine.kernels import select_kernels
-from stoker.engine.runner import model_runner
+from stoker.engine.runner import loaded_model
 
 from .checkpoints import FAMILIES
 from .conftest import Saved
@@ -46,7 +46,7 @@ def both(
         replaying = Engine(settings)
         with monkeypatch.context() as patch:
             patch.setattr(
-                model_runner, "select_kernels", lambda *a, **k: replace(select_kernels(*a, **k), capture=None)
+                loaded_model, "select_kernels", lambda *a, **k: replace(select_kernels(*a, **k), capture=None)
             )
             return replaying, Engine(settings)
 

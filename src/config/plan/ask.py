@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..quantised import held_in
 from ..resolve.decide import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions
 from ..resolve.resolved import Record
-from .devices import DeviceProfile
+from .devices import THIS_MACHINE, DeviceProfile
 from .model import PlannedModel
 
 
@@ -44,8 +44,10 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         value = written(path)
         return value if isinstance(value, int) and value >= 0 else None
 
-    dtype = written("model.dtype")
-    dtype = dtype if isinstance(dtype, str) else auto_dtype(model, device)
+    if device.name == THIS_MACHINE and model.facts is not None:
+        dtype = decisions.get("model.dtype")
+    else:
+        dtype = written("model.dtype") or auto_dtype(model, device)
     kv_dtype = written("cache.kv_cache_dtype")
     length = number("model.max_model_len")
     kind = "cuda" if device.is_gpu else "cpu"

@@ -111,7 +111,8 @@ def this_machine(machine: MachineFacts, device: str = "cpu") -> DeviceProfile:
     A CPU's speeds are guessed from cores and instruction sets, hence the uncertainty.
     """
     gpu = machine.gpu
-    if device == "cuda" and gpu is not None and not gpu.is_interpreted:
+    is_interpreted = device == "cuda" and gpu is not None and gpu.is_interpreted
+    if device == "cuda" and gpu is not None and not is_interpreted:
         return _this_gpu(gpu)
     try:
         level = choose_level(wanted_level(), this_cpu())[0].name
@@ -119,13 +120,14 @@ def this_machine(machine: MachineFacts, device: str = "cpu") -> DeviceProfile:
         level = "avx2"
     return DeviceProfile(
         name=THIS_MACHINE,
-        title=f"{machine.cpu_name or machine.architecture}, {machine.num_cores} cores",
+        title=f"{machine.cpu_name or machine.architecture}, {machine.num_cores} cores"
+        + ", Triton's interpreter" * is_interpreted,
         kind="cpu",
         memory=machine.available_memory_bytes,
         bandwidth_gb_per_s=min(_MOST_GB_PER_S, machine.num_cores * _CORE_GB_PER_S),
         bf16_tflops=machine.num_cores * _GFLOPS[level] / 1000,
         has_bfloat16=machine.has_bfloat16,
-        keeps_twelve_bits=machine.keeps_twelve_bits,
+        keeps_twelve_bits=machine.keeps_twelve_bits and not is_interpreted,
         uncertainty=2.0,
     )
 

@@ -96,7 +96,8 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
     if broken:
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
     kernels: dict[str, str] = {}
-    if not device.is_gpu and model.facts is not None:
+    is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
+    if not device.is_gpu and model.facts is not None and not is_interpreted:
         is_eager = decisions.get("model.enforce_eager")
         kernels = planned_kernels(
             ask.dtype,
@@ -112,7 +113,7 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         ask=ask,
         estimate=found,
         capacity=capacity(found, ask),
-        speed=speed(model, device, ask, found),
+        speed=None if is_interpreted else speed(model, device, ask, found),
         kernels=kernels,
         changes=tuple(cheapest_changes(model, device, ask, found)),
         notes=tuple(_notes(model, device, ask)),

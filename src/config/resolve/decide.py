@@ -169,7 +169,7 @@ def _graphs(done: Decisions) -> None:
     if reason:
         done.decide(path, (), "R118", reason)
     elif sizes:
-        done.values["scheduler"]["cuda_graph_sizes"] = tuple(size for size in written_sizes(sizes) if size <= seqs)
+        done.values["scheduler"]["cuda_graph_sizes"] = written_sizes(sizes, seqs)
     elif sizes := done.get(other):
         done.decide(path, tuple(size for size in sorted(set(sizes)) if size <= seqs), "R190", f"as {other} says")
     else:
@@ -304,7 +304,9 @@ def _activations(done: Decisions, facts: ModelFacts, dtype: str) -> int:
 def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int, share: float) -> int:
     if done.gpu is not None and not done.is_interpreted:  # memory that nothing else uses
         blocks = max(0, room) // block_bytes
-        reason = f"what cache.gpu_memory_utilization ({share:g}) leaves beside weights and activations"
+        is_short = done.gpu.available_memory_bytes < int(share * done.gpu.total_memory_bytes)
+        others = f", as far as it is free ({format_about(done.gpu.available_memory_bytes)})," * is_short
+        reason = f"what cache.gpu_memory_utilization ({share:g}){others} leaves beside weights and activations"
         done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R221", reason)
         return blocks
     block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")

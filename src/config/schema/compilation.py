@@ -20,11 +20,11 @@ class CompilationConfig(Section):
     level: Level = Field(
         "auto",
         description=(
-            "Whether a CUDA device captures the steps that give each running sequence its next token as graphs: 0 "
-            "captures nothing and launches every kernel by itself, which starts sooner and answers more slowly; 1, 2 "
-            "and 3 capture, and are all the same: what sets them apart elsewhere is torch.compile, and this build "
-            "compiles nothing, since Triton kernels and captured graphs take its place. `auto` is 3 where there are "
-            "graphs and 0 elsewhere."
+            "Whether a CUDA device captures steps as graphs, those that give each running sequence its next token "
+            "before it is ready and those with prompts when it has nothing to do: 0 captures nothing and launches "
+            "every kernel by itself, which starts sooner and answers more slowly; 1, 2 and 3 capture, and are all "
+            "the same: what sets them apart elsewhere is torch.compile, and this build compiles nothing, since "
+            "Triton kernels and captured graphs take its place. `auto` is 3 where there are graphs and 0 elsewhere."
         ),
         examples=[0],
         json_schema_extra=about(reload="model", devices=("cuda",)),

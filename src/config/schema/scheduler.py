@@ -136,7 +136,8 @@ class SchedulerConfig(Section):
             "step is filled up to the next size and launched as a whole; one beyond the last size is launched kernel "
             "by kernel, which is slower. More sizes take longer to start and more memory. One number alone is a limit: "
             "1, 2, 4 and each multiple of 8 up to it. Unset, the sizes are 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, "
-            "192, 256, 384 and 512 as far as they are below max_num_seqs, and that itself."
+            "192 and so on as far as they are below max_num_seqs, and that itself. Where any are captured, steps with "
+            "prompts are too, for numbers of tokens up to max_num_batched_tokens, while the engine has nothing to do."
         ),
         examples=[[1, 2, 4, 8, 16], [64]],
         json_schema_extra=about(reload="model", devices=("cuda",), unit="sequences"),

@@ -134,3 +134,32 @@ def test_calibration_before_the_first_start(
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
     assert plan("--calibration") == 0
     assert "nothing measured yet" in capsys.readouterr().out
+
+
+def test_a_gpu_that_is_not_here_is_no_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once the plan was that of the CPU, with its kernels and its speed, and said that the deployment fits."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert plan("qwen3-0.6b.yaml", "--device", "cuda") == 4
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith(
+        "error[R227]: `device.device` is cuda, and there is no GPU here: CUDA_VISIBLE_DEVICES is `-1`"
+    )
+    assert "engine plan --device-profile h200" in err
+    assert plan("qwen3-0.6b.yaml", "--device", "cuda", "--device-profile", "h200") == 0
+    assert not capsys.readouterr().err  # what this machine lacks says nothing of that one
+
+
+def test_an_interpreter_has_neither_the_kernels_nor_the_speed_of_its_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once weights were counted in 12 bits, and in bfloat16, though what would run was float32."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert plan("qwen3-0.6b.yaml", "--device", "cuda", "--max-num-seqs", "2", "-o", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["device"]["title"].endswith(", Triton's interpreter")
+    assert (answer["kernels"], answer["speed"]) == ({}, None)
+    assert (answer["assumed"]["dtype"], answer["assumed"]["keeps_twelve_bits"]) == ("float32", False)
+    assert answer["memory"]["weights_bytes"] == 4 * 596_049_920

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stoker.config.codes import CODES
-from stoker.config.explain import find
+from stoker.config.explain import find, option_page
 from stoker.config.page import as_markdown, as_text
 from stoker.config.presets import preset_names
 from stoker.config.resolve.rules import BY_ID
@@ -86,3 +86,14 @@ def test_options_that_bear_the_word_come_before_those_that_mention_it() -> None:
     (page,) = find("server.ssl")
     paths = [fact.name for fact in page.facts if "." in fact.name]
     assert [path for path in paths if "ssl" in path] == paths[: len([path for path in paths if "ssl" in path])]
+
+
+def test_values_that_are_refused_for_one_reason_stand_in_one_line() -> None:
+    """Once sixteen numbers of GPUs had a line each."""
+    refused = next(fact for fact in option_page(options()["device.device"]).facts if fact.name == "not here").lines
+    assert refused == (
+        "gpu: write cuda",
+        "cuda:0 to cuda:15: write cuda; the environment variable CUDA_VISIBLE_DEVICES says which GPU, by number or "
+        "UUID",
+        "rocm, mps, tpu, xpu, hpu, neuron, openvino: not supported; write cuda, cpu or auto",
+    )

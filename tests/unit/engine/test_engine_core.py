@@ -114,6 +114,29 @@ def test_the_next_step_is_planned_while_one_computes():
     assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
 
 
+def test_a_step_is_under_way_while_it_is_handed_over():
+    """Once the first launch of a kernel, which compiles it, was taken for an engine that makes no progress."""
+    seen: list[bool] = []
+
+    class Launching(FakeRunner):
+        def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+            seen.append(engine.is_stepping)
+            result = self.execute(plan)
+            return lambda: result
+
+        def idle(self) -> bool:
+            return False
+
+    runner = Launching(FakeSettings())
+    engine = EngineCore(Scheduler(LIMITS), runner, core().info, steps=LaunchQueue(runner))
+    engine.add(request("r", [1, 2], max_tokens=4))
+    assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
+    engine.step()
+    assert seen
+    assert all(seen)
+    assert not engine.is_stepping
+
+
 def test_planning_ahead_changes_no_answer_though_memory_runs_out():
     def answers(*, ahead: bool) -> dict[str, list[int]]:
         engine = core(async_scheduling=ahead, num_blocks=12, max_num_seqs=5, max_num_batched_tokens=9)

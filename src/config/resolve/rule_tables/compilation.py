@@ -14,7 +14,8 @@ _SIZES = ("scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes")
 def _differ(v: Values) -> bool:
     """By what they mean: one number alone is a limit under the one name, and itself under the other."""
     first, second = v.config.scheduler.cuda_graph_sizes, v.config.compilation.cudagraph_capture_sizes
-    return bool(first and second) and written_sizes(first) != tuple(sorted(set(second)))
+    captured = tuple(size for size in sorted(set(second)) if size <= v.max_num_seqs)
+    return bool(first and second) and written_sizes(first, v.max_num_seqs) != captured
 
 
 RULES: tuple[Rule, ...] = (

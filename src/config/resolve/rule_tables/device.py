@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
         why="A GPU is looked for with NVIDIA's driver library, among those that CUDA_VISIBLE_DEVICES leaves.",
         fixes=(
             "write `device: auto`, which takes a GPU where there is one, or `cpu`",
+            "or plan for one that is elsewhere: engine plan --device-profile h200",
             "or set TRITON_INTERPRET=1: the GPU's kernels are then interpreted on this CPU, very slowly, for tests",
         ),
     ),

@@ -232,7 +232,7 @@ STATED: tuple[StatedRule, ...] = (
         "R118",
         "graph sizes follow max_num_seqs",
         ("scheduler.cuda_graph_sizes", "scheduler.max_num_seqs"),
-        "Unset: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384 and 512 below max_num_seqs, and that itself. "
+        "Unset: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192 and so on below max_num_seqs, and that itself. "
         "One number n: 1, 2, 4 and each multiple of 8 up to n. Several: exactly those. None without graphs.",
     ),
     StatedRule(

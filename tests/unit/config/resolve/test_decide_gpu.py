@@ -122,6 +122,7 @@ def test_the_kv_cache_of_a_gpu_is_what_weights_and_steps_leave(tmp_path: Path) -
 def test_a_gpu_that_others_use_gives_what_is_free(tmp_path: Path) -> None:
     record = resolved(tmp_path, machine=with_gpu(available_memory_bytes=3 * GIB))
     assert record.memory.budget_bytes == 3 * GIB
+    assert "(0.9), as far as it is free (3.00 GiB), leaves beside" in str(record.origin("cache.kv_cache_memory_bytes"))
     with pytest.raises(ConfigError) as caught:
         resolved(tmp_path, machine=with_gpu(available_memory_bytes=GIB // 4))
     assert "of the 139.00 GiB of the NVIDIA H200, as far as they are free (256 MiB), is 256 MiB" in str(caught.value)
@@ -175,9 +176,11 @@ def test_only_level_0_captures_no_graphs(tmp_path: Path) -> None:
 def test_sizes_of_graphs() -> None:
     assert usual_sizes(1) == (1,)
     assert usual_sizes(64) == (1, 2, 4, 8, 16, 24, 32, 48, 64)
-    assert usual_sizes(1000)[-2:] == (512, 1000)
-    assert written_sizes([3]) == (1, 2)
-    assert written_sizes([17]) == (1, 2, 4, 8, 16)
+    assert usual_sizes(256)[-6:] == (48, 64, 96, 128, 192, 256)
+    assert usual_sizes(3000)[-5:] == (768, 1024, 1536, 2048, 3000)  # once 513 rows were filled up to 3000
+    assert written_sizes([3], 256) == (1, 2)
+    assert written_sizes([17], 256) == (1, 2, 4, 8, 16)
+    assert written_sizes([2**31 - 1], 9) == (1, 2, 4, 8)  # once two thousand million numbers were gone through
 
 
 def test_planning_ahead_can_be_written(tmp_path: Path) -> None:
