@@ -130,6 +130,13 @@ def test_rows_are_read_and_written_16_bytes_at_once(hopper: dict[str, Any], kern
         assert each["load_bytes"][0] == each["store_bytes"][0] == 16, each
 
 
+def test_early_starts_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STOKER_EARLY_STARTS", "0")
+    (compiled,) = run("--case", "^qwen embed bfloat16$")["compiled"]
+    assert not compiled["may_start_early"]
+    assert not compiled["waits"]
+
+
 def test_what_may_start_early_waits_before_it_touches_anything_but_weights(hopper: dict[str, Any]):
     early = [each for each in hopper["compiled"] if each["may_start_early"]]
     assert len(early) > 15

@@ -13,12 +13,15 @@ The rules by which that is right for any order of kernels, in graphs and out of 
    one kernel waits beside one that works, and weights that a kernel has just copied are in place unless that kernel is
    the very one before: who loads weights into a running engine synchronises before the next step.
 
+STOKER_EARLY_STARTS=0 launches all in the ordinary way: what goes wrong then as well is not for want of waiting.
+
 Kernels of torch and its libraries between them keep the ordinary launch. A kernel that waits without having been
 launched so goes on at once, and a trigger that nothing heeds does nothing.
 """
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import triton
@@ -27,6 +30,7 @@ from triton.runtime import driver
 
 _NUMBERS_PER_WARP = 512  # of a row that one program goes over: 16 a thread, two loads of 16 bytes in bfloat16
 _DEPENDENT_FROM = 90  # compute capability, times ten
+_VARIABLE = "STOKER_EARLY_STARTS"
 
 
 def is_interpreted() -> bool:
@@ -42,7 +46,7 @@ def num_warps(width: int) -> int:
 @cache
 def dependent() -> dict[str, bool]:
     """What a launch has among its options so that it may start early, and its kernel knows that it must wait."""
-    if not is_interpreted():
+    if not is_interpreted() and os.environ.get(_VARIABLE) != "0":
         target = driver.active.get_current_target()
         if target.backend == "cuda" and target.arch >= _DEPENDENT_FROM:
             return {"IS_DEPENDENT": True, "launch_pdl": True}
@@ -55,6 +59,8 @@ def early_starts() -> str:
         return "kernels start while the one before them ends (programmatic dependent launch)"
     if is_interpreted():
         return "kernels run one after the other: Triton's interpreter"
+    if os.environ.get(_VARIABLE) == "0":
+        return f"kernels run one after the other: {_VARIABLE}=0"
     return f"kernels run one after the other: an early start needs compute capability {_DEPENDENT_FROM / 10}"
 
 
