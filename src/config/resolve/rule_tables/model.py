@@ -222,6 +222,17 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove it where answers need not be repeatable, or write `device: cpu`",),
     ),
     Rule(
+        id="R236",
+        title="logits processors keep a GPU waiting",
+        fields=("model.logits_processors", "device.device"),
+        severity="warning",
+        is_broken=lambda v: v.device == "cuda" and bool(v.logits_processors),
+        message="with `model.logits_processors` the GPU waits for the host in every step, and no graph is replayed",
+        why="They are code of the host that sees each step's logits before a token is drawn, and the next step begins "
+        "with that token.",
+        fixes=("let the requests that need one name it: `model.logits_processor_pattern`",),
+    ),
+    Rule(
         id="R212",
         title="override_generation_config holds sampling parameters",
         fields=("model.override_generation_config",),

@@ -67,6 +67,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R232": (["--quantization int8"], ["--quantization int8 --device cpu", ""]),
     "R233": (["--batch-invariant"], ["--batch-invariant --device cpu", ""]),
+    "R236": (["--logits-processors a.b:C"], ["--logits-processors a.b:C --device cpu", ""]),
 }
 INTERPRETED_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R230": (
