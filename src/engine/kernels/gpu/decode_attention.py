@@ -42,7 +42,7 @@ def _plan(
     tl.store(ends + 1 + rows, tl.cumsum(tl.where(stops - starts == 1, tiles, 0), 0), mask=is_there)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "table_stride"])
 def _decode(
     q, k_cache, v_cache, block_tables, query_start, context_lens, ends, out, part_sums, part_stats, tickets,
     sinks, slopes, scale, softcap, k_scale, v_scale, window, num_rows, table_stride,

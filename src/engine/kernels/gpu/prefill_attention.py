@@ -61,7 +61,7 @@ def _attend(
     return most, total, sums
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "table_stride"])
 def _prefill(
     q, k_cache, v_cache, block_tables, query_start, context_lens, ends, out, sinks, slopes,
     scale, softcap, v_scale, window, num_rows, table_stride,
