@@ -279,7 +279,7 @@ def make_bench(context: Context) -> Bench:
 
     device = torch.device(context.order.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # the interpreter's bfloat16 is wrong
-    return Bench(gpu_kernels(device, "measured", max_rows=512), device, dtype)
+    return Bench(gpu_kernels(device, max_rows=512), device, dtype)
 
 
 def measure(context: Context, op: Op) -> None:

@@ -23,7 +23,7 @@ TORCH = KernelSet()
 @pytest.mark.parametrize("tokens", [0, 3, MAX_TOKENS, MAX_TOKENS + 1])
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_it_is_the_ops_one_after_the_other(device, dtype, op, tokens, has_residual):
-    kernels, depth, width = gpu_kernels(device, "a test", max_rows=1), 40, 24
+    kernels, depth, width = gpu_kernels(device, max_rows=1), 40, 24
 
     def randn(*shape: int) -> torch.Tensor:
         return (torch.randn(*shape, device=device) / 2).to(dtype)
@@ -39,7 +39,7 @@ def test_it_is_the_ops_one_after_the_other(device, dtype, op, tokens, has_residu
 
 def test_sums_that_float16_has_no_room_for_before_the_norm_come_out_right(device):
     """Multiplied before the norm made them small, they would be infinite."""
-    kernels = gpu_kernels(device, "a test", max_rows=1)
+    kernels = gpu_kernels(device, max_rows=1)
     x = torch.full((2, 16), 6e4, device=device, dtype=torch.float16)
     norm = torch.full((16,), 2.0, device=device, dtype=torch.float16)
     packed = kernels.pack_linear(torch.ones(32, 16, device=device, dtype=torch.float16), None)

@@ -39,7 +39,7 @@ def test_tokens_are_those_of_the_reference(
     folder = saved("qwen3")[1]
     expected = Engine(resolved(folder, tmp_path, model={"enforce_eager": True})).generate(PROMPTS, SAMPLING)
     assert is_interpreted()
-    kernels = gpu_kernels(CPU, "a test", max_rows=32)
+    kernels = gpu_kernels(CPU, max_rows=32)
     monkeypatch.setattr(loaded_model, "select_kernels", lambda *_, **__: kernels)
     engine = Engine(resolved(folder, tmp_path))
     assert engine.generate(PROMPTS, SAMPLING) == expected
@@ -52,7 +52,7 @@ def test_a_step_whose_tensors_are_filled_anew_is_another_step(saved: Callable[[s
     """As a graph's are. What kernels worked out of the step before must not be found."""
     reference, folder = saved("qwen2")  # windows in some layers
     facts = resolved(folder, tmp_path).facts
-    model = model_class(facts)(facts, gpu_kernels(CPU, "a test", max_rows=1), 80, torch.float32, CPU)
+    model = model_class(facts)(facts, gpu_kernels(CPU, max_rows=1), 80, torch.float32, CPU)
     tokens = [3 + 7 * place % 50 for place in range(70)]
     table = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
 

@@ -78,7 +78,7 @@ def whole_steps(
 def _compute(facts: ModelFacts, shape: StepShape) -> None:
     device = torch.device("meta")
     with torch.inference_mode():
-        model = Decoder(facts, gpu_kernels(device, "compiled", _SLOTS), _LENGTH, torch.bfloat16, device)
+        model = Decoder(facts, gpu_kernels(device, _SLOTS), _LENGTH, torch.bfloat16, device)
         model.load(_NoWeights())
         cache = torch.empty(1000, facts.num_kv_heads, _BLOCK_SIZE, facts.head_dim, dtype=torch.bfloat16, device=device)
         arena = SlotArena(_SLOTS, _LENGTH, _BLOCK_SIZE, facts.vocab_size, device)

@@ -27,9 +27,9 @@ from .tuned import AttentionLaunch, tuned
 _INTERPRETED_MULTIPROCESSORS = 4
 
 
-def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
-    """reason: why these, for the start-up table. max_rows: of any step."""
-    kernel = f"triton {triton.__version__}: {reason}"
+def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
+    """max_rows: of any step."""
+    kernel = f"triton {triton.__version__}"
     return KernelSet(
         add_rms_norm=add_rms_norm_gpu,
         linear=linear_gpu,
@@ -44,11 +44,11 @@ def gpu_kernels(device: torch.device, reason: str, max_rows: int) -> KernelSet:
         softmax_mass=softmax_mass_gpu,
         count_above=count_above_gpu,
         table={
-            "add_rms_norm": f"{kernel}; part of the linear layer behind it up to {MAX_TOKENS} tokens",
-            "linear": f"{kernel}, up to {MAX_TOKENS} tokens; cuBLAS for more, which is as fast there",
-            "rope_and_store": f"{kernel}, head norms in it",
-            "paged_attention": f"{kernel}; one for rows with one query, one for prompts",
-            "silu_and_mul": f"{kernel}; part of the linear layer before it up to {MAX_TOKENS} tokens",
+            "add_rms_norm": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer behind it",
+            "linear": f"{kernel} up to {MAX_TOKENS} tokens, which is what a program holds; torch for more",
+            "rope_and_store": f"{kernel}, with the heads' norms",
+            "paged_attention": f"{kernel}: one for rows with one query, one for prompts",
+            "silu_and_mul": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer before it",
             "sampling": f"{kernel}; torch.topk for the best tokens of log-probabilities",
             "launches": early_starts(),
             "tiles": tuned().summary,

@@ -49,8 +49,7 @@ def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:
     if resolved.model.batch_invariant:  # Triton's share out a row's sums by what else is in the batch
         dtype, head_dim = getattr(torch, resolved.model.dtype), resolved.facts.head_dim
         return select_kernels("cuda", dtype, head_dim, batch_invariant=True)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter, on the CPU"
-    return gpu_kernels(device, name, max_rows=resolved.scheduler.max_num_seqs)
+    return gpu_kernels(device, max_rows=resolved.scheduler.max_num_seqs)
 
 
 def _cache(resolved: Resolved, num_blocks: int, device: torch.device) -> KVCache:
