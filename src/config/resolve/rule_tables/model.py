@@ -197,6 +197,7 @@ RULES: tuple[Rule, ...] = (
         id="R231",
         title="float16 is for GPUs",
         fields=("model.dtype", "cache.kv_cache_dtype", "device.device"),
+        about_machine=True,  # on which `device: auto` depends
         is_broken=lambda v: v.device == "cpu" and "float16" in (v.dtype, v.kv_cache_dtype),
         message="float16 runs on GPUs only, and `device.device` is {device}",
         why="This build's CPU kernels compute in bfloat16 (the same memory, a wider range) and in float32.",
