@@ -26,6 +26,7 @@ from . import (
     test_linear_few,
     test_sample,
     test_sample_logprobs,
+    test_step,
 )
 
 Check = Callable[[torch.device], None]
@@ -126,8 +127,13 @@ def candidates(device: torch.device) -> None:
     test_sample.test_few_tokens_come_into_question(device)
 
 
-def counts(device: torch.device) -> None:
-    test_sample.test_drawn_tokens_are_counted(device)
+def begun(device: torch.device) -> None:
+    for step in test_step.STEPS:
+        test_step.test_tables_become_tensors(step, 1, device)
+
+
+def ended(device: torch.device) -> None:
+    test_step.test_drawn_tokens_are_kept_and_counted(130, device)
 
 
 def logprobs(device: torch.device) -> None:
@@ -200,8 +206,6 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("sample", cuts, "tl.store(work.counts + row, 0)", "pass"),
     ("sample", few_tokens, "tl.store(ticket, 0)", "pass"),
     ("sample", few_tokens, "elif tile == 0:", "elif tile < 0:"),
-    ("sample", counts, "(counts & 0x7FFF) != 0x7FFF", "counts != 0x7FFF"),
-    ("sample", counts, "(slot >= 0) & (token >= 0)", "(slot >= 0)"),
     ("sample_logprobs", logprobs, "values > tl.load(bounds + row)", "values >= tl.load(bounds + row)"),
     ("sample_logprobs", logprobs, "values >= tl.load(limits + row)", "values <= tl.load(limits + row)"),
     ("sample_logprobs", logprobs, "mask=is_there, other=0.0) * weights", "mask=is_there, other=0.0)"),
@@ -215,6 +219,14 @@ MISTAKES: list[tuple[str, Check, str, str]] = [
     ("linear", around, "return linear_gpu(normed, packed), total", "return linear_gpu(normed, packed), x"),
     ("linear", around, "is_gated=True)[0], total", "is_gated=True)[0], normed"),
     ("linear", around, "(normed, packed)), total", "(x, packed)), total"),
+    ("prepare_step", begun, "<= tokens, further, rows)", "< tokens, further, rows)"),
+    ("prepare_step", begun, "num_computed + program) + count, 0)", "num_computed + program), 0)"),
+    ("prepare_step", begun, "tl.where(is_real, place, -1)", "place"),
+    ("prepare_step", begun, "end - 1, -1)", "end - 1, 0)"),
+    ("prepare_step", begun, "tokens - start", "tokens"),
+    ("finish_step", ended, "(slot >= 0) & (sampled != 0)", "(slot >= 0)"),
+    ("finish_step", ended, "(count & MOST) < MOST", "count < MOST"),
+    ("finish_step", ended, "other=0), 0)", "other=0), 1)"),
 ]
 NAMES = {  # what the tests know a module's contents by
     "decode_attention": [(test_attention, "gpu", None), (kernels, "decode_attention", "decode_attention")],
@@ -234,9 +246,11 @@ NAMES = {  # what the tests know a module's contents by
     ],
     "sample_row": [(test_sample, "sample", "sample")],
     "sample_ranked": [(test_sample, "sample", "sample")],
-    "sample": [(test_sample, "sample", "sample"), (test_sample, "count_drawn", "count_drawn")],
+    "sample": [(test_sample, "sample", "sample")],
     "sample_logprobs": [(test_sample_logprobs, "gpu", None)],
     "linear_few": [(test_linear_few, "gpu", None)],
+    "prepare_step": [(test_step, "prepare_step", "prepare_step")],
+    "finish_step": [(test_step, "finish_step", "finish_step")],
 }
 
 

@@ -15,7 +15,7 @@ from stoker.engine.sampling.sampling_table import SamplingTable
 
 pytest.importorskip("triton")
 
-from stoker.engine.kernels.gpu.sample import count_drawn, sample, sampling_workspace
+from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_row import SamplingColumns, sampling_columns
 
 LENGTH = 12  # of the longest sequence
@@ -253,17 +253,3 @@ def test_draws_have_the_probabilities_of_the_softmax(device):
     found = np.bincount(drawn_by(batch_of([SamplingParams(temperature=0.8)] * rows, logits), 64, is_lean=True))
     expected = rows * np.exp(values / 0.8) / np.exp(values / 0.8).sum()
     assert ((found - expected) ** 2 / expected).sum() < 18.5  # 0.1 % of four degrees of freedom
-
-
-def test_drawn_tokens_are_counted(device):
-    columns = sampling_columns(6, 9, device)
-    columns.has_penalties.copy_(torch.tensor([1, 1, 1, 0, 1, 1]))
-    columns.counts[1, 4] = 32767
-    columns.counts[2, 4] = -32768  # in the prompt
-    columns.counts[5, 4] = -1  # in the prompt, and as often as can be counted
-    out = torch.tensor([4, 4, 4, 4, 4, 4, -1, 3], dtype=torch.int32, device=device)
-    slots = torch.tensor([0, 1, 2, 3, 4, 5, 4, -1], dtype=torch.int32, device=device)
-    is_sampled = torch.tensor([1, 1, 1, 1, 0, 1, 1, 1], dtype=torch.int32, device=device)
-    count_drawn(out, slots, is_sampled, columns)
-    assert columns.counts[:, 4].tolist() == [1, 32767, -32767, 0, 0, -1]
-    assert columns.counts.ne(0).sum() == 4

@@ -59,7 +59,7 @@ class Engine:
             self.num_mixed_steps += len(set(plan.num_tokens.tolist())) > 1
             for output in self.scheduler.finish_step(plan, self.runner.execute(plan)):
                 before = done.get(output.request_id)
-                done[output.request_id] = output if before is None else _join(before, output)
+                done[output.request_id] = output if before is None else joined(before, output)
         assert all(output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for output in done.values())
         return done
 
@@ -76,7 +76,7 @@ class Engine:
         return [done[request.request_id].token_ids for request in requests]
 
 
-def _join(first: EngineOutput, second: EngineOutput) -> EngineOutput:
+def joined(first: EngineOutput, second: EngineOutput) -> EngineOutput:
     return replace(
         second,
         token_ids=first.token_ids + second.token_ids,

@@ -27,7 +27,7 @@ from stoker.engine.runner.cuda.device_runner import DeviceRunner
 from stoker.engine.startup import build_core
 
 from .conftest import Saved
-from .engine import MACHINE, resolved
+from .engine import MACHINE, joined, resolved
 
 WITH_GPU = MACHINE.model_copy(
     update={"gpu": interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)}
@@ -65,15 +65,6 @@ def run(engine: EngineCore, samplings: list[SamplingParams], prompts: list[list[
         num_steps += 1
     assert all(output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for output in done.values())
     return [done[request.request_id] for request in requests]
-
-
-def joined(first: EngineOutput, second: EngineOutput) -> EngineOutput:
-    return replace(
-        second,
-        token_ids=first.token_ids + second.token_ids,
-        logprobs=None if first.logprobs is None else first.logprobs + (second.logprobs or []),
-        prompt_logprobs=first.prompt_logprobs,
-    )
 
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5)

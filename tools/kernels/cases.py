@@ -21,7 +21,7 @@ from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
-from stoker.engine.kernels.gpu.sample import count_drawn, sample, sampling_workspace
+from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
@@ -250,7 +250,6 @@ def draws(name: str, model: Model, rows: int) -> Cases:
                 named(name, "sample", "lean" if is_lean else None, "keyed" if is_keyed else None, f"{rows} rows"),
                 partial(sample, logits, drawn, drawn, columns, drawn, workspace, is_lean=is_lean, is_keyed=is_keyed),
             )
-    yield f"{name} count_drawn, {rows} rows", partial(count_drawn, drawn, drawn, drawn, columns)
     yield f"{name} logprobs, {rows} rows", partial(logprobs_gpu, logits, drawn, 0)
     yield f"{name} count_above, {rows} rows", partial(count_above_gpu, logits, floats)
     yield f"{name} softmax_mass, {rows} rows", partial(softmax_mass_gpu, logits, floats, floats)

@@ -249,39 +249,3 @@ def sample(
         CHUNK=min(_CHUNK, block),
         num_warps=_WARPS,
     )
-
-
-@triton.jit
-def count_token(columns, slot, token, vocab_size):
-    """One more of the token, where the slot has penalties. slot, token: of one row or of many, -1 for none.
-
-    Counts stop at the largest they can hold. A slot may be there once.
-    """
-    is_there = (slot >= 0) & (token >= 0)
-    is_counted = is_there & (tl.load(columns.has_penalties + slot, mask=is_there, other=0) != 0)
-    entry = columns.counts + slot.to(tl.int64) * vocab_size + token
-    counts = tl.load(entry, mask=is_counted, other=0)
-    is_counted = is_counted & ((counts & 0x7FFF) != 0x7FFF)
-    tl.store(entry, counts + 1, mask=is_counted)
-
-
-@triton.jit(do_not_specialize=["num_rows"])
-def _count_drawn(out, slots, is_sampled, columns, num_rows, vocab_size, ROWS: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_there = rows < num_rows
-    is_there = is_there & (tl.load(is_sampled + rows, mask=is_there, other=0) != 0)
-    slots_of_rows = tl.load(slots + rows, mask=is_there, other=-1)
-    tokens = tl.load(out + rows, mask=is_there, other=-1)
-    count_token(columns, slots_of_rows, tokens, vocab_size)
-
-
-def count_drawn(out: torch.Tensor, slots: torch.Tensor, is_sampled: torch.Tensor, columns: SamplingColumns) -> None:
-    """Counts the tokens of rows that were drawn, for penalties to come.
-
-    out, slots: as `sample` has them. is_sampled: [R] int32 or bool, whether the row's token is one of its sequence.
-    """
-    num_rows = len(out)
-    if num_rows:
-        _count_drawn[(triton.cdiv(num_rows, 128),)](
-            out, slots, is_sampled, columns, num_rows, columns.counts.shape[1], ROWS=128, num_warps=1
-        )
