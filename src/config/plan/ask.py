@@ -7,7 +7,7 @@ models the few values that memory depends on are filled here, by the same rules 
 from __future__ import annotations
 
 from ..quantised import held_in
-from ..resolve.decide import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions
+from ..resolve.decide import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions, no_graphs
 from ..resolve.resolved import Record
 from .devices import THIS_MACHINE, DeviceProfile
 from .model import PlannedModel
@@ -67,10 +67,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
         quantization=decisions.get("model.quantization"),
         keeps_twelve_bits=device.keeps_twelve_bits and not decisions.get("model.enforce_eager"),
-        has_graphs=device.is_gpu
-        and not decisions.get("model.enforce_eager")
-        and not decisions.get("model.batch_invariant")
-        and decisions.get("compilation.level") != 0,
+        has_graphs=not no_graphs(decisions, kind),
     )
 
 

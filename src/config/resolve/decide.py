@@ -163,7 +163,7 @@ def _graphs(done: Decisions) -> None:
     """Sizes written under either name are kept, without what no step could have; else the usual ones."""
     path, other = "scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes"
     seqs, sizes = done.get("scheduler.max_num_seqs"), done.get(path)
-    reason = no_graphs(done)
+    reason = no_graphs(done, done.get("device.device"))
     if done.get("compilation.level") == "auto":
         done.decide("compilation.level", 0 if reason else 3, "R189", reason or "graphs are captured")
     if reason:
@@ -176,15 +176,16 @@ def _graphs(done: Decisions) -> None:
         done.decide(path, usual_sizes(seqs), "R118", f"the usual sizes up to max_num_seqs, {seqs}")
 
 
-def no_graphs(done: Decisions) -> str:
-    """Why no graphs are captured; empty if they are."""
-    if done.get("device.device") != "cuda":
+def no_graphs(done: Decisions, device: str) -> str:
+    """Why no graphs are captured on a device, `cpu` or `cuda`; empty if they are. A level of `auto` is no reason."""
+    if device != "cuda":
         return "graphs belong to CUDA devices"
     if done.get("model.enforce_eager"):
         return "model.enforce_eager asks for single operations"
     if done.get("model.batch_invariant"):
         return "model.batch_invariant has no graphs on a GPU"
-    return "compilation.level is 0" if done.get("compilation.level") == 0 else ""
+    is_off = done.is_written("compilation.level") and done.get("compilation.level") == 0
+    return "compilation.level is 0" if is_off else ""
 
 
 def _partial_prefills(done: Decisions) -> None:

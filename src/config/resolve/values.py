@@ -74,7 +74,7 @@ class Values:
     @property
     def no_graphs(self) -> str:
         """Why no graphs are captured; empty if they are."""
-        return no_graphs(self.decisions)
+        return no_graphs(self.decisions, self.decisions.get("device.device"))
 
     @property
     def model_limit(self) -> int:

@@ -72,6 +72,15 @@ def test_auto_is_filled_by_the_same_rule_as_at_start(tmp_path: Path, words: tupl
     assert again.max_model_len == plan.estimate.max_model_len
 
 
+@pytest.mark.parametrize("machine", [MACHINE, WITH_GPU])
+def test_graphs_are_planned_for_a_gpu_wherever_the_plan_is_made(tmp_path: Path, machine: MachineFacts) -> None:
+    def graphs(*words: str) -> int:
+        return planned(tmp_path, "qwen3-0.6b", *words, device="h200", machine=machine).estimate.graphs.likely
+
+    assert graphs() == graphs("--compilation.level", "2") > 0
+    assert graphs("--compilation.level", "0") == graphs("--enforce-eager") == 0
+
+
 def test_an_8b_model_on_an_80_gb_card(tmp_path: Path) -> None:
     plan = planned(tmp_path, "llama-3.1-8b", device="h100-80gb")
     found = plan.estimate
@@ -120,11 +129,11 @@ def test_a_70b_model_that_does_not_fit_says_what_would_help(tmp_path: Path) -> N
     assert plan.estimate.is_blocked
     assert plan.estimate.reason.startswith("the weights alone need 131.42 GiB of the 71.19 GiB")
     assert [change.what for change in plan.changes] == [
-        "weights in FP8",
         "weights in 4 bits (AWQ or GPTQ)",
         "parallel.tensor_parallel_size: 2",
+        "one NVIDIA B200 192GB",
     ]
-    assert not any(change.is_in_build for change in plan.changes)
+    assert [change.is_in_build for change in plan.changes] == [False, False, True]
 
 
 @pytest.mark.parametrize(
