@@ -31,14 +31,15 @@ class KVCache:
         """memory: of the size, in as many regions as there are layers of keys and of values.
         device: where it lies, if not in the host's memory.
 
-        Raises MemoryError, with the number of bytes, if the machine will not give so much.
+        Raises MemoryError, with the number of bytes, if the machine will not give so much; torch.OutOfMemoryError if
+        the device will not.
         """
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
         self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
         self._memory = None
         if device is not None:
-            whole = _on_device(shape, dtype, device)
+            whole = torch.zeros(shape, dtype=dtype, device=device)
         else:
             self._memory = memory or KVMemory(self.num_bytes, 2 * num_layers)
             if self._memory.num_bytes != self.num_bytes:
@@ -57,11 +58,3 @@ class KVCache:
         if self._memory is not None:
             self._memory.check()
         return self._layers
-
-
-def _on_device(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    try:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    except torch.OutOfMemoryError as error:
-        num_bytes = torch.Size(shape).numel() * dtype.itemsize
-        raise MemoryError(f"KV cache: {device} does not give {num_bytes} bytes: {error}") from error

@@ -65,7 +65,7 @@ def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, ker
 def kv_cache_of(
     resolved: Resolved, num_blocks: int, memory: KVMemory | None = None, device: torch.device | None = None
 ) -> KVCache:
-    """A cache of so many blocks. Raises MemoryError."""
+    """A cache of so many blocks. Raises what KVCache raises."""
     facts, cache = resolved.facts, resolved.cache
     shape = (facts.num_layers, num_blocks, facts.num_kv_heads, cache.block_size, facts.head_dim)
     return KVCache(*shape, kv_dtype(cache.kv_cache_dtype), memory, device)

@@ -39,7 +39,7 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
         raise out_of_memory("the weights", resolved.memory.weights_bytes) from error
     phases.start("kv cache")
     num_blocks = resolved.num_kv_blocks
-    loaded = LoadedModel(device, kernels, model, kv_cache_of(resolved, 1, device=device))
+    loaded = LoadedModel(device, kernels, model, _cache(resolved, 1, device))
     if device.type == "cuda":
         num_blocks = blocks_that_fit(resolved, _memory(resolved, loaded))
     return LoadedModel(device, kernels, model, _cache(resolved, num_blocks, device))
@@ -55,7 +55,7 @@ def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:
 def _cache(resolved: Resolved, num_blocks: int, device: torch.device) -> KVCache:
     try:
         return kv_cache_of(resolved, num_blocks, device=device)
-    except MemoryError as error:
+    except torch.OutOfMemoryError as error:
         num_bytes = num_blocks * resolved.cache.block_size * resolved.memory.kv_bytes_per_token
         raise out_of_memory("the KV cache", num_bytes) from error
 
