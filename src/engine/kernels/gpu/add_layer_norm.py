@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from .add_rms_norm import summed
 from .launch import dependent, num_warps, wait
 
 
@@ -40,12 +41,7 @@ def _add_layer_norm(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     is_there = columns < width
-    value = tl.load(x + row * x_stride + columns, mask=is_there, other=0.0).to(tl.float32)
-    if HAS_RESIDUAL:
-        value += tl.load(residual + row * residual_stride + columns, mask=is_there, other=0.0).to(tl.float32)
-        rounded = value.to(total.dtype.element_ty)
-        tl.store(total + row * width + columns, rounded, mask=is_there)
-        value = rounded.to(tl.float32)
+    value = summed(x, residual, total, row, columns, is_there, width, x_stride, residual_stride, HAS_RESIDUAL)
     mean = tl.sum(value, 0) / width
     centred = tl.where(is_there, value - mean, 0.0)  # squared before it is summed: a large mean would drown the rest
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)

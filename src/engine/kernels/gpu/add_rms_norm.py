@@ -10,6 +10,20 @@ from .launch import dependent, num_warps, wait
 
 
 @triton.jit
+def summed(
+    x, residual, total, row, columns, is_there, width, x_stride, residual_stride, HAS_RESIDUAL: tl.constexpr
+):  # fmt: skip
+    """A row of x, or its sum with the residual's, which is stored: float32 numbers, as the sum was rounded."""
+    value = tl.load(x + row * x_stride + columns, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        value += tl.load(residual + row * residual_stride + columns, mask=is_there, other=0.0).to(tl.float32)
+        rounded = value.to(total.dtype.element_ty)
+        tl.store(total + row * width + columns, rounded, mask=is_there)
+        value = rounded.to(tl.float32)
+    return value
+
+
+@triton.jit
 def _add_rms_norm(
     x, residual, weight, normed, total, width, x_stride, residual_stride, eps,
     HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
@@ -18,12 +32,7 @@ def _add_rms_norm(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     is_there = columns < width
-    value = tl.load(x + row * x_stride + columns, mask=is_there, other=0.0).to(tl.float32)
-    if HAS_RESIDUAL:
-        value += tl.load(residual + row * residual_stride + columns, mask=is_there, other=0.0).to(tl.float32)
-        rounded = value.to(total.dtype.element_ty)
-        tl.store(total + row * width + columns, rounded, mask=is_there)
-        value = rounded.to(tl.float32)
+    value = summed(x, residual, total, row, columns, is_there, width, x_stride, residual_stride, HAS_RESIDUAL)
     scale = tl.rsqrt(tl.sum(value * value, 0) / width + eps)
     gain = tl.load(weight + columns, mask=is_there, other=0.0).to(tl.float32)
     tl.store(normed + row * width + columns, (value * scale * gain).to(normed.dtype.element_ty), mask=is_there)
