@@ -65,8 +65,8 @@ class SchedulerSettings:
     def prefill_budget(self, num_decodes: int) -> int:
         """Most tokens of prompts in a step with so many decode rows.
 
-        Prompts that are longer than that fill the step up to one of its sizes, and nothing of it is padding. A prompt
-        that must be computed whole is held to neither the share nor a size.
+        Prompts that are longer than that fill the step up to one of its sizes: what is padded is less than a block,
+        with which a chunk ends. A prompt that must be computed whole is held to neither the share nor a size.
         """
         most = self.max_num_batched_tokens - num_decodes
         if not self.enable_chunked_prefill:
