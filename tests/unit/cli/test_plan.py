@@ -39,7 +39,7 @@ def test_one_that_does_not_fit_ends_with_4_and_says_what_would_help(capsys: pyte
     assert plan("llama-3.1-70b.yaml", "--device-profile", "h100-80gb") == 4
     out = capsys.readouterr().out
     assert out.startswith("llama-3.1-70b.yaml on NVIDIA H100 80GB: does not fit\n  the weights alone need 131.42 GiB")
-    assert "  1. weights in FP8 [not in this build]\n     price: " in out
+    assert "  1. weights in 4 bits (AWQ or GPTQ) [not in this build]\n     price: " in out
 
 
 def test_overrides_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
