@@ -2,17 +2,26 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
+COMMA := ,
+JOBS ?= 2
+KIND ?= cpu
 
-.PHONY: help install up test check lint types floors schemas docs fresh wheel kernels bench bench-peers tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site kernels bench bench-peers tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+# $(call stage,name,command): runs a command under its name, and prints the seconds that it took
+define stage
+	@echo "==> $(1)"; began=$$(date +%s); $(2) && echo "==> $(1): done in $$(( $$(date +%s) - began )) s"
+endef
+
 $(BIN)/.installed: pyproject.toml
 	@test -e .dev/stoker || { mkdir -p .dev && ln -sfn ../src .dev/stoker; }
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) pip install --quiet --upgrade pip
-	$(RUN) pip install --quiet --editable '.[engine,dev]'
+	$(call stage,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
+	$(call stage,packages (torch is the largest: a minute or more),\
+	  STOKER_BUILD_KERNELS=none $(RUN) pip install --disable-pip-version-check --editable '.[engine$(COMMA)dev$(COMMA)docs]')
+	$(call stage,C++ kernels for this machine,$(RUN) stoker.engine.kernels.cpu)
 	@touch $@
 
 install: $(BIN)/.installed  ## create .venv with everything
@@ -20,14 +29,18 @@ install: $(BIN)/.installed  ## create .venv with everything
 up: install  ## serve deployments/tiny.yaml
 	$(BIN)/engine up deployments/tiny.yaml
 
-test: install  ## every test that needs no GPU
-	$(RUN) pytest -q
+test: install  ## the tests that need no GPU; ARGS='-k name'
+	$(RUN) pytest -q -n $(JOBS) --dist worksteal --durations 15 --durations-min 1 $(ARGS)
 
-check: lint types floors fresh wheel  ## all that CI runs besides the tests
+test-slow: install  ## mutation tests, exhaustive parametrisations, long simulations
+	$(RUN) pytest -q -n $(JOBS) --dist worksteal --durations 15 --durations-min 5 -m slow --timeout 1200 $(ARGS)
+
+check: lint types floors words fresh wheel site  ## all that CI runs besides the tests
 
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/hadolint docker/*.Dockerfile
 
 format: install  ## rewrite files in the project's format
 	$(BIN)/ruff check --fix-only .
@@ -39,21 +52,36 @@ types: install
 floors: install
 	$(BIN)/lint-imports
 
+words: install  ## words that have a standard term instead
+	$(RUN) tools.check_words
+
 schemas: install  ## regenerate schemas/
 	$(BIN)/engine schema --write
 
-docs: install  ## regenerate docs/reference/
+docs: install  ## regenerate docs/reference/ and the output in docs/guide/tutorial.md
 	$(RUN) tools.reference
+	$(RUN) tools.site.tutorial
 
 fresh: install  ## fail when a generated file is stale
 	$(BIN)/engine schema --check
 	$(RUN) tools.reference --check
+	$(RUN) tools.site.tutorial --check
+
+image:  ## build the container image stoker:VERSION; KIND=cuda for GPUs, ARGS=--build-arg ... for the builder
+	$(PYTHON) -m tools.build_image $(KIND) $(ARGS)
+
+site: install  ## build the documentation into build/site; broken links fail
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
+	$(RUN) tools.site.check
 
 kernels: install  ## what every GPU kernel takes of one, compiled without one; ARGS=--full
 	$(RUN) tools.kernels $(ARGS)
 
-wheel: install  ## the wheel holds exactly what src/ holds
+wheel: install  ## check that the wheel contains src/ and the compiled kernels, and nothing else
 	$(RUN) tools.check_wheel
+
+release: install  ## build the release wheel in dist/: kernels of all levels, manylinux tag
+	$(RUN) tools.build_wheel
 
 bench: install  ## Stoker against transformers, ratios of one run
 	$(RUN) benchmarks.run

@@ -1,8 +1,8 @@
-"""How long the command takes for work without a model: python -m benchmarks.configuration.
+"""Times the commands that load no model: python -m benchmarks.configuration.
 
-Each line is a whole process, interpreter included, as a person at a terminal or a pre-commit hook meets it: the median
-of five after one that is not counted. Inputs are made anew in a temporary folder: a manifest of 2,000 lines, and a
-model directory of 400 shards whose headers are real and whose weights are holes.
+Each row is a whole process, including interpreter start-up, as a user or a pre-commit hook runs it: the median of five
+runs after one warm-up. Inputs are generated in a temporary folder: a manifest of 2,000 lines, and a model directory of
+400 shards with real headers and sparse files for the weights.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.config.effective import as_yaml_value
 from stoker.config.schema.options import options_of, sections
+from stoker.config.yaml_writer import inline
 
 RUNS = 5
 NUM_LINES = 2_000
@@ -62,15 +62,15 @@ LLAMA = {
 
 @dataclass(frozen=True)
 class Case:
-    """One command; `target_s` is None where nothing was promised."""
+    """One command; `target_s` is None if it has no target."""
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     target_s: float | None
 
 
 def cases(folder: Path) -> list[Case]:
-    """Commands over the files that `prepare` writes there."""
+    """Commands on the files that `prepare` writes to `folder`."""
     manifest, shards = str(folder / "deploy.yaml"), str(folder / "shards.yaml")
     return [
         Case("--help", ("--help",), 0.15),
@@ -90,13 +90,13 @@ def prepare(folder: Path, num_lines: int = NUM_LINES, num_shards: int = NUM_SHAR
 
 
 def manifest_text(num_lines: int) -> str:
-    """Anchors, long lists, comments, and every option that can stand beside the others."""
+    """Anchors, long lists, comments, and every option that can be combined with the others."""
     lines = ["# Written by benchmarks/configuration.py.", "apiVersion: stoker/v1", "kind: Deployment"]
     for section in sections():
         lines += [f"{section}:"] if any(_fits(option) for option in options_of(section)) else []
         for option in filter(_fits, options_of(section)):
             value = "builtin:tiny" if option.path == "model.model" else option.show(option.default)
-            lines += [f"  # {option.description.partition('. ')[0][:100]}", f"  {option.name}: {as_yaml_value(value)}"]
+            lines += [f"  # {option.description.partition('. ')[0][:100]}", f"  {option.name}: {inline(value)}"]
     for index in range(1 << 20):
         if len(lines) + 12 > num_lines:
             break
@@ -116,13 +116,13 @@ def manifest_text(num_lines: int) -> str:
 
 
 def _fits(option: Any) -> bool:
-    """Whether the option's default can be written beside all others."""
-    is_said = option.status == "effective" and not option.is_secret and option.name not in SERVER
-    return is_said and (option.path == "model.model" or option.default is not None)
+    """Whether the option's default can be combined with all others."""
+    is_allowed = option.status == "effective" and not option.is_secret and option.name not in SERVER
+    return is_allowed and (option.path == "model.model" or option.default is not None)
 
 
 def write_shards(folder: Path, num_shards: int) -> None:
-    """A model of 405 billion parameters over many files, each as long as its header says and empty behind it."""
+    """A model of 405 billion parameters in many files, sparse after the header and of the size that it declares."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))
     (folder / "tokenizer.json").write_text("{}")
@@ -164,27 +164,27 @@ def _tensors() -> Iterator[tuple[str, list[int]]]:
     yield "lm_head.weight", [128_256, hidden]
 
 
-def measure(words: tuple[str, ...], runs: int = RUNS) -> tuple[float, float]:
-    """Median seconds of a process: by the clock, and of processor time, which a busy machine changes less.
+def measure(arguments: tuple[str, ...], runs: int = RUNS) -> tuple[float, float]:
+    """Median wall-clock and processor seconds of a process. Load on the machine affects processor time less.
 
-    Raises RuntimeError if the command cannot do its work.
+    Raises RuntimeError if the command fails.
     """
-    command = [sys.executable, "-m", "stoker", *words]
+    command = [sys.executable, "-m", "stoker", *arguments]
     env = {name: value for name, value in os.environ.items() if not name.startswith("ENGINE_")}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode; else each run compiles it anew
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode; without it each run would compile
     seconds: list[tuple[float, float]] = []
     for _ in range(runs + 1):
         start, cpu = time.perf_counter(), _cpu_seconds()
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         seconds.append((time.perf_counter() - start, _cpu_seconds() - cpu))
-        if done.returncode not in (0, 4):  # 4: the plan does not fit here, which is an answer
-            raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1000:]}")
+        if done.returncode not in (0, 4):  # 4: the plan does not fit on this machine, a valid result
+            raise RuntimeError(f"{' '.join(arguments)} exited with {done.returncode}: {done.stderr[-1000:]}")
     clock, processor = zip(*seconds[1:], strict=True)
     return statistics.median(clock), statistics.median(processor)
 
 
 def _cpu_seconds() -> float:
-    """Processor time of all processes that this one has waited for."""
+    """Processor time of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -193,16 +193,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
-        found = [(case, *measure(case.words, arguments.runs)) for case in cases(Path(folder))]
-    if arguments.json:
+        found = [(case, *measure(case.arguments, options.runs)) for case in cases(Path(folder))]
+    if options.json:
         records = [
             {"name": case.name, "seconds": seconds, "cpu_seconds": cpu, "target_s": case.target_s}
             for case, seconds, cpu in found
         ]
-        print(json.dumps({"runs": arguments.runs, "load": os.getloadavg()[0], "cases": records}, indent=2))
+        print(json.dumps({"runs": options.runs, "load": os.getloadavg()[0], "cases": records}, indent=2))
         return 0
     print(f"{'engine ...':<28}{'median':>9}{'cpu':>9}{'target':>9}{'ratio':>8}")
     for case, seconds, cpu in found:

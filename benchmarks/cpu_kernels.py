@@ -1,11 +1,12 @@
-"""Times the CPU kernels against torch's ways and against the floor, side by side in one run.
+"""Times the CPU kernels next to torch's implementations and relative to a floor, in one run.
 
     PYTHONPATH=.dev python benchmarks/cpu_kernels.py [--threads 1] [--features avx512] [--only linear]
 
-Shapes are those of Qwen3-0.6B in bfloat16. The floor of an op is the longer of its bytes over the read bandwidth and
-its multiplications over the multipliers' speed (by vectors; tiles go below it), both measured in the same run. Times
-are the best of several rounds, in which the contestants take turns. With one thread they are times of that thread
-alone, so other processes hardly disturb them.
+Shapes are those of Qwen3-0.6B in bfloat16. The floor is a lower bound on an op's time: the longer of its bytes divided
+by the read bandwidth and its floating-point operations divided by the vector multiplication speed, both measured in
+the same run. Matrix tiles (AMX) can be faster than this floor. Times are the best of several rounds; the
+implementations alternate within each round. With one thread, its processor time is measured, so other processes have
+little effect.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
+from stoker.config.cpu_library import LibrarySpec
 from stoker.config.quantised import SCHEMES
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.cpu.library import load_library
@@ -50,10 +52,10 @@ class Bench:
         self.torch, self.ours = KernelSet(), select_kernels("cpu", torch.bfloat16, HEAD_DIM, features)
         for stage, choice in self.ours.table.items():
             print(f"# {stage}: {choice}")
-        library = load_library(choose_level(features, this_cpu())[0])
+        library = load_library(LibrarySpec(choose_level(features, this_cpu())[0]))
         self.advise_huge_pages = library.function("advise_huge_pages", [ctypes.c_void_p, ctypes.c_int64])
         read_all = library.function("read_all", [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float)
-        memory = self.empty(2**27, dtype=torch.float32).fill_(1)  # 512 MiB: far more than the caches
+        memory = self.empty(2**27, dtype=torch.float32).fill_(1)  # 512 MiB: much larger than the caches
         seconds = self._best({"read": lambda: read_all(memory.data_ptr(), memory.numel())})["read"]
         self.bytes_per_second = memory.nbytes / seconds
         print(f"# {threads} threads, memory read at {self.bytes_per_second / 1e9:.1f} GB/s")
@@ -62,11 +64,11 @@ class Bench:
             for dtype in (torch.float32, torch.bfloat16)
         }
         for dtype, speed in self.flops_per_second.items():
-            print(f"# {dtype} multiplied by vectors at {speed / 1e9:.0f} GFLOP/s")
+            print(f"# {dtype} vector multiplication at {speed / 1e9:.0f} GFLOP/s")
         print(f"{'op':34} {'ours ms':>9} {'floor ms':>9} {'x floor':>8} {'GFLOP/s':>8}  x others' time")
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """Memory with huge pages, as weights and the KV cache have them."""
+        """Memory with huge pages, as weights and the KV cache use."""
         tensor = torch.empty(*shape, dtype=dtype)
         self.advise_huge_pages(tensor.data_ptr(), tensor.nbytes)
         return tensor
@@ -78,11 +80,11 @@ class Bench:
 
     def _best(self, runs: dict[str, Run]) -> dict[str, float]:
         best = dict.fromkeys(runs, float("inf"))
-        for turn in range(self.rounds + 1):
+        for number in range(self.rounds + 1):
             for name, run in runs.items():
                 began = self.clock()
                 run()
-                if turn:  # the first warms up
+                if number:  # the first round warms up
                     best[name] = min(best[name], self.clock() - began)
         return best
 
@@ -108,7 +110,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 def bench_linear(bench: Bench, layers: int = 4) -> None:
-    """The four linears of a layer, over enough layers that weights come from memory; then the output layer."""
+    """The four linears of a layer, for enough layers that weights are read from memory; then the output layer."""
     weights = [randn(*shape) for _ in range(layers) for shape in LAYER]
     head = randn(VOCAB, HIDDEN)
     for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048):
@@ -119,7 +121,7 @@ def bench_linear(bench: Bench, layers: int = 4) -> None:
         compare_linears(bench, f"output layer, {tokens} tokens", [head], tokens)
     ids, packed = torch.randint(VOCAB, (1024,)), bench.ours.pack_linear(head, None)
     bench.compare(
-        "embedding out of panels, 1024",
+        "embedding from packed panels, 1024",
         2 * 2 * ids.numel() * HIDDEN,
         0,
         lambda: bench.ours.embed(ids, packed),
@@ -128,7 +130,7 @@ def bench_linear(bench: Bench, layers: int = 4) -> None:
 
 
 def bench_quantised(bench: Bench, layers: int = 8) -> None:
-    """The same linears over int8 and int4 weights, against their own floor and against those over bfloat16."""
+    """The same linears with int8 and int4 weights, relative to their own floor and to bfloat16."""
     weights = [randn(*shape) for _ in range(layers) for shape in LAYER]
     packed = [bench.ours.pack_linear(weight, None) for weight in weights]
     for scheme in SCHEMES:
@@ -157,7 +159,7 @@ def bench_quantised(bench: Bench, layers: int = 8) -> None:
             bfloat16=lambda x=x: bench.ours.linear(x, plain),
         )
     bench.compare(
-        "embedding out of int8 panels, 1024",
+        "embedding from int8 panels, 1024",
         3 * ids.numel() * HIDDEN,
         0,
         lambda: bench.ours.embed(ids, codes[0]),
@@ -169,11 +171,11 @@ def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens
     packed = [bench.ours.pack_linear(weight, None) for weight in weights]
     dtype = weights[0].dtype
     inputs = {depth: randn(tokens, depth).to(dtype) for depth in {weight.shape[1] for weight in weights}}
-    numbers = sum(weight.numel() for weight in weights)
+    num_weights = sum(weight.numel() for weight in weights)
     bench.compare(
         name,
-        dtype.itemsize * numbers,
-        2 * numbers * tokens,
+        dtype.itemsize * num_weights,
+        2 * num_weights * tokens,
         lambda: [bench.ours.linear(inputs[each.in_features], each) for each in packed],
         dtype,
         F_linear=lambda: [F.linear(inputs[each.shape[1]], each) for each in weights],
@@ -181,7 +183,7 @@ def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens
 
 
 def paged_step(rows: list[tuple[int, int]]) -> tuple[Step, int]:
-    """rows: (query_len, context_len). Returns the step, with blocks in random order, and how many there are."""
+    """rows: (query_len, context_len). Returns the step, with blocks in random order, and the number of blocks."""
     counts = [-(-context // BLOCK) for _, context in rows]
     ids = torch.randperm(sum(counts), dtype=torch.int32)
     tables = torch.zeros(len(rows), max(counts), dtype=torch.int32)
@@ -217,7 +219,7 @@ def bench_attention(bench: Bench) -> None:
 
         others: dict[str, Run] = {"gather_and_SDPA": lambda: run(bench.torch)}
         if len(rows) == 1 and rows[0][0] == rows[0][1]:
-            # What a model without paging would do: keys and values of the row behind each other.
+            # What a model without paging would do: contiguous keys and values.
             q1, k1, v1 = (randn(1, heads, rows[0][0], HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
             others["contiguous_SDPA"] = partial(
                 F.scaled_dot_product_attention, q1, k1, v1, is_causal=True, enable_gqa=True

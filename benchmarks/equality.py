@@ -1,10 +1,10 @@
-"""Greedy output of a served checkpoint against transformers' `generate`, at the true shape of Qwen3-0.6B in float32.
+"""Compares greedy output of a served checkpoint with transformers' `generate`, at the shape of Qwen3-0.6B in float32.
 
-    python -m benchmarks.equality           # this; `batch` compares the engine with itself: batch_invariant.py
+    python -m benchmarks.equality           # `equality batch` compares the engine with itself: batch_invariant.py
 
-Makes a checkpoint with random weights by `save_pretrained`, serves it with a manifest of its own, sends 20 prompts at
-once and compares token for token. The manifest forces what could go wrong: prompts are computed in chunks, half of them
-share a prefix, and the KV cache is too small for all, so that sequences are preempted. About ten minutes on two cores.
+Writes a checkpoint with random weights, serves it, sends 20 prompts concurrently and compares token by token. The
+manifest exercises the difficult cases: prompts are computed in chunks, half of them share a prefix, and the KV cache is
+too small for all sequences, so some are preempted. Takes about ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ server:
 
 
 def make_prompts(vocab_size: int) -> list[list[int]]:
-    draw = random.Random(0)
-    shared = [draw.randrange(vocab_size) for _ in range(40)]
+    rng = random.Random(0)
+    shared = [rng.randrange(vocab_size) for _ in range(40)]
     prompts = []
     for index in range(20):
-        own = [draw.randrange(vocab_size) for _ in range(draw.randint(5, 90))]
+        own = [rng.randrange(vocab_size) for _ in range(rng.randint(5, 90))]
         prompts.append(shared + own if index % 2 else own)
     return prompts
 

@@ -1,4 +1,4 @@
-"""What this machine does at best, measured: bytes read and multiplications per second. Floors are made of these."""
+"""Measures peak read bandwidth and arithmetic speed, from which floors (lower bounds of times) are computed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Callable
 import torch
 
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
+from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels.cpu.library import load_library
 
-_READ_FLOATS = 2**27  # 512 MiB: far more than the caches
+_READ_FLOATS = 2**27  # 512 MiB: much larger than the caches
 _MULTIPLY_ROUNDS = 2000
 
 
 class Floors:
-    """By all threads that torch has been given. dtypes: whose multiplications are measured."""
+    """Peak speeds with all threads that torch uses. dtypes: the types to measure multiplication for."""
 
     def __init__(self, dtypes: tuple[torch.dtype, ...], rounds: int = 6, features: str | None = None) -> None:
-        library = load_library(choose_level(features or wanted_level(), this_cpu())[0])
+        library = load_library(LibrarySpec(choose_level(features or wanted_level(), this_cpu())[0]))
         library.handle.set_num_threads(torch.get_num_threads())
         read_all = library.function("read_all", [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float)
         advise_huge_pages = library.function("advise_huge_pages", [ctypes.c_void_p, ctypes.c_int64])
@@ -31,11 +32,11 @@ class Floors:
         for dtype in dtypes:
             multiply_all = library.op("multiply_all", dtype, [ctypes.c_int64], ctypes.c_int64)
             flops = multiply_all(_MULTIPLY_ROUNDS) * torch.get_num_threads()
-            seconds = _best(lambda: multiply_all(_MULTIPLY_ROUNDS), rounds)  # noqa: B023 (called at once)
+            seconds = _best(lambda: multiply_all(_MULTIPLY_ROUNDS), rounds)  # noqa: B023 (called before the next iteration)
             self.flops_per_second[dtype] = flops / seconds
 
     def seconds(self, num_bytes: float, flops: float, dtype: torch.dtype) -> float:
-        """The longer of reading so many bytes and doing so many multiplications and additions."""
+        """Lower bound: the longer of reading `num_bytes` and computing `flops` operations."""
         return max(num_bytes / self.bytes_per_second, flops / self.flops_per_second[dtype])
 
     def __str__(self) -> str:

@@ -1,14 +1,15 @@
-"""Everything that is to be known about the engine on a GPU, in one command of at most ten minutes.
+"""GPU benchmark suite: measures the engine on a GPU in one command that takes at most ten minutes.
 
     python -m benchmarks.gpu_suite [--out gpu.json] [--minutes 10] [--only kernels,qwen3-0.6b] [--reduced]
-    python -m benchmarks.gpu_suite --table gpu.json       the tables of docs/performance.md, from such a file
+    python -m benchmarks.gpu_suite --table gpu.json       print the tables of benchmarks/LOG.md from a file
 
-What the machine does at best, every kernel against its reference and over its floor, engines of true shapes and random
-weights, transformers at the same work, which kernels a step runs, and what graphs and planning ahead bring. The file is
-whole after every measurement. Each part has a process of its own and a share of the minutes: what breaks costs its own
-result, and what no longer fits is recorded as skipped.
+Measures the machine's peak speeds, the error and time of every kernel, engines with real shapes and random weights,
+transformers with the same work, the kernels of a step, and the effect of CUDA graphs and asynchronous scheduling. The
+floor of a time is its lower bound at the machine's peak speeds. The output file is complete after every measurement.
+Each part runs in a separate process with a share of the time: a failure loses only its own result, and parts that do
+not fit into the time are recorded as skipped.
 
-Without a GPU the same runs in Triton's interpreter at tiny shapes, and no time is told.
+Without a GPU the suite runs in Triton's interpreter with tiny shapes and reports no times.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from typing import get_args
 
 from stoker.config.schema.device import DeviceConfig
 
-from .gpu.conductor import Conductor, Part
-from .gpu.part import Order
+from .gpu.part import PartConfig
 from .gpu.record import Record, RecordFile, read_records
+from .gpu.runner import Part, SuiteRunner
 from .gpu.table import tables
 
-_WHOLE_S = 600.0
-MACHINE = Part("machine", "benchmarks.gpu.machine", 25)  # always: floors are made of it
+_TOTAL_S = 600.0
+MACHINE = Part("machine", "benchmarks.gpu.machine", 25)  # always runs: floors are computed from it
 PARTS = [
     Part("correctness", "benchmarks.gpu.correctness", 75),
     Part("kernels", "benchmarks.gpu.kernel_times", 115),
@@ -42,21 +43,21 @@ PARTS = [
 
 
 def has_gpu() -> bool:
-    return os.path.exists("/proc/driver/nvidia")  # without a CUDA context in this process
+    return os.path.exists("/proc/driver/nvidia")  # does not create a CUDA context in this process
 
 
-def common_order(is_reduced: bool, engine_device: str | None) -> Order:
+def common_config(is_reduced: bool, engine_device: str | None) -> PartConfig:
     is_gpu = has_gpu()
     untimed = None
     if not is_gpu:
-        os.environ["TRITON_INTERPRET"] = "1"  # read by the parts' processes
+        os.environ["TRITON_INTERPRET"] = "1"  # read by the processes of the parts
         untimed = "not measured: interpreter"
     elif is_reduced:
         untimed = "not measured: reduced"
     takes_cuda = "cuda" in get_args(DeviceConfig.model_fields["device"].annotation)
-    return Order(
+    return PartConfig(
         part="",
-        started=0.0,
+        started_at=0.0,
         deadline=0.0,
         device="cuda" if is_gpu else "cpu",
         engine_device=engine_device or ("cuda" if takes_cuda else "cpu"),
@@ -74,15 +75,17 @@ def show(record: Record) -> None:
     print(f"{record.part}: {record.name} ({record.shape}) {value}{ratio}{error}", flush=True)
 
 
-def main(words: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
-    parser.add_argument("--minutes", type=float, default=_WHOLE_S / 60)
-    parser.add_argument("--only", help=f"some of {', '.join(part.name for part in PARTS)}; comma-separated")
-    parser.add_argument("--reduced", action="store_true", help="tiny shapes, no times: whether everything runs")
-    parser.add_argument("--engine-device", choices=("cpu", "cuda"), help="what deployments ask for; default: cuda")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="print the tables of a file, and measure nothing")
-    chosen = parser.parse_args(words)
+    parser.add_argument("--minutes", type=float, default=_TOTAL_S / 60)
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(part.name for part in PARTS)}")
+    parser.add_argument(
+        "--reduced", action="store_true", help="tiny shapes and no times: only checks that everything runs"
+    )
+    parser.add_argument("--engine-device", choices=("cpu", "cuda"), help="device of the deployments; default: cuda")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print the tables of FILE without measuring")
+    chosen = parser.parse_args(arguments)
     if chosen.table:
         print(tables(*read_records(chosen.table)))
         return
@@ -91,13 +94,13 @@ def main(words: list[str] | None = None) -> None:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     began = time.time()
     records = RecordFile(chosen.out)
-    order = common_order(chosen.reduced, chosen.engine_device)
-    conductor = Conductor(records, order, 60 * chosen.minutes, show)
-    conductor.play(MACHINE, 1.0)
-    scale = 60 * chosen.minutes / _WHOLE_S
+    config = common_config(chosen.reduced, chosen.engine_device)
+    runner = SuiteRunner(records, config, 60 * chosen.minutes, show)
+    runner.run(MACHINE, 1.0)
+    scale = 60 * chosen.minutes / _TOTAL_S
     for part in PARTS:
         if part.name in names:
-            conductor.play(part, scale)
+            runner.run(part, scale)
     print(f"\n{tables(records.machine, records.records)}\n\n{time.time() - began:.0f} s; {chosen.out}", file=sys.stdout)
 
 

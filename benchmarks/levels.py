@@ -1,10 +1,10 @@
-"""The same engine at every level of instructions that this machine runs, and without a compiler.
+"""Speed of the same engine at every instruction-set level that this machine supports, and without a compiler.
 
     python -m benchmarks.levels [--levels avx512_bf16,avx2,torch,no-compiler] [--seconds 6]
 
-Each level is a process of its own, started with STOKER_CPU_FEATURES. Prints tokens per second of three workloads over
-the shape of Qwen3-0.6B (bfloat16, random weights), and what the start-up table says. A workload that would take a slow
-level much longer than --seconds is measured over fewer tokens, marked with ~.
+Each level runs in a separate process, started with STOKER_CPU_FEATURES. Prints tokens per second of three workloads
+at the shape of Qwen3-0.6B (bfloat16, random weights), and the kernels of the start-up table. If a workload would take
+much longer than --seconds, fewer tokens are measured; the result is then marked with ~.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def measure(level: str, seconds: float) -> dict[str, Any]:
 
 
 class Worker:
-    """One engine, whose level the environment says."""
+    """One engine; the environment sets its level."""
 
     def __init__(self, seconds: float) -> None:
         from stoker import LLM
@@ -62,12 +62,12 @@ class Worker:
         return {"rates": rates, "table": self.llm.info.kernels}
 
     def _generate(self, requests: list[tuple[int, int]]) -> float:
-        """requests: tokens in and out. Returns seconds."""
+        """requests: numbers of prompt and output tokens. Returns seconds."""
         from stoker import SamplingParams
 
         self._num_prompts += 1
         prompts = [
-            {"prompt_token_ids": [(self._num_prompts * 31 + row * 7 + place) % 999 for place in range(num_in)]}
+            {"prompt_token_ids": [(self._num_prompts * 31 + row * 7 + position) % 999 for position in range(num_in)]}
             for row, (num_in, _) in enumerate(requests)
         ]
         samplings = [SamplingParams(temperature=0, max_tokens=num_out, ignore_eos=True) for _, num_out in requests]
@@ -76,7 +76,7 @@ class Worker:
         return time.perf_counter() - began
 
     def _sizes(self, full: int, per_token: float) -> Iterator[int]:
-        """Twice as many tokens as fit in the time, at most all."""
+        """Yields, twice, the number of tokens that fits in half the time, at most `full`."""
         fitting = min(full, max(4, int(self._seconds / 2 / per_token)))
         yield from (fitting, fitting)
 
@@ -94,7 +94,7 @@ class Worker:
         )
 
     def _mixed(self) -> tuple[float, bool]:
-        """Prompts of 16 to 128 tokens; output tokens count."""
+        """Prompts of 16 to 128 tokens; only output tokens are counted."""
         prompts = [16 * (row + 1) for row in range(MIXED_ROWS)]
         full = 32
         prefill = self._generate([(length, 1) for length in prompts])
@@ -117,23 +117,23 @@ def show(found: dict[str, dict[str, Any]]) -> None:
     for level, result in found.items():
         rates = [f"{'' if is_whole else '~'}{rate:.1f}" for rate, is_whole in result["rates"].values()]
         print(f"| {level} | " + " | ".join(rates) + " |")
-    print("\nWhat the start-up table says:\n")
+    print("\nKernels in the start-up table:\n")
     for level, result in found.items():
         stages: dict[str, list[str]] = {}
-        for stage, words in result["table"].items():
-            stages.setdefault(words, []).append(stage)
-        for words, names in stages.items():
-            print(f"- {level}: {', '.join(names)}: {words}")
+        for stage, kernel in result["table"].items():
+            stages.setdefault(kernel, []).append(stage)
+        for kernel, names in stages.items():
+            print(f"- {level}: {', '.join(names)}: {kernel}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", default=",".join(all_levels()))
-    parser.add_argument("--seconds", type=float, default=6.0, help="for one workload of one level, about")
+    parser.add_argument("--seconds", type=float, default=6.0, help="approximate time per workload and level")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.worker:
-        answers, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints must not end up in the answer
+        answers, sys.stdout = sys.stdout, sys.stderr  # keeps output of libraries out of the answer
         print(json.dumps(Worker(chosen.seconds).run()), file=answers)
         return
     show({level: measure(level, chosen.seconds) for level in chosen.levels.split(",")})

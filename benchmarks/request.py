@@ -1,4 +1,4 @@
-"""One request of a workload. Only the standard library: every peer's environment imports it."""
+"""One request of a workload. Imports only the standard library, because the environment of every peer imports it."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Request:
     prompt: list[int]
-    output: int  # tokens to generate, no more and no fewer
+    output: int  # exact number of tokens to generate

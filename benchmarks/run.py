@@ -1,9 +1,9 @@
-"""`make bench`: the same workloads through Stoker and its peers, side by side in one run.
+"""`make bench`: runs the same workloads on Stoker and other engines and compares them.
 
     python -m benchmarks.run [--engines stoker,transformers] [--workloads decode-1,...] [--rounds 3] [--output FILE]
 
-Every engine lives in a process of its own and all stay loaded; each round goes through every workload and, within it,
-through every engine, so that a slow minute of the machine hits them alike. What is quoted is the ratio of medians.
+Each engine runs in a separate process and stays loaded. Each round runs every workload on every engine in turn, so that
+a temporary slowdown of the machine affects all engines. The table shows the ratio of medians.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Worker:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"benchmark worker ended with code {self.process.wait()}")
+            raise SystemExit(f"benchmark worker exited with code {self.process.wait()}")
         return json.loads(line)
 
 
@@ -68,13 +68,13 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "qwen3-0.6b", help="a folder with config.json")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, help="also write everything measured, as JSON")
+    parser.add_argument("--output", type=Path, help="also write all measurements, as JSON")
     options = parser.parse_args()
     engines, workloads = options.engines.split(","), options.workloads.split(",")
     vocab_size = json.loads((options.model / "config.json").read_text())["vocab_size"]
 
     workers = {engine: Worker(engine, options.model.resolve(), vocab_size) for engine in engines}
-    for worker in workers.values():  # nothing cold is measured
+    for worker in workers.values():  # warm-up is not measured
         worker.run("prefill-1024", seed=-1)
         worker.run("decode-1", seed=-1)
     runs: dict[str, dict[str, list[dict[str, float]]]] = {w: {e: [] for e in engines} for w in workloads}
@@ -101,13 +101,13 @@ def main() -> None:
     rows.append(["peak RSS, GiB", *(f"{peaks[e] / gib:.2f}" for e in engines), *blank])
     plans = {e: workers[e].start["weights_bytes"] + workers[e].start["kv_cache_bytes"] for e in engines}
     rows.append(["weights + KV, GiB", *(f"{plans[e] / gib:.2f}" for e in engines), *blank])
-    facts = environment()
-    print(f"\n{options.model.name}, bfloat16, dummy weights; medians of {options.rounds}; {facts}\n")
+    details = environment()
+    print(f"\n{options.model.name}, bfloat16, dummy weights; medians of {options.rounds}; {details}\n")
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for row in rows:
         print("| " + " | ".join(row) + " |")
     if options.output:
-        record = {"environment": facts, "engines": {e: workers[e].start for e in engines}, "runs": runs}
+        record = {"environment": details, "engines": {e: workers[e].start for e in engines}, "runs": runs}
         options.output.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -1,10 +1,10 @@
-"""Processor time of the engine's own work in a step of steady decode, in microseconds: all but the model.
+"""Host processor time of a steady decode step, in microseconds, without the model.
 
-schedule: the plan. launch: the plan into the slot table and into what the model reads. collect: the drawn tokens back
-into the table. finish: what the tokens mean. send: the step's message to the client, as bytes.
+schedule: creates the plan. launch: writes it to the slot table and to the model inputs. collect: writes the sampled
+tokens to the table. finish: creates the outputs. send: encodes the step's message to the client.
 
-Runners: `tensors` lays out tensors, as for a CPU. `device` is the runner of CUDA devices, whose kernels are left out:
-what remains is what the host does before a graph is launched and after its tokens are there.
+Runners: `tensors` builds input tensors on the host, as for a CPU. `device` is the CUDA runner without its kernels: the
+host work before a graph is launched and after its tokens have arrived.
 
 Usage: python -m benchmarks.scheduler [--runner tensors|device] [rows ...]
 """
@@ -21,35 +21,36 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.dispatch import Dispatch
+from stoker.engine.messages import Submit
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
-from stoker.engine.wire import Submit, encode
+from stoker.engine.wire import encode
 
 if TYPE_CHECKING:
     from stoker.engine.runner.cuda.device_runner import DeviceRunner
 
-PROMPT_LEN = 100  # tokens, all different, so that rows reach the ends of their blocks at different steps
+PROMPT_LEN = 100  # tokens; some rows add more, so that rows fill their blocks at different steps
 NUM_STEPS = 400
-NUM_ROUNDS = 3  # the best counts: others use the machine too
+NUM_ROUNDS = 3  # the best round is reported: other processes also use the machine
 STAGES = ("schedule", "launch", "collect", "finish", "send")
 CPU = torch.device("cpu")
-DRAWN = np.int32(7)  # by every row of every step
+SAMPLED = np.int32(7)  # the token that every row samples in every step
 
 
 class HostRunner(Protocol):
-    """What the host does for a step besides deciding on it; the device is left out."""
+    """Host work of a step, without scheduling and without the device."""
 
     def launch(self, plan: StepPlan) -> None: ...
     def collect(self, plan: StepPlan) -> StepResult: ...
 
 
 class TensorRunner:
-    """Steps whose tensors the host lays out."""
+    """Builds the step's input tensors on the host."""
 
     def __init__(self, slots: SlotTable) -> None:
         self._slots = slots
@@ -64,12 +65,12 @@ class TensorRunner:
 
     def collect(self, plan: StepPlan) -> StepResult:
         rows = self._sampled_rows
-        self._slots.append(plan.slots[rows], np.full(len(rows), DRAWN, np.int32))
-        return StepResult(token_ids=np.where(plan.is_sampled, DRAWN, np.int32(-1)))
+        self._slots.append(plan.slots[rows], np.full(len(rows), SAMPLED, np.int32))
+        return StepResult(token_ids=np.where(plan.is_sampled, SAMPLED, np.int32(-1)))
 
 
 class DeviceHost:
-    """Steps that a device makes out of its own slot tables: it is sent rows, and what changed in the tables."""
+    """The device builds its inputs from slot tables in its memory; the host sends only rows and table updates."""
 
     def __init__(self, runner: DeviceRunner) -> None:
         self._runner = runner
@@ -102,7 +103,7 @@ def device_host(num_rows: int, max_len: int, block_size: int) -> HostRunner:
         "num_gpu_blocks_override": max_len // block_size + 2,
     }
     deployment = load_deployment([], arguments=arguments)
-    resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
+    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
     return DeviceHost(DeviceRunner(resolved))
 
 
@@ -111,7 +112,7 @@ RUNNERS: dict[str, tuple[MakeRunner, int]] = {"tensors": (tensor_runner, 16), "d
 
 
 def measure(num_rows: int, make_runner: MakeRunner, block_size: int) -> dict[str, float]:
-    """Mean microseconds of each stage with `num_rows` sequences decoding, in blocks as their device has them."""
+    """Mean microseconds of each stage with `num_rows` decoding sequences. block_size: of the device."""
     max_len = PROMPT_LEN + block_size + 2 * NUM_STEPS
     settings = SchedulerSettings(
         num_blocks=num_rows * (max_len // block_size + 2),
@@ -140,11 +141,11 @@ def measure(num_rows: int, make_runner: MakeRunner, block_size: int) -> dict[str
         spent[stage] += (time.thread_time() - start) * is_counted
         return result
 
-    for step in range(-20, NUM_STEPS):  # the first ones are prefill and warm-up
+    for step in range(-20, NUM_STEPS):  # negative steps are prefill and warm-up
         is_counted = step >= 0
         plan = timed("schedule", scheduler.schedule)
         assert not is_counted or plan.num_rows == plan.num_batched_tokens == num_rows
-        timed("launch", lambda: runner.launch(plan))  # noqa: B023 (called at once)
+        timed("launch", lambda: runner.launch(plan))  # noqa: B023 (called before the next iteration)
         result = timed("collect", lambda: runner.collect(plan))  # noqa: B023
         outputs = timed("finish", lambda: scheduler.finish_step(plan, result))  # noqa: B023
         timed("send", lambda: [encode(message) for message in dispatch.step().values()])

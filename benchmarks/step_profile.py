@@ -1,11 +1,11 @@
-"""Where the time of a decode step goes: each part's milliseconds, its floor, and the step as a whole.
+"""Profile of a decode step: milliseconds of each part, its floor, and the whole step.
 
     python -m benchmarks.step_profile [--rows 1 32 128] [--context 160] [--quantization int8]
-    python -m benchmarks.step_profile --sampling [--rows 32]     what drawing costs, by what requests ask for
+    python -m benchmarks.step_profile --sampling [--rows 32]     sampling time by sampling parameters
 
-The parts come from running the model's ops one by one, each under a clock; the whole is the runner's own step, which
-may run them in another way. Floors: bytes over the measured read bandwidth, or multiplications over the multipliers'
-measured speed, whichever takes longer. Weights are random, the shape is that of Qwen3-0.6B.
+For the parts, the model's ops run one by one and each is timed; the whole step is the runner's own, which may execute
+ops differently. The floor is a lower bound: bytes divided by the measured read bandwidth, or floating-point operations
+divided by the measured speed, whichever is longer. Weights are random; the shape is that of Qwen3-0.6B.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the engine has it; read when torch is loaded
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when torch is loaded
 
 import torch
 
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
 from stoker.config.quantised import SCHEMES
 from stoker.engine.api import SamplingParams
 from stoker.engine.core.step_plan import Admission, StepPlan
@@ -39,7 +39,7 @@ from .floors import Floors
 
 MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
 BLOCK = 16
-REPEATS = 12  # of each step; medians are told
+REPEATS = 12  # of each step; medians are reported
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
 SAMPLINGS = {
     "greedy": GREEDY,
@@ -74,7 +74,7 @@ COSTS: dict[str, Callable[..., Cost]] = {
 
 
 class Clock:
-    """Wraps the ops of a kernel set: time and cost of each, since the last `take`."""
+    """Wraps the ops of a kernel set and records the time of each since the last `take`, and its cost."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
@@ -125,18 +125,18 @@ class Bench:
             **({"quantization": quantization} if quantization else {}),
         }
         deployment = load_deployment([], arguments=arguments)
-        resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
+        resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
         self.clock = Clock()
         select = loaded_model.select_kernels
-        loaded_model.select_kernels = lambda *words, **named: self.clock.around(select(*words, **named))
+        loaded_model.select_kernels = lambda *args, **kwargs: self.clock.around(select(*args, **kwargs))
         self.runner = model_runner.ModelRunner(resolved)
-        self.vocab_size = resolved.facts.vocab_size
+        self.vocab_size = resolved.model_spec.vocab_size
         self._blocks = np.random.default_rng(0).permutation(num_blocks).tolist()
         torch.set_num_threads(resolved.device.num_threads)
         self.floors = Floors((torch.bfloat16,))
 
     def plan(self, rows: int, sampling: SamplingParams) -> StepPlan:
-        """A step of decode rows whose context is taken for computed. It may be carried out again and again."""
+        """A step of decode rows whose context counts as already computed. It can be executed repeatedly."""
         per_row, ids = -(-self.context // BLOCK), np.random.default_rng(1)
         admissions = [
             Admission(
@@ -152,7 +152,7 @@ class Bench:
         none, slots = np.empty(0, np.int32), np.arange(rows, dtype=np.int32)
         computed, ones = np.full(rows, self.context - 1, np.int32), np.ones(rows, np.int32)
         first = StepPlan(0, [], admissions, none, none, slots, computed, ones, np.ones(rows, np.bool_))
-        self.runner.execute(first)  # what is made on first use is made here
+        self.runner.execute(first)  # lazy initialisation happens here
         return dataclasses.replace(first, admissions=[])
 
     def whole(self, plan: StepPlan) -> float:
@@ -161,7 +161,7 @@ class Bench:
         return _median_ms(lambda: self.runner.execute(plan))
 
     def parts(self, plan: StepPlan) -> dict[str, float]:
-        """Milliseconds of each part, run by itself."""
+        """Milliseconds of each part, run separately."""
         runner, found = self.runner, []
         slots, lengths = plan.slots, runner.slots.num_tokens[plan.slots]
         self.clock.clear()
@@ -173,16 +173,16 @@ class Bench:
                 logits = runner._model.logits(*runner._model.forward(step, runner._cache.layers, None))
                 computed = time.perf_counter()
                 runner._sampler.sample(logits, slots, lengths, runner.slots.token_ids)
-                drawn = time.perf_counter()
+                sampled = time.perf_counter()
                 parts = self.clock.take()
                 parts["between the ops"] = computed - laid_out - sum(parts.values())
-                parts |= {"plan to tensors": laid_out - began, "sampling": drawn - computed}
+                parts |= {"plan to tensors": laid_out - began, "sampling": sampled - computed}
                 found.append(parts)
         self.clock.costs["sampling"] = [(float(logits.nbytes), 0.0)] * REPEATS
         return {name: statistics.median(parts[name] for parts in found) * 1e3 for name in found[0]}
 
-    def drawing(self, rows: int, sampling: SamplingParams) -> float:
-        """Milliseconds of the sampler alone, over logits that a step might bring."""
+    def sampling_ms(self, rows: int, sampling: SamplingParams) -> float:
+        """Milliseconds of the sampler alone, on random logits."""
         runner, plan = self.runner, self.plan(rows, sampling)
         logits = (3 * torch.randn(rows, self.vocab_size, generator=torch.Generator().manual_seed(0))).bfloat16()
         lengths = runner.slots.num_tokens[plan.slots]
@@ -210,19 +210,19 @@ def show_parts(bench: Bench, rows: int) -> None:
         floor = sum(bench.floors.seconds(*cost, torch.bfloat16) for cost in costs) / REPEATS * 1e3
         all_floors += floor
         calls = bench.clock.calls[name] // REPEATS
-        told = f"{floor:.2f} | {ms / floor:.2f}" if floor else " | "
-        print(f"| {name} | {calls or ''} | {ms:.2f} | {ms / total:.1%} | {told} |")
+        columns = f"{floor:.2f} | {ms / floor:.2f}" if floor else " | "
+        print(f"| {name} | {calls or ''} | {ms:.2f} | {ms / total:.1%} | {columns} |")
     print(f"| sum of the parts | | {total:.2f} | | {all_floors:.2f} | {total / all_floors:.2f} |")
-    print(f"| **the step itself** | | {whole:.2f} | | {all_floors:.2f} | {whole / all_floors:.2f} |", flush=True)
+    print(f"| **whole step** | | {whole:.2f} | | {all_floors:.2f} | {whole / all_floors:.2f} |", flush=True)
 
 
 def show_sampling(bench: Bench, rows: int) -> None:
     step = bench.whole(bench.plan(rows, GREEDY))
     print(f"\n{rows} rows of {bench.vocab_size} logits; a greedy step takes {step:.1f} ms\n")
-    print("| requests ask for | sampling, ms | share of a step |\n|---|---|---|")
-    rest = step - bench.drawing(rows, GREEDY)
+    print("| sampling parameters | sampling, ms | share of a step |\n|---|---|---|")
+    rest = step - bench.sampling_ms(rows, GREEDY)
     for name, sampling in SAMPLINGS.items():
-        ms = bench.drawing(rows, sampling)
+        ms = bench.sampling_ms(rows, sampling)
         print(f"| {name} | {ms:.2f} | {ms / (rest + ms):.1%} |", flush=True)
 
 

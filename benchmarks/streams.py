@@ -1,7 +1,8 @@
-"""Processor time that the API process spends per streamed token: decode the engine's message, fan out, detokenise, SSE.
+"""Processor time of the API process per streamed token: decode the engine's message, fan out, detokenise, SSE.
 
-The whole server on a unix socket, without an engine: its client is fed one message per step, as an engine of `rows`
-sequences would send it, and the next one when all streams have written the token. A child process reads the streams.
+Runs the whole server on a unix socket without an engine. The benchmark passes one message per step to the engine
+client, as an engine with `rows` sequences would send it, and the next one when all streams have written the token. A
+child process reads the streams.
 
 Usage: python -m benchmarks.streams [rows ...] [--profile]
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import cProfile
+import itertools
 import multiprocessing
 import pstats
 import socket
@@ -20,11 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve
+from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
 from stoker.config.resolve.resolved import Resolved
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
 from stoker.engine.client import EngineState, StreamingClient
-from stoker.engine.wire import Message, Outputs, Submit, decode, encode
+from stoker.engine.messages import Message, Outputs, Submit
+from stoker.engine.wire import decode, encode
 from stoker.server.run import load_text, run_server
 from stoker.server.serve import Shutdown
 
@@ -36,7 +39,7 @@ REQUEST = (
 
 
 class FedClient(StreamingClient):
-    """An engine client whose messages the benchmark makes."""
+    """An engine client that receives its messages from the benchmark."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +73,7 @@ def step_message(handles: list[int], token_id: int, reason: FinishReason | None 
 
 
 def read_all(path: str, num_streams: int) -> None:
-    """The clients, in a process of their own: bytes are taken and thrown away."""
+    """The HTTP clients, in a separate process; they discard what they read."""
     opened = [socket.socket(socket.AF_UNIX) for _ in range(num_streams)]
     for each in opened:
         each.connect(path)
@@ -81,10 +84,10 @@ def read_all(path: str, num_streams: int) -> None:
         while not (await reader.read(1 << 16)).endswith(b"0\r\n\r\n"):
             pass
 
-    async def all_of_them() -> None:
+    async def drain_all() -> None:
         await asyncio.gather(*map(drain, opened))
 
-    asyncio.run(all_of_them())
+    asyncio.run(drain_all())
 
 
 async def measure(resolved: Resolved, folder: Path, num_rows: int, profile: cProfile.Profile | None) -> float:
@@ -103,13 +106,13 @@ async def measure(resolved: Resolved, folder: Path, num_rows: int, profile: cPro
     await listening.wait()
     readers = multiprocessing.get_context("spawn").Process(target=read_all, args=(path, num_rows))
     readers.start()
-    while len(client.handles) < num_rows:  # noqa: ASYNC110 (requests arrive by themselves)
+    while len(client.handles) < num_rows:  # noqa: ASYNC110 (the readers' requests arrive asynchronously)
         await asyncio.sleep(0.01)
-    token_ids = iter(range(100, 100 + 2 * NUM_STEPS))
+    token_ids = itertools.count(100)
 
     async def step(reason: FinishReason | None = None) -> None:
         client.feed(step_message(client.handles, next(token_ids) % 26 + 97, reason))
-        for _ in range(6):  # turns of the loop that a token takes from the message to its socket
+        for _ in range(6):  # event loop iterations from the message to the socket write
             await asyncio.sleep(0)
 
     for _ in range(20):
@@ -132,9 +135,9 @@ async def measure(resolved: Resolved, folder: Path, num_rows: int, profile: cPro
 
 def main() -> None:
     deployment = load_deployment(
-        [], arguments={"model": "builtin:tiny", "served_model_name": "m", "disable_uvicorn_access_log": True}
+        [], arguments={"model": "builtin:tiny", "served_model_name": "m", "disable_access_log": True}
     )
-    resolved = resolve(deployment, read_model_facts(deployment), read_machine_facts())
+    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
     profile = cProfile.Profile() if "--profile" in sys.argv else None
     rows = [int(argument) for argument in sys.argv[1:] if argument != "--profile"] or [1, 32, 128, 256]
     print(f"{'rows':>6} {'per token':>10}   microseconds of processor time")

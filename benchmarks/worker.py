@@ -1,4 +1,4 @@
-"""One engine in a process of its own: reads workloads as JSON lines, answers with times and memory."""
+"""Worker process with one engine: reads workloads as JSON lines, writes times and memory use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build(engine: str, model: str):
 
 def main() -> None:
     engine_name, model, vocab_size = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints must not end up between the answers
+    answers, sys.stdout = sys.stdout, sys.stderr  # keeps output of libraries out of the answers
     start = time.perf_counter()
     engine = build(engine_name, model)
     print(json.dumps({"ready_s": time.perf_counter() - start, **engine.memory_plan()}), file=answers, flush=True)

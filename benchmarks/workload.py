@@ -1,4 +1,4 @@
-"""A workload file as requests in token ids, the same for every engine and every run."""
+"""Reads a workload file into requests of token ids, the same for every engine and every run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Workload:
 
 
 def read(name: str, vocab_size: int, seed: int) -> Workload:
-    """The workload `name`. Another seed gives other token ids of the same lengths, so that no run finds the
-    prompts of the run before it in a cache."""
+    """The workload `name`. Another seed gives different token ids of the same lengths, so that no
+    run finds the prompts of an earlier run in a cache."""
     spec = yaml.safe_load((WORKLOADS / f"{name}.yaml").read_text())
     lengths = random.Random(f"lengths of {name}")
     ids = random.Random(f"{name} {seed}")

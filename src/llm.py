@@ -9,39 +9,38 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .config import Resolved, fetch_model, load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from .config import Resolved, fetch_model, load_deployment, read_machine_spec, read_model_spec, resolve_deployment
 from .engine.api import (
     EngineInfo,
     EngineRequest,
     InvalidRequest,
-    QueueFull,
     SamplingParams,
     check_allowed,
     fan_out,
 )
 from .engine.engine_core import EngineCore
+from .engine.engine_loop import EngineLoop
 from .engine.startup import build_core
+from .offline_batch import OfflineBatch
 from .outputs import RequestOutput, SequenceCollector
 from .server.text.renderer import Renderer
 from .server.text.tokenizer import Tokenizer, too_long
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-Message = Mapping[str, Any]
+ChatMessage = Mapping[str, Any]
 
 
 class LLM:
-    """Options have the names of the command line; what is not given comes from the environment, else is a default.
+    """Options have the names of the command line. Others come from the environment, or are defaults.
 
-    Raises ConfigError for an option this build does not have or a value it does not allow, ModelFilesError for a model
-    that is not there or cannot be run.
+    Raises ConfigError for an unknown option or a value that is not allowed, ModelFilesError for a model that does not
+    exist or cannot be run.
     """
 
     def __init__(
@@ -74,11 +73,11 @@ class LLM:
         arguments = {name: value for name, value in named.items() if value is not None}
         deployment = load_deployment([], arguments=arguments)
         fetch_model(deployment)
-        self._open(resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts()))
+        self._open(resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec()))
 
     @classmethod
     def of(cls, resolved: Resolved) -> LLM:
-        """Of a deployment that is read already, as `engine bench` has it."""
+        """For a deployment that is already resolved, as in `engine bench`."""
         made = cls.__new__(cls)
         made._open(resolved)
         return made
@@ -90,7 +89,8 @@ class LLM:
             self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
         self._renderer: Renderer | None = None
         self._core: EngineCore | None = build_core(self._resolved)
-        self._numbers = itertools.count()
+        self._request_numbers = itertools.count()
+        self._handles = itertools.count()  # one per sequence
 
     def __enter__(self) -> LLM:
         return self
@@ -99,12 +99,12 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Give the memory of weights and KV cache back; nothing can be generated after it."""
+        """Free the memory of weights and KV cache. Nothing can be generated afterwards."""
         self._core = None
 
     @property
     def info(self) -> EngineInfo:
-        """What was measured at start. Raises RuntimeError after `close`."""
+        """Measured at the start. Raises RuntimeError after `close`."""
         return self._running.info
 
     @property
@@ -120,7 +120,7 @@ class LLM:
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What `generate` uses where none are given: the model's own recommendation, where it has one."""
+        """Used by `generate` if none are given: the recommendation of the model, if it has one."""
         return SamplingParams(**self._resolved.sampling_defaults)
 
     def generate(
@@ -142,7 +142,7 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
@@ -198,23 +198,26 @@ class LLM:
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         sampling = _one_each(sampling_params, len(prompts))
-        collectors: dict[str, SequenceCollector] = {}
-        requests: list[EngineRequest] = []
+        requests: dict[int, tuple[EngineRequest, SequenceCollector]] = {}
         results: list[RequestOutput] = []
         for (text, token_ids), params in zip(prompts, sampling, strict=True):
-            request_id = str(next(self._numbers))
+            request_id = str(next(self._request_numbers))
             result = RequestOutput(request_id, text, token_ids, [])
             self._check(params, token_ids)
             for request in fan_out(EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=params)):
-                collectors[request.request_id] = SequenceCollector(result, request, self._tokenizer)
-                requests.append(request)
+                collector = SequenceCollector(result, request, self._tokenizer)
+                requests[next(self._handles)] = request, collector
             results.append(result)
         with _progress(len(requests), show=use_tqdm) as advance:
-            _run(core, requests, collectors, advance)
+            loop: EngineLoop[None] = EngineLoop(core, OfflineBatch(core, requests, advance))
+            try:
+                loop.run()
+            finally:  # an interrupt included: nothing of this batch stays in the engine
+                loop.forget(None)
         return results
 
     def _check(self, params: SamplingParams, token_ids: list[int]) -> None:
-        """Raises InvalidRequest for what can be told before anything runs."""
+        """Raises InvalidRequest for errors that can be found before anything runs."""
         params.validate()
         check_allowed(params.logits_processors, self._resolved.model.logits_processor_pattern)
         most, context = self._resolved.model.max_logprobs, self._resolved.model.max_model_len
@@ -228,34 +231,8 @@ class LLM:
             raise too_long(len(token_ids), context, param="prompts")
 
 
-def _run(
-    core: EngineCore,
-    requests: list[EngineRequest],
-    collectors: Mapping[str, SequenceCollector],
-    advance: Callable[[], None],
-) -> None:
-    """Step until all are done. Whatever ends it early, an interrupt included, leaves the core empty."""
-    started = time.perf_counter()
-    waiting, unfinished = deque(requests), {request.request_id for request in requests}
-    try:
-        while waiting or core.has_work:
-            with contextlib.suppress(QueueFull):
-                while waiting:
-                    core.add(waiting[0])
-                    waiting.popleft()
-            for output in core.step():
-                if collectors[output.request_id].take(output, lambda: time.perf_counter() - started):
-                    unfinished.discard(output.request_id)
-                    if output.finish_reason is None:  # a stop string, which only the text shows
-                        core.abort(output.request_id)
-                    advance()
-    finally:
-        for request_id in unfinished:
-            core.abort(request_id)
-
-
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A list of prompts, also where one was given. Token ids are one prompt; a list of lists is several."""
+    """A list of prompts, from one prompt or several. A list of token ids is one prompt; a list of lists is several."""
     if isinstance(prompts, str | Mapping) or (len(prompts) and isinstance(prompts[0], int)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
@@ -271,7 +248,7 @@ def _one_each(sampling: SamplingParams | Sequence[SamplingParams], count: int) -
 
 @contextlib.contextmanager
 def _progress(total: int, *, show: bool) -> Iterator[Callable[[], None]]:
-    """A bar on standard error, if that is a terminal; gives the function that counts one sequence as done."""
+    """A progress bar on standard error, if that is a terminal. Yields a function that counts one finished sequence."""
     console = Console(stderr=True)
     if not show or not console.is_terminal:
         yield lambda: None

@@ -1,7 +1,7 @@
-"""Log lines of server and engine process, on standard error: for a reader, or one JSON object per line for a collector.
+"""Log lines of server and engine process, on standard error: for people, or one JSON object per line for a collector.
 
-A record may carry `facts` (a flat dict of plain values); both forms show them. Prompts and answers are in
-no record unless `server.enable_log_requests` and `enable_log_outputs` ask for them.
+A record may have `fields` (a flat dict of plain values); both formats show them. Records contain prompts and answers
+only if `server.enable_log_requests` and `enable_log_outputs` are set.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ logging.addLevelName(TRACE, "TRACE")
 
 
 class LogSettings(Protocol):
-    """What a deployment says of its logs."""
+    """The options of a deployment that configure logging."""
 
     @property
     def log_level(self) -> str: ...
     @property
     def log_format(self) -> str: ...
     @property
-    def uvicorn_log_level(self) -> str: ...
+    def http_log_level(self) -> str: ...
     @property
     def log_config_file(self) -> str | None: ...
 
@@ -42,20 +42,20 @@ class LoggingProblem(Exception):
 
 
 def configure_logging(settings: LogSettings) -> None:
-    """As the deployment says. Raises LoggingProblem."""
+    """Configure logging for a deployment. Raises LoggingProblem."""
     if settings.log_config_file is not None:
         set_up_from_file(settings.log_config_file)
     else:
-        set_up_logging(settings.log_level, settings.log_format, http_level=settings.uvicorn_log_level)
+        set_up_logging(settings.log_level, settings.log_format, http_level=settings.http_log_level)
 
 
 def set_up_from_file(path: str) -> None:
-    """A JSON file as `logging.config.dictConfig` takes it. Raises LoggingProblem."""
+    """Apply a JSON file for `logging.config.dictConfig`. Raises LoggingProblem."""
     try:
         content = json.loads(Path(path).read_bytes())
-        # Its own default would silence every logger that exists by now and is not in the file.
+        # The default True would disable every existing logger that is not in the file.
         logging.config.dictConfig({"disable_existing_loggers": False, **content})
-    except Exception as error:  # handlers and formatters may be anybody's code
+    except Exception as error:  # handlers and formatters may be foreign code
         cause = f": {error.__cause__}" if error.__cause__ else ""
         raise LoggingProblem(f"`server.log_config_file`: {path}: {error}{cause}") from None
 
@@ -63,7 +63,7 @@ def set_up_from_file(path: str) -> None:
 def set_up_logging(
     level: str = "info", form: str = "human", stream: TextIO | None = None, *, http_level: str | None = None
 ) -> None:
-    """Send this package's records, and warnings of libraries - at `debug` all they say - to `stream` (standard error).
+    """Send this package's records, and those of libraries (warnings; at `debug` all) to `stream` (standard error).
 
     level: debug, info, warning or error. form: human or json. http_level: of HTTP_LOGGER; `level` if None.
     """
@@ -77,8 +77,8 @@ def set_up_logging(
     logging.getLogger(HTTP_LOGGER).setLevel((http_level or level).upper())
 
 
-def log_facts(logger: logging.Logger, level: int, message: str, facts: Mapping[str, Any]) -> None:
-    logger.log(level, message, extra={"facts": dict(facts)})
+def log_fields(logger: logging.Logger, level: int, message: str, fields: Mapping[str, Any]) -> None:
+    logger.log(level, message, extra={"fields": dict(fields)})
 
 
 class HumanFormatter(logging.Formatter):
@@ -87,8 +87,8 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {record.levelname.lower()} {_area(record.name)}: {_one_line(record.getMessage())}"
-        facts = getattr(record, "facts", {})
-        line += "".join(f" {key}={_show(value)}" for key, value in facts.items())
+        fields = getattr(record, "fields", {})
+        line += "".join(f" {key}={_show(value)}" for key, value in fields.items())
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -101,22 +101,22 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "area": _area(record.name),
             "message": record.getMessage(),
-            **getattr(record, "facts", {}),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         text = json.dumps(line, ensure_ascii=False, default=str)
-        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # those that JSON itself lets pass
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # JSON does not escape these
 
 
 def _area(name: str) -> str:
-    """stoker.server.routes.chat -> server; other libraries by their own name."""
+    """stoker.server.routes.chat -> server; other libraries by their name."""
     parts = name.split(".")
     return parts[1] if parts[0] == ROOT and len(parts) > 1 else parts[0]
 
 
 def _one_line(text: str) -> str:
-    """Nothing a client sends may start a line of its own in the log, or speak to the reader's terminal."""
+    """Escapes control characters: a client cannot start a new log line or control the reader's terminal."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 

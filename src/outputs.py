@@ -1,13 +1,15 @@
-"""What `LLM.generate` returns: one RequestOutput per prompt, one CompletionOutput per sequence of it; and how these
-come together from the engine's outputs."""
+"""What `LLM.generate` returns: one RequestOutput per prompt, with one CompletionOutput per sequence of it.
+
+SequenceCollector makes them from the engine's outputs; text and stop strings: server/text/generated_sequence.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .engine.api import EngineOutput, EngineRequest, FinishReason, TokenLogprobs
-from .server.text.detokenizer import TextStream
+from .engine.api import EngineOutput, EngineRequest, TokenLogprobs
+from .server.text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .server.text.tokenizer import Tokenizer
 
 
@@ -24,7 +26,7 @@ class CompletionOutput:
     text: str = ""  # empty without a tokenizer
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float | None = None  # of the generated tokens, with SamplingParams.logprobs
-    logprobs: list[dict[int, Logprob]] | None = None  # per generated token: by token id, the drawn one first
+    logprobs: list[dict[int, Logprob]] | None = None  # per generated token: by token id, the sampled one first
     finish_reason: str | None = None  # stop or length
     stop_reason: int | str | None = None  # the stop token id or stop string that the parameters named
 
@@ -58,48 +60,45 @@ class SequenceCollector:
     def __init__(self, result: RequestOutput, request: EngineRequest, tokenizer: Tokenizer | None) -> None:
         self._result = result
         self._tokenizer = tokenizer
-        self._sequence = CompletionOutput(index=len(result.outputs))
-        result.outputs.append(self._sequence)
-        self._text: TextStream | None = None
-        if tokenizer is not None and request.sampling.detokenize:
-            self._text = TextStream(tokenizer, request.sampling, request.prompt_token_ids)
+        self._sequence = GeneratedSequence(len(result.outputs), request, tokenizer)
+        self._deltas: list[Delta] = []
+        self._completion = CompletionOutput(self._sequence.index)
+        result.outputs.append(self._completion)
 
     def take(self, output: EngineOutput, clock: Callable[[], float]) -> bool:
-        """Whether the sequence is over. Raises RuntimeError if the engine gave up on it."""
-        result, sequence = self._result, self._sequence
-        if output.finish_reason is FinishReason.ERROR:
-            raise RuntimeError(f"request {result.request_id}: {output.error}")
-        result.num_cached_tokens = max(result.num_cached_tokens, output.num_cached_tokens)
-        if output.prompt_logprobs is not None and result.prompt_logprobs is None:
-            result.prompt_logprobs = [None if entry is None else self._named(entry) for entry in output.prompt_logprobs]
-        if output.token_ids and result.metrics.first_token_s is None:
+        """Returns whether the sequence is finished. Raises RuntimeError if the engine ended it early."""
+        result = self._result
+        try:
+            delta = self._sequence.take(output)
+        except GenerationFailed as failure:
+            raise RuntimeError(f"request {result.request_id}: {failure}") from None
+        self._deltas.append(delta)
+        if delta.token_ids and result.metrics.first_token_s is None:
             result.metrics.first_token_s = clock()
-        kept, finish = len(output.token_ids), output.finish_reason and output.finish_reason.value
-        stop_reason: int | str | None = output.stop_reason
-        if self._text is not None:
-            ends_with_stop = output.finish_reason is FinishReason.STOP
-            delta = self._text.add(output.token_ids, finished=finish is not None, ends_with_stop_token=ends_with_stop)
-            sequence.text += delta.text
-            if delta.stop is not None:
-                kept, finish, stop_reason = delta.num_tokens, "stop", delta.stop
-        sequence.token_ids += output.token_ids[:kept]
-        if output.logprobs is not None:
-            self._add_logprobs(output.logprobs[:kept])
-        if finish is not None:
-            sequence.finish_reason, sequence.stop_reason = finish, stop_reason
-            result.metrics.finished_s = clock()
-        return finish is not None
+        if delta.finish_reason is None:
+            return False
+        self._complete(join(self._deltas))
+        result.metrics.finished_s = clock()
+        return True
 
-    def _add_logprobs(self, entries: list[TokenLogprobs]) -> None:
-        sequence = self._sequence
-        sequence.logprobs = (sequence.logprobs or []) + [self._named(entry) for entry in entries]
-        sequence.cumulative_logprob = (sequence.cumulative_logprob or 0.0) + sum(e.logprobs[0] for e in entries)
+    def _complete(self, whole: Delta) -> None:
+        result, completion = self._result, self._completion
+        result.num_cached_tokens = max(result.num_cached_tokens, self._sequence.num_cached)
+        if whole.prompt_logprobs is not None and result.prompt_logprobs is None:
+            result.prompt_logprobs = [
+                None if entry is None else self._by_token_id(entry) for entry in whole.prompt_logprobs
+            ]
+        completion.text, completion.token_ids = whole.text, whole.token_ids
+        completion.finish_reason, completion.stop_reason = whole.finish_reason, whole.stop_reason
+        if whole.logprobs is not None:
+            completion.logprobs = [self._by_token_id(entry) for entry in whole.logprobs]
+            completion.cumulative_logprob = sum(entry.logprobs[0] for entry in whole.logprobs)
 
-    def _named(self, entry: TokenLogprobs) -> dict[int, Logprob]:
-        """By token id: the token itself, then the top ones, whose ranks are their places among the top."""
-        named: dict[int, Logprob] = {}
-        for place, (token_id, logprob) in enumerate(zip(entry.token_ids, entry.logprobs, strict=True)):
-            rank = entry.rank if place == 0 else place
+    def _by_token_id(self, entry: TokenLogprobs) -> dict[int, Logprob]:
+        """The token itself first, then the top ones: their rank is their index among the top."""
+        by_token_id: dict[int, Logprob] = {}
+        for index, (token_id, logprob) in enumerate(zip(entry.token_ids, entry.logprobs, strict=True)):
+            rank = entry.rank if index == 0 else index
             text = None if self._tokenizer is None else self._tokenizer.token_text(token_id)
-            named.setdefault(token_id, Logprob(logprob, rank, text))
-        return named
+            by_token_id.setdefault(token_id, Logprob(logprob, rank, text))
+        return by_token_id

@@ -20,7 +20,8 @@ from stoker.engine.api import EngineInfo, TokenLogprobs
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.process import main
-from stoker.engine.step_worker import StepWorker
+from stoker.engine.step_queue import InlineStepQueue
+from stoker.engine.thread_step_queue import ThreadStepQueue
 
 VOCAB_SIZE = 1000
 EOS = 0
@@ -32,7 +33,7 @@ def next_token(prefix: Sequence[int]) -> int:
 
 
 def continuation(prompt: Sequence[int], count: int) -> list[int]:
-    """What a request with this prompt must produce."""
+    """The tokens that a request with this prompt must get."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(next_token(tokens))
@@ -41,7 +42,7 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
 
 @dataclass
 class FakeSettings:
-    step_s: float = 0.0  # a step sleeps so long
+    step_s: float = 0.0  # seconds that each step sleeps
     fail_steps: list[int] = field(default_factory=list)  # numbers of the steps that run out of memory
     fail_all: bool = False
     hang_step: int = -1  # this step sleeps for hang_s
@@ -117,8 +118,8 @@ def build_core(config: str, phase: Callable[[str], None], idle: Callable[[], boo
         phases={"weights": 0.0, "warm-up": 0.0},
     )
     runner = FakeRunner(settings)
-    steps = StepWorker(runner.execute) if settings.async_scheduling else None
-    return EngineCore(Scheduler(limits), runner, info, steps=steps, idle=idle)
+    steps = ThreadStepQueue(runner) if settings.async_scheduling else InlineStepQueue(runner)
+    return EngineCore(Scheduler(limits), steps, info, idle=idle)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from subprocess import run as run
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,7 +14,13 @@ from stoker.engine.sampling.logits_processor import Rows
 
 
 class Only:
-    """Allows nothing but one token, 7 where none is said."""
+    """Allows one token only, 7 by default."""
+
+    settings_schema: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {"token_id": {"type": "integer", "minimum": 0}},
+        "additionalProperties": False,
+    }
 
     def __init__(self, token_id: int = 7) -> None:
         self._token_id = token_id

@@ -1,17 +1,23 @@
-"""`make wheel`: the wheel, built from the sdist as an installer would, holds exactly what src/ holds.
+"""`make wheel`: the wheel, built from the sdist as an installer does, contains src/ and compiled kernels, nothing else.
 
-A packaging mistake does not show in an editable install; this is where it shows.
+An editable install does not show a packaging mistake; this does. Kernels are compiled for this machine only.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
+from stoker.config.cpu_features import NoKernels, choose_level, find_compiler, this_cpu
+from stoker.engine.kernels.cpu.build import specs_of
+
 ROOT = Path(__file__).parent.parent
+PREBUILT = "stoker/engine/kernels/cpu/prebuilt"
 
 
 def in_tree() -> set[str]:
@@ -19,25 +25,47 @@ def in_tree() -> set[str]:
     return {f"stoker/{name.removeprefix('src/')}" for name in files.split("\n") if name}
 
 
-def in_wheel(wheel: Path) -> set[str]:
+def libraries(levels: Iterable[str]) -> set[str]:
+    return {f"{PREBUILT}/{spec.file_name}" for spec in specs_of(levels, has_quantised=True)}
+
+
+def in_wheel(wheel: Path) -> dict[str, int]:
+    """Paths and compressed sizes."""
     with zipfile.ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if ".dist-info/" not in name}
+        return {each.filename: each.compress_size for each in archive.infolist() if ".dist-info/" not in each.filename}
+
+
+def differences(wheel: Path, levels: Iterable[str]) -> list[str]:
+    """What is missing from the wheel, and what it contains that it should not."""
+    expected, packed = in_tree() | libraries(levels), set(in_wheel(wheel))
+    return [
+        *(f"missing from the wheel: {name}" for name in sorted(expected - packed)),
+        *(f"only in the wheel: {name}" for name in sorted(packed - expected)),
+    ]
+
+
+def build(folder: str | Path, kernels: str) -> Path:
+    """Builds the sdist, and the wheel from it."""
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, env=os.environ | {"STOKER_BUILD_KERNELS": kernels}, stdout=subprocess.DEVNULL)
+    return max(Path(folder).glob("*.whl"), key=lambda path: path.stat().st_mtime)
 
 
 def main() -> int:
+    try:
+        find_compiler()
+        levels = [choose_level("auto", this_cpu())[0].name]
+    except NoKernels as error:
+        print(f"the wheel is checked without kernels: {error}")
+        levels = []
     with tempfile.TemporaryDirectory() as folder:
-        # without a format named, `build` makes the sdist and then the wheel out of it
-        subprocess.run([sys.executable, "-m", "build", "--outdir", folder, str(ROOT)], check=True, capture_output=True)
-        (wheel,) = Path(folder).glob("*.whl")
-        tree, packed = in_tree(), in_wheel(wheel)
-        size = wheel.stat().st_size
-    for name in sorted(tree - packed):
-        print(f"missing from the wheel: {name}")
-    for name in sorted(packed - tree):
-        print(f"in the wheel but not in src/: {name}")
-    if tree == packed:
-        print(f"the wheel holds the {len(tree)} files of src/, {size / 2**20:.1f} MiB")
-    return int(tree != packed)
+        wheel = build(folder, "this-machine" if levels else "none")
+        problems, size = differences(wheel, levels), wheel.stat().st_size
+    for problem in problems:
+        print(problem)
+    if not problems:
+        print(f"{wheel.name}: the {len(in_tree())} files of src/, kernels for {levels}, {size / 2**20:.1f} MiB")
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Write docs/reference/ from the declarations, or, with --check, fail if it is stale.
 
-One page per section, per rule, per error code and per preset, and lists of them. Everything in them is what
-`engine explain` says, less what depends on the machine.
+One page per section, one page each for all rules, error codes and presets, and a list of options by status. The content
+is that of `engine explain`, without what depends on the machine.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
+from stoker.cli.metric_pages import metric_pages
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
-from stoker.config.explain import code_page, find, first_sentence, option_page, preset_page, rule_page
+from stoker.config.explain import find, first_sentence, option_page, preset_page, template_text
 from stoker.config.page import Page, markdown_lines
 from stoker.config.presets import preset_names
+from stoker.config.resolve.rule import Rule, StatedRule
 from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import Option, options, options_of, sections
 
@@ -26,77 +28,61 @@ NOTICE = "<!-- Written by `make docs` from the declarations in src/config; do no
 
 
 def pages() -> dict[str, str]:
-    """Path below the folder -> content."""
+    """File name -> content."""
     written: dict[str, str] = {}
-    index = [NOTICE, "", "# Reference", "", "| page | what it holds |", "|---|---|"]
+    index = [NOTICE, "", "# Reference", "", "| page | content |", "|---|---|"]
 
-    def enter(path: str, title: str, text: str) -> None:
-        index.append(f"| [{title}]({path}) | {text.partition(chr(10))[0]} |")
-
-    def add_section(name: str, title: str, text: str, parts: list[Page]) -> None:
-        written[f"{name}.md"] = _content(title, text, parts, "")
-        enter(f"{name}.md", title, text)
-
-    def add_list(name: str, title: str, parts: Iterable[Page]) -> None:
-        """A folder with a page for each and a list of them."""
-        text = find(name)[0].text
-        lines = [NOTICE, "", f"# {title}", "", text, "", "| | |", "|---|---|"]
-        for part in parts:
-            written[f"{name}/{part.name}.md"] = _content(part.title, "", [part], "../")
-            said = part.title.partition(": ")[2] or part.text
-            lines.append(f"| [{part.name}]({part.name}.md) | {_cell(said)} |")
-        written[f"{name}/README.md"] = "\n".join(lines) + "\n"
-        enter(f"{name}/README.md", title, text)
+    def add(name: str, title: str, text: str, lines: Sequence[str]) -> None:
+        written[f"{name}.md"] = "\n".join([NOTICE, "", f"# {title}", "", text, "", *lines]).rstrip() + "\n"
+        index.append(f"| [{title}]({name}.md) | {text.partition(chr(10))[0]} |")
 
     header = [option_page(option, False) for option in options_of("")]
-    add_section("manifest", "Header keys", "Keys at the top of a deployment file.", header)
+    add("manifest", "Header keys", "Keys at the top of a deployment file.", _parts(header))
     for name, section in sections().items():
         parts = [option_page(option, False) for option in options_of(name)]
-        add_section(name, f"Section `{name}`", (section.__doc__ or "").strip(), parts)
-    written["status.md"] = _status()
-    enter("status.md", "Status", "Which options change something, which stand for others, which are refused and why.")
-    add_list("rules", "Rules", map(rule_page, BY_ID.values()))
-    add_list("codes", "Error codes", map(code_page, CODES.values()))
-    add_list("presets", "Presets", map(preset_page, preset_names()))
+        add(name, f"Section `{name}`", (section.__doc__ or "").strip(), _parts(parts))
+    add(
+        "status",
+        "Status",
+        "Which options are effective, deprecated or refused.",
+        _status(),
+    )
+    add("metrics", "Metrics", "All metrics of `GET /metrics`. `engine explain metrics` prints them too.", _metrics())
+    add("rules", "Rules", f"{find('rules')[0].text} Each is also a page of `engine explain`.", _rules())
+    add("codes", "Error codes", f"{find('codes')[0].text} Each is also a page of `engine explain`.", _codes())
+    presets = [preset_page(name) for name in preset_names()]
+    add("presets", "Presets", find("presets")[0].text, _parts(presets))
     written["README.md"] = "\n".join(index) + "\n"
     return written
 
 
-def _content(title: str, text: str, parts: list[Page], home: str) -> str:
-    """A page of several parts, with a list of them; of one that is called like the page, its inside.
-
-    home: the way from the page to the folder of all pages, for links.
-    """
-    lines = [NOTICE, ""]
-    if len(parts) == 1 and parts[0].title == title:
-        lines += _linked(parts[0], markdown_lines(parts[0], level=1), home)
-    else:
-        lines += [f"# {title}", "", text, "", "| | |", "|---|---|"]
-        for part in parts:
-            status = next((fact.lines[0].partition(":")[0] for fact in part.facts if fact.name == "status"), "")
-            said = f"*{status}* " * (status in ("refused", "deprecated")) + _cell(first_sentence(part.text))
-            lines.append(f"| [{part.name.rpartition('.')[2]}](#{_anchor(part.title)}) | {said} |")
-        lines.append("")
-        for part in parts:
-            lines += [*_linked(part, markdown_lines(part), home), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _linked(page: Page, lines: list[str], home: str) -> list[str]:
-    """The same lines, options and rules in their tables as links."""
-    tables = {"options", "rules"} | ({fact.name for fact in page.facts} if page.kind == "preset" else set())
-    for index, line in enumerate(lines):
-        name = line.removeprefix("| ").partition(" |")[0]
-        if line.startswith("| ") and name in tables:
-            lines[index] = _NAME.sub(lambda found: _link(found[0], home), line)
+def _parts(parts: Sequence[Page]) -> list[str]:
+    """A list of the parts, then each of them."""
+    lines = ["| | |", "|---|---|"]
+    for part in parts:
+        status = next((fact.lines[0].partition(":")[0] for fact in part.facts if fact.name == "status"), "")
+        said = f"*{status}* " * (status in ("refused", "deprecated")) + _cell(first_sentence(part.text))
+        lines.append(f"| [{part.name.rpartition('.')[2]}](#{_anchor(part.title)}) | {said} |")
+    for part in parts:
+        lines += ["", *_linked(part, markdown_lines(part))]
     return lines
 
 
-def _link(name: str, home: str) -> str:
+def _linked(page: Page, lines: list[str]) -> list[str]:
+    """The same lines, with links from the options and rules in their tables."""
+    tables = {fact.name for fact in page.facts} if page.kind == "preset" else {"replaced by", "rules"}
+    for index, line in enumerate(lines):
+        name = line.removeprefix("| ").partition(" |")[0]
+        if line.startswith("| ") and name in tables:
+            lines[index] = _NAME.sub(lambda found: _link(found[0]), line)
+    return lines
+
+
+def _link(name: str) -> str:
     if name in BY_ID:
-        return f"[{name}]({home}rules/{name}.md)"
+        return f"[{name}](rules.md#{name.lower()})"
     if name in options():
-        return f"[{name}]({home}{_place(options()[name])})"
+        return f"[{name}]({_place(options()[name])})"
     return name
 
 
@@ -105,20 +91,64 @@ def _place(option: Option) -> str:
 
 
 def _anchor(title: str) -> str:
-    """What GitHub makes of a heading."""
+    """The anchor that GitHub generates for a heading."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-def _status() -> str:
+def _rules() -> list[str]:
+    lines = ["| rule | severity | what must hold, and why | options | message | fix |", "|---|---|---|---|---|---|"]
+    return lines + [_rule(rule) for rule in BY_ID.values()]
+
+
+def _rule(rule: Rule | StatedRule) -> str:
+    """A rule that cannot be broken has no severity, no message and no fix."""
+    checked = isinstance(rule, Rule)
+    cells = [
+        f'<a id="{rule.id.lower()}"></a>{rule.id}',
+        rule.severity if checked else "always holds",
+        _cell(f"**{rule.title}.** {rule.why}"),
+        "<br>".join(_link(path) for path in rule.fields),
+        _template(rule.message) if checked else "",
+        "<br>".join(map(_template, rule.fixes)) if checked else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _template(text: str) -> str:
+    return _cell(template_text(text))
+
+
+def _codes() -> list[str]:
+    lines = ["| code | meaning | fix | exit code |", "|---|---|---|---|"]
+    for code in CODES.values():
+        meaning = _cell(f"**{code.title}.** {code.meaning}")
+        lines.append(
+            f'| <a id="{code.code.lower()}"></a>{code.code} | {meaning} | {_cell(code.fix)} | {code.exit_code} |'
+        )
+    return lines
+
+
+def _status() -> list[str]:
     lists = by_status()
-    lines = [NOTICE, "", "# Status", "", "`engine explain --status` prints this list.", ""]
+    lines = []
     for status in STATUSES:
         lines += [f"## {status} ({len(lists[status])})", ""]
         for option in lists[status]:
             said = option.reason or first_sentence(option.description)
             lines.append(f"- [`{option.path}`]({_place(option)}): {said}")
         lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    return lines
+
+
+def _metrics() -> list[str]:
+    """A table of all metrics of a running server, from the registry that exports them."""
+    (listed,) = metric_pages("metrics")
+    lines = ["| metric | type | meaning |", "|---|---|---|"]
+    for fact in listed.facts:
+        (page,) = metric_pages(fact.name)
+        kind = next(fact for fact in page.facts if fact.name == "kind").lines[0]
+        lines.append(f"| `{fact.name}` | {kind} | {_cell(page.text)} |")
+    return lines
 
 
 def _cell(text: str) -> str:
@@ -136,7 +166,6 @@ def main() -> int:
         if check:
             print(f"error: docs/reference/{name} is stale\n  = fix: make docs", file=sys.stderr)
         elif name in wanted:
-            (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
             (FOLDER / name).write_text(wanted[name], "utf-8")
         else:
             (FOLDER / name).unlink()

@@ -1,4 +1,4 @@
-"""`make tiny`: train builtin:tiny from nothing and write it, with its score, into src/builtin/tiny.
+"""`make tiny`: train builtin:tiny from scratch and write weights and score into src/builtin/tiny.
 
 Needs two CPU cores for less than half an hour. Same seed, same versions, same machine: same weights.
 """
@@ -55,7 +55,7 @@ def build_model(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
 
 
 class Packer:
-    """Rows of whole dialogues, one after another; the loss counts answers only."""
+    """Packs complete dialogues into rows; the loss counts answer tokens only."""
 
     def __init__(self, writer: Writer, tokenizer: Tokenizer, seed: int) -> None:
         self._writer = writer
@@ -65,8 +65,8 @@ class Packer:
         self._ready: list[tuple[list[int], list[int]]] = []
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """ids, positions, labels: [ROWS, ROW] int64. Positions start anew with each dialogue, so that the attention
-        of one does not reach into the one before."""
+        """ids, positions, labels: [ROWS, ROW] int64. Positions restart at 0 with each dialogue, so that its
+        attention does not include the previous dialogue."""
         ids = torch.full((ROWS, ROW), self._pad)
         positions = torch.zeros(ROWS, ROW, dtype=torch.long)
         labels = torch.full((ROWS, ROW), IGNORED)
@@ -87,20 +87,23 @@ class Packer:
 
     def _next(self) -> tuple[list[int], list[int]]:
         while not self._ready:
-            dialogues = [self._writer.draw() for _ in range(256)]
+            dialogues = [self._writer.sample() for _ in range(256)]
             shares = [THINKING_OF_SUMS if dialogue.kind == "sum" else THINKING for dialogue in dialogues]
-            drawn = [(d, self._random.random() < share) for d, share in zip(dialogues, shares, strict=True)]
-            self._ready = [pair for pair in encode(self._tokenizer, drawn) if sum(map(len, pair)) <= ROW]
+            sampled = [(d, self._random.random() < share) for d, share in zip(dialogues, shares, strict=True)]
+            self._ready = [pair for pair in encode(self._tokenizer, sampled) if sum(map(len, pair)) <= ROW]
         return self._ready.pop()
 
 
 def train(model: Qwen3ForCausalLM, packer: Packer, minutes: float, max_steps: int | None) -> tuple[int, float]:
-    """Until the time is up; the learning rate follows the share of time used. Returns (steps, last mean loss)."""
+    """Train for `max_steps` steps, or for `minutes` if it is None; the learning rate follows the share that is done.
+
+    Returns (number of steps, mean loss of the last 100).
+    """
     embedding = model.get_input_embeddings().weight
     matrices = [p for p in model.parameters() if p.dim() > 1 and p is not embedding]
     others = [p for p in model.parameters() if p.dim() == 1 or p is embedding]
     optimizers = [
-        # in a trial of 150 steps Muon came lower than AdamW (1.44 against 1.65); its steps cost a quarter more
+        # after 150 steps the loss with Muon was lower than with AdamW (1.44 against 1.65); its steps took 25% longer
         torch.optim.Muon(matrices, lr=PEAK_LR, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.0),
     ]
@@ -118,7 +121,7 @@ def train(model: Qwen3ForCausalLM, packer: Packer, minutes: float, max_steps: in
         ids, positions, labels = packer.batch()
         # float32: on CPUs without a matrix unit autocast to bfloat16 took 1.8 times as long
         hidden = model.model(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
-        counted = labels[:, 1:] != IGNORED  # only these pass the vocabulary matrix
+        counted = labels[:, 1:] != IGNORED  # the LM head runs on these positions only
         logits = model.lm_head(hidden[:, :-1][counted])
         loss = torch.nn.functional.cross_entropy(logits, labels[:, 1:][counted])
         model.zero_grad(set_to_none=True)
@@ -136,7 +139,7 @@ def train(model: Qwen3ForCausalLM, packer: Packer, minutes: float, max_steps: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=800, help="training steps")
-    parser.add_argument("--minutes", type=float, help="train for so long instead")
+    parser.add_argument("--minutes", type=float, help="train for this time instead of a number of steps")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     chosen = parser.parse_args()
     wall, cpu = time.monotonic(), time.process_time()
@@ -145,18 +148,18 @@ def main() -> None:
     options = read_options()
 
     writer = Writer(options, SEED)
-    sample = [(writer.draw(), index % 4 == 0) for index in range(8000)]
+    sample = [(writer.sample(), index % 4 == 0) for index in range(8000)]
     tokenizer = tiny_tokenizer.train(prompt_text(d, t) + answer_text(d, t) for d, t in sample)
     model = build_model(tokenizer)
     packer = Packer(writer, tokenizer, SEED)
     steps, loss = train(model, packer, chosen.minutes or 0, None if chosen.minutes else chosen.steps)
 
-    model = model.to(torch.bfloat16)  # as shipped, and as scored
+    model = model.to(torch.bfloat16)  # both the published weights and the score use bfloat16
     end_of_turn, end_of_text = tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(END_OF_TEXT)
     model.generation_config.update(do_sample=False, eos_token_id=[end_of_turn], pad_token_id=end_of_text)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(chosen.folder)
-    (chosen.folder / "model.safetensors").chmod(0o644)  # it is written as the owner's alone
+    (chosen.folder / "model.safetensors").chmod(0o644)  # save_pretrained makes the file readable by its owner only
     tiny_tokenizer.save(tokenizer, chosen.folder, MAX_LENGTH)
     generation = {"do_sample": False, "temperature": 0.0, "eos_token_id": [end_of_turn]}
     (chosen.folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")

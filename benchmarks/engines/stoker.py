@@ -1,4 +1,4 @@
-"""Stoker through its offline interface, `stoker.LLM`."""
+"""Stoker's offline interface, `stoker.LLM`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stoker:
         )
 
     def generate(self, requests: list[Request]) -> int:
-        """Serves all requests at once; returns the number of tokens generated."""
+        """Serves all requests concurrently; returns the number of tokens generated."""
         outputs = self.llm.generate(
             [{"prompt_token_ids": request.prompt} for request in requests],
             [SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True) for request in requests],

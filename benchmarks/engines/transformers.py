@@ -1,4 +1,4 @@
-"""transformers' `generate`: requests of different lengths go as one left-padded batch, as its users run it."""
+"""transformers' `generate`: requests of different lengths run as one left-padded batch, the usual way to use it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Transformers:
 
     @torch.inference_mode()
     def generate(self, requests: list[Request]) -> int:
-        """Serves all requests at once; returns the number of tokens asked for: what a row gets beyond that while it
-        waits for the longest one is of no use to anybody."""
+        """Serves all requests as one batch; returns the number of requested tokens. Tokens that a row generates beyond
+        its request, until the longest row ends, are not counted."""
         width = max(len(request.prompt) for request in requests)
         ids = torch.zeros(len(requests), width, dtype=torch.long)
         mask = torch.zeros_like(ids)

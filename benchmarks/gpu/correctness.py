@@ -1,7 +1,7 @@
-"""Every kernel against its reference, on random numbers with NaN behind every end, in the formats of the device.
+"""Compares every kernel with its reference, in each dtype of the device, on random values with NaN out of bounds.
 
-A check yields what it found and what it expected; the record tells the worst error, in units of what one rounding may
-be off. A kernel that is added takes one entry of CHECKS; a module without one is told of.
+A check yields pairs of found and expected values; the record contains the largest error, in units of the limit of one
+rounding. A new kernel needs one entry in CHECKS; kernel modules without an entry are reported.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import torch.nn.functional as F
 
 from stoker.engine.kernels import gpu, noise
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
-from stoker.engine.kernels.draw import softmax_weights
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
+from stoker.engine.kernels.sample_tokens import softmax_weights
 from stoker.engine.kernels.silu_and_mul import silu_and_mul_reference
 
 from .paged_batch import batch
 from .part import Case, Context
 from .shapes import LLAMA, SMALL, Shape
 
-LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # absolute and relative, of one rounding
+LIMITS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # of one rounding, absolute and relative
 Pairs = Iterator[tuple[torch.Tensor, torch.Tensor]]  # found, expected
 _PROGRAMS = 7  # in the interpreter; on a GPU two for each multiprocessor
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a check makes its operands from."""
+    """Inputs of a check; it creates its operands from them."""
 
     shape: Shape
     dtype: torch.dtype
@@ -42,15 +42,15 @@ class Given:
     def randn(self, *sizes: int) -> torch.Tensor:
         return torch.randn(*sizes, device=self.device).to(self.dtype)
 
-    def apart(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The same rows, with NaN between them."""
-        wide = numbers.new_full((len(numbers), numbers.shape[1] + 8), torch.nan)
-        wide[:, : numbers.shape[1]] = numbers
-        return wide[:, : numbers.shape[1]]
+    def strided(self, values: torch.Tensor) -> torch.Tensor:
+        """The same rows, with NaN between rows in memory."""
+        wide = values.new_full((len(values), values.shape[1] + 8), torch.nan)
+        wide[:, : values.shape[1]] = values
+        return wide[:, : values.shape[1]]
 
     @property
-    def is_brief(self) -> bool:
-        """On a GPU every variant takes seconds to compile: the second format has few."""
+    def has_few_variants(self) -> bool:
+        """On a GPU every variant takes seconds to compile, so the second dtype runs only few."""
         return self.device.type == "cuda" and self.dtype == torch.float16
 
     @property
@@ -66,8 +66,8 @@ def add_rms_norm(given: Given) -> Pairs:
     x, residual = given.randn(5, given.shape.hidden), given.randn(5, given.shape.hidden)
     weight = given.randn(given.shape.hidden)
     for other in (None, residual):
-        apart = None if other is None else given.apart(other)
-        normed, total = add_rms_norm_gpu(given.apart(x), apart, weight, 0.1)
+        strided = None if other is None else given.strided(other)
+        normed, total = add_rms_norm_gpu(given.strided(x), strided, weight, 0.1)
         rounded = x if other is None else x + other
         yield normed, add_rms_norm_reference(rounded.double(), None, weight.double(), 0.1)[0]
         yield total, rounded
@@ -77,7 +77,7 @@ def silu_and_mul(given: Given) -> Pairs:
     from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
 
     gate_up = given.randn(5, 2 * given.shape.intermediate)
-    yield silu_and_mul_gpu(given.apart(gate_up)), silu_and_mul_reference(gate_up.double())
+    yield silu_and_mul_gpu(given.strided(gate_up)), silu_and_mul_reference(gate_up.double())
 
 
 def embed(given: Given) -> Pairs:
@@ -104,18 +104,18 @@ def rope_and_store(given: Given) -> Pairs:
         rest = (*norms, 0.1, cos_sin, positions, slots)
         heads = (shape.heads, shape.kv_heads)
         expected = rope_and_store_reference(qkv, *rest, *caches[:2], *heads)
-        yield rope_and_store_gpu(given.apart(qkv), *rest, *caches[2:], *heads), expected
+        yield rope_and_store_gpu(given.strided(qkv), *rest, *caches[2:], *heads), expected
         for ours, reference in zip(caches[2:], caches[:2], strict=True):
-            yield ours.nan_to_num(1e4), reference.nan_to_num(1e4)  # what was not written is there in both
+            yield ours.nan_to_num(1e4), reference.nan_to_num(1e4)  # both leave the same elements unwritten
     yield from rope_and_store_fp8(given, slots)
-    nowhere = [torch.full(cache, torch.nan, device=given.device, dtype=given.dtype) for _ in range(2)]
-    rope_and_store_gpu(qkv, None, None, 0.1, cos_sin, positions, torch.full_like(slots, -1), *nowhere, *heads)
-    for each in nowhere:
+    untouched = [torch.full(cache, torch.nan, device=given.device, dtype=given.dtype) for _ in range(2)]
+    rope_and_store_gpu(qkv, None, None, 0.1, cos_sin, positions, torch.full_like(slots, -1), *untouched, *heads)
+    for each in untouched:
         yield each.isnan().float(), torch.ones(cache)
 
 
 def rope_and_store_fp8(given: Given, slots: torch.Tensor) -> Pairs:
-    """Many numbers beyond 448. Nothing turns: a rounding of float32 could be a whole one of fp8."""
+    """Many values beyond 448, the fp8 maximum. No rotation: a float32 rounding difference could become one of fp8."""
     from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
 
     shape = given.shape
@@ -126,7 +126,7 @@ def rope_and_store_fp8(given: Given, slots: torch.Tensor) -> Pairs:
     caches = [torch.zeros(kept, device=given.device).to(torch.float8_e4m3fn) for _ in range(4)]
     rest = None, None, 0.1, cos_sin, torch.zeros_like(slots), slots
     rope_and_store_reference(qkv, *rest, *caches[:2], shape.heads, shape.kv_heads)
-    rope_and_store_gpu(given.apart(qkv), *rest, *caches[2:], shape.heads, shape.kv_heads)
+    rope_and_store_gpu(given.strided(qkv), *rest, *caches[2:], shape.heads, shape.kv_heads)
     for ours, reference in zip(caches[2:], caches[:2], strict=True):
         yield ours.float(), reference.float()
 
@@ -136,7 +136,7 @@ def add_layer_norm(given: Given) -> Pairs:
 
     width = given.shape.hidden
     x, residual, weight, bias = given.randn(5, width), given.randn(5, width), given.randn(width), given.randn(width)
-    normed, total = add_layer_norm_gpu(given.apart(x), given.apart(residual), weight, bias, 0.1)
+    normed, total = add_layer_norm_gpu(given.strided(x), given.strided(residual), weight, bias, 0.1)
     yield normed, F.layer_norm((x + residual).double(), (width,), weight.double(), bias.double(), 0.1)
     yield total, x + residual
 
@@ -148,7 +148,7 @@ def gelu_and_mul(given: Given) -> Pairs:
     gate, up = gate_up.double().chunk(2, -1)
     for is_tanh in (False, True):
         expected = F.gelu(gate, approximate="tanh" if is_tanh else "none") * up
-        yield gelu_and_mul_gpu(given.apart(gate_up), is_tanh), expected
+        yield gelu_and_mul_gpu(given.strided(gate_up), is_tanh), expected
 
 
 def linear_few(given: Given) -> Pairs:
@@ -157,21 +157,23 @@ def linear_few(given: Given) -> Pairs:
     depth, width = given.shape.hidden, given.shape.intermediate
     weight = given.randn(2 * width, depth) / depth**0.5
     bias, norm = given.randn(width), given.randn(depth)
-    for tokens in (17,) if given.is_brief else (1, 17, 64):
+    for tokens in (17,) if given.has_few_variants else (1, 17, 64):
         x, residual = given.randn(tokens, depth), given.randn(tokens, depth)
         plain = F.linear(x.double(), weight[:width].double(), bias.double())
-        yield run(given.apart(x), weight[:width], bias)[0], plain
-        has_norm = given.dtype != torch.float16  # which refuses it
+        yield run(given.strided(x), weight[:width], bias)[0], plain
+        has_norm = given.dtype != torch.float16  # which the kernel does not support with a norm
         total = x + residual
         normed = add_rms_norm_reference(total.double(), None, norm.double(), 0.1)[0] if has_norm else total.double()
-        found = run(given.apart(x), weight, norm=norm if has_norm else None, eps=0.1, residual=residual, is_gated=True)
+        found = run(
+            given.strided(x), weight, norm=norm if has_norm else None, eps=0.1, residual=residual, is_gated=True
+        )
         yield found[0], silu_and_mul_reference(F.linear(normed, weight.double()))
         yield found[1], total
 
 
-def is_best(drawn: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """drawn: [R]; scores: [R, V] float64."""
-    found = scores.gather(1, drawn.long()[:, None])[:, 0]
+def is_best(sampled: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """sampled: [R]; scores: [R, V] float64."""
+    found = scores.gather(1, sampled.long()[:, None])[:, 0]
     return ((found - scores.amax(-1)).abs() < 1e-4).double()
 
 
@@ -189,9 +191,9 @@ def sampler(given: Given) -> Pairs:
     columns.top_p[12:16] = 0.9
     columns.top_k[16:], columns.top_p[16:] = 40, 0.7
     seeds, positions = np.arange(rows, dtype=np.uint64) << np.uint64(30), np.arange(rows)
-    words = torch.from_numpy(seeds.view(np.int32).reshape(-1, 2)).to(device)
-    columns.seed_low.copy_(words[:, 0])
-    columns.seed_high.copy_(words[:, 1])
+    halves = torch.from_numpy(seeds.view(np.int32).reshape(-1, 2)).to(device)
+    columns.seed_low.copy_(halves[:, 0])
+    columns.seed_high.copy_(halves[:, 1])
     keys = noise.row_keys(seeds, positions).to(device)
     weights = softmax_weights(logits, columns.temperature, columns.min_p).double()
     ordered, ids = weights.sort(dim=-1, descending=True, stable=True)
@@ -206,20 +208,20 @@ def sampler(given: Given) -> Pairs:
     padded = torch.cat((logits, torch.full_like(logits[:1], torch.nan)))
     where = torch.tensor([*positions, 0], dtype=torch.int32, device=device)
     workspace = sampling_workspace(rows + 1, vocab, device)
-    drawn = torch.full((rows + 1,), 77, dtype=torch.int32, device=device)
-    for _ in range(2):  # what the first leaves behind is not in the way of the second
-        sample(padded, slots, where, columns, drawn, workspace, is_lean=False)
-        yield is_best(drawn[:rows], scores), torch.ones(rows)
-        yield drawn[rows:], torch.tensor([-1])
-    lean = torch.empty_like(drawn[:4])
-    sample(logits[:4], slots[:4], where[:4], columns, lean, workspace, is_lean=True)
-    yield is_best(lean, scores[:4]), torch.ones(4)
+    sampled = torch.full((rows + 1,), 77, dtype=torch.int32, device=device)
+    for _ in range(2):  # the second call runs with the workspace as the first left it
+        sample(padded, slots, where, columns, sampled, workspace, is_fast_path=False)
+        yield is_best(sampled[:rows], scores), torch.ones(rows)
+        yield sampled[rows:], torch.tensor([-1])
+    greedy = torch.empty_like(sampled[:4])
+    sample(logits[:4], slots[:4], where[:4], columns, greedy, workspace, is_fast_path=True)
+    yield is_best(greedy, scores[:4]), torch.ones(4)
 
 
 def logprobs(given: Given) -> Pairs:
     from stoker.engine.kernels.gpu.sample_logprobs import logprobs_gpu
 
-    logits = given.apart(3 * given.randn(5, given.shape.vocab))
+    logits = given.strided(3 * given.randn(5, given.shape.vocab))
     tokens = torch.tensor([0, 1, 2, 3, given.shape.vocab - 1], device=given.device)
     found = logprobs_gpu(logits, tokens.int(), 4, normalise=True)
     expected = logits.double().log_softmax(-1)
@@ -236,27 +238,27 @@ def step_tables(given: Given) -> Pairs:
 
     device, block = given.device, given.shape.block_size
 
-    def words(*values: int) -> torch.Tensor:
+    def int32(*values: int) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
-    rows = prepare_step.StepRows(words(3, 0, 2, -1), words(17, 0, 70, 5), words(0, 1, 12, 14, 14))
+    rows = prepare_step.StepRows(int32(3, 0, 2, -1), int32(17, 0, 70, 5), int32(0, 1, 12, 14, 14))
     tokens = torch.randint(0, 1 << 30, (5, 200), dtype=torch.int32, device=device)
     blocks = torch.randint(0, 1 << 30, (5, 200 // block + 1), dtype=torch.int32, device=device)
     made = []
     for prepare in (prepare_step.prepare_step, prepare_step.prepare_step_reference):
         columns = [torch.full((16,), -7, device=device) for _ in range(3)]
         tables = torch.full((4, 20), -7, dtype=torch.int32, device=device)
-        out = prepare_step.StepTensors(*columns, words(*[-7] * 4), tables, torch.full((4,), -7, device=device))
+        out = prepare_step.StepTensors(*columns, int32(*[-7] * 4), tables, torch.full((4,), -7, device=device))
         prepare(rows, tokens, blocks, block, out)
         made.append(out)
     for name in prepare_step.StepTensors.__slots__:
         yield getattr(made[0], name), getattr(made[1], name)
-    drawn, lengths, is_sampled = words(7, 9, -1, 3), words(18, 11, 72, 0), words(1, 0, 1, 1)
+    sampled, lengths, is_sampled = int32(7, 9, -1, 3), int32(18, 11, 72, 0), int32(1, 0, 1, 1)
     finished = []
     for finish in (finish_step.finish_step, finish_step.finish_step_reference):
         counts = torch.full((5, 12), 2, dtype=torch.int16, device=device)
         finished.append((tokens.clone(), counts))
-        finish(drawn, rows.slots, lengths, is_sampled, finished[-1][0], words(1, 0, 1, 1, 0), counts)
+        finish(sampled, rows.slots, lengths, is_sampled, finished[-1][0], int32(1, 0, 1, 1, 0), counts)
     yield from zip(*finished, strict=True)
 
 
@@ -266,21 +268,21 @@ def attention(given: Given, is_prefill: bool) -> Pairs:
     from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 
     shape, scale = given.shape, given.shape.head_dim**-0.5
-    numbers = torch.randn(2, shape.heads, device=given.device)
+    values = torch.randn(2, shape.heads, device=given.device)
     variants = [
         (None, AttentionVariant()),
-        (None, AttentionVariant(40, 0.9, numbers[0], numbers[1].abs() / 8)),
+        (None, AttentionVariant(40, 0.9, values[0], values[1].abs() / 8)),
         (torch.float8_e4m3fn, AttentionVariant(k_scale=0.75, v_scale=1.5)),
     ]
-    long = 3 if given.device.type != "cuda" else 40  # times a hundred tokens
+    long = 3 if given.device.type != "cuda" else 40  # in units of 100 tokens
     rows = [(1, 33), (0, 0), (1, 1), (7, 7), (1, long * 100), (1, 64), (long * 11, long * 30), (70, 70), (1, 65)]
-    for kv_dtype, variant in variants[: 1 if given.is_brief else None]:
+    for kv_dtype, variant in variants[: 1 if given.has_few_variants else None]:
         made = batch(
             rows, device=given.device, num_heads=shape.heads, num_kv_heads=shape.kv_heads, head_dim=shape.head_dim,
             block_size=shape.block_size, dtype=given.dtype, kv_dtype=kv_dtype,
         )  # fmt: skip
         if kv_dtype is not None:
-            made = replace(made, q=made.q.half().to(given.dtype))  # beside fp8 keys, queries are float16
+            made = replace(made, q=made.q.half().to(given.dtype))  # with fp8 keys, queries are float16
         out = torch.full((len(made.q), shape.heads * shape.head_dim), torch.nan).to(given.device, given.dtype)
         operands = made.q, made.k_cache, made.v_cache, made, scale, out
         if is_prefill:
@@ -292,15 +294,15 @@ def attention(given: Given, is_prefill: bool) -> Pairs:
         is_mine = (counts > 1 if is_prefill else counts == 1).repeat_interleave(counts)
         expected = attention_reference(made.q, made.k_cache, made.v_cache, made, scale, variant)
         yield out[is_mine], expected[is_mine]
-        yield out[~is_mine].isnan().float(), torch.ones(out[~is_mine].shape)  # rows of the other kernel are left
+        yield out[~is_mine].isnan().float(), torch.ones(out[~is_mine].shape)  # rows of the other kernel are not written
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
-    modules: tuple[str, ...]  # of engine/kernels/gpu, that it covers
+    modules: tuple[str, ...]  # of engine/kernels/gpu that it covers
     run: Callable[[Given], Pairs]
-    limit: float = 1.0  # roundings that lie one behind the other
+    limit: float = 1.0  # number of successive roundings
 
 
 CHECKS = [
@@ -311,7 +313,7 @@ CHECKS = [
     Check("add_layer_norm", ("add_layer_norm",), add_layer_norm),
     Check("gelu_and_mul", ("gelu_and_mul",), gelu_and_mul),
     Check("linear_few", ("linear_few",), linear_few, limit=3.0),
-    Check("sample", ("sample", "sample_row", "sample_ranked", "draw"), sampler),
+    Check("sample", ("sample", "sample_row", "sample_ranked", "gumbel_max"), sampler),
     Check("logprobs", ("sample_logprobs",), logprobs),
     Check("prepare_step, finish_step", ("prepare_step", "finish_step"), step_tables),
     Check(
@@ -324,7 +326,7 @@ CHECKS = [
 
 
 def worst_error(pairs: Pairs, limit: float) -> float:
-    """In units of `limit`, absolute and relative; infinite where a number is none."""
+    """Largest error in units of `limit`, absolute and relative; infinite if a value is NaN."""
     worst = 0.0
     for found, expected in pairs:
         if found.shape != expected.shape:
@@ -342,26 +344,26 @@ def check(context: Context, checked: Check, given: Given) -> None:
     with torch.inference_mode():
         worst = worst_error(checked.run(given), checked.limit * LIMITS[given.dtype])
     error = None if worst <= 1 else "wrong"
-    format_name = str(given.dtype).removeprefix("torch.")
+    dtype_name = str(given.dtype).removeprefix("torch.")
     value = worst if math.isfinite(worst) else None
-    context.tell(checked.name, f"{given.shape.name}, {format_name}", value, "of the limit", 1.0, None, error, False)
+    context.record(checked.name, f"{given.shape.name}, {dtype_name}", value, "of the limit", 1.0, None, error, False)
 
 
 def unchecked(context: Context) -> None:
-    """Modules with a kernel that no check names."""
+    """Reports kernel modules that no check covers."""
     covered = {module for each in CHECKS for module in each.modules}
     for file in sorted(Path(gpu.__file__).parent.glob("*.py")):
         if "@triton.jit" in file.read_text() and file.stem not in covered:
-            context.tell(file.stem, "", error="no check for this module", is_time=False)
+            context.record(file.stem, "", error="no check for this module", is_time=False)
 
 
 def cases(context: Context) -> list[Case]:
-    device = torch.device(context.order.device)
-    formats = [torch.bfloat16, torch.float16] if device.type == "cuda" else [torch.float32, torch.float16]
+    device = torch.device(context.config.device)
+    dtypes = [torch.bfloat16, torch.float16] if device.type == "cuda" else [torch.float32, torch.float16]
     shape = SMALL if context.is_reduced else LLAMA
     made = [
         Case(f"{each.name}, {dtype}", partial(check, checked=each, given=Given(shape, dtype, device)))
-        for dtype in formats
+        for dtype in dtypes
         for each in CHECKS
     ]
     return [*made, Case("modules without a check", unchecked)]

@@ -1,8 +1,8 @@
-"""Every kernel's time at true shapes, over the least that it can take, beside torch's own way to do the same.
+"""Times every kernel at real shapes, relative to its floor (lower bound) and next to torch's implementation.
 
-An Op makes its operands, and names the ways to compute with them; `ours` is the kernel set's. Several copies of the
-operands are gone through in turn, so that nothing is in the cache. A kernel that is added takes one function and one
-line of `ops`.
+An Op creates its operands and the functions to time; `ours` is the function of the kernel set. Runs alternate between
+several copies of the operands, so that operands are not in the L2 cache. A new kernel needs one function here and one
+line in `ops`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .part import Case, Context, first_line
 from .shapes import LLAMA, QWEN, SMALL, Cost, Shape
 from .timing import Run, Timer
 
-_COPIED_BYTES = 3 * 2**30  # operands of all copies, at most
-_MOST_COPIES = 8
+_COPIED_BYTES = 3 * 2**30  # maximum size of all copies of the operands
+_MAX_COPIES = 8
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
     "efficient, heads repeated": SDPBackend.EFFICIENT_ATTENTION,
 }
-Ways = dict[str, Run]
+Runs = dict[str, Run]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class Op:
     name: str
     shape: str
     cost: Cost
-    make: Callable[[Bench], Ways]
-    seconds: float = 4.0  # that it takes about, with what is compiled
-    without_graph: tuple[str, ...] = ()  # ways that read back from the device
+    make: Callable[[Bench], Runs]
+    seconds: float = 4.0  # approximate duration, with compilation
+    without_graph: tuple[str, ...] = ()  # runs that copy from the device, so they cannot be captured
 
 
 def norm(shape: Shape, tokens: int) -> Op:
-    def make(bench: Bench) -> Ways:
+    def make(bench: Bench) -> Runs:
         x, residual, weight = bench.randn(tokens, shape.hidden), bench.randn(tokens, shape.hidden), bench.randn(1)
         weight = weight.expand(shape.hidden).contiguous()
         return {
@@ -68,7 +68,7 @@ def norm(shape: Shape, tokens: int) -> Op:
 def linear(shape: Shape, layer: str, tokens: int) -> Op:
     outputs, inputs = (shape.vocab, shape.hidden) if layer == "output layer" else shape.linears[layer]
 
-    def make(bench: Bench) -> Ways:
+    def make(bench: Bench) -> Runs:
         x, weight = bench.randn(tokens, inputs), bench.randn(outputs, inputs)
         packed = bench.kernels.pack_linear(weight, None)
         return {"ours": lambda: bench.kernels.linear(x, packed), "torch F.linear": lambda: F.linear(x, weight)}
@@ -78,20 +78,20 @@ def linear(shape: Shape, layer: str, tokens: int) -> Op:
 
 
 def rope(shape: Shape, tokens: int) -> Op:
-    def make(bench: Bench) -> Ways:
+    def make(bench: Bench) -> Runs:
         qkv, cos_sin = bench.randn(tokens, shape.qkv), torch.randn(4096, shape.head_dim, device=bench.device)
         norms = [bench.randn(shape.head_dim) if shape.has_head_norms else None for _ in range(2)]
         blocks = -(-tokens // shape.block_size)
         caches = bench.randn(2, blocks, shape.kv_heads, shape.block_size, shape.head_dim)
-        places = torch.randperm(tokens, device=bench.device)
-        rest = (*norms, 1e-6, cos_sin, places % 4096, places, *caches, shape.heads, shape.kv_heads)
+        slots = torch.randperm(tokens, device=bench.device)
+        rest = (*norms, 1e-6, cos_sin, slots % 4096, slots, *caches, shape.heads, shape.kv_heads)
         return {"ours": lambda: bench.kernels.rope_and_store(qkv, *rest)}
 
     return Op("rope and store", f"{shape.name}, {tokens} tokens", (4.0 * tokens * shape.qkv, 0), make)
 
 
 def gate(shape: Shape, tokens: int) -> Op:
-    def make(bench: Bench) -> Ways:
+    def make(bench: Bench) -> Runs:
         gate_up = bench.randn(tokens, 2 * shape.intermediate)
 
         def torchs() -> torch.Tensor:
@@ -104,7 +104,7 @@ def gate(shape: Shape, tokens: int) -> Op:
 
 
 def paged(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Batch:
-    """rows: queries and context length of each. Blocks lie in random order."""
+    """rows: queries and context length of each. Blocks are in random order."""
     counts, lengths = zip(*rows, strict=True)
     needed = [-(-length // shape.block_size) for length in lengths]
     ids = torch.randperm(sum(needed)).int()
@@ -118,10 +118,10 @@ def paged(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Batch:
     return Batch(q, *caches, *on_device, max_query_len=max(counts), max_context_len=max(lengths))
 
 
-def attend(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Ways:
-    """Beside it SDPA, where all rows are alike: over keys and values that lie behind each other, not in blocks."""
+def attend(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Runs:
+    """Also SDPA, if all rows are equal: on contiguous keys and values instead of blocks."""
     made, scale = paged(bench, shape, rows), shape.head_dim**-0.5
-    ways: Ways = {"ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale, None)}
+    ways: Runs = {"ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale, None)}
     queries, length = rows[0]
     if len(set(rows)) > 1 or queries not in (1, length):
         return ways
@@ -149,12 +149,12 @@ def decode(shape: Shape, batch: int, context: int) -> Op:
     return Op("decode attention", f"{shape.name}, {batch} x {context}", cost, make, seconds=6.0)
 
 
-def mixed_decode(shape: Shape, batch: int, most: int) -> Op:
-    lengths = np.random.default_rng(0).integers(1, most, batch).tolist()
+def mixed_decode(shape: Shape, batch: int, max_context: int) -> Op:
+    lengths = np.random.default_rng(0).integers(1, max_context, batch).tolist()
     tokens = sum(lengths)
     cost = 4.0 * shape.kv_heads * shape.head_dim * tokens, 4.0 * shape.heads * shape.head_dim * tokens
     make = partial(attend, shape=shape, rows=[(1, length) for length in lengths])
-    return Op("decode attention", f"{shape.name}, {batch} x 1 to {most}", cost, make, seconds=6.0)
+    return Op("decode attention", f"{shape.name}, {batch} x 1 to {max_context}", cost, make, seconds=6.0)
 
 
 def prefill(shape: Shape, queries: int, context: int) -> Op:
@@ -166,13 +166,13 @@ def prefill(shape: Shape, queries: int, context: int) -> Op:
 
 
 def sampler(shape: Shape, rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Op:
-    """The whole sampler, beside torch's argmax, or sort, topk and multinomial, which wait for the device."""
-    is_lean = top_k == 0 and top_p == 1
+    """The whole sampler, next to torch's argmax, or sort, topk and multinomial, which synchronise with the device."""
+    is_fast_path = top_k == 0 and top_p == 1
     torchs_way = (
         "torch argmax" if not temperature else f"torch {'topk, ' if top_k else 'sort, ' * (top_p < 1)}multinomial"
     )
 
-    def make(bench: Bench) -> Ways:
+    def make(bench: Bench) -> Runs:
         from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
         from stoker.engine.kernels.gpu.sample_row import sampling_columns
 
@@ -182,15 +182,15 @@ def sampler(shape: Shape, rows: int, temperature: float, top_k: int = 0, top_p: 
         columns.top_k.fill_(top_k)
         columns.top_p.fill_(top_p)
         slots = torch.arange(rows, dtype=torch.int32, device=bench.device)
-        drawn, workspace = torch.empty_like(slots), sampling_workspace(rows, shape.vocab, bench.device)
+        sampled, workspace = torch.empty_like(slots), sampling_workspace(rows, shape.vocab, bench.device)
 
         def ours() -> None:
-            sample(logits, slots, slots, columns, drawn, workspace, is_lean=is_lean)
+            sample(logits, slots, slots, columns, sampled, workspace, is_fast_path=is_fast_path)
 
         def torchs() -> torch.Tensor:
             if temperature == 0:
                 return logits.argmax(-1)
-            if is_lean:
+            if is_fast_path:
                 return torch.multinomial((logits.float() / temperature).softmax(-1), 1)
             if top_k:
                 values, ids = logits.float().topk(top_k, -1)
@@ -202,18 +202,18 @@ def sampler(shape: Shape, rows: int, temperature: float, top_k: int = 0, top_p: 
 
         return {"ours": ours, torchs_way: torchs}
 
-    asked = f"top-k {top_k}" if top_k else f"top-p {top_p}" if top_p < 1 else f"temperature {temperature}"
-    name = f"{shape.vocab} logits, {rows} rows, {asked}"
+    sampling = f"top-k {top_k}" if top_k else f"top-p {top_p}" if top_p < 1 else f"temperature {temperature}"
+    name = f"{shape.vocab} logits, {rows} rows, {sampling}"
     waits = (torchs_way,) if temperature else ()
     return Op("sampler", name, (2.0 * rows * shape.vocab, 0), make, without_graph=waits)
 
 
 def fused(shape: Shape, tokens: int, is_gated: bool) -> Op:
-    """The residual sum and the norm before a linear layer, and the gate behind it; torch's ops one after the other."""
+    """A linear layer fused with the residual sum and norm before it and the gate after it, next to torch's ops."""
     layer = "gate and up" if is_gated else "qkv"
     outputs, inputs = shape.linears[layer]
 
-    def make(bench: Bench) -> Ways:
+    def make(bench: Bench) -> Runs:
         x, residual, weight = bench.randn(tokens, inputs), bench.randn(tokens, inputs), bench.randn(outputs, inputs)
         gains = torch.ones(inputs, device=bench.device, dtype=bench.dtype)
         packed = bench.kernels.pack_linear(weight, None)
@@ -231,27 +231,32 @@ def fused(shape: Shape, tokens: int, is_gated: bool) -> Op:
 
 
 def tables(shape: Shape, rows: int, context: int) -> Op:
-    """A step of decode made out of slot tables, on the device. What it moves is little: the launch is what it costs."""
+    """Builds a decode step from slot tables on the device. It moves few bytes, so launch overhead dominates."""
 
-    def make(bench: Bench) -> Ways:
+    def make(bench: Bench) -> Runs:
         from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 
-        def whole(*sizes: int) -> torch.Tensor:
+        def int32_zeros(*sizes: int) -> torch.Tensor:
             return torch.zeros(sizes, dtype=torch.int32, device=bench.device)
 
         slots = torch.arange(rows, dtype=torch.int32, device=bench.device)
         starts = torch.arange(rows + 1, dtype=torch.int32, device=bench.device)
         blocks = -(-context // shape.block_size)
         given = StepRows(slots, torch.full_like(slots, context - 1), starts)
-        out = StepTensors(*(whole(rows).long() for _ in range(3)), whole(rows), whole(rows, blocks), whole(rows).long())
-        token_table, block_table = whole(rows, context + 1), whole(rows, blocks)
+        out = StepTensors(
+            *(int32_zeros(rows).long() for _ in range(3)),
+            int32_zeros(rows),
+            int32_zeros(rows, blocks),
+            int32_zeros(rows).long(),
+        )
+        token_table, block_table = int32_zeros(rows, context + 1), int32_zeros(rows, blocks)
         return {"ours": lambda: prepare_step(given, token_table, block_table, shape.block_size, out)}
 
     return Op("prepare_step", f"{rows} x {context}", (40.0 * rows + 8.0 * rows * context / shape.block_size, 0), make)
 
 
 def ops(is_reduced: bool) -> list[Op]:
-    """What targets speak of comes first."""
+    """Ops that have targets come first."""
     if is_reduced:
         return [
             decode(SMALL, 3, 40), mixed_decode(SMALL, 3, 50), prefill(SMALL, 40, 40), prefill(SMALL, 8, 40),
@@ -277,22 +282,22 @@ def ops(is_reduced: bool) -> list[Op]:
 def make_bench(context: Context) -> Bench:
     from stoker.engine.kernels.gpu.kernels import gpu_kernels
 
-    device = torch.device(context.order.device)
+    device = torch.device(context.config.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # the interpreter's bfloat16 is wrong
     return Bench(gpu_kernels(device, max_rows=512), device, dtype)
 
 
 def measure(context: Context, op: Op) -> None:
-    bench = context.made("bench", lambda: make_bench(context))
-    timer = context.made("timer", lambda: Timer(bench.device))
+    bench = context.shared("bench", lambda: make_bench(context))
+    timer = context.shared("timer", lambda: Timer(bench.device))
     copies = 1
     if bench.device.type == "cuda" and not context.is_reduced:
-        copies = int(max(2, min(_MOST_COPIES, _COPIED_BYTES / max(op.cost[0], 1.0))))
+        copies = int(max(2, min(_MAX_COPIES, _COPIED_BYTES / max(op.cost[0], 1.0))))
     with torch.inference_mode():
-        made = [op.make(bench) for _ in range(copies)]
-        for way in made[0]:
-            report(context, op, way, timer, [each[way] for each in made])
-    del made
+        sets = [op.make(bench) for _ in range(copies)]
+        for way in sets[0]:
+            report(context, op, way, timer, [each[way] for each in sets])
+    del sets
     if bench.device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -304,10 +309,10 @@ def report(context: Context, op: Op, way: str, timer: Timer, runs: list[Run]) ->
     except Exception as error:
         if not context.is_usable():
             raise
-        context.tell(name, op.shape, error=first_line(error))
+        context.record(name, op.shape, error=first_line(error))
         return
     floor = context.seconds_at_best(*op.cost)
-    context.tell(name, op.shape, timing and timing.us, "us", floor and floor * 1e6, timing and timing.spread)
+    context.record(name, op.shape, timing and timing.us, "us", floor and floor * 1e6, timing and timing.spread)
 
 
 def cases(context: Context) -> list[Case]:

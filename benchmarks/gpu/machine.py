@@ -1,4 +1,4 @@
-"""What the machine is, and what it does at best: bytes read and operations per second. Floors are made of these."""
+"""Description of the machine and its peak speeds, bytes and operations per second, from which floors are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_BYTES = 4 * 2**30
 _SQUARE = 8192
 
 
-def facts(context: Context) -> None:
+def description(context: Context) -> None:
     found = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "python": platform.python_version(),
@@ -31,7 +31,7 @@ def facts(context: Context) -> None:
     driver = Path("/proc/driver/nvidia/version")
     if driver.exists():
         found["driver"] = driver.read_text().splitlines()[0]
-    if context.order.device == "cuda":
+    if context.config.device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         found |= {
             "device": properties.name,
@@ -39,19 +39,19 @@ def facts(context: Context) -> None:
             "memory, GiB": round(properties.total_memory / 2**30, 1),
             "cuda": torch.version.cuda,
         }
-        for name in ("L2_cache_size", "clock_rate", "memory_clock_rate"):  # of newer torches
-            if (told := getattr(properties, name, None)) is not None:
-                found[name] = told
+        for name in ("L2_cache_size", "clock_rate", "memory_clock_rate"):  # only in newer torch versions
+            if (value := getattr(properties, name, None)) is not None:
+                found[name] = value
     else:
         found["device"] = "none: Triton's interpreter"
-    context.facts(**found)
+    context.record_machine(**found)
 
 
 def memory(context: Context) -> None:
-    device = torch.device(context.order.device)
-    numbers = (2**14 if context.is_reduced else _READ_BYTES) // 4
+    device = torch.device(context.config.device)
+    num_elements = (2**14 if context.is_reduced else _READ_BYTES) // 4
     timer = Timer(device)
-    source = torch.ones(numbers, device=device)
+    source = torch.ones(num_elements, device=device)
     total = torch.zeros((), device=device)
     target = torch.empty_like(source)
     ways = {
@@ -65,12 +65,12 @@ def memory(context: Context) -> None:
         speed = 0.0 if timing is None else moved / timing.us * 1e6
         if timing is not None and speed > best:
             best, spread = speed, timing.spread
-        context.tell(f"memory, {name}", f"{source.nbytes / 2**20:.2f} MiB", speed, "byte/s")
-    context.tell("memory read", "the best of these", best, "byte/s", spread=spread)
+        context.record(f"memory, {name}", f"{source.nbytes / 2**20:.2f} MiB", speed, "byte/s")
+    context.record("memory read", "the best of these", best, "byte/s", spread=spread)
 
 
 def product(context: Context) -> None:
-    device = torch.device(context.order.device)
+    device = torch.device(context.config.device)
     side = 64 if context.is_reduced else _SQUARE
     timer = Timer(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -78,8 +78,8 @@ def product(context: Context) -> None:
     timing = timer.measure([lambda: left @ right] * 4)
     value = None if timing is None else 2 * side**3 / timing.us * 1e6
     spread = None if timing is None else timing.spread
-    context.tell("matrix product", f"{side} x {side} x {side}, {dtype}", value, "FLOP/s", spread=spread)
+    context.record("matrix product", f"{side} x {side} x {side}, {dtype}", value, "FLOP/s", spread=spread)
 
 
 def cases(context: Context) -> list[Case]:
-    return [Case("facts", facts), Case("memory", memory), Case("product", product)]
+    return [Case("description", description), Case("memory", memory), Case("product", product)]

@@ -1,40 +1,40 @@
-"""Parts `qwen3-0.6b` and `llama-3.1-8b`: one engine of that shape, asked for everything that targets speak of."""
+"""Parts `qwen3-0.6b` and `llama-3.1-8b`: one engine of that shape and all measurements that have targets."""
 
 from __future__ import annotations
 
 import time
 from functools import partial
 
-from .engine import Engine, model_named, tell_prefill, tell_steady, tell_workload
+from .engine import Engine, model_named, record_prefill, record_steady, record_workload
 from .part import Case, Context
 from .requests import prefill_cases, steady_cases, workload
 
 
 def _engine(context: Context) -> Engine:
-    return context.made("engine", lambda: Engine(context, model_named(context.order.part, context)))
+    return context.shared("engine", lambda: Engine(context, model_named(context.config.part, context)))
 
 
 def ready(context: Context) -> None:
-    """From the start of this process; what Triton keeps of an earlier run may be there or not."""
+    """Time from the start of this process. Triton's cache may contain kernels of an earlier run."""
     engine = _engine(context)
-    seconds = time.time() - context.order.started
-    context.tell("ready, first start", engine.model.shape.name, seconds, "s")
+    seconds = time.time() - context.config.started_at
+    context.record("ready, first start", engine.model.shape.name, seconds, "s")
     for phase, taken in engine.core.info.phases.items():
-        context.tell(f"ready, first start: {phase}", engine.model.shape.name, taken, "s")
-    context.tell("graphs captured after it is ready", engine.model.shape.name, engine.finish_start(), "s")
-    context.facts(**{f"kernels, {stage}": kernel for stage, kernel in engine.core.info.kernels.items()})
+        context.record(f"ready, first start: {phase}", engine.model.shape.name, taken, "s")
+    context.record("graphs captured after it is ready", engine.model.shape.name, engine.finish_start(), "s")
+    context.record_machine(**{f"kernels, {stage}": kernel for stage, kernel in engine.core.info.kernels.items()})
 
 
 def decode(context: Context, rows: int, length: int) -> None:
-    tell_steady(context, _engine(context), "decode", rows, length)
+    record_steady(context, _engine(context), "decode", rows, length)
 
 
 def prefill(context: Context, tokens: int) -> None:
-    tell_prefill(context, _engine(context), "prefill", tokens)
+    record_prefill(context, _engine(context), "prefill", tokens)
 
 
 def mixed(context: Context) -> None:
-    tell_workload(context, _engine(context), "workload of 256", workload(context))
+    record_workload(context, _engine(context), "workload of 256", workload(context))
 
 
 def cases(context: Context) -> list[Case]:
@@ -46,8 +46,8 @@ def cases(context: Context) -> list[Case]:
     prefills = [
         Case(f"prefill, {tokens}", partial(prefill, tokens=tokens), seconds) for tokens in prefill_cases(context)
     ]
-    if context.is_reduced and context.order.part != "qwen3-0.6b":
-        return [Case("ready", ready, 0.0)]  # the small model stands in for either
-    # One request, a full batch and the workload are what targets speak of.
+    if context.is_reduced and context.config.part != "qwen3-0.6b":
+        return [Case("ready", ready, 0.0)]  # both parts use the same small model
+    # Targets exist for one request, a full batch and the workload, so these run first.
     whole = Case("workload of 256", mixed, 2 * seconds)
     return [Case("ready", ready, 2 * seconds), steps[0], whole, *prefills, *steps[1:]]

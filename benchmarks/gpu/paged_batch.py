@@ -1,4 +1,4 @@
-"""Paged caches and steps over them, with NaN wherever a kernel has no business to look."""
+"""Creates paged KV caches and steps on them, with NaN in all positions that a kernel must not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Batch:
-    """What attention reads of a step, and its operands."""
+    """The operands of attention and its inputs from the step."""
 
     q: torch.Tensor
     k_cache: torch.Tensor
@@ -35,23 +35,23 @@ def batch(
     dtype: torch.dtype = torch.float16,
     kv_dtype: torch.dtype | None = None,
 ) -> Batch:
-    """rows: (queries, context length, queries included) of each. A row of (0, 0) only fills the batch up."""
+    """rows: (queries, context length, queries included) of each. A row of (0, 0) is padding."""
     kv_dtype = kv_dtype or dtype
     counts, lengths = zip(*rows, strict=True)
     needed = [-(-length // block_size) for length in lengths]
-    pages = torch.randperm(sum(needed) + 3)
-    nowhere = int(pages[-1])  # a page of NaN
-    table = torch.full((len(rows), max(*needed, 1) + 1), nowhere, dtype=torch.int32)
-    caches = [torch.full((len(pages), num_kv_heads, block_size, head_dim), torch.nan).to(kv_dtype) for _ in range(2)]
+    blocks = torch.randperm(sum(needed) + 3)
+    unused = int(blocks[-1])  # a block of NaN
+    table = torch.full((len(rows), max(*needed, 1) + 1), unused, dtype=torch.int32)
+    caches = [torch.full((len(blocks), num_kv_heads, block_size, head_dim), torch.nan).to(kv_dtype) for _ in range(2)]
     taken = 0
     for row, (length, count) in enumerate(zip(lengths, needed, strict=True)):
-        mine = pages[taken : taken + count]
+        mine = blocks[taken : taken + count]
         taken += count
         table[row, :count] = mine.int()
         for cache in caches:
-            numbers = torch.randn(count * block_size, num_kv_heads, head_dim)
-            numbers[length:] = torch.nan
-            cache[mine] = numbers.view(count, block_size, num_kv_heads, head_dim).transpose(1, 2).to(kv_dtype)
+            values = torch.randn(count * block_size, num_kv_heads, head_dim)
+            values[length:] = torch.nan
+            cache[mine] = values.view(count, block_size, num_kv_heads, head_dim).transpose(1, 2).to(kv_dtype)
     starts = torch.tensor([0, *counts]).cumsum(0).int()
     q = torch.randn(int(starts[-1]), num_heads, head_dim).to(dtype)
     return Batch(

@@ -1,4 +1,4 @@
-"""Part `transformers`: the same work through `generate` and through its continuous batching, random weights too."""
+"""Part `transformers`: the same work with `generate` and with continuous batching, also with random weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .part import Case, Context
 from .requests import prompt_of, workload
 from .shapes import LLAMA, QWEN, SMALL, Shape, decode_cost, workload_cost
 
-_STEPS = 64  # tokens of each row that are measured
+_STEPS = 64  # measured tokens per row
 
 
 class Peer:
     def __init__(self, context: Context, shape: Shape) -> None:
         self.shape = shape
-        self.device = torch.device(context.order.device)
+        self.device = torch.device(context.config.device)
         config = AutoConfig.from_pretrained(shape.folder)
         config.eos_token_id = None
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
@@ -54,11 +54,11 @@ class Peer:
 
 
 def peer_of(context: Context, shape: Shape) -> Peer:
-    """Of one shape at a time: both beside each other would leave their caches little room."""
-    if (found := context.made("peer", dict)).get("shape") is not shape:
+    """Keeps one shape in memory at a time, so that its caches have enough memory."""
+    if (found := context.shared("peer", dict)).get("shape") is not shape:
         found.clear()
         gc.collect()
-        if context.order.device == "cuda":
+        if context.config.device == "cuda":
             torch.cuda.empty_cache()
         found.update(shape=shape, peer=Peer(context, shape))
     peer: Peer = found["peer"]
@@ -66,7 +66,7 @@ def peer_of(context: Context, shape: Shape) -> Peer:
 
 
 def generate(context: Context, shape: Shape, rows: int, length: int, **options: Any) -> None:
-    """A step, from the difference of a long and a short answer: the prompt falls out of it."""
+    """Time of a step: the difference between a long and a short output, which cancels the prompt's time."""
     peer, steps = peer_of(context, shape), 3 if context.is_reduced else _STEPS
     prompt = max(1, length - steps // 2)
     peer.generate(rows, prompt, 2 + steps if options else 2, "warm-up", **options)
@@ -76,23 +76,27 @@ def generate(context: Context, shape: Shape, rows: int, length: int, **options: 
     floor = context.seconds_at_best(*decode_cost(shape, rows, rows * length))
     settings = "".join(f", {name}={value}" for name, value in options.items())
     of = f"{shape.name}, {rows} x {length}"
-    context.tell(f"generate, sdpa{settings}", of, seconds * 1e3, "ms/step", floor and floor * 1e3)
+    context.record(f"generate, sdpa{settings}", of, seconds * 1e3, "ms/step", floor and floor * 1e3)
 
 
 def batching(context: Context, shape: Shape) -> None:
-    """Continuous batching with its own settings, and attention over pages by SDPA: flash-attn is no part of it.
+    """Continuous batching with its default settings and paged attention by SDPA, without flash-attn.
 
-    It is stopped when its time is up: then tokens of requests that were finished count, and the record says so.
+    It is stopped at the deadline: then only tokens of finished requests count, and the record contains a note.
     """
     peer, lengths = peer_of(context, shape), workload(context)
     settings = GenerationConfig(
         do_sample=False, max_new_tokens=max(answer for _, answer in lengths), eos_token_id=-1, pad_token_id=0
     )
-    room = ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64) if context.is_reduced else None  # None: its own
+    batching_config = (
+        ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64) if context.is_reduced else None
+    )  # None: default
     tokens, finished, note = 0, 0, None
     with (
-        torch.no_grad(),  # its thread writes to what is made here, which inference mode forbids
-        peer.model.continuous_batching_context_manager(settings, continuous_batching_config=room, timeout=5) as manager,
+        torch.no_grad(),  # not inference mode: its thread writes to tensors created here
+        peer.model.continuous_batching_context_manager(
+            settings, continuous_batching_config=batching_config, timeout=5
+        ) as manager,
     ):
         began = time.perf_counter()
         for number, (prompt, answer) in enumerate(lengths):
@@ -105,8 +109,8 @@ def batching(context: Context, shape: Shape) -> None:
                     raise RuntimeError(result.error)
                 finished, tokens = finished + 1, tokens + len(result.generated_tokens)
             elif result is None and not manager.is_running():
-                raise RuntimeError("its thread ended before the requests did")
-            if context.order.deadline - time.time() < 8 and finished < len(lengths):
+                raise RuntimeError("the batching thread ended before all requests were finished")
+            if context.config.deadline - time.time() < 8 and finished < len(lengths):
                 note = f"stopped with {finished} of {len(lengths)} requests finished"
                 break
         seconds = time.perf_counter() - began
@@ -114,7 +118,7 @@ def batching(context: Context, shape: Shape) -> None:
     answers = sum(answer for _, answer in lengths)
     floor = answers / sum(part for part in parts if part is not None) if None not in parts else None
     of = f"{shape.name}, {len(lengths)} requests, {answers} tokens"
-    context.tell("continuous batching, sdpa", of, tokens / seconds, "token/s", floor, error=note)
+    context.record("continuous batching, sdpa", of, tokens / seconds, "token/s", floor, error=note)
 
 
 def cases(context: Context) -> list[Case]:
@@ -127,6 +131,6 @@ def cases(context: Context) -> list[Case]:
         Case(f"generate, {shape.name}, {rows} x {length}", partial(generate, shape=shape, rows=rows, length=length), 8)
         for shape, rows, length in ((LLAMA, 1, 512), (LLAMA, 64, 512), (QWEN, 1, 512), (QWEN, 64, 512))
     ]
-    # The static cache compiles the model, which may take all that is left.
+    # Runs last: the static cache compiles the model, which may take all of the remaining time.
     static = partial(generate, shape=QWEN, rows=1, length=512, cache_implementation="static")
     return [*made, Case("continuous batching", partial(batching, shape=QWEN), 20), Case("static cache", static, 30)]

@@ -1,4 +1,4 @@
-"""Part `ready`: from the start of a process to an engine that has warmed up, with what can be kept kept on disk."""
+"""Part `ready`: time from process start to a warmed-up engine, with caches on disk from an earlier start."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .part import Case, Context
 
 def start(context: Context, name: str) -> None:
     engine = Engine(context, model_named(name, context))
-    seconds = time.time() - context.order.started
-    context.tell("ready, warm", engine.model.shape.name, seconds, "s")
+    seconds = time.time() - context.config.started_at
+    context.record("ready, warm", engine.model.shape.name, seconds, "s")
     for phase, taken in engine.core.info.phases.items():
-        context.tell(f"ready, warm: {phase}", engine.model.shape.name, taken, "s")
+        context.record(f"ready, warm: {phase}", engine.model.shape.name, taken, "s")
 
 
 def cases(context: Context) -> list[Case]:

@@ -1,6 +1,6 @@
-"""What the suite writes down: one Record per measurement, facts of the machine, all in one JSON file.
+"""Output file of the suite: one Record per measurement and a description of the machine, as JSON.
 
-The file is whole after every record, so whoever stops the suite keeps what it had. Knows no torch.
+The file is complete after every record, so results remain if the suite is stopped. Does not import torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """value and floor are in `unit`. Of a time the floor is the least there can be, of a rate the most."""
+    """value and floor are in `unit`. The floor is the lower bound of a time, or the upper bound of a rate."""
 
     part: str
     name: str
@@ -41,8 +41,8 @@ class RecordFile:
         self.records.append(record)
         self._write()
 
-    def add_facts(self, facts: dict[str, Any]) -> None:
-        self.machine.update(facts)
+    def add_machine_info(self, info: dict[str, Any]) -> None:
+        self.machine.update(info)
         self._write()
 
     def value_of(self, part: str, name: str) -> float | None:
@@ -52,14 +52,14 @@ class RecordFile:
         if self._path is None:
             return
         content = {"version": VERSION, "machine": self.machine, "records": [asdict(each) for each in self.records]}
-        beside = self._path.with_name(f"{self._path.name}.part")
-        beside.write_text(json.dumps(content, indent=1) + "\n")
-        os.replace(beside, self._path)
+        partial = self._path.with_name(f"{self._path.name}.part")
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+        os.replace(partial, self._path)
 
 
 def read_records(path: Path) -> tuple[dict[str, Any], list[Record]]:
-    """Facts of the machine and records of a file. Raises ValueError for a file of another version."""
+    """Description of the machine and records of a file. Raises ValueError for another file version."""
     content = json.loads(path.read_text())
     if content.get("version") != VERSION:
-        raise ValueError(f"{path} is of version {content.get('version')}; this reads version {VERSION}")
+        raise ValueError(f"{path} has version {content.get('version')}; expected version {VERSION}")
     return content["machine"], [Record(**each) for each in content["records"]]

@@ -1,4 +1,4 @@
-"""The requests that engines are given, as token ids: the same for every engine and every run."""
+"""Requests for the engines, as token ids: the same for every engine and every run."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ NUM_REQUESTS = 256
 TEMPERATURE = 0.6
 
 
-def mixed_lengths(num_requests: int = NUM_REQUESTS, least: int = 100, most: int = 1024) -> list[tuple[int, int]]:
-    """Prompt and answer of each request. At the defaults those of the published workload of 256 requests, whose
-    answers are 133,966 tokens: its seed is 0, and it draws the prompts' token ids in between."""
-    numbers = random.Random(0)
+def mixed_lengths(
+    num_requests: int = NUM_REQUESTS, min_tokens: int = 100, max_tokens: int = 1024
+) -> list[tuple[int, int]]:
+    """Numbers of prompt and output tokens of each request. The defaults give the published workload of 256 requests
+    with 133,966 output tokens: its seed is 0, and it samples the token ids of each prompt after its length."""
+    rng = random.Random(0)
     prompts = []
     for _ in range(num_requests):
-        prompts.append(numbers.randint(least, most))
+        prompts.append(rng.randint(min_tokens, max_tokens))
         for _ in range(prompts[-1]):
-            numbers.randint(0, 10_000)
-    return [(prompt, numbers.randint(least, most)) for prompt in prompts]
+            rng.randint(0, 10_000)
+    return [(prompt, rng.randint(min_tokens, max_tokens)) for prompt in prompts]
 
 
 def prompt_of(length: int, seed: str, vocab: int) -> list[int]:
-    """Random ids, others for every seed, so that no run finds the prompts of another in a cache."""
+    """Random ids, different for every seed, so that no run finds the prompts of another in a cache."""
     return random.Random(seed).choices(range(min(vocab, 10_000)), k=length)
 
 
 def steady_cases(context: Context) -> list[tuple[int, int]]:
-    """Rows and context of steps of steady decode. What targets speak of comes first."""
+    """Rows and context length of steady decode steps. Cases that have targets come first."""
     return [(1, 12), (3, 10)] if context.is_reduced else [(1, 512), (64, 512), (256, 512), (64, 2048), (256, 2048)]
 
 

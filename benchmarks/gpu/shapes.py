@@ -1,4 +1,4 @@
-"""Shapes that are measured, and the least work that they can be done with (bytes and floating-point operations)."""
+"""Measured model shapes and the minimum work of a step, prompt or workload (bytes and floating-point operations)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MODELS = Path(__file__).parents[1] / "models"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a decoder."""
+    """Dimensions of a decoder."""
 
-    folder: Path  # that holds config.json
+    folder: Path  # contains config.json
     name: str
     layers: int
     hidden: int
@@ -32,7 +32,7 @@ class Shape:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """Outputs and inputs of a layer's."""
+        """Numbers of outputs and inputs of a layer's linears."""
         return {
             "qkv": (self.qkv, self.hidden),
             "out": (self.hidden, self.heads * self.head_dim),
@@ -41,14 +41,14 @@ class Shape:
         }
 
     @property
-    def layer_numbers(self) -> int:
-        """In the linear layers of all layers."""
+    def num_layer_weights(self) -> int:
+        """Weights of the linears of all layers."""
         return self.layers * sum(outputs * inputs for outputs, inputs in self.linears.values())
 
     @property
     def weights_bytes(self) -> int:
-        """Read in a step that draws: the layers and the output layer, in 2 bytes a number."""
-        return 2 * (self.layer_numbers + self.vocab * self.hidden)
+        """Bytes read in a step that samples: the layers and the output layer, 2 bytes per weight."""
+        return 2 * (self.num_layer_weights + self.vocab * self.hidden)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -56,7 +56,7 @@ class Shape:
 
 
 def shape_of(folder: Path, name: str) -> Shape:
-    """folder: holds config.json of a Llama or a Qwen3."""
+    """folder: contains the config.json of a Llama or Qwen3 model."""
     config = json.loads((folder / "config.json").read_text())
     heads = config["num_attention_heads"]
     return Shape(
@@ -80,20 +80,20 @@ SMALL = replace(shape_of(MODELS / "small", "small"), block_size=16)  # for the i
 
 def decode_cost(shape: Shape, rows: int, tokens_in_cache: float) -> Cost:
     """One step of `rows` rows, each with one query."""
-    flops = 2.0 * rows * (shape.layer_numbers + shape.vocab * shape.hidden)
+    flops = 2.0 * rows * (shape.num_layer_weights + shape.vocab * shape.hidden)
     return shape.weights_bytes + tokens_in_cache * shape.kv_bytes_per_token, flops
 
 
 def prefill_cost(shape: Shape, tokens: int) -> Cost:
-    """A prompt, of whose tokens the last has logits."""
+    """A prompt; only its last token has logits."""
     pairs = tokens * (tokens + 1) / 2
     attention = 4.0 * shape.layers * shape.heads * shape.head_dim * pairs
-    flops = 2.0 * tokens * shape.layer_numbers + 2.0 * shape.vocab * shape.hidden + attention
+    flops = 2.0 * tokens * shape.num_layer_weights + 2.0 * shape.vocab * shape.hidden + attention
     return shape.weights_bytes + tokens * shape.kv_bytes_per_token, flops
 
 
 def workload_cost(shape: Shape, lengths: list[tuple[int, int]]) -> list[Cost]:
-    """lengths: of prompt and answer of each request. All at once: as many steps as the longest answer has tokens."""
+    """lengths: of prompt and output of each request. All run concurrently, in as many steps as the longest output."""
     prompts = sum(prompt for prompt, _ in lengths)
     prefills = (0.0, sum(prefill_cost(shape, prompt)[1] for prompt, _ in lengths))
     read = sum(answer * (prompt + (answer + 1) / 2) for prompt, answer in lengths) * shape.kv_bytes_per_token

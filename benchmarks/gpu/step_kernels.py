@@ -1,4 +1,4 @@
-"""Part `profile`: which kernels a step of steady decode runs, for how long, and what the host does meanwhile."""
+"""Part `profile`: kernels of a steady decode step with their times, and processor time of the host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .part import Case, Context
 from .requests import steady_cases
 
 _STEPS = 6  # of each measurement
-_TOLD = 25  # kernels
+_MAX_KERNELS = 25  # recorded, those with the longest times
 
 
 def profiled(context: Context, rows: int, length: int) -> None:
-    engine = context.made("engine", lambda: Engine(context, model_named("qwen3-0.6b", context)))
+    engine = context.shared("engine", lambda: Engine(context, model_named("qwen3-0.6b", context)))
     engine.finish_start()
-    is_gpu = context.order.engine_device == "cuda" and context.order.device == "cuda"
+    is_gpu = context.config.engine_device == "cuda" and context.config.device == "cuda"
     steps = 1 if context.is_reduced else _STEPS
     of = f"{engine.model.shape.name}, {rows} x {length}"
 
@@ -29,8 +29,8 @@ def profiled(context: Context, rows: int, length: int) -> None:
         for _ in range(steps):
             step()
         seconds = (time.perf_counter() - began) / steps
-        context.tell("step", of, seconds * 1e6, "us")
-        context.tell("step, processor time", of, (time.process_time() - host) / steps * 1e6, "us")
+        context.record("step", of, seconds * 1e6, "us")
+        context.record("step, processor time", of, (time.process_time() - host) / steps * 1e6, "us")
         activity = ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU
         with profile(activities=[activity]) as taken:
             for _ in range(steps):
@@ -43,10 +43,10 @@ def profiled(context: Context, rows: int, length: int) -> None:
         }
         spent = {name: each for name, each in spent.items() if each[0] > 0}
         total = sum(us for us, _ in spent.values())
-        context.tell("all kernels", of, total, "us", seconds * 1e6)
-        for name, (us, count) in sorted(spent.items(), key=lambda each: -each[1][0])[:_TOLD]:
-            # Here the ratio is the share of all kernels' time.
-            context.tell(f"kernel {name[:90]}", f"{of}, {count / steps:g} a step", us, "us", total)
+        context.record("all kernels", of, total, "us", seconds * 1e6)
+        for name, (us, count) in sorted(spent.items(), key=lambda each: -each[1][0])[:_MAX_KERNELS]:
+            # Here the ratio is the fraction of all kernels' time.
+            context.record(f"kernel {name[:90]}", f"{of}, {count / steps:g} a step", us, "us", total)
 
     engine.run_steps(rows, length, work)
 

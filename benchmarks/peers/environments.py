@@ -1,6 +1,6 @@
-"""The peers' environments and the weights in each one's form, under .peers/, made once.
+"""Creates the peers' environments and the weights in each peer's format, once, under .peers/.
 
-Whatever cannot be made raises NotMade with the reason, and the contest goes on without it.
+A failure raises SetupError with the reason; the comparison continues without that contestant.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ PACKAGES = {
     "openvino": ("openvino-genai", "optimum-intel[openvino,nncf]"),
     "llama-cpp": ("llama-cpp-python", "gguf"),  # built here for this CPU, by a C++ compiler and cmake
 }
-# What pip brings along beside a torch of another build: not needed for text, and importing it fails.
+# Installed by pip as dependencies, but built for another torch: importing them fails, and text models do not need them.
 UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}
 LIMIT_S = 3600
 
 
-class NotMade(Exception):
-    """The message says what failed, in one line."""
+class SetupError(Exception):
+    """The message is the reason, in one line."""
 
 
 def python_of(environment: str) -> Path:
-    """The interpreter of an environment, which is made first if it is not there."""
+    """The interpreter of an environment, which is created first if it does not exist."""
     if environment == "own":
         return Path(sys.executable)
     folder, python = HOME / "envs" / environment, HOME / "envs" / environment / "bin" / "python"
@@ -45,7 +45,7 @@ def python_of(environment: str) -> Path:
 
 
 def weights(name: str) -> Path:
-    """Where the weights `name` are, which are written first if they are not there."""
+    """Path of the weights `name`, which are written first if they do not exist."""
     suffix = ".gguf" if name.startswith("gguf-") else ""
     target = HOME / "weights" / f"{name}{suffix}"
     if target.exists():
@@ -66,7 +66,7 @@ def weights(name: str) -> Path:
 
 
 def variables(environment: str, cores: list[int], kv_gib: int) -> dict[str, str]:
-    """The environment variables of a contestant: this tree to import, no network, every core, the same KV space."""
+    """Environment variables of a contestant: import path, no network, all cores, the same KV cache size."""
     path = [str(ROOT), str(ROOT / ".dev")] if environment == "own" else [str(ROOT)]
     found = {
         **os.environ,
@@ -75,7 +75,9 @@ def variables(environment: str, cores: list[int], kv_gib: int) -> dict[str, str]
         "OMP_NUM_THREADS": str(len(cores)),
     }
     if environment == "vllm":
-        del found["OMP_NUM_THREADS"]  # it sets its workers' own, and with this the engine's process would spin too
+        del found[
+            "OMP_NUM_THREADS"
+        ]  # it sets this for its workers; set here, threads of the engine's process would spin too
         found |= {
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
             "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
@@ -83,18 +85,18 @@ def variables(environment: str, cores: list[int], kv_gib: int) -> dict[str, str]
             "VLLM_NO_USAGE_STATS": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(HOME / "cache" / "inductor"),
         }
-        # its own advice for x86; without it, threads share the runtime of whatever was loaded first
+        # recommended by vLLM for x86; without it, threads use the OpenMP runtime that was loaded first
         libraries = list((HOME / "envs" / "vllm" / "lib").glob("libiomp5.so"))
         if libraries:
             found["LD_PRELOAD"] = str(libraries[0])
     return found
 
 
-def last_words(log: Path) -> str:
-    """The last line of a log that speaks of an error, else the last one."""
+def exit_reason(log: Path) -> str:
+    """The last line of a log that contains `error`, else the last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["it said nothing"])[-1][:300]
+    return (errors or lines or ["no output"])[-1][:300]
 
 
 def _run(command: list[str], log: Path) -> None:
@@ -105,6 +107,6 @@ def _run(command: list[str], log: Path) -> None:
         try:
             done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=out, timeout=LIMIT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NotMade(str(error)) from None
+            raise SetupError(str(error)) from None
     if done.returncode:
-        raise NotMade(last_words(log))
+        raise SetupError(exit_reason(log))

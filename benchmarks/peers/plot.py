@@ -1,4 +1,4 @@
-"""A record as a picture: for each group and workload a bar per contestant, as long as it is fast."""
+"""Renders a record as SVG: for each group and workload, a bar per contestant with its speed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def svg(record: Record) -> str:
     for group, title in GROUPS.items():
         names = [each.name for each in members(record, group)]
         heading = title if group != "served" else f"{title}, output tokens/s"
-        is_begun = False
+        has_heading = False
         for workload in WORKLOADS:
             rates = {
                 name: statistics.median(found.values()) for name in names if (found := values(record, name, workload))
             }
             if not rates:
                 continue
-            if not is_begun:
+            if not has_heading:
                 parts.append(_text(10, y + 14, heading, "font-weight='bold'"))
-                y, is_begun = y + 26, True
+                y, has_heading = y + 26, True
             parts.append(_text(10, y + 12, workload))
             for name, rate in rates.items():
                 length = BARS * rate / max(rates.values())
@@ -44,5 +44,5 @@ def svg(record: Record) -> str:
     return "\n".join([head, "<rect width='100%' height='100%' fill='white'/>", *parts, "</svg>"]) + "\n"
 
 
-def _text(x: float, y: float, words: str, more: str = "") -> str:
-    return f"<text x='{x:.1f}' y='{y}' {more}>{escape(words)}</text>"
+def _text(x: float, y: float, text: str, attributes: str = "") -> str:
+    return f"<text x='{x:.1f}' y='{y}' {attributes}>{escape(text)}</text>"

@@ -1,6 +1,6 @@
-"""A contestant's process: started, asked, measured from outside, ended with all its children.
+"""A contestant's process: starts it, sends requests, measures memory and CPU time, ends it with its children.
 
-Memory is what only its processes hold: private pages, model files mapped into memory among them.
+Memory is the private pages of its processes, including pages of memory-mapped model files.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .environments import ROOT, last_words
+from .environments import ROOT, exit_reason
 
 POLL_S = 0.25
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Failed(Exception):
-    """The message says why, in one line."""
+    """The message is the reason, in one line."""
 
 
 class Process:
-    """Runs `command` in a session of its own, by which all its children are known."""
+    """Runs `command` in a separate session, which identifies all its children."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -49,13 +49,13 @@ class Process:
         self._watch.start()
 
     def ask(self, message: Any, limit_s: float) -> dict[str, Any]:
-        """One line there, one line back."""
+        """Writes one JSON line and reads one."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
         except OSError:
-            raise Failed(f"ended: {last_words(self.log)}") from None
+            raise Failed(f"ended: {exit_reason(self.log)}") from None
         return self.answer(limit_s)
 
     def answer(self, limit_s: float) -> dict[str, Any]:
@@ -66,20 +66,20 @@ class Process:
                 raise Failed(f"took more than {limit_s:.0f} s")
             piece = os.read(self.process.stdout.fileno(), 1 << 16)
             if not piece:
-                raise Failed(f"ended with code {self.process.wait()}: {last_words(self.log)}")
+                raise Failed(f"ended with code {self.process.wait()}: {exit_reason(self.log)}")
             line += piece
-        self.look_at_memory()
+        self.update_peak_memory()
         try:
             return json.loads(line)
         except ValueError:
             raise Failed(f"answered {line[:100]!r}") from None
 
-    def look_at_memory(self) -> None:
-        """Outside the clock: all that is private, also where shared memory or a file backs it."""
+    def update_peak_memory(self) -> None:
+        """Not called while time is measured. Counts all private pages, including those of shared memory or files."""
         self.peak_private_bytes = max(self.peak_private_bytes, private_bytes(self.members()))
 
     def members(self) -> list[int]:
-        """Ids of the living processes of this session, and of children that began one of their own."""
+        """Ids of the live processes of this session, and of children that started another session."""
         parents, found = {}, {self.process.pid}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ class Process:
         return sorted(found & parents.keys())
 
     def cpu_s(self) -> float:
-        """CPU seconds its living processes have taken."""
+        """CPU seconds of its live processes."""
         total = 0
         for pid in self.members():
             with contextlib.suppress(OSError):
@@ -103,7 +103,9 @@ class Process:
     def close(self) -> None:
         self._ended.set()
         self._watch.join()
-        family = self.members()  # by the time the first has ended, those with a session of their own are nobody's
+        all_members = (
+            self.members()
+        )  # read now: when the first process ends, children with another session lose their parent
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -113,7 +115,8 @@ class Process:
                 break
             self.process.send_signal(sign)
         self.process.wait()
-        while orphans := [pid for pid in {*family, *self.members()} if _is_alive(pid)]:  # no engine beside the next
+        # no process may run while the next engine is measured
+        while orphans := [pid for pid in {*all_members, *self.members()} if _is_alive(pid)]:
             for pid in orphans:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
@@ -123,26 +126,26 @@ class Process:
 
     def _watch_memory(self) -> None:
         members: list[int] = []
-        turn = 0
+        count = 0
         while not self._ended.wait(POLL_S):
-            if turn % 8 == 0:  # to look through all of /proc costs more than to read a few files
+            if count % 8 == 0:  # scanning all of /proc costs more than reading a few files
                 members = self.members()
-            turn += 1
+            count += 1
             self.peak_private_bytes = max(self.peak_private_bytes, anonymous_bytes(members))
 
 
 def anonymous_bytes(pids: list[int]) -> int:
-    """Memory that no file backs; cheap to read, so it can be watched while the clock runs."""
+    """Memory that is not backed by files; cheap to read, so it can be sampled during a measurement."""
     return sum(_kib(Path(f"/proc/{pid}/status"), ("RssAnon:",)) for pid in pids) * 1024
 
 
 def private_bytes(pids: list[int]) -> int:
-    """Memory that no other process shares, of each; walks the page tables, so it is read outside the clock."""
+    """Memory not shared with other processes; the kernel walks page tables, so it is not read during a measurement."""
     return sum(_kib(Path(f"/proc/{pid}/smaps_rollup"), ("Private_Clean:", "Private_Dirty:")) for pid in pids) * 1024
 
 
 def busy_s() -> float:
-    """CPU seconds that were not idle on this machine since it started, those stolen by its host among them."""
+    """CPU seconds since boot in which this machine was not idle, including those stolen by its host."""
     user, nice, system, _idle, _iowait, irq, softirq, steal, *_ = map(
         int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     )
@@ -159,7 +162,7 @@ def _is_alive(pid: int) -> bool:
 def _kib(path: Path, heads: tuple[str, ...]) -> int:
     try:
         return sum(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(heads))
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0
 
 

@@ -1,8 +1,8 @@
-"""What was measured, as JSON on disk after every cell, and what is still to be done.
+"""Results, written as JSON after every cell, and the cells that remain.
 
-A cell is one workload by one contestant in one round. A contestant runs once a round, through all its workloads, and
-the order turns from round to round. What failed is tried again only by a new run of the command. A cell that was slow
-in the first round is not repeated, so that a contest of three rounds stays bearable.
+A cell is one workload by one contestant in one round. A contestant runs once per round, with all its workloads, and
+the order rotates between rounds. Failures are retried only when the command is run again. A cell that was slow in the
+first round is not repeated, to limit the total time of three rounds.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ FORMAT = 1
 
 class Record:
     def __init__(self, path: Path) -> None:
-        """Raises ValueError if the file at `path` is no record of this form."""
+        """Raises ValueError if the file at `path` does not have this format."""
         self.path = path
         self.content: dict[str, Any] = {"format": FORMAT, "environment": {}, "starts": [], "cells": [], "left_out": {}}
         if path.exists():
             self.content = json.loads(path.read_text())
             if self.content.get("format") != FORMAT:
-                raise ValueError(f"{path} is no record of this form; give another --output")
+                raise ValueError(f"{path} does not have the format of a record; use another --output")
 
     def save(self) -> None:
         partial = self.path.with_name(self.path.name + ".partial")
         partial.write_text(json.dumps(self.content, indent=1) + "\n")
         partial.replace(self.path)
 
-    def forget_failures(self) -> None:
-        """So that they are tried again."""
+    def clear_failures(self) -> None:
+        """Removes failures, so that they are retried."""
         self.content["left_out"] = {}
         self.content["cells"] = [cell for cell in self.content["cells"] if "error" not in cell]
 
@@ -42,26 +42,26 @@ class Record:
         self.content["left_out"][contestant] = reason
         self.save()
 
-    def add_start(self, **facts: Any) -> None:
-        self.content["starts"].append(facts)
+    def add_start(self, **fields: Any) -> None:
+        self.content["starts"].append(fields)
         self.save()
 
-    def add_cell(self, **facts: Any) -> None:
-        self.content["cells"].append(facts)
+    def add_cell(self, **fields: Any) -> None:
+        self.content["cells"].append(fields)
         self.save()
 
     def cells(self, contestant: str, workload: str) -> list[dict[str, Any]]:
-        """Of every round, failed ones too."""
-        asked = (contestant, workload)
-        return [cell for cell in self.content["cells"] if (cell["contestant"], cell["workload"]) == asked]
+        """Cells of all rounds, including failed ones."""
+        wanted = (contestant, workload)
+        return [cell for cell in self.content["cells"] if (cell["contestant"], cell["workload"]) == wanted]
 
     def plan(
         self, contestants: list[Contestant], workloads: list[str], rounds: int
     ) -> Iterator[tuple[int, Contestant, list[str]]]:
-        """Round, contestant and the workloads it still has to run in it. Reads what was added since, at every step."""
+        """Yields rounds, contestants and their remaining workloads. Takes into account cells added during iteration."""
         for number in range(rounds):
-            turn = number % len(contestants) if contestants else 0
-            for contestant in contestants[turn:] + contestants[:turn]:
+            first = number % len(contestants) if contestants else 0
+            for contestant in contestants[first:] + contestants[:first]:
                 if contestant.name in self.content["left_out"]:
                     continue
                 wanted = [name for name in contestant.workloads if name in workloads]
@@ -87,19 +87,19 @@ def run_round(
     load: Callable[[], float],
     failure: type[Exception],
 ) -> None:
-    """One contestant's turn: started, warmed up, every workload, ended. Its failures are written down, not raised."""
+    """Starts one contestant, warms it up, runs its workloads and ends it. Failures are recorded, not raised."""
     contest = None
     try:
         contest = make(contestant)
         start = contest.start()
         contest.warm_up(seed=-1 - number)
         for name in workloads:
-            facts = {"contestant": contestant.name, "workload": name, "round": number, "load": load()}
+            fields = {"contestant": contestant.name, "workload": name, "round": number, "load": load()}
             try:
-                record.add_cell(**facts, **contest.run(name, number))
+                record.add_cell(**fields, **contest.run(name, number))
             except failure as error:
-                record.add_cell(**facts, error=str(error))
-                break  # what it was doing may still go on: the rest of this turn would measure that
+                record.add_cell(**fields, error=str(error))
+                break  # the failed work may still be running and would distort the remaining workloads
         record.add_start(
             contestant=contestant.name, round=number, peak_private_bytes=contest.peak_private_bytes, **start
         )

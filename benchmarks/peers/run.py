@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers.run [--engines stoker,vllm] [--workloads decode-1,...] [--rounds 3] [--quick]
 
-Engines run one at a time, each in a process and an environment of its own under .peers/, and take turns round by round,
-so that a slow minute of the machine hits them alike. What is quoted is the ratio within a round. Everything measured
-goes to the output as it comes: the same command goes on where it was stopped. An engine that does not install, start
-or finish is named with its reason, and the others go on.
+Engines run one at a time, each in a separate process and environment under .peers/, and alternate in every round, so
+that a temporary slowdown of the machine affects all of them. The tables show the ratios within a round. Results are
+written as they are measured: the same command continues an interrupted run. If an engine cannot be installed or
+started, or fails, the reason is reported and the other engines run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.cli.collect_env import cpu_line
 
 from .contest import KV_GIB, MAX_LEN, STREAMS, make
 from .contestants import CONTESTANTS, QUICK, WORKLOADS
-from .environments import HOME, NotMade, python_of, weights
+from .environments import HOME, SetupError, python_of, weights
 from .plot import svg
 from .process import Failed
 from .record import Record, run_round
@@ -49,30 +49,34 @@ def environment(workloads: list[str]) -> dict[str, Any]:
 
 
 def prepare(record: Record, names: list[str]) -> None:
-    """Installs and converts before anything is measured, so that no compiler runs beside the clock."""
+    """Installs and converts before the measurements, so that no compiler runs at the same time."""
     for name in names:
         try:
             python_of(CONTESTANTS[name].environment)
             weights(CONTESTANTS[name].weights)
-        except NotMade as error:
-            record.leave_out(name, f"could not be made: {error}")
+        except SetupError as error:
+            record.leave_out(name, f"setup failed: {error}")
 
 
 def listed(text: str, known: list[str], what: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in known:
-            raise SystemExit(f"error: no such {what} `{name}`; there are {', '.join(known)}")
+            raise SystemExit(f"error: unknown {what} `{name}`; known: {', '.join(known)}")
     return names
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", help=f"of {', '.join(CONTESTANTS)}; else all")
-    parser.add_argument("--workloads", help=f"of {', '.join(WORKLOADS)}; else all")
-    parser.add_argument("--rounds", type=int, help="else 3")
-    parser.add_argument("--quick", action="store_true", help=f"one round of {', '.join(QUICK)}, to see that all run")
-    parser.add_argument("--output", type=Path, help="JSON; tables (.md) and a plot (.svg) are written beside it")
+    parser.add_argument("--engines", help=f"of {', '.join(CONTESTANTS)}; default: all")
+    parser.add_argument("--workloads", help=f"of {', '.join(WORKLOADS)}; default: all")
+    parser.add_argument("--rounds", type=int, help="default: 3, or 1 with --quick")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"one round of {', '.join(QUICK)}, to check that all engines run"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="JSON; tables (.md) and a plot (.svg) are written to the same folder"
+    )
     parser.add_argument("--prepare", action="store_true", help="install and convert only")
     options = parser.parse_args()
     names = listed(options.engines, list(CONTESTANTS), "engine") if options.engines else list(CONTESTANTS)
@@ -85,18 +89,18 @@ def main() -> None:
         record = Record(output)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the engine under way is ended too
-    record.forget_failures()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the running engine is ended too
+    record.clear_failures()
     record.content["environment"] = record.content["environment"] or environment(workloads)
     prepare(record, names)
     if options.prepare:
         return
     for number, contestant, todo in record.plan([CONTESTANTS[name] for name in names], workloads, rounds):
-        began, seen = time.monotonic(), len(record.content["cells"])
+        began, num_cells = time.monotonic(), len(record.content["cells"])
         run_round(record, number, contestant, todo, make, lambda: round(os.getloadavg()[0], 2), Failed)
         took = f"{time.monotonic() - began:.0f} s"
         print(f"round {number + 1}, {contestant.name}, {took}", file=sys.stderr)
-        for cell in record.content["cells"][seen:]:
+        for cell in record.content["cells"][num_cells:]:
             result = cell.get("error") or f"{cell['rate']:.1f}/s in {cell['seconds']:.2f} s"
             print(f"  {cell['workload']}: {result}", file=sys.stderr)
         if contestant.name in record.content["left_out"]:

@@ -1,4 +1,4 @@
-"""A record as tables: medians of the rounds, and the median of the ratios of single rounds."""
+"""Renders a record as tables: medians of the rounds, and medians of the ratios within rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUPS = {
     "int4_pure": "4-bit weights, the output layer too, tokens/s",
     "served": "through HTTP",
 }
-SERVED_ROWS = {  # what a row shows of a cell, times what
+SERVED_ROWS = {  # row -> field of a cell, factor
     "output tokens/s": ("rate", 1.0),
     "time to the first token, ms": ("first_token_s", 1000.0),
     "between tokens, ms": ("inter_token_s", 1000.0),
@@ -23,21 +23,21 @@ SERVED_ROWS = {  # what a row shows of a cell, times what
 
 
 def tables(record: Record) -> str:
-    """Markdown: a table for each group that took part, then what is missing and why."""
+    """Markdown: a table for each group with results, then missing results with their reasons."""
     parts = [part for group in GROUPS if (part := _table(record, group))]
     notes = _notes(record)
     return "\n\n".join(parts + (["\n".join(notes)] if notes else [])) + "\n"
 
 
 def members(record: Record, group: str) -> list[Contestant]:
-    """Of a group, those the record knows of, failed ones too."""
+    """Contestants of a group that are in the record, including failed ones."""
     content = record.content
     known = {each["contestant"] for each in content["starts"] + content["cells"]} | set(content["left_out"])
     return [each for each in CONTESTANTS.values() if each.group == group and each.name in known]
 
 
 def values(record: Record, contestant: str, workload: str, field: str = "rate") -> dict[int, float]:
-    """By round."""
+    """Values of a field by round."""
     return {cell["round"]: cell[field] for cell in record.cells(contestant, workload) if field in cell}
 
 
@@ -55,8 +55,8 @@ def _table(record: Record, group: str) -> str:
     for workload in WORKLOADS:
         if any(record.cells(name, workload) for name in names):
             shown = SERVED_ROWS if group == "served" else {"": ("rate", 1.0)}
-            for words, (field, factor) in shown.items():
-                rows.append(_row(record, names, workload, words, field, factor))
+            for label, (field, factor) in shown.items():
+                rows.append(_row(record, names, workload, label, field, factor))
     rows.append(_start_row(record, names, "ready, s", "ready_s", 1.0))
     rows.append(_start_row(record, names, "peak private memory, GiB", "peak_private_bytes", 1 / 1024**3))
     head = [GROUPS[group], *names, *(f"{names[0]} / {peer}" for peer in names[1:])]
@@ -64,7 +64,7 @@ def _table(record: Record, group: str) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
-def _row(record: Record, names: list[str], workload: str, words: str, field: str, factor: float) -> list[str]:
+def _row(record: Record, names: list[str], workload: str, label: str, field: str, factor: float) -> list[str]:
     found = [values(record, name, workload, field) for name in names]
     middle = []
     for name, each in zip(names, found, strict=True):
@@ -74,14 +74,14 @@ def _row(record: Record, names: list[str], workload: str, words: str, field: str
             middle.append(f"{statistics.median(each.values()) * factor:.1f}{mark}")
         else:
             middle.append("failed" if cells else "-")
-    return [f"{workload}, {words}" if words else workload, *middle, *_ratios(found)]
+    return [f"{workload}, {label}" if label else workload, *middle, *_ratios(found)]
 
 
-def _start_row(record: Record, names: list[str], words: str, field: str, factor: float) -> list[str]:
+def _start_row(record: Record, names: list[str], label: str, field: str, factor: float) -> list[str]:
     starts = record.content["starts"]
     found = [{each["round"]: each[field] for each in starts if each["contestant"] == name} for name in names]
     middle = [f"{statistics.median(each.values()) * factor:.1f}" if each else "-" for each in found]
-    return [words, *middle, *_ratios(found)]
+    return [label, *middle, *_ratios(found)]
 
 
 def _ratios(found: list[dict[int, float]]) -> list[str]:
@@ -96,14 +96,14 @@ def _notes(record: Record) -> list[str]:
         for cell in content["cells"]
         if "error" in cell
     ]
-    asked = content["environment"].get("workloads", WORKLOADS)
+    requested = content["environment"].get("workloads", WORKLOADS)
     for group in GROUPS:
         for each in members(record, group):
-            missing = [name for name in asked if name not in each.workloads and not name.startswith("http")]
+            missing = [name for name in requested if name not in each.workloads and not name.startswith("http")]
             if missing and each.absent:
                 notes.append(f"- {each.name} does not run {', '.join(missing)}: {each.absent}")
     if any(map(is_slow, content["cells"])):
-        notes.append("- ¹ so slow that it was measured in one round only")
+        notes.append("- ¹ measured in one round only, because it is slow")
     shares = [cell["share_of_others"] for cell in content["cells"] if "share_of_others" in cell]
     if shares:
         notes.append(

@@ -1,8 +1,8 @@
-"""One engine in a process and an environment of its own: answers requests as JSON lines with times and counts.
+"""Worker process with one engine: reads requests as JSON lines, writes times and token counts.
 
     python -m benchmarks.peers.worker ADAPTER WEIGHTS OPTIONS
 
-Only the standard library and the adapter's own packages: this runs in every peer's environment.
+Imports only the standard library and the adapter's packages, because it runs in every peer's environment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..request import Request
 def main() -> None:
     adapter, weights, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library or a child of it prints must not end up between the answers
+    os.dup2(2, 1)  # keeps output of libraries and child processes out of the answers
     engine = importlib.import_module(f".engines.{adapter}", __package__).Engine(weights, **options)
-    print(json.dumps({"facts": engine.facts()}), file=answers, flush=True)
+    print(json.dumps({"info": engine.info()}), file=answers, flush=True)
     prepare = getattr(engine, "prepare", None)
     for line in sys.stdin:
         requests = [Request(prompt, output) for prompt, output in json.loads(line)]

@@ -1,11 +1,11 @@
-"""Full load on a whole deployment for minutes: does it stay as it was? Ends with 1 if something did not.
+"""Soak test: runs a deployment under full load for minutes. Exits with 1 if a check fails.
 
     python -m benchmarks.soak [--minutes 10] [--streams 48] [--model builtin:tiny] [--output soak.json]
-                              [-- any flags of `engine up`]
+                              [-- flags of `engine up`]
 
-Clients come and go (visitors.py) while memory, blocks, speed and the event loop are watched (watch.py). At the end all
-blocks must be free, memory of the last third of the time must equal that of the second, and so must the speed of the
-last third that of the first; nothing may be stuck, and the log must hold no error.
+Clients connect and disconnect (clients.py) while memory, blocks, speed and the event loop are sampled (watch.py). At
+the end all blocks must be free, memory in the last third of the time must be as in the second third, speed in the last
+third as in the first, no request may be stuck, and the log must contain no error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from .visitors import Tally, Visitor
+from .clients import Client, Tally
 from .watch import Sample, Watch
 
 START_LIMIT_S = 120.0
@@ -41,7 +41,7 @@ def manifest(model: str) -> str:
             "apiVersion": "stoker/v1",
             "kind": "Deployment",
             "model": {"model": model, "max_model_len": CONTEXT + 136, "served_model_name": ["soak"]},
-            "cache": {"num_gpu_blocks_override": 200},  # too few for all that may run: sequences are preempted
+            "cache": {"num_gpu_blocks_override": 200},  # too few for all running sequences, so some are preempted
             "scheduler": {"max_num_seqs": 32, "max_num_batched_tokens": 512},
             "server": {"port": 0, "log_level": "warning"},
         }
@@ -68,10 +68,10 @@ async def load(url: str, num_streams: int, seconds: float) -> Tally:
     tally, address, end = Tally(), urlsplit(url), time.monotonic() + seconds
     assert address.hostname is not None
     assert address.port is not None
-    visitors = [
-        Visitor(address.hostname, address.port, "soak", CONTEXT, tally, Random(number)) for number in range(num_streams)
+    clients = [
+        Client(address.hostname, address.port, "soak", CONTEXT, tally, Random(number)) for number in range(num_streams)
     ]
-    await asyncio.gather(*(visitor.visit_until(end) for visitor in visitors))
+    await asyncio.gather(*(client.run_until(end) for client in clients))
     return tally
 
 
@@ -85,7 +85,7 @@ def wait_until_idle(watch: Watch) -> Sample:
 
 
 def thirds(samples: list[Sample]) -> list[dict[str, float]]:
-    """Each third of the time: medians, its tokens per second, its greatest lag."""
+    """For each third of the time: medians, tokens per second, maximum lag."""
     found, size = [], len(samples) // 3
     for start in (0, size, 2 * size):
         part = samples[start : start + size]
@@ -97,32 +97,32 @@ def thirds(samples: list[Sample]) -> list[dict[str, float]]:
     return found
 
 
-def verdicts(
+def checks(
     parts: list[dict[str, float]], before: Sample, after: Sample, tally: Tally, errors: list[str]
 ) -> dict[str, tuple[bool, str]]:
-    """Promise -> whether it was kept, and by how much."""
+    """Check -> whether it passed, and the measured value."""
     first, second, last = parts
     growth = last["anonymous_mib"] / second["anonymous_mib"] - 1
     pace = last["tokens_per_s"] / first["tokens_per_s"]
     return {
         "all blocks are free when idle": (not after.kv_usage, f"{after.kv_usage:.1%} in use"),
-        "nothing runs or waits": (
+        "no request runs or waits": (
             not after.num_running + after.num_waiting,
             f"{after.num_running} run, {after.num_waiting} wait",
         ),
         "memory is flat": (growth <= MAX_GROWTH, f"{growth:+.2%} from the second third to the last"),
-        "it is as fast as at first": (pace >= 1 - MAX_SLOWDOWN, f"{pace:.2f}x of the first third"),
+        "speed is constant": (pace >= 1 - MAX_SLOWDOWN, f"{pace:.2f}x of the first third"),
         "connections are closed": (after.num_fds <= before.num_fds, f"{before.num_fds} fds before, {after.num_fds}"),
-        "threads are as many": (
+        "the number of threads is constant": (
             after.num_threads <= before.num_threads + 8,  # the event loop's pool for tokenising grows on demand
             f"{before.num_threads} before, {after.num_threads}",
         ),
-        "the event loop is never held up": (
+        "the event loop is not blocked": (
             all(part["loop_lag_ms"] <= MAX_LAG_MS for part in parts),
             f"{max(part['loop_lag_ms'] for part in parts):.0f} ms at most",
         ),
-        "every request ends as it must": (not tally.wrong, "; ".join(tally.wrong[:3]) or f"{tally.ended.total()} did"),
-        "the log holds no error": (not errors, errors[0] if errors else ""),
+        "every request ends as expected": (not tally.wrong, "; ".join(tally.wrong[:3]) or f"{tally.ended.total()} did"),
+        "the log contains no error": (not errors, errors[0] if errors else ""),
     }
 
 
@@ -135,11 +135,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="also write every sample, as JSON")
     parser.add_argument("flags", nargs="*", help="of `engine up`, after --")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as created:
+        folder = Path(created)
         process, url = start(folder, chosen.model, chosen.flags)
         try:
-            asyncio.run(load(url, chosen.streams, 5))  # what is made on first use is made before the clock starts
+            asyncio.run(load(url, chosen.streams, 5))  # lazy initialisation happens before the measurement
             watch = Watch(process, url, chosen.every)
             before = wait_until_idle(watch)
             watch.start()
@@ -154,9 +154,9 @@ def main() -> int:
         log = (folder / "log").read_text().splitlines()
     errors = [line for line in log if re.search(r"error|traceback|exception|warning", line, re.IGNORECASE)]
     if code:
-        errors.append(f"it ended with code {code}")
+        errors.append(f"the server exited with code {code}")
     parts = thirds(watch.samples)
-    found = verdicts(parts, before, after, tally, errors)
+    found = checks(parts, before, after, tally, errors)
     report(parts, tally, found)
     if chosen.output:
         record = {
@@ -164,11 +164,11 @@ def main() -> int:
             "samples": [sample.as_dict() for sample in watch.samples],
             "ended": tally.ended,
             "wrong": tally.wrong,
-            "promises": {promise: {"kept": kept, "found": note} for promise, (kept, note) in found.items()},
+            "checks": {name: {"passed": passed, "found": note} for name, (passed, note) in found.items()},
             "log": log,
         }
         chosen.output.write_text(json.dumps(record, indent=1) + "\n")
-    return 0 if all(kept for kept, _ in found.values()) else 1
+    return 0 if all(passed for passed, _ in found.values()) else 1
 
 
 def report(parts: list[dict[str, float]], tally: Tally, found: dict[str, tuple[bool, str]]) -> None:
@@ -191,8 +191,8 @@ def report(parts: list[dict[str, float]], tally: Tally, found: dict[str, tuple[b
     print(
         ", ".join(f"{count} {kind}" for kind, count in tally.ended.most_common()) + f", {tally.num_refused} refused\n"
     )
-    for promise, (kept, note) in found.items():
-        print(f"{'kept  ' if kept else 'BROKEN'} {promise}: {note}")
+    for check, (passed, note) in found.items():
+        print(f"{'passed' if passed else 'FAILED'} {check}: {note}")
 
 
 if __name__ == "__main__":

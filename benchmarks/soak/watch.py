@@ -1,4 +1,4 @@
-"""What a serving deployment uses, seen from outside every few seconds: /proc of all its processes and its /metrics."""
+"""Samples a deployment's resource use every few seconds: /proc of all its processes and its /metrics."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Sample:
-    at_s: float  # since the watch began
-    anonymous_mib: float  # what no file backs, over all processes: what a leak would be
-    pss_mib: float  # shared pages by their share; falls and rises with other processes that use the same libraries
+    at_s: float  # since monitoring began
+    anonymous_mib: float  # not backed by files, over all processes: where a leak would show
+    pss_mib: float  # proportional set size; changes with other processes that use the same libraries
     rss_mib: float
     num_fds: int
     num_threads: int
     num_running: int
     num_waiting: int
-    kv_usage: float  # share of the blocks
-    num_generated: int  # tokens, since the server began
-    loop_lag_ms: float  # the longest answer to /livez since the last sample: the event loop had no time for it
+    kv_usage: float  # fraction of the blocks
+    num_generated: int  # tokens, since the server started
+    loop_lag_ms: float  # longest response time of /livez since the last sample: event loop delay
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
 class Watch:
-    """Looks from a thread of its own, so that the load's own event loop is not what is measured."""
+    """Samples in a separate thread, so that the load generator's event loop does not affect the measurement."""
 
     def __init__(self, process: psutil.Process, url: str, every_s: float) -> None:
         self.samples: list[Sample] = []

@@ -1,4 +1,4 @@
-"""Where a batch comes from and where its results go: files, standard input, URLs; what is kept of a run cut short."""
+"""Input and output of a batch: files, standard input, URLs, and the results of an interrupted run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 from ..config import Deployment
 from ..server.batch.part_file import PartFile
-from .console import tell
+from .console import print_message
 from .transfer import download, is_url, upload
 
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """file: at its start. num_requests: lines that are not blank. digest: of its content."""
+    """file: at its start. num_requests: number of non-blank lines. digest: of the content."""
 
     file: BinaryIO
     num_requests: int
@@ -54,16 +54,16 @@ def open_input(name: str) -> Iterator[BatchInput]:
 
 
 def run_id(source: BatchInput, deployment: Deployment) -> str:
-    """The same for the same requests to the same model: then a run goes on where an earlier one ended."""
+    """The same for the same requests to the same model: then a run continues where an earlier one ended."""
     model = json.dumps(deployment.model.model_dump(mode="json"), sort_keys=True)
     role = deployment.server.response_role
     return hashlib.sha256(f"{source.digest} {role} {model}".encode()).hexdigest()[:12]
 
 
 class BatchOutput:
-    """The results on their way: beside the output file or, for a URL, in a folder to be uploaded from.
+    """Results of a run: next to the output file or, for a URL, in a temporary folder.
 
-    As a context manager it says, where the run ends early, what is kept.
+    As a context manager it reports which results are kept if the run ends early.
     """
 
     def __init__(self, name: str, folder: str | None, run: str) -> None:
@@ -75,11 +75,11 @@ class BatchOutput:
         else:
             target = Path(name)
             if target.is_dir():
-                raise IsADirectoryError(f"{name} is a folder; name a file for the results")
+                raise IsADirectoryError(f"{name} is a folder; give a file for the results")
         self._target = target
         self.part = PartFile(target.with_name(f"{target.name}.{run}.part"), mode=0o600 if is_url(name) else 0o666)
         if self.part.done:
-            tell(f"going on from {self.part.path}: {len(self.part.done)} results are there; remove it to start over")
+            print_message(f"continuing {self.part.path} with {len(self.part.done)} results; delete it to start again")
 
     def __enter__(self) -> BatchOutput:
         return self
@@ -87,10 +87,12 @@ class BatchOutput:
     def __exit__(self, *_: object) -> None:
         self.part.close()
         if self.part.counts.total and not self._is_finished:
-            tell(f"{self.part.counts.total} results are kept in {self.part.path}; the same command goes on from there")
+            print_message(
+                f"{self.part.counts.total} results are kept in {self.part.path}; the same command continues from there"
+            )
 
     def finish(self) -> None:
-        """All is done: the output gets its name, or its URL. Raises TransferError."""
+        """Rename the results to the output file, or upload them. Raises TransferError."""
         if is_url(self.name):
             self.part.close()
             upload(self.part.path, self.name)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .defaults import DEFAULT_URL
 from .remote import connect
 from .talk import talk
 
 
 def run(
-    url: str = "http://localhost:8000/v1",
+    url: str = DEFAULT_URL,
     model_name: str | None = None,
     api_key: str | None = None,
     system_prompt: str | None = None,
     quick: str | None = None,
 ) -> int:
-    """Returns the exit code: 0, or 1 when the server cannot be reached or refuses the only message."""
+    """Returns the exit code: 0, or 1 if the server cannot be reached or refuses the only message."""
     connected = connect(url, model_name, api_key)
     if connected is None:
         return 1
@@ -36,6 +37,6 @@ def run(
             if said:
                 messages.append({"role": "assistant", "content": "".join(said)})
             else:
-                messages.pop()  # a question without an answer would stand before the next one
+                messages.pop()  # else a question without an answer would precede the next one
 
     return talk(answer, quick, f"{model} at {url}; an empty line or Ctrl-D ends")

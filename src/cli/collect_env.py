@@ -1,6 +1,6 @@
-"""`engine collect-env`: what a bug report needs to say of the machine, the installation and the environment.
+"""`engine collect-env`: what a bug report should contain about the machine, the installation and the environment.
 
-Nothing heavy is imported: versions come from the packages' records, the GPU from the driver's files.
+Nothing large is imported: versions come from package metadata, the GPU from the driver's files.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import __version__
 from ..config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ..config.diagnostics import FORMAT_VERSION
-from ..config.errors import EXIT_WRONG_COMMAND_LINE
-from ..config.resolve.machine import read_machine_facts
+from ..config.resolve.machine import read_machine_spec
 from ..config.schema.types import format_about
-from .console import say, tell
+from .console import print_result
 
 PREFIXES = (
     *("ENGINE__", "STOKER_", "HF_", "HUGGING", "TRANSFORMERS_", "TORCH", "TRITON_"),
@@ -41,25 +40,22 @@ _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 _PACKAGES = ("torch", "transformers", "triton", "tokenizers", "safetensors", "huggingface-hub", "numpy", "pydantic")
 
 
-def run(output: str) -> int:
-    if output not in ("text", "json"):
-        tell(f"error: no such output `{output}`; there are text and json")
-        return EXIT_WRONG_COMMAND_LINE
-    facts = environment()
+def run(output: Literal["text", "json"]) -> int:
+    sections = environment()
     if output == "json":
-        say(json.dumps({"format_version": FORMAT_VERSION, **facts}, indent=2))
+        print_result(json.dumps({"format_version": FORMAT_VERSION, **sections}, indent=2))
         return 0
-    for section, values in facts.items():
-        say(f"{section}:")
+    for section, values in sections.items():
+        print_result(f"{section}:")
         width = max(map(len, values), default=0)
         for name, value in values.items():
-            say(f"  {name:<{width}}  {_text(name, value)}")
+            print_result(f"  {name:<{width}}  {_text(name, value)}")
     return 0
 
 
 def environment() -> dict[str, dict[str, Any]]:
     """By section. Sizes are in bytes."""
-    machine = read_machine_facts()
+    machine = read_machine_spec()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         "system": {
@@ -90,7 +86,7 @@ def environment() -> dict[str, dict[str, Any]]:
 
 
 def packages() -> dict[str, str | None]:
-    """Version of this package and of all that it can use; None where it is not installed. Nothing is imported."""
+    """Version of this package and of its dependencies; None if one is not installed. Nothing is imported."""
     try:
         required = importlib.metadata.requires("stoker") or []
     except importlib.metadata.PackageNotFoundError:
@@ -110,14 +106,14 @@ def _version(name: str) -> str | None:
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Those that matter here, secrets and passwords in URLs hidden."""
+    """Relevant variables, with secrets and passwords in URLs hidden."""
     names = sorted(name for name in env if name.startswith(PREFIXES) or name in NAMES)
     return {name: HIDDEN if _SECRET.search(name.upper()) else _USER.sub(HIDDEN, env[name]) for name in names}
 
 
 def cpu_line() -> str:
-    """The processor in one line, for the head of a measurement."""
-    machine = read_machine_facts()
+    """The processor in one line, for the heading of a measurement."""
+    machine = read_machine_spec()
     return " ".join([machine.cpu_name, *(flag for flag in FLAGS if flag in machine.cpu_flags)])
 
 
@@ -137,7 +133,7 @@ def _kernels() -> str:
 
 
 def _gpus(root: Path = Path("/proc/driver/nvidia")) -> dict[str, Any]:
-    """Names of NVIDIA GPUs and the driver's version, as its files tell them."""
+    """Names of NVIDIA GPUs and the version of the driver, from the driver's files."""
     try:
         driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", (root / "version").read_text())
         found = sorted(path.read_text() for path in (root / "gpus").glob("*/information"))
@@ -153,7 +149,7 @@ def _hub_cache(env: Mapping[str, str]) -> str:
 
 
 def _disk(folder: str) -> dict[str, Any]:
-    """Of the file system that the folder is on, or will be."""
+    """Size of the file system that contains the folder, which may not exist yet."""
     path = Path(folder).absolute()
     while not path.exists():
         path = path.parent

@@ -1,20 +1,21 @@
-"""`engine complete`: prompts to a running server's completion endpoint, one by one, or a single one with -q."""
+"""`engine complete`: prompts for the completion endpoint of a running server, or a single one with -q."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .defaults import DEFAULT_URL
 from .remote import connect
 from .talk import talk
 
 
 def run(
-    url: str = "http://localhost:8000/v1",
+    url: str = DEFAULT_URL,
     model_name: str | None = None,
     api_key: str | None = None,
     quick: str | None = None,
 ) -> int:
-    """Returns the exit code: 0, or 1 when the server cannot be reached or refuses the only prompt."""
+    """Returns the exit code: 0, or 1 if the server cannot be reached or refuses the only prompt."""
     connected = connect(url, model_name, api_key)
     if connected is None:
         return 1

@@ -1,23 +1,26 @@
-"""`engine completion`: what a shell needs to complete `engine`, and the hidden verb `engine __complete` that it asks.
+"""`engine completion`: scripts for shells, and the hidden verb `engine __complete` that these scripts call.
 
-A shell passes the words behind `engine`, the last one as far as it is typed, and gets a candidate per line:
-`value<TAB>description`. The last line may be a wish: `:files` for file names too, `:nospace` for no blank behind it.
+A shell passes the words after `engine`, the last one as far as it is typed, and gets one candidate per line:
+`value<TAB>description`. The last line may be a directive: `:files` to complete file names too, `:nospace` to add no
+space.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
-from .console import say, tell
+from .console import print_result
 
-EXIT_WRONG_COMMAND_LINE = 2
+Shell = Literal["bash", "zsh", "fish"]
+Commands = Mapping[str, Any]
 
-# Bash takes words apart at = and :, so the line is put together again and the part before them is cut off the answers.
+# Bash splits words at = and :, so the line is split again at spaces and the part up to = or : is cut off the answers.
 _BASH = """\
 # Completion of `engine` for bash:  source <(engine completion bash)
 _engine_completion() {
-  local line word known answer wish candidate prefix
+  local line word known answer directive candidate prefix
   local -a words
   line="${COMP_LINE:0:COMP_POINT}"
   read -ra words <<< "$line"
@@ -30,13 +33,13 @@ _engine_completion() {
   COMPREPLY=()
   while IFS= read -r answer; do
     if [[ "$answer" == :* ]]; then
-      wish="$answer"
+      directive="$answer"
       continue
     fi
     candidate="${answer%%$'\\t'*}"
     COMPREPLY+=("${candidate#"$prefix"}")
   done < <("${words[0]}" __complete "${words[@]:1}" 2>/dev/null)
-  case "$wish" in
+  case "$directive" in
     :files)
       [[ -z "$prefix" || "$prefix" == *= ]] || return
       compopt -o filenames 2>/dev/null
@@ -50,24 +53,24 @@ complete -F _engine_completion engine
 
 _ZSH = """\
 #compdef engine
-# Completion of `engine` for zsh:  source <(engine completion zsh), behind compinit
+# Completion of `engine` for zsh:  source <(engine completion zsh), after compinit
 _engine() {
-  local line wish
-  local -a plain said
+  local line directive
+  local -a plain shown
   while IFS= read -r line; do
     case "$line" in
-      :*) wish="$line" ;;
-      *) plain+=("${line%%$'\\t'*}"); said+=("${line/$'\\t'/  }") ;;
+      :*) directive="$line" ;;
+      *) plain+=("${line%%$'\\t'*}"); shown+=("${line/$'\\t'/  }") ;;
     esac
   done < <("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)
   if (( ${#plain} )); then
-    if [[ "$wish" == :nospace ]]; then
-      compadd -l -S '' -d said -a plain
+    if [[ "$directive" == :nospace ]]; then
+      compadd -l -S '' -d shown -a plain
     else
-      compadd -l -d said -a plain
+      compadd -l -d shown -a plain
     fi
   fi
-  [[ "$wish" == :files ]] && _files
+  [[ "$directive" == :files ]] && _files
 }
 compdef _engine engine
 """
@@ -88,25 +91,26 @@ function __engine_completion
 end
 complete -c engine -f -a '(__engine_completion)'
 """
-SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+SCRIPTS: dict[Shell, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def run(shell: str) -> int:
+def run(shell: Shell) -> int:
     """Print the script. Returns the exit code."""
-    if shell not in SCRIPTS:
-        tell(f"error: no completion for `{shell}`; there are {', '.join(SCRIPTS)}")
-        return EXIT_WRONG_COMMAND_LINE
-    say(SCRIPTS[shell].rstrip("\n"))
+    print_result(SCRIPTS[shell].rstrip("\n"))
     return 0
 
 
-def answer(words: Sequence[str]) -> int:
-    """Print the candidates for the last of `words`. Never fails: a shell in the middle of a line has no use for it."""
+def answer(words: Sequence[str], commands: Callable[[], Commands], with_options: Callable[[], Iterable[str]]) -> int:
+    """Print the candidates for the last of `words`. Never fails: a shell cannot show an error in the middle of a line.
+
+    commands, with_options: read the declarations of verbs, and the names of those that take options as flags; called
+    only if the cached table is stale.
+    """
     from .completion_table import read_table
     from .completion_words import candidates
 
-    found, wish = candidates(words or [""], read_table())
-    sys.stdout.write("".join(f"{value}\t{said}\n" if said else f"{value}\n" for value, said in found))
-    if wish:
-        sys.stdout.write(f"{wish}\n")
+    found, directive = candidates(words or [""], read_table(commands, with_options))
+    sys.stdout.write("".join(f"{value}\t{text}\n" if text else f"{value}\n" for value, text in found))
+    if directive:
+        sys.stdout.write(f"{directive}\n")
     return 0

@@ -1,7 +1,7 @@
-"""The table that completion reads: verbs, flags, values, topics. Built from the declarations and kept in the cache.
+"""The table that completion reads: verbs, flags, values, topics. Built from the declarations and cached in a file.
 
-Building it takes as long as importing all declarations; a TAB must not. The cache is found by the state of the files
-it was made from, so a new release, or a new option, makes a new one.
+Building it takes as long as importing all declarations, which is too slow for a key press. The cache contains the state
+of the files it was built from, so that a new release or a new option invalidates it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +17,21 @@ from .completion_words import Table
 
 if TYPE_CHECKING:
     from ..config.schema.options import Option
+    from .parameters import Commands
 
 _PACKAGE = Path(__file__).parent.parent
-_MADE_FROM = ("cli", "config", "config/schema", "config/presets", "config/resolve/rule_tables")
-_CHOICES = re.compile(r"((?:[\w-]+, )+[\w-]+ or [\w-]+|[\w-]+ or [\w-]+)(?:\.|$)")
+_MADE_FROM = ("cli", "cli/verbs", "config", "config/schema", "config/presets", "config/resolve/rule_tables")
 
 
-def read_table() -> Table:
-    """From the cache if it is there and fresh, else built, and kept if that is possible."""
+def read_table(commands: Callable[[], Commands], with_options: Callable[[], Iterable[str]]) -> Table:
+    """From the cache if it is fresh; otherwise built and, if possible, cached."""
     cache = _cache_file()
     if cache is not None:
         with contextlib.suppress(OSError, ValueError):
             table = json.loads(cache.read_text("utf-8"))
             if isinstance(table, dict) and table.get("state") == _state():
                 return table
-    table = {"state": _state(), **build_table()}
+    table = {"state": _state(), **build_table(commands(), with_options())}
     if cache is not None:
         from .files import write_whole
 
@@ -51,7 +50,7 @@ def _cache_file() -> Path | None:
 
 
 def _state() -> list[str]:
-    """Where this program is and when its declarations were last changed."""
+    """The folder of this program and the time of the last change to its declarations."""
     newest = 0
     for folder in _MADE_FROM:
         with os.scandir(_PACKAGE / folder) as entries:
@@ -59,13 +58,12 @@ def _state() -> list[str]:
     return [str(_PACKAGE), str(newest)]
 
 
-def build_table() -> Table:
+def build_table(commands: Commands, with_options: Iterable[str]) -> Table:
     """Everything that can be completed."""
     from ..config.codes import CODES
     from ..config.presets import preset_names
     from ..config.resolve.rules import BY_ID
     from ..config.schema.options import options, sections
-    from .app import overriding_verbs, verbs
 
     live = {path: option for path, option in options().items() if option.status == "effective"}
     named = {path: _sentence(option.description) for path, option in live.items() if option.section}
@@ -93,11 +91,8 @@ def build_table() -> Table:
             **{name: code.title for name, code in CODES.items()},
         },
     }
-    overriding = overriding_verbs()
     table["verbs"] = {
-        name: _verb(name, command, name in overriding, preset_names())
-        for name, command in verbs().items()
-        if not command.hidden
+        name: _verb(name, command, name in with_options, preset_names()) for name, command in commands.items()
     }
     return table
 
@@ -113,23 +108,25 @@ def _option_values(path: str, option: Option, presets: Sequence[str]) -> list[st
 
 
 def _verb(name: str, command: Any, takes_overrides: bool, presets: Sequence[str]) -> Table:
-    flags: Table = {"--help": {"help": "Show this message and end.", "values": [], "files": False, "is_switch": True}}
+    from .parameters import parameter_type
+
+    flags: Table = {"--help": {"help": "Show this message and exit", "values": [], "files": False, "is_switch": True}}
     arguments = []
     for parameter in command.params:
-        if parameter.param_type_name == "argument":
-            kind = (parameter.metavar or parameter.name or "").strip("[]").rstrip(".").upper()
-            kind = parameter.metavar.strip("[]") if parameter.metavar and "|" in parameter.metavar else kind
-            arguments.append({"kind": kind, "is_many": parameter.nargs == -1})
+        if parameter.name == "help":
             continue
-        for flag in (*parameter.opts, *parameter.secondary_opts):
-            said = parameter.help or ""
-            choices = _CHOICES.match(said)
-            flags[flag] = {
-                "help": _sentence(said),
-                "values": list(presets) if flag == "--preset" else re.split(", | or ", choices[1]) if choices else [],
-                "files": parameter.metavar == "FILE" or flag == "--model",
-                "is_switch": parameter.is_flag,
-            }
+        kind, choices = parameter_type(command, parameter)
+        if parameter.param_type_name == "argument":
+            metavar = (parameter.metavar or parameter.name).rstrip(".").upper()
+            arguments.append({"kind": metavar, "is_many": parameter.nargs == -1, "values": list(choices)})
+            continue
+        takes = {
+            "help": _sentence(parameter.help or ""),
+            "values": list(presets if parameter.metavar == "PRESET" else choices),
+            "files": parameter.metavar == "FILE" or "--model" in parameter.opts,
+            "is_switch": kind == "flag",
+        }
+        flags |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes)
     return {
         "help": _sentence(command.help or ""),
         "flags": flags,

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 FILES, NO_SPACE = ":files", ":nospace"
-Candidates = tuple[list[tuple[str, str]], str]  # (value, description) pairs, and a wish or nothing
+Candidates = tuple[list[tuple[str, str]], str]  # (value, description) pairs, and a directive or an empty text
 Table = dict[str, Any]  # of completion_table.py
 
 
 def candidates(words: Sequence[str], table: Table) -> Candidates:
-    """`words` are those behind `engine`; the last one is to be completed and may be empty."""
+    """`words` are those after `engine`; the last one is to be completed and may be empty."""
     *before, word = words
     if not before:
         verbs = {name: verb["help"] for name, verb in table["verbs"].items()}
@@ -22,8 +22,8 @@ def candidates(words: Sequence[str], table: Table) -> Candidates:
     if "--" not in before:
         name, equals, typed = word.partition("=")
         if word.startswith("-") and equals:
-            found, wish = _values(_takes(name, verb, table), typed, table)
-            return [(f"{name}={value}", said) for value, said in found], wish
+            found, directive = _values(_takes(name, verb, table), typed, table)
+            return [(f"{name}={value}", text) for value, text in found], directive
         if before[1:] and before[-1].startswith("-") and "=" not in before[-1]:
             takes = _takes(before[-1], verb, table)
             if takes is not None and not takes["is_switch"]:
@@ -34,21 +34,21 @@ def candidates(words: Sequence[str], table: Table) -> Candidates:
 
 
 def _flags(word: str, verb: Table, table: Table) -> Candidates:
-    """Flags of the verb and, where it takes options, those: flat ones, and the stubs of sections or of one section."""
+    """Flags of the verb and, if it takes options, of these: flat names, and prefixes of sections."""
     found = _like(word, ((name, flag["help"]) for name, flag in verb["flags"].items()))
     if verb["topics"]:
         found += _like(word, table["topics"].items())
     if not verb["overrides"]:
         return found, ""
     section = word.partition(".")[0] if "." in word else ""
-    stubs: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
     for name, path in table["flags"].items():
-        stub, dot, _ = name.partition(".")
+        prefix, dot, _ = name.partition(".")
         if dot and not section:
-            stubs.setdefault(f"{stub}.", "section")
+            prefixes.setdefault(f"{prefix}.", "section")
         elif name.startswith(word) and (word.startswith("--no-") or not _is_negation(name, table)):
             found.append((name, table["options"][path]["help"]))
-    sections = _like(word, stubs.items())
+    sections = _like(word, prefixes.items())
     return found + sections, NO_SPACE if sections and not found else ""
 
 
@@ -57,7 +57,7 @@ def _is_negation(name: str, table: Table) -> bool:
 
 
 def _takes(name: str, verb: Table, table: Table) -> Table | None:
-    """What a flag takes; None if nobody knows it."""
+    """What a flag takes; None for an unknown flag."""
     if name in verb["flags"]:
         own: Table = verb["flags"][name]
         return own
@@ -80,7 +80,7 @@ def _values(takes: Table | None, word: str, table: Table) -> Candidates:
 
 
 def _position(words: Sequence[str], verb: Table, table: Table) -> int:
-    """How many arguments stand before the last word: neither flags nor their values."""
+    """Number of arguments before the last word, without flags and their values."""
     count, index = 0, 0
     while index < len(words):
         word = words[index]
@@ -99,7 +99,8 @@ def _argument(word: str, position: int, verb: Table, table: Table) -> Candidates
         return [], ""
     if position >= len(arguments) and not arguments[-1]["is_many"]:
         return [], ""
-    kind = arguments[min(position, len(arguments) - 1)]["kind"]
+    argument = arguments[min(position, len(arguments) - 1)]
+    kind = argument["kind"]
     if kind == "FILE":
         return [], FILES
     if kind == "PATH":
@@ -108,10 +109,8 @@ def _argument(word: str, position: int, verb: Table, table: Table) -> Candidates
         return _like(word, table["topics"].items()), ""
     if kind == "MODEL":
         return _like(word, ((model, "") for model in table["models"])), FILES
-    if "|" in kind:
-        return _like(word, ((choice, "") for choice in kind.split("|"))), ""
-    return [], ""
+    return _like(word, ((value, "") for value in argument["values"])), ""
 
 
 def _like(word: str, known: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(name, said) for name, said in known if name.startswith(word)]
+    return [(name, text) for name, text in known if name.startswith(word)]

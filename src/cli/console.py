@@ -1,4 +1,4 @@
-"""What the command says: plain text, with colours only where a person reads it on a terminal."""
+"""Output of the command: plain text, with colours on a terminal only."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _STYLES = (
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """Whether a person sees colours there: a terminal, and neither NO_COLOR nor TERM=dumb."""
+    """Whether colours are used: on a terminal, and neither NO_COLOR nor TERM=dumb is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def say(text: str) -> None:
-    """The answer, on stdout."""
+def print_result(text: str) -> None:
+    """Results, on stdout."""
     print(_painted(text, sys.stdout), flush=True)
 
 
-def tell(text: str) -> None:
-    """The talk around it, on stderr."""
+def print_message(text: str) -> None:
+    """Messages, on stderr."""
     print(_painted(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def _painted(text: str, stream: TextIO) -> str:
-    encoding = stream.encoding or "utf-8"  # ASCII under LANG=C; file names may hold bytes that are no text at all
+    encoding = stream.encoding or "utf-8"  # ASCII under LANG=C; file names may contain undecodable bytes
     text = text.encode(encoding, "backslashreplace").decode(encoding)
     if not is_coloured(stream):
         return text

@@ -1,20 +1,21 @@
-"""`engine diff`: what changes from one deployment to another, or from what runs to what a file says."""
+"""`engine diff`: what differs between two deployments, or between a running server and a file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Literal
 
 from ..config.diagnostics import FORMAT_VERSION, show
-from ..config.diff import Difference, Side, compare, dearest, running_side, untold_secrets, written_side
+from ..config.diff import Difference, Side, compare, highest_cost, incomparable_secrets, running_side, written_side
 from ..config.examine import report_on
-from ..config.resolve.machine import read_machine_facts
-from .console import say, tell
+from ..config.resolve.machine import read_machine_spec
+from .console import print_message, print_result
 from .remote import Remote, RemoteError
 
 EXIT_DIFFERENT = 1
 EXIT_FAILED = 2
-_MEANS = {"hot": "in force from the next start", "model": "the model loads again", "process": "the server restarts"}
+_MEANS = {"hot": "used from the next start", "model": "the model is loaded again", "process": "the server restarts"}
 
 
 class _Failed(Exception):
@@ -22,39 +23,43 @@ class _Failed(Exception):
 
 
 def run(
-    old: str, new: str | None, overrides: Sequence[str], *, api_key: str | None = None, output: str = "text"
+    old: str,
+    new: str | None,
+    overrides: Sequence[str],
+    *,
+    api_key: str | None = None,
+    output: Literal["text", "json"] = "text",
 ) -> int:
-    """Compare. A running server is the old side, wherever it stands; `overrides` lie on the new side.
+    """Compare. A running server is the old side, in either position; `overrides` apply to the new side.
 
     Returns 0 if both are the same, 1 if they differ, 2 if one of them cannot be read.
     """
-    if output not in ("text", "json"):
-        tell(f"error: no such output `{output}`; there are text and json")
-        return EXIT_FAILED
     if new is None and not overrides:
-        tell("error: nothing to compare with: name a second file, a server, or options\n  = more: engine diff --help")
+        print_message(
+            "error: nothing to compare with: give a second file, a server, or options\n  = more: engine diff --help"
+        )
         return EXIT_FAILED
     new = old if new is None else new
     if _is_url(new) and not _is_url(old):
         old, new = new, old
     if _is_url(new) and overrides:
-        tell("error: a running server takes no options here: compare it with a file")
+        print_message("error: options cannot be applied to a running server: compare it with a file")
         return EXIT_FAILED
     try:
         before = _side(old, (), api_key)
         after = _side(new, overrides, api_key)
     except (_Failed, RemoteError) as error:
-        tell(str(error) if isinstance(error, _Failed) else f"error: {error}")
+        print_message(str(error) if isinstance(error, _Failed) else f"error: {error}")
         return EXIT_FAILED
     differences = compare(before, after)
     if output == "json":
-        say(_json(before, after, differences))
+        print_result(_json(before, after, differences))
     elif differences:
-        say(_text(differences))
+        print_result(_text(differences))
     if output == "text":
-        for path in untold_secrets(before, after):
-            tell(f"{path}: set on both sides; a server does not tell whether they are the same")
-        tell(_verdict(before, after, differences))
+        for path in incomparable_secrets(before, after):
+            print_message(f"{path}: set on both sides; a server does not show secrets, so they are not compared")
+        print_message(_verdict(before, after, differences))
     return EXIT_DIFFERENT if differences else 0
 
 
@@ -69,10 +74,10 @@ def _side(name: str, overrides: Sequence[str], api_key: str | None) -> Side:
             return running_side(name, Remote(base, api_key).read("/config").get("values") or [{}])
         except ValueError as error:
             raise _Failed(f"error: {name}: {error}") from None
-    report = report_on([name], overrides, read_machine_facts(), is_elsewhere=True)
+    report = report_on([name], overrides, read_machine_spec(), is_elsewhere=True)
     if report.deployment is None or report.decisions is None or report.errors:
         raise _Failed(show(report.errors))
-    shown = f"{name} with the options given" if overrides else name  # which may be secrets
+    shown = f"{name} with the options given" if overrides else name  # options may be secrets
     return written_side(shown, report.deployment, report.decisions)
 
 
@@ -86,9 +91,9 @@ def _text(differences: Sequence[Difference]) -> str:
 
 def _verdict(old: Side, new: Side, differences: Sequence[Difference]) -> str:
     if not differences:
-        return f"{old.name} and {new.name} say the same"
+        return f"{old.name} and {new.name} are the same"
     count = f"{len(differences)} difference{'s' * (len(differences) > 1)}"
-    return f"{count} from {old.name} to {new.name}: {_MEANS[dearest(differences)]}"
+    return f"{count} from {old.name} to {new.name}: {_MEANS[highest_cost(differences)]}"
 
 
 def _json(old: Side, new: Side, differences: Sequence[Difference]) -> str:
@@ -98,7 +103,7 @@ def _json(old: Side, new: Side, differences: Sequence[Difference]) -> str:
             "old": old.name,
             "new": new.name,
             "same": not differences,
-            "reload": dearest(differences) if differences else None,
+            "reload": highest_cost(differences) if differences else None,
             "differences": [difference.as_dict() for difference in differences],
         },
         indent=2,

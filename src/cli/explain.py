@@ -1,65 +1,59 @@
-"""`engine explain`: what an option, rule, error code or preset means, and which options do what."""
+"""`engine explain`: what an option, rule, error code or preset means, and the status of all options."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from ..config.catalogue import STATUSES, by_status, counts, records
 from ..config.diagnostics import FORMAT_VERSION
-from ..config.errors import EXIT_WRONG_COMMAND_LINE
 from ..config.explain import find, first_sentence
 from ..config.page import as_markdown, as_text
-from ..config.source.scalars import as_yaml_value
-from .console import say, tell
+from ..config.yaml_writer import inline
+from .console import print_message, print_result
 from .metric_pages import metric_pages
-from .parameters import parameter_pages, parameter_records
+from .parameters import Commands, parameter_pages, parameter_records
 
 EXIT_NOT_FOUND = 1
+Format = Literal["text", "json", "md"]
 
 
-def run(what: str, *, output: str = "text", recursive: bool = False) -> int:
+def run(what: str, commands: Commands, *, output: Format = "text", recursive: bool = False) -> int:
     """Print the pages for `what`. Exit code 1 if nothing has that name or mentions it."""
-    if (code := _check(output)) != 0:
-        return code
     pages = metric_pages(what) or find(what, recursive)
-    own = parameter_pages(what)
+    own = parameter_pages(what, commands)
     if own and all(page.kind == "list" for page in pages):
-        pages = own  # better than a list of what sounds alike
+        pages = own  # more precise than a list of similar names
     else:
         pages += own
     if not pages:
-        tell(f"error: nothing is called or mentions `{what}`\n  = more: engine explain")
+        print_message(f"error: nothing has the name `{what}` or mentions it\n  = more: engine explain")
         return EXIT_NOT_FOUND
     if output == "json":
         _say_json(pages=[page.as_dict() for page in pages])
     else:
-        say(as_markdown(pages) if output == "md" else as_text(pages))
+        print_result(as_markdown(pages) if output == "md" else as_text(pages))
     return 0
 
 
-def run_all(output: str = "text") -> int:
-    """Every option: one line each, or one record each in JSON, those of the commands last."""
-    if (code := _check(output)) != 0:
-        return code
-    every = [*records(), *parameter_records()]
+def run_all(commands: Commands, *, output: Format = "text") -> int:
+    """Every option: one line each, or one record each in JSON; arguments of the verbs last."""
+    every = [*records(), *parameter_records(commands)]
     if output == "json":
         _say_json(options=every)
         return 0
-    rows = [(r["path"], r["status"], as_yaml_value(r["default"]), first_sentence(r["description"])) for r in every]
+    rows = [(r["path"], r["status"], inline(r["default"]), first_sentence(r["description"])) for r in every]
     if output == "md":
         lines = ["| option | status | default | |", "|---|---|---|---|"]
-        say("\n".join([*lines, *(f"| `{a}` | {b} | `{c}` | {d} |" for a, b, c, d in rows)]))
+        print_result("\n".join([*lines, *(f"| `{a}` | {b} | `{c}` | {d} |" for a, b, c, d in rows)]))
         return 0
     width = max(len(row[0]) for row in rows)
-    say("\n".join(f"{a:<{width}}  {b:<10}  {c:<16.16}  {d}" for a, b, c, d in rows))
+    print_result("\n".join(f"{a:<{width}}  {b:<10}  {c:<16.16}  {d}" for a, b, c, d in rows))
     return 0
 
 
-def run_status(output: str = "text") -> int:
-    """Three lists: what changes something, what stands for another option, what takes its default alone."""
-    if (code := _check(output)) != 0:
-        return code
+def run_status(*, output: Format = "text") -> int:
+    """Three lists: effective, deprecated and refused options, and the number of each per section."""
     lists = by_status()
     if output == "json":
         _say_json(
@@ -72,8 +66,8 @@ def run_status(output: str = "text") -> int:
         return 0
     said = {
         "effective": "effective: changes what the system does",
-        "deprecated": "deprecated: accepted with a warning, and mapped onto what there is now",
-        "refused": "refused: only the default is taken, for it says what this build does",
+        "deprecated": "deprecated: accepted with a warning and mapped onto current options",
+        "refused": "refused: only the default is accepted, because it describes what this build does",
     }
     is_markdown = output == "md"
     lines = []
@@ -86,18 +80,11 @@ def run_status(output: str = "text") -> int:
         lines.append("")
     lines += [f"{'## ' * is_markdown}counts", ""]
     for section, row in counts().items():
-        told = ", ".join(f"{number} {status}" for status, number in row.items() if number)
-        lines.append(f"- `{section}`: {told}" if is_markdown else f"  {section:<20}{told}")
-    say("\n".join(lines))
+        numbers = ", ".join(f"{number} {status}" for status, number in row.items() if number)
+        lines.append(f"- `{section}`: {numbers}" if is_markdown else f"  {section:<20}{numbers}")
+    print_result("\n".join(lines))
     return 0
 
 
-def _check(output: str) -> int:
-    if output in ("text", "json", "md"):
-        return 0
-    tell(f"error: no such output `{output}`; there are text, json and md")
-    return EXIT_WRONG_COMMAND_LINE
-
-
 def _say_json(**content: Any) -> None:
-    say(json.dumps({"format_version": FORMAT_VERSION, **content}, indent=2))
+    print_result(json.dumps({"format_version": FORMAT_VERSION, **content}, indent=2))

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Put `text` into the file, which keeps its rights; a reader sees the old content or the new one. OSError."""
+    """Write `text` to the file, which keeps its permissions; readers see the old content or the new one. OSError."""
     path = path.resolve()  # a link stays a link
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

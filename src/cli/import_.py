@@ -1,4 +1,4 @@
-"""`engine import`: the manifest that says what a launch of another serving engine says."""
+"""`engine import`: the manifest that corresponds to a launch command of another serving engine."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from ..config.diagnostics import FORMAT_VERSION
-from ..config.errors import EXIT_WRONG_COMMAND_LINE, ConfigError
+from ..config.errors import ConfigError
+from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..config.importer.draft import Draft
-from ..config.importer.launch import ENGINES, Engine
+from ..config.importer.launch import Engine
 from ..config.importer.manifest import left_records, manifest_text, manifest_tree
 from ..config.importer.read import import_flat, import_script, import_words, summary_of
 from ..config.source.yaml import MAX_BYTES
-from .console import say, tell
+from .console import print_message, print_result
 
 EXIT_LOST = 1
 _FLAT = (".yaml", ".yml", ".json")
 
 
-def run(what: Sequence[str], *, engine: str | None = None, output: str = "yaml", strict: bool = False) -> int:
-    """Print the manifest on stdout and a count of what is in it on stderr. Returns the exit code."""
-    if output not in ("yaml", "json"):
-        tell(f"error: no such output `{output}`; there are yaml and json")
-        return EXIT_WRONG_COMMAND_LINE
-    known: Engine | None = next((name for name in ENGINES if name == engine), None)
-    if engine is not None and known is None:
-        tell(f"error: no such engine `{engine}`; there are {', '.join(ENGINES)}")
-        return EXIT_WRONG_COMMAND_LINE
+def run(
+    what: Sequence[str],
+    *,
+    engine: Engine | None = None,
+    output: Literal["yaml", "json"] = "yaml",
+    strict: bool = False,
+) -> int:
+    """Print the manifest on stdout and the number of its options on stderr. Returns the exit code."""
     if not what:
-        tell("error: nothing to import: give a command line or a file\n  = more: engine import --help")
+        print_message("error: nothing to import: give a command line or a file\n  = more: engine import --help")
         return EXIT_WRONG_COMMAND_LINE
     try:
-        draft = _draft(what, known)
+        draft = _draft(what, engine)
     except ConfigError as error:
-        tell(str(error))
+        print_message(str(error))
         return error.exit_code
     except OSError as error:
-        tell(f"error: cannot read `{what[0]}`: {(error.strerror or str(error)).lower()}")
+        print_message(f"error: cannot read `{what[0]}`: {(error.strerror or str(error)).lower()}")
         return EXIT_WRONG_COMMAND_LINE
-    say(_json(draft) if output == "json" else manifest_text(draft).rstrip("\n"))
+    print_result(_json(draft) if output == "json" else manifest_text(draft).rstrip("\n"))
     counts = summary_of(draft)
     lost = counts["lost"]
     plural = "s" * (counts["options"] != 1)
-    tell(f"{counts['options']} option{plural}, {lost} without a place in this build, {counts['needless']} not needed")
+    print_message(f"{counts['options']} option{plural}, {lost} without a counterpart, {counts['needless']} not needed")
     return EXIT_LOST if strict and lost else 0
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a running server as `engine explain` tells them, drawn from where they are counted."""
+"""Pages of `engine explain` about the metrics of a running server, from their declarations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..config.page import Fact, Page
 def metric_pages(what: str) -> list[Page]:
     """The page of a metric such as `stoker_preemptions_total`, or a list of all for `metrics`.
 
-    Raises ModuleNotFoundError where the part that serves is not installed.
+    Raises ModuleNotFoundError if the server's packages are not installed.
     """
     name = what.strip().lower()
     if name != "metrics" and not name.startswith("stoker_"):
@@ -21,7 +21,7 @@ def metric_pages(what: str) -> list[Page]:
     names = {f"{family.name}{'_total' * (family.type == 'counter')}": family for family in families}
     if name == "metrics":
         facts = tuple(Fact(full, (family.documentation,)) for full, family in names.items())
-        return [Page("list", "metrics", "metrics", "What GET /metrics counts, in Prometheus' text format.", facts)]
+        return [Page("list", "metrics", "metrics", "The metrics of GET /metrics, in Prometheus' text format.", facts)]
     for full, family in names.items():
         if name in (full, family.name, *(f"{family.name}_{part}" for part in ("bucket", "sum", "count"))):
             facts = (Fact("kind", (family.type,)), Fact("read", ("GET /metrics",)))

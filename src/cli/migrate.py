@@ -1,4 +1,4 @@
-"""`engine migrate`: deprecated names of a manifest in today's words, shown as a diff or written."""
+"""`engine migrate`: replaces deprecated names of a manifest, shown as a diff or written."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import os
 from pathlib import Path
 
 from ..config.diagnostics import show
-from ..config.errors import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE, ConfigError
+from ..config.errors import ConfigError
+from ..config.exit_codes import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE
 from ..config.migrate import migrate, shown_lines
-from .console import say, tell
+from .console import print_message, print_result
 from .files import write_whole
 
 EXIT_LEFT = 1
 
 
 def run(file: str, *, write: bool = False) -> int:
-    """Print what changes; with `write` change the file. Returns 1 if something has to be done by hand."""
+    """Print the changes; with `write` change the file. Returns 1 if something has to be changed by hand."""
     if file == "-":
-        tell("error: migrate changes a file, and standard input is none")
+        print_message("error: migrate changes a file; standard input cannot be changed")
         return EXIT_WRONG_COMMAND_LINE
     path = Path(file)
     try:
@@ -27,29 +28,29 @@ def run(file: str, *, write: bool = False) -> int:
         if write and done.text != text:
             write_whole(path, done.text)
     except OSError as error:
-        tell(f"error: cannot {'write' if error.filename != file else 'read'} {file}: {_reason(error)}")
+        print_message(f"error: cannot {'write' if error.filename != file else 'read'} {file}: {_reason(error)}")
         return EXIT_INVALID_CONFIGURATION
     except UnicodeDecodeError:
-        tell(f"error: {file} is not UTF-8")
+        print_message(f"error: {file} is not UTF-8")
         return EXIT_INVALID_CONFIGURATION
     except ValueError:  # a null character in the name
-        tell(f"error: cannot read {file!r}: no file name")
+        print_message(f"error: cannot read {file!r}: not a file name")
         return EXIT_INVALID_CONFIGURATION
     except ConfigError as error:
-        tell(show(error.diagnostics))
+        print_message(show(error.diagnostics))
         return error.exit_code
     if done.text != text:
-        # what is shown is for reading: a diff that goes to a log must not carry the keys that stand beside a change
+        # the diff is for reading: in a log it must not contain secrets in the lines around a change
         before, after = (shown_lines(each, file, os.environ) for each in (text, done.text))
-        say("\n".join(difflib.unified_diff(before, after, file, file, lineterm="")))
+        print_result("\n".join(difflib.unified_diff(before, after, file, file, lineterm="")))
     for line in done.renamed:
-        tell(line)
+        print_message(line)
     if done.left:
-        tell(show(done.left))
+        print_message(show(done.left))
     if not done.renamed and not done.left:
-        tell(f"{file}: nothing to migrate")
+        print_message(f"{file}: nothing to migrate")
     elif done.renamed and not write:
-        tell(f"nothing is written yet:  engine migrate {file} --write")
+        print_message(f"the file was not changed; to change it:  engine migrate {file} --write")
     return EXIT_LEFT if done.left else 0
 
 

@@ -1,4 +1,4 @@
-"""Telling systemd that the service is ready (`Type=notify`): one datagram to the socket that it names."""
+"""Notifies systemd that the service is ready (`Type=notify`): one datagram to NOTIFY_SOCKET."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping
 
 
-def tell_ready(env: Mapping[str, str] = os.environ) -> None:
-    """Nothing happens where nobody asked, or where nobody listens any more."""
+def notify_ready(env: Mapping[str, str] = os.environ) -> None:
+    """Does nothing without NOTIFY_SOCKET, or if the socket does not exist any more."""
     address = env.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -1,7 +1,7 @@
-"""Options of the deployment, taken out of a command line before Typer reads it.
+"""Options of the deployment, removed from a command line before Typer reads it.
 
-Typer is strict about what is left. It must not see options it does not know: told to ignore them, it binds their
-values to the command's own arguments.
+Typer checks the rest strictly. It must not see options that it does not know: with ignore_unknown_options it assigns
+their values to the command's own arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def own_flags(command: Any) -> dict[str, bool]:
 def take_overrides(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
     """The words of the command itself, and those that set options. ConfigError (exit code 2) for unknown flags."""
     if not any(word.startswith("-") and word.partition("=")[0] not in own for word in words):
-        return list(words), []  # nothing to look up, so the catalogue of options is not loaded
+        return list(words), []  # the options are not loaded if there is nothing to look up
     from ..config.diagnostics import Diagnostic
     from ..config.source.overrides import split_words
 
@@ -37,9 +37,9 @@ def take_overrides(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[
 
 
 def behind_dashes(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """The command's own flags first, everything else behind `--`: for `explain --max-num-seqs`.
+    """The command's own flags first, everything else after `--`: for `explain --max-num-seqs`.
 
-    Behind a `--` that is there already, nothing is the command's own.
+    After an existing `--` nothing belongs to the command itself.
     """
     mine: list[str] = []
     rest: list[str] = []
@@ -55,7 +55,7 @@ def behind_dashes(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
             count = 2 if own[name] and "=" not in words[index] else 1
             mine += words[index : index + count]
             if index + count > len(words):
-                return mine  # its value is missing, and must not be the dashes
+                return mine  # its value is missing; the dashes must not become its value
         else:
             rest.append(words[index])
         index += count

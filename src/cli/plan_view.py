@@ -1,4 +1,4 @@
-"""A plan as people read it: verdict first, then where the memory goes, what fits at once, and what would help."""
+"""A plan as text: the result first, then the memory, how much fits, and what would help."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
         dtypes = ", ".join(f"{name} {about(size)}" for name, size in sorted(stored.num_bytes.items()))
         becomes = "as stored" if stored.bytes_in(plan.ask.dtype) == stored.total_bytes else f"become {plan.ask.dtype}"
         rows.append(("stored", f"{dtypes}; {becomes}"))
-    context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "no room"
-    rows.append(("context", f"{context}; the model goes to {model.limit}"))
+    context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "does not fit"
+    rows.append(("context", f"{context}; the model supports {model.limit}"))
     if forms.source:
-        tools = f"; tool calls in {forms.tool_calls} form ({forms.tool_marker})" if forms.tool_calls else ""
+        tools = f"; tool calls in {forms.tool_calls} format ({forms.tool_marker})" if forms.tool_calls else ""
         thinks = f"; reasoning in {forms.reasoning}" if forms.reasoning else ""
         rows.append(("chat template", f"{forms.source}{tools}{thinks}"))
     else:
@@ -96,7 +96,7 @@ def _format(plan: Plan) -> str:
     if plan.ask.held_in == TWELVE_BITS:
         return f"{plan.ask.dtype} kept in {TWELVE_BITS}, exactly"
     if plan.ask.quantization is not None:
-        return f"{plan.ask.quantization}, norms and what is only looked up in {plan.ask.dtype}"
+        return f"{plan.ask.quantization}, norms and embeddings in {plan.ask.dtype}"
     return plan.model.shape.quantization or plan.ask.dtype
 
 
@@ -153,12 +153,12 @@ def _changes(plan: Plan) -> list[tuple[str, str]]:
         here = "" if change.is_in_build else " [not in this build]"
         rows += [(f"{number}.", f"{change.what}{here}"), ("", f"price: {change.price}"), ("", change.outcome)]
     if not rows and plan.estimate.status == "does not fit":
-        rows.append(("", "no single change that was tried makes it fit: take a smaller model"))
+        rows.append(("", "no single change that was tried makes it fit: use a smaller model"))
     return rows
 
 
 def calibration_text(found: Sequence[Calibration]) -> str:
-    """Estimate against measurement of every start, and the error in per cent."""
+    """Estimate and measurement of every start, and the error in per cent."""
     lines = [f"{'date':<26}{'model':<28}{'dtype':<10}{'what':<11}{'planned':>12}{'measured':>12}{'error':>9}"]
     for entry in found:
         head = f"{entry.date:<26}{entry.model[-26:]:<28}{entry.dtype:<10}"

@@ -1,4 +1,4 @@
-"""What the verbs that run a model share: the deployment read to its end, the engine, and how trouble is told."""
+"""Shared by the verbs that run a model: reading and resolving the deployment, the engine, and reporting of errors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..config import (
     Resolved,
     fetch_model,
     load_deployment,
-    read_machine_facts,
-    read_model_facts,
+    read_machine_spec,
+    read_model_spec,
     resolve_deployment,
 )
-from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
+from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
 from ..engine.client import EngineStartFailed
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
 from ..engine.startup import build_core, exit_code_of
 from ..logs import LoggingProblem
 from ..server.address import CannotListen
-from .console import tell
+from .console import print_message
 from .startup_view import StartupView
 
 Result = TypeVar("Result")
@@ -46,20 +46,20 @@ def read(files: Sequence[Path | str], overrides: Sequence[str], view: StartupVie
 
 
 def resolve_here(deployment: Deployment, view: StartupView) -> Resolved:
-    """The model's files on this machine and every value decided. Warnings are told."""
+    """Download the model if necessary and decide every value. Prints warnings."""
     view.begin("model files")
     view.note(str(fetch_model(deployment)))
-    resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
+    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
     for warning in resolved.warnings:  # of the files and of the rules
-        tell(warning)
+        print_message(warning)
     return resolved
 
 
 def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> EngineProcessClient | InProcessClient:
-    """Not started yet."""
+    """The client of an engine that is not started yet."""
     server = resolved.server
     if server.disable_frontend_multiprocessing:
-        return InProcessClient(lambda phase: build_core(resolved, phase), on_phase=on_phase)
+        return InProcessClient(lambda phase: build_core(resolved, phase, may_compile_later=True), on_phase=on_phase)
     return EngineProcessClient(
         resolved.model_dump_json(),
         max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
@@ -68,7 +68,7 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
 
 
 async def start_beside(client: EngineProcessClient | InProcessClient, work: Callable[[], Result]) -> Result:
-    """Start the engine and meanwhile carry out `work` in a thread; what that returns. The first failure ends both."""
+    """Start the engine and run `work` in a thread meanwhile; returns its result. The first failure ends both."""
     tasks = [asyncio.ensure_future(asyncio.to_thread(work)), asyncio.ensure_future(client.start())]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -83,7 +83,7 @@ async def start_beside(client: EngineProcessClient | InProcessClient, work: Call
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
-    """Carry out `work`; at the first SIGINT or SIGTERM it is cancelled, and Interrupted raised once it has ended."""
+    """Run `work`; the first SIGINT or SIGTERM cancels it, and Interrupted is raised after it has ended."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     received: list[int] = []
@@ -97,7 +97,7 @@ async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
         loop.add_signal_handler(number, stop, number)
     try:
         return await task
-    except (asyncio.CancelledError, Exception):  # what is cancelled may fail on its way out
+    except (asyncio.CancelledError, Exception):  # cancelled work may fail while it ends
         if received:
             raise Interrupted(received[0]) from None
         raise
@@ -107,7 +107,7 @@ async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def failing(work: Callable[[], int]) -> int:
-    """The exit code of `work`. What went wrong is the last thing on standard error, in its own words."""
+    """The exit code of `work`. An error is printed as the last message on standard error."""
     try:
         return work()
     except Interrupted as error:
@@ -118,7 +118,7 @@ def failing(work: Callable[[], int]) -> int:
         return fail(str(error), EXIT_INVALID_CONFIGURATION)
     except CannotListen as error:
         return fail(str(error), EXIT_ENVIRONMENT)
-    except EngineStartFailed as error:  # for faults of ours the class says more than the message alone
+    except EngineStartFailed as error:  # for internal errors the class is more informative than the message alone
         cause = error.reason if error.exit_code != EXIT_FAILED else f"{error.error}: {error.reason}"
         return fail(cause, error.exit_code)
     except (MemoryError, OSError) as error:
@@ -130,7 +130,8 @@ def failing(work: Callable[[], int]) -> int:
 
 
 def _server_exit_code(error: Exception) -> int | None:
-    """Of what only the server raises. Its modules take half a second to load: by now they are, or it raised nothing."""
+    """For errors of the server. Importing its modules takes half a second, but they are loaded if it raised an "
+    "error."""
     from ..server.middleware import MiddlewareProblem
     from ..server.text.renderer import TemplateProblem
     from ..server.text.tokenizer import TokenizerError
@@ -144,6 +145,6 @@ def _server_exit_code(error: Exception) -> int | None:
 
 
 def fail(message: str, code: int) -> int:
-    """Diagnostics of a configuration carry their own `error[...]`."""
-    tell(message if message.startswith("error[") else f"error: {message}")
+    """Diagnostics of a configuration begin with `error[...]` already."""
+    print_message(message if message.startswith("error[") else f"error: {message}")
     return code

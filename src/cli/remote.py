@@ -1,4 +1,4 @@
-"""A running server as the terminal verbs see it: its models, and answers as they are generated. No library needed."""
+"""Client of a running server for the verbs: its models and streamed answers. Uses the standard library only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from .console import tell
+from .console import print_message
+from .defaults import DEFAULT_URL
 
 CONNECT_LIMIT_S = 10.0
-ANSWER_LIMIT_S = 600.0  # for the next piece of an answer: a queue may be in front of it
+ANSWER_LIMIT_S = 600.0  # for the next part of an answer: the request may be queued
 KEY_VARIABLE = "OPENAI_API_KEY"
 
 
@@ -25,7 +26,7 @@ class Remote:
         """url: base URL of the API, such as http://localhost:8000/v1. api_key: else that of OPENAI_API_KEY."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RemoteError(f"--url {url}: expected something like http://localhost:8000/v1")
+            raise RemoteError(f"--url {url}: expected a URL such as {DEFAULT_URL}")
         self._url = url.rstrip("/")
         self._address = parts.hostname, parts.port
         self._path = parts.path.rstrip("/")
@@ -33,12 +34,12 @@ class Remote:
         self._api_key = api_key or os.environ.get(KEY_VARIABLE)
 
     def read(self, path: str) -> dict[str, Any]:
-        """What a GET answers. Raises RemoteError."""
+        """The body of a GET. Raises RemoteError."""
         with self._request("GET", path, None) as response:
             return _json(response.read())
 
     def first_model(self) -> str:
-        """The first one the server lists."""
+        """The first one that the server lists."""
         models = self.read("/models").get("data") or []
         if not models:
             raise RemoteError(f"{self._url} serves no model")
@@ -93,12 +94,12 @@ class Remote:
 
 
 def connect(url: str, model_name: str | None, api_key: str | None) -> tuple[Remote, str] | None:
-    """The server, and the model to ask: the one that was named, or its first. None after telling why not."""
+    """The server and the model to ask: the given one, or its first. None after an error message."""
     try:
         remote = Remote(url, api_key)
         return remote, model_name or remote.first_model()
     except RemoteError as error:
-        tell(f"error: {error}")
+        print_message(f"error: {error}")
         return None
 
 
@@ -106,7 +107,7 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
     try:
         yield from response
     except (OSError, http.client.HTTPException):
-        return  # told by the missing end of the stream
+        return  # reported as the missing end of the stream
 
 
 def _json(data: bytes) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""`engine run-batch`: a file of requests through the same app that serves them over HTTP, and a file of results.
+"""`engine run-batch`: a file of requests, answered by the app that serves HTTP, and a file of results.
 
-Results are written as they come, each a whole line, to a `.part` file that gets the output's name once the last one is
-there. What ends the run early leaves it, and the same command goes on from it.
+Results are written line by line as requests finish, to a `.part` file that is renamed to the output when it is
+complete. If the run ends early, the file remains, and the same command continues from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .. import __version__
 from ..config import Resolved
-from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_WRONG_COMMAND_LINE
+from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_WRONG_COMMAND_LINE
 from ..logs import configure_logging
 from ..server.address import bind
 from ..server.app import build_app
@@ -29,7 +29,8 @@ from ..server.metrics_server import serving_metrics
 from ..server.run import Text, load_text, log_stats
 from ..server.service import Service
 from .batch_files import BatchInput, BatchOutput, open_input, run_id, same_file
-from .console import is_coloured, say, tell
+from .console import is_coloured, print_message, print_result
+from .defaults import METRICS_HOST, METRICS_PORT
 from .prepare import (
     engine_client,
     fail,
@@ -42,13 +43,12 @@ from .startup_view import StartupView
 from .summary import base_url
 from .transfer import TransferError, is_url, shown
 
-METRICS_HOST, METRICS_PORT = "0.0.0.0", 8000
 REPORT_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFlags:
-    """The verb's own flags; None and False where they are not given."""
+    """The verb's own flags; None or False if not given."""
 
     input_file: str
     output_file: str
@@ -64,21 +64,21 @@ class BatchFlags:
     use_v2_block_manager: bool | None = None
 
     def overrides(self) -> list[str]:
-        """Those that say what an option of the server says, in its words."""
+        """Flags that set options of the server, as words of a command line."""
         words = {
             "response-role": self.response_role,
             "max-log-len": self.max_log_len,
             "enable-prompt-tokens-details": self.enable_prompt_tokens_details or None,
             "disable-log-stats": self.disable_log_stats or None,
-            "disable-uvicorn-access-log": self.disable_log_requests or None,
+            "disable-access-log": self.disable_log_requests or None,
         }
         return [f"--server.{name}={value}" for name, value in words.items() if value is not None]
 
     def problem(self) -> str | None:
         if self.output_file == "-" or ("://" in self.output_file and not is_url(self.output_file)):
-            return "--output-file: name a file, or an http(s) URL that takes PUT"
+            return "--output-file: give a file, or an http(s) URL that accepts PUT"
         if "://" in self.input_file and not is_url(self.input_file):
-            return "--input-file: name a file, an http(s) URL, or - for standard input"
+            return "--input-file: give a file, an http(s) URL, or - for standard input"
         if same_file(self.input_file, self.output_file):
             return "--output-file is the input file"
         if not self.enable_metrics and (self.url is not None or self.port is not None):
@@ -87,7 +87,7 @@ class BatchFlags:
 
     def warnings(self) -> Iterator[str]:
         if self.output_tmp_dir is not None and not is_url(self.output_file):
-            yield "--output-tmp-dir has no effect: --output-file is no URL"
+            yield "--output-tmp-dir has no effect: --output-file is not a URL"
         if self.use_v2_block_manager is not None:
             yield "--use-v2-block-manager is deprecated and has no effect: there is one block pool"
 
@@ -97,7 +97,7 @@ def run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> in
     if problem := flags.problem():
         return fail(problem, EXIT_WRONG_COMMAND_LINE)
     for warning in flags.warnings():
-        tell(f"warning: {warning}")
+        print_message(f"warning: {warning}")
 
     def work() -> int:
         try:
@@ -111,7 +111,7 @@ def run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> in
 
 
 def _run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> int:
-    """In the order in which mistakes are cheap to find."""
+    """In an order that finds errors early."""
     with contextlib.ExitStack() as stack:
         view = stack.enter_context(StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)))
         deployment = read(files, overrides, view)
@@ -126,7 +126,7 @@ def _run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> i
         began = time.monotonic()
         if len(output.part.done) < source.num_requests:
             resolved = resolve_here(deployment, view)
-            if resolved.server.api_key:  # keys are for those who come over the network
+            if resolved.server.api_key:  # keys are for requests over the network
                 server = resolved.server.model_copy(update={"api_key": ()})
                 resolved = resolved.model_copy(update={"server": server})
             configure_logging(resolved.server)
@@ -137,7 +137,7 @@ def _run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> i
         view.close()
         output.finish()
     counts = output.part.counts
-    say(_summary(counts, time.monotonic() - began, flags.output_file))
+    print_result(_summary(counts, time.monotonic() - began, flags.output_file))
     return EXIT_FAILED if counts.refused or counts.malformed else 0
 
 
@@ -146,7 +146,7 @@ def _metrics_address(flags: BatchFlags) -> list[socket.socket]:
         return []
     sockets = bind(flags.url or METRICS_HOST, METRICS_PORT if flags.port is None else flags.port)
     host, port = sockets[0].getsockname()[:2]
-    tell(f"metrics: {base_url(host, port)}/metrics")
+    print_message(f"metrics: {base_url(host, port)}/metrics")
     return sockets
 
 
@@ -185,27 +185,27 @@ async def _answer(
 
 
 def _concurrency(resolved: Resolved) -> int:
-    """A full batch, and as much again waiting for its turn."""
+    """Twice a full batch: one running, one waiting."""
     scheduler = resolved.scheduler
     return max(1, min(2 * scheduler.max_num_seqs, scheduler.max_queued_requests))
 
 
 @contextlib.contextmanager
 def _progress(total: int, counts: Counts, resolved: Resolved) -> Iterator[Callable[[Counts], None]]:
-    """A bar on a terminal, elsewhere a line now and then."""
+    """A progress bar on a terminal; elsewhere a line at intervals."""
     if not is_coloured(sys.stderr):
-        told_at = [time.monotonic()]
+        reported_at = [time.monotonic()]
 
-        def tell_progress(counts: Counts) -> None:
-            if time.monotonic() - told_at[0] >= REPORT_INTERVAL_S:
-                told_at[0] = time.monotonic()
-                tell(f"{counts.total} of {total} lines done")
+        def report_progress(counts: Counts) -> None:
+            if time.monotonic() - reported_at[0] >= REPORT_INTERVAL_S:
+                reported_at[0] = time.monotonic()
+                print_message(f"{counts.total} of {total} lines done")
 
-        yield tell_progress
+        yield report_progress
         return
     columns = (TextColumn("lines"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        configure_logging(resolved.server)  # again: while the bar is there, standard error is a place above it
+        configure_logging(resolved.server)  # again: with the bar, standard error is redirected above it
         task = bar.add_task("", total=total, completed=counts.total)
         yield lambda counts: bar.update(task, completed=counts.total)
 

@@ -1,4 +1,4 @@
-"""The start of a deployment as named, timed phases: a live tree on a terminal, one line per phase elsewhere."""
+"""The start of a deployment as timed phases: a live tree on a terminal, one line per phase elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from .console import tell
+from .console import print_message
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +27,13 @@ class Phase:
 
 
 class StartupView:
-    """Phases follow one another: beginning one ends the one before. `part` begins a phase within the current one.
+    """Phases are sequential: beginning one ends the previous one. `part` begins a phase within the current one.
 
     Use as a context manager, so that an error is printed below it.
     """
 
     def __init__(self, title: str, *, is_live: bool, clock: Callable[[], float] = time.perf_counter) -> None:
-        """is_live: standard error is a terminal that can be drawn on."""
+        """is_live: standard error is a terminal on which the tree can be updated."""
         self._title = title
         self._clock = clock
         self._began = clock()
@@ -47,14 +47,14 @@ class StartupView:
         if self._live is not None:
             self._live.start()
         else:
-            tell(self._title)
+            print_message(self._title)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the last phase and leave the terminal to others. May be called again; later parts go to the log."""
+        """End the last phase and stop updating the terminal. May be called again; later parts are logged."""
         self._is_closed = True
         self._end(self._phases)
         if self._live is not None:
@@ -79,9 +79,9 @@ class StartupView:
         self._phases.append(Phase(name, self._clock()))
 
     def part(self, name: str) -> None:
-        """Begin a part; `weights: 42 %` tells how far the part `weights` is."""
+        """Begin a part; `weights: 42 %` is the progress of the part `weights`."""
         name, _, progress = name.partition(": ")
-        if self._is_closed:  # the engine is started again, while serving
+        if self._is_closed:  # the engine is started again while the server runs
             if not progress:
                 logger.info("engine start: %s", name)
             return
@@ -93,15 +93,15 @@ class StartupView:
         parts.append(Phase(name, self._clock()))
 
     def beside(self, name: str, seconds: float) -> None:
-        """A part that took so long while the others went on."""
+        """A part that took this time in parallel to the others."""
         parts = self._phases[-1].parts
         self._end(parts, "    ")
         parts.append(Phase(name, self._clock() - seconds, "at the same time", seconds))
         if self._live is None:
-            tell("    " + _line(parts[-1], seconds))
+            print_message("    " + _line(parts[-1], seconds))
 
     def note(self, text: str) -> None:
-        """What the current phase found."""
+        """Add the result of the current phase."""
         self._phases[-1].note = text
 
     def _end(self, phases: list[Phase], indent: str = "  ") -> None:
@@ -110,10 +110,10 @@ class StartupView:
         last = phases[-1]
         self._end(last.parts, indent + "  ")
         last.seconds = self._clock() - last.began
-        if indent != "  ":  # a part: what it said was how far it is
+        if indent != "  ":  # the note of a part was its progress
             last.note = ""
         if self._live is None:
-            tell(indent + _line(last, last.seconds))
+            print_message(indent + _line(last, last.seconds))
 
     def _tree(self) -> Tree:
         tree = Tree(Text(self._title, style="bold"))

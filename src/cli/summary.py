@@ -1,4 +1,4 @@
-"""What a started deployment says of itself: where it is, what it serves, how much fits, and a call to try."""
+"""The summary of a started deployment: its address, model and capacity, and an example request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def summary(
     port: int,
     seconds: float,
 ) -> str:
-    """Lines for standard output, the last ones a command to paste.
+    """Lines for standard output; the last one is a command to paste.
 
     renderer: None without a tokenizer. port: 0 with a Unix socket.
     seconds: from the start of the command to now.
@@ -38,7 +38,7 @@ def summary(
         ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
         ("context", f"{info.max_model_len} tokens"),
         ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),
-        ("batch", f"{info.max_num_seqs} sequences at once, {info.max_num_batched_tokens} tokens per step"),
+        ("batch", f"{info.max_num_seqs} sequences, {info.max_num_batched_tokens} tokens per step"),
         ("weights", f"{about(measured.weights_bytes)}, planned {about(memory.weights_bytes)}"),
         ("KV cache", f"{about(measured.kv_cache_bytes)}, planned {about(memory.kv_cache_bytes)}"),
     ]
@@ -58,7 +58,7 @@ def summary(
 
 
 def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
-    """The address a client on this machine can use."""
+    """The URL for a client on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     name = f"[{host}]" if ":" in host else host
     return f"{'https' if is_tls else 'http'}://{name}" + (f":{port}" if port else "")
@@ -73,10 +73,10 @@ def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
     elif renderer.has_template:
         path, body = "chat/completions", {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
     server = resolved.server
-    way = f" --unix-socket {shlex.quote(server.uds)}" if server.uds else ""
+    transport = f" --unix-socket {shlex.quote(server.uds)}" if server.uds else ""
     if server.ssl_certfile:
-        way += f" --cacert {shlex.quote(server.ssl_certfile)}"
-        way += " --cert <client certificate> --key <its key>" * (server.ssl_cert_reqs == 2)
+        transport += f" --cacert {shlex.quote(server.ssl_certfile)}"
+        transport += " --cert <client certificate> --key <its key>" * (server.ssl_cert_reqs == 2)
     key = " -H 'Authorization: Bearer <api key>'" if resolved.server.api_key else ""
     quoted = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
-    return f"curl{way} {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"
+    return f"curl{transport} {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{quoted}'"

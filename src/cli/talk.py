@@ -1,25 +1,25 @@
-"""One question after another on a terminal or from a pipe; answers appear as they come."""
+"""Questions from a terminal or a pipe, one after another; answers are printed while they are generated."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 
-from .console import tell
+from .console import print_message
 from .remote import RemoteError
 
 
 def talk(answer: Callable[[str], Iterator[str]], quick: str | None, greeting: str) -> int:
     """Returns the exit code.
 
-    answer: gives the pieces of the answer to one text. quick: ask only this.
-    Questions come from standard input; prompts and greeting are shown only where a person types them.
+    answer: yields the parts of the answer to one text. quick: ask only this.
+    Questions are read from standard input; prompts and greeting are shown on a terminal only.
     """
     if quick is not None:
         return _show(answer(quick))
     is_typed = sys.stdin.isatty()
     if is_typed:
-        tell(greeting)
+        print_message(greeting)
     code = 0
     while True:
         try:
@@ -27,7 +27,7 @@ def talk(answer: Callable[[str], Iterator[str]], quick: str | None, greeting: st
         except EOFError:
             return code
         except KeyboardInterrupt:
-            tell("")
+            print_message("")
             return code
         if not text.strip():
             if is_typed:
@@ -48,7 +48,7 @@ def _show(pieces: Iterator[str]) -> int:
         print(flush=True)
         return 130
     except RemoteError as error:
-        tell(f"error: {error}")
+        print_message(f"error: {error}")
         return 1
     finally:
         close = getattr(pieces, "close", None)

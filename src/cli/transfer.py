@@ -1,4 +1,4 @@
-"""Files of a batch that lie behind a URL: read with GET, written with PUT."""
+"""Files of a batch at a URL: read with GET, written with PUT."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_url(name: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Without its query and user: signatures and passwords are there."""
+    """The URL without query and user, which may contain signatures and passwords."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -40,7 +40,7 @@ def download(url: str, target: BinaryIO) -> None:
 
 
 def upload(path: Path, url: str, *, wait: Callable[[float], None] = time.sleep) -> None:
-    """Again after a while where the other side may recover. Raises TransferError."""
+    """Retries after errors of the server. Raises TransferError."""
     for attempt in range(1, UPLOAD_ATTEMPTS + 1):
         with path.open("rb") as file:
             headers = {"Content-Type": "application/jsonl", "Content-Length": str(path.stat().st_size)}

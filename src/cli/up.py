@@ -1,6 +1,6 @@
-"""`engine up` and `engine serve`: read, check, load, serve - in this order, so that mistakes come before the wait.
+"""`engine up` and `engine serve`: read, check, load, serve, in this order, so that errors are found before the wait.
 
-The engine is started as soon as all is decided; the server's modules and the tokenizer load beside it.
+The engine is started as soon as all values are decided; the server's modules and the tokenizer are loaded in parallel.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..config import Measured, Resolved
-from ..config.errors import EXIT_FAILED
+from ..config.exit_codes import EXIT_FAILED
 from ..logs import configure_logging
 from ..server.address import take_address
-from .console import is_coloured, say
-from .notify import tell_ready
+from .console import is_coloured, print_result
+from .notify import notify_ready
 from .prepare import Interrupted, engine_client, fail, failing, interruptible, read, resolve_here, start_beside
 from .startup_view import StartupView
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class _Stopped(Exception):
-    """Told to stop before there was anything to drain."""
+    """Stopped before there was anything to drain."""
 
 
 def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
-    """Serve the deployment until it is told to stop. Returns the exit code.
+    """Serve the deployment until a signal ends it. Returns the exit code.
 
-    files: manifests, weakest first; may be empty where the overrides name a model.
+    files: manifests, weakest first; may be empty if the overrides set a model.
     overrides: words of the command line.
     """
     sockets: list[socket.socket] = []
@@ -58,7 +58,7 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
 def _prepare(
     files: Sequence[Path | str], overrides: Sequence[str], view: StartupView, sockets: list[socket.socket]
 ) -> Resolved:
-    """The address is taken first: in use, it is known before anything is downloaded."""
+    """Binds the address first, so that an address in use is reported before anything is downloaded."""
     deployment = read(files, overrides, view)
     view.begin("address")
     server = deployment.server
@@ -69,7 +69,7 @@ def _prepare(
 
 
 def load_server(resolved: Resolved) -> tuple[Text, float]:
-    """The text layer, and the seconds that took. Raises what ends the start: a mistake in what the server needs."""
+    """The text layer, and the seconds it took to load. Raises errors that end the start."""
     began = time.perf_counter()
     from ..server.run import check_server, load_text
 
@@ -106,11 +106,11 @@ async def _serve(resolved: Resolved, sockets: list[socket.socket], view: Startup
         ready = summary(resolved, info, measured, text[1], port, view.seconds)
 
         def on_listening() -> None:
-            # what was made so far lives as long as the process: the collector need not walk it while tokens stream
+            # objects created so far live as long as the process: the garbage collector does not have to visit them
             gc.collect()
             gc.freeze()
-            say(ready)
-            tell_ready()
+            print_result(ready)
+            notify_ready()
 
         return await run_server(resolved, client, text, sockets, on_listening=on_listening)
     finally:
@@ -118,6 +118,6 @@ async def _serve(resolved: Resolved, sockets: list[socket.socket], view: Startup
 
 
 def _port(sockets: list[socket.socket]) -> int:
-    """The one we got, where 0 was asked for; 0 for a Unix socket."""
+    """The port in use, if 0 was requested; 0 for a Unix socket."""
     name = sockets[0].getsockname()
     return 0 if isinstance(name, str) else int(name[1])

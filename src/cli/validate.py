@@ -1,16 +1,17 @@
-"""`engine validate`: every mistake in each deployment, in one run."""
+"""`engine validate`: all errors of each deployment, in one run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Literal
 
 from ..config.diagnostics import FORMAT_VERSION, show
-from ..config.errors import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE
 from ..config.examine import Report, report_on
-from ..config.resolve.machine import read_machine_facts
+from ..config.exit_codes import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE
+from ..config.resolve.machine import read_machine_spec
 from ..config.sarif import as_sarif
-from .console import say, tell
+from .console import print_message, print_result
 
 
 def run(
@@ -18,33 +19,30 @@ def run(
     overlays: Sequence[str],
     overrides: Sequence[str],
     *,
-    output: str = "text",
+    output: Literal["text", "json", "github", "sarif"] = "text",
     deny_warnings: bool = False,
 ) -> int:
-    """Check each file, with the overlays and overrides on top of it. Returns the exit code: the worst one.
+    """Check each file together with the overlays and overrides. Returns the exit code: the one that all share, or 78.
 
-    The deployment may be meant for another machine, so what only this machine lacks is a warning.
+    The deployment may be for another machine, so what only this machine lacks is a warning.
     """
-    if output not in ("text", "json", "github", "sarif"):
-        tell(f"error: no such output `{output}`; there are text, json, github and sarif")
-        return EXIT_WRONG_COMMAND_LINE
     if not files and not overlays and not overrides:
-        tell("error: nothing to validate: name a file\n  = more: engine validate --help")
+        print_message("error: nothing to validate: give a file\n  = more: engine validate --help")
         return EXIT_WRONG_COMMAND_LINE
-    machine = read_machine_facts()
+    machine = read_machine_spec()
     layers = [[file, *overlays] for file in files] or [list(overlays)]
     reports = [(names, report_on(names, overrides, machine, is_elsewhere=True)) for names in layers]
     if output == "json":
-        say(_json(reports))
+        print_result(_json(reports))
     elif output == "sarif":
-        say(as_sarif([finding for _, report in reports for finding in report.findings]))
+        print_result(as_sarif([finding for _, report in reports for finding in report.findings]))
     elif output == "github":
         for _, report in reports:
             if report.findings:
-                say(show(report.findings, "github"))
+                print_result(show(report.findings, "github"))
     else:
         for names, report in reports:
-            say(_text(names, report))
+            print_result(_text(names, report))
     denied = EXIT_INVALID_CONFIGURATION if deny_warnings else 0
     codes = [report.exit_code or (denied if report.findings else 0) for _, report in reports]
     return codes[0] if len(set(codes)) == 1 else EXIT_INVALID_CONFIGURATION

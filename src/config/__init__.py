@@ -1,8 +1,8 @@
 """Reading a deployment: what was written, what follows from it, and what is wrong with it. Imports no torch.
 
 deployment = load_deployment(["deploy.yaml"])                     # Deployment, or ConfigError
-facts = read_model_facts(deployment)                              # ModelFacts, or ModelFilesError
-resolved = resolve_deployment(deployment, facts, read_machine_facts())       # Resolved, or ConfigError
+model_spec = read_model_spec(deployment)                              # ModelSpec, or ModelFilesError
+resolved = resolve_deployment(deployment, model_spec, read_machine_spec())       # Resolved, or ConfigError
 
 Names are loaded when they are first asked for: a page of `engine explain` needs few of them.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .fetch import fetch_model
     from .load import load_deployment
     from .origin import Layer, Origin
-    from .resolve.machine import read_machine_facts
-    from .resolve.resolve import read_model_facts, resolve_deployment
-    from .resolve.resolved import MachineFacts, Measured, MemoryPlan, ModelFacts, Resolved, RopeFacts
+    from .resolve.machine import read_machine_spec
+    from .resolve.resolve import read_model_spec, resolve_deployment
+    from .resolve.resolved import MachineSpec, Measured, MemoryPlan, ModelSpec, Resolved, RopeSpec
     from .schema.server import ServerConfig
 
 _HOMES = {
@@ -29,9 +29,9 @@ _HOMES = {
     "fetch": ("fetch_model",),
     "load": ("load_deployment",),
     "origin": ("Layer", "Origin"),
-    "resolve.machine": ("read_machine_facts",),
-    "resolve.resolve": ("read_model_facts", "resolve_deployment"),
-    "resolve.resolved": ("MachineFacts", "Measured", "MemoryPlan", "ModelFacts", "Resolved", "RopeFacts"),
+    "resolve.machine": ("read_machine_spec",),
+    "resolve.resolve": ("read_model_spec", "resolve_deployment"),
+    "resolve.resolved": ("MachineSpec", "Measured", "MemoryPlan", "ModelSpec", "Resolved", "RopeSpec"),
     "schema.server": ("ServerConfig",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -41,20 +41,20 @@ __all__ = [
     "Deployment",
     "DeploymentError",
     "Layer",
-    "MachineFacts",
+    "MachineSpec",
     "Measured",
     "MemoryPlan",
-    "ModelFacts",
     "ModelFilesError",
     "ModelNotLocal",
+    "ModelSpec",
     "Origin",
     "Resolved",
-    "RopeFacts",
+    "RopeSpec",
     "ServerConfig",
     "fetch_model",
     "load_deployment",
-    "read_machine_facts",
-    "read_model_facts",
+    "read_machine_spec",
+    "read_model_spec",
     "resolve_deployment",
 ]
 

@@ -1,4 +1,4 @@
-"""Every option as a record for programs and as three lists: what is effective, what is deprecated, what is refused."""
+"""Every option as a record for programs, and three lists: effective, deprecated and refused options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STATUSES: tuple[Status, ...] = ("effective", "deprecated", "refused")
 
 
 def records() -> list[dict[str, Any]]:
-    """One record per option, sections that are options on the command line (`--speculative-config`) among them."""
+    """One record per option, including sections that are options on the command line (`--speculative-config`)."""
     found = [_record(option) for option in options().values()]
     return found + [_section_record(name) for name in dict.fromkeys(section_flags().values())]
 
@@ -65,7 +65,7 @@ def by_status() -> dict[Status, list[Option]]:
 
 
 def counts() -> dict[str, dict[Status, int]]:
-    """Section -> status -> number of options; the header keys under `manifest`."""
+    """Section -> status -> number of options; the header keys are under `manifest`."""
     found: dict[str, dict[Status, int]] = {}
     for option in options().values():
         row = found.setdefault(option.section or "manifest", dict.fromkeys(STATUSES, 0))

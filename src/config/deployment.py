@@ -1,4 +1,4 @@
-"""The record of what was written: every layer merged and typed, nothing decided yet."""
+"""The configuration as written: every layer merged and typed, before `auto` is replaced."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .diagnostics import Diagnostic
 from .origin import DEFAULT, Origin, Overridden
@@ -17,18 +18,19 @@ from .schema.model import ModelConfig
 from .schema.options import options
 from .schema.scheduler import SchedulerConfig
 from .schema.server import ServerConfig
-from .source.text import SourceText, Span
+from .source_text import SourceText, Span
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What was written, typed and merged; `auto` still stands where it was written.
+    """What was written, typed and merged; `auto` is not replaced yet.
 
     Attributes:
         config: every option.
         origins: where each written option comes from, by path; keys of mapping options have their own.
         overridden: what stronger layers replaced, strongest first.
         spans: the place of each written option, for messages.
+        references: where secrets are read from, in the form of a manifest; without those that were written out.
         folders: what relative paths in an option are relative to; the working directory where none is named.
         warnings: findings that do not stop anything.
         sources: the text of the preset and of every file read, weakest first.
@@ -38,6 +40,7 @@ class Deployment:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     overridden: Mapping[str, tuple[Overridden, ...]] = field(default_factory=dict)
     spans: Mapping[str, Span] = field(default_factory=dict)
+    references: Mapping[str, Any] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
     sources: tuple[SourceText, ...] = ()
@@ -76,6 +79,8 @@ class Deployment:
         """
         section, _, name = path.partition(".")
         value: str = getattr(getattr(self.config, section), name)
+        if value in options()[path].choices:
+            return value  # a word such as `auto`
         place = self.folders.get(path, Path()) / Path(os.path.expanduser(value))
         if options()[path].path_kind == "path" or value.startswith((".", "/", "~")) or os.path.exists(place):
             return os.path.abspath(place)  # never mistaken for a hub id

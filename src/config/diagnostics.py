@@ -1,4 +1,4 @@
-"""One finding about a deployment, and how it is shown: text for people, JSON for programs, lines for GitHub.
+"""One finding about a deployment, and its formats: text for people, JSON for programs, lines for GitHub.
 
 error[C103]: no such key `cache.block_sise`
   --> deploy.yaml:5:3
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .codes import CODES
-from .errors import EXIT_INVALID_CONFIGURATION
-from .source.text import Span, printable
+from .exit_codes import EXIT_INVALID_CONFIGURATION
+from .source_text import Span, printable
 
 FORMAT_VERSION = 1
-MAX_FINDINGS = 100  # more than that in one run help nobody
+MAX_FINDINGS = 100  # shown in one run
 Severity = Literal["error", "warning"]
 OutputFormat = Literal["text", "json", "github"]
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place and what is said about it."""
+    """A place and a text about it."""
 
     span: Span
     text: str = ""
@@ -36,7 +36,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """`labels` are the places involved, the first one the main one. `notes` are facts, `fixes` next steps."""
+    """`labels` are the places involved, the main one first. `notes` are facts, `fixes` next steps."""
 
     code: str
     message: str
@@ -91,8 +91,8 @@ class Diagnostic:
             if span.source.is_numbered:
                 properties += [f"file={_escape(span.source.name, True)}", f"line={span.line}", f"col={span.column}"]
                 properties.append(f"endColumn={span.line_end}")
-        said = [self.message, *(label.text for label in self.labels if label.text), *self.notes, *self.fixes]
-        return f"::{self.severity} {','.join(properties)}::{_escape('. '.join(said))}"
+        texts = [self.message, *(label.text for label in self.labels if label.text), *self.notes, *self.fixes]
+        return f"::{self.severity} {','.join(properties)}::{_escape('. '.join(texts))}"
 
 
 def _escape(text: str, in_property: bool = False) -> str:
@@ -123,7 +123,7 @@ def _place(label: Label) -> dict[str, Any]:
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """By place: texts in the order they were read, then lines. What has no place comes last."""
+    """By place: texts in the order they were read, then lines. Findings without a place are last."""
     texts: dict[int, int] = {}
 
     def key(diagnostic: Diagnostic) -> tuple[int, int, int]:
@@ -136,22 +136,22 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def first_findings(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """By place, errors only if there are too many; the last one then says how many are left out."""
+    """By place; if there are too many, errors only, and the last one gives the number of those left out."""
     found = in_order(diagnostics)
     if len(found) <= MAX_FINDINGS:
         return found
-    told = [diagnostic for diagnostic in found if diagnostic.is_error][:MAX_FINDINGS] or found[:MAX_FINDINGS]
+    shown = [diagnostic for diagnostic in found if diagnostic.is_error][:MAX_FINDINGS] or found[:MAX_FINDINGS]
     more = Diagnostic(
         code="C126",
-        message=f"{len(found) - len(told)} more findings are not told",
-        severity=told[0].severity,
-        exit_code=told[0].exit_code,
+        message=f"{len(found) - len(shown)} more findings are not shown",
+        severity=shown[0].severity,
+        exit_code=shown[0].exit_code,
     )
-    return [*told, more]
+    return [*shown, more]
 
 
 def as_json(diagnostics: Sequence[Diagnostic], **more: Any) -> str:
-    """A JSON object with every finding; `more` is added at its top."""
+    """A JSON object with every finding and the entries of `more`."""
     return json.dumps(
         {
             "format_version": FORMAT_VERSION,
@@ -164,7 +164,7 @@ def as_json(diagnostics: Sequence[Diagnostic], **more: Any) -> str:
 
 
 def show(diagnostics: Sequence[Diagnostic], output: OutputFormat = "text") -> str:
-    """All findings in one of the three forms."""
+    """All findings in one of the three formats."""
     if output == "json":
         return as_json(diagnostics)
     if output == "github":

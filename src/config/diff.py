@@ -1,7 +1,7 @@
-"""What two deployments, or a deployment and a running server, differ in, and what each change costs.
+"""Differences between two deployments, or a deployment and a running server, and what each change restarts.
 
-Values are compared as they are shown; secrets by a keyed hash whose key lives as long as the process, so that nothing
-that could be guessed from leaves it. A server never tells a secret: of those only the number is compared.
+Values are compared as they are shown, secrets by a keyed hash whose key exists only in this process. A server does not
+report secrets, so for a running server only the number of secrets is compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .origin import Layer
 from .resolve.decide import Decisions
 from .schema.options import Option, options
 from .schema.section import Reload
-from .source.scalars import as_yaml_value
+from .yaml_writer import inline
 
 _KEY = secrets.token_bytes(32)
 _FILLED_IN = (Layer.MODEL, Layer.RULE)
@@ -92,12 +92,12 @@ def written_side(name: str, deployment: Deployment, decisions: Decisions) -> Sid
         compared = _located(option, deployment, entry.value)
         for path, value, shown in _leaves(option.path, compared, entry.value):
             origin = str(entry.parts[path]) if path in entry.parts else entry.said
-            values[path] = Held(value, as_yaml_value(shown), origin, is_auto)
+            values[path] = Held(value, inline(shown), origin, is_auto)
     return Side(name, values)
 
 
 def running_side(name: str, records: Sequence[Mapping[str, Any]]) -> Side:
-    """A server's answer to GET /config. Raises ValueError if it is none."""
+    """A server's answer to GET /config. Raises ValueError for any other answer."""
     values: dict[str, Held] = {}
     costs: dict[str, Reload] = {}
     try:
@@ -112,21 +112,21 @@ def running_side(name: str, records: Sequence[Mapping[str, Any]]) -> Side:
                 values[path] = Held(_count(value), _counted(_count(value)), origin["text"], is_secret=True)
                 continue
             for leaf, compared, _ in _leaves(path, value, value):
-                values[leaf] = Held(compared, as_yaml_value(compared), origin["text"], is_auto)
+                values[leaf] = Held(compared, inline(compared), origin["text"], is_auto)
     except (KeyError, TypeError):
-        raise ValueError("the answer is no configuration") from None
+        raise ValueError("the answer is not a configuration") from None
     return Side(name, values, is_running=True, costs=costs)
 
 
 def _is_compared(option: Option) -> bool:
-    """Not the head, which says how the file is read; nor what this build refuses, which is the same everywhere."""
+    """Not the header keys, which say how the file is read, nor refused options, which always have their default."""
     return bool(option.section) and option.status != "refused"
 
 
 def compare(old: Side, new: Side) -> list[Difference]:
     """Differences in the order of the manifest, then what only one side knows.
 
-    Against a running server, a value that both left to `auto` is the same: it depends on the machine and its moment.
+    Against a running server, values that are `auto` on both sides are equal: they depend on the machine and the time.
     """
     has_server = old.is_running or new.is_running
     found = [
@@ -148,8 +148,8 @@ def _same(old: Held | None, new: Held | None, has_server: bool) -> bool:
     return _canonical(old.compared) == _canonical(new.compared)
 
 
-def untold_secrets(old: Side, new: Side) -> list[str]:
-    """Secrets set on both sides of which one does not tell whether they are the same."""
+def incomparable_secrets(old: Side, new: Side) -> list[str]:
+    """Secrets that are set on both sides and cannot be compared, since a server does not report them."""
     return [
         path
         for path, held in old.values.items()
@@ -160,8 +160,8 @@ def untold_secrets(old: Side, new: Side) -> list[str]:
     ]
 
 
-def dearest(differences: Sequence[Difference]) -> Reload:
-    """What it costs to make all of the changes."""
+def highest_cost(differences: Sequence[Difference]) -> Reload:
+    """What is restarted if all of the changes are made."""
     return max((difference.change for difference in differences), key=COSTS.index, default="hot")
 
 

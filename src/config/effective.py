@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .deployment import Deployment
 from .origin import DEFAULT, Layer, Origin, Overridden
 from .resolve.decide import Decisions
 from .resolve.resolved import Resolved
-from .schema.options import Option, live_options, sections
-from .source.scalars import as_yaml_value
+from .schema.options import Option, live_options
+from .source.interpolate import escape
+from .source_text import printable
+from .yaml_writer import inline
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Effective:
     """One option: the value in use, as it is shown (secrets hidden, sizes and durations with units).
 
     `parts` are the origins of a mapping's keys, by dotted path; `is_waiting`: still `auto`, since it depends on the
-    model's files, which are not here.
+    model's files, which are not here. `reference` is where a secret is read from, in the form of a manifest.
     """
 
     option: Option
@@ -30,6 +30,7 @@ class Effective:
     overridden: tuple[Overridden, ...]
     parts: Mapping[str, Origin]
     is_waiting: bool
+    reference: Any = None
 
     @property
     def said(self) -> str:
@@ -40,31 +41,51 @@ class Effective:
     def is_written(self) -> bool:
         return self.origin.layer not in (Layer.DEFAULT, Layer.MODEL, Layer.RULE)
 
+    @property
+    def unsets_preset(self) -> bool:
+        """Whether a null keeps the preset's value from taking effect."""
+        return not self.is_written and any(old.origin.layer is Layer.PRESET for old in self.overridden)
+
 
 def effective_values(deployment: Deployment, decisions: Decisions) -> list[Effective]:
-    """Every option in the order of the manifest. What waits for the model's files is still `auto`."""
+    """Every option in the order of the manifest. What depends on missing model files is still `auto`."""
     found: list[Effective] = []
+    model = deployment.model.model
     for path, option in live_options().items():
         if option.section in decisions.values:
             value = decisions.get(path)
-        else:  # the head, and sections in which nothing is left to decide
+        else:  # header keys, and sections without decisions
             home = getattr(deployment.config, option.section) if option.section else deployment.config
             value = getattr(home, option.name)
+        origin = decisions.origins.get(path, DEFAULT)
+        if option.path_kind is not None and isinstance(value, str):
+            value = _absolute(deployment, option, value)
+        if path == "model.served_model_name" and not value and deployment.located("model.model") != model:
+            value, origin = (model,), decisions.origins.get("model.model", DEFAULT)  # the name that clients use
         found.append(
             Effective(
                 option,
                 option.show(value),
-                decisions.origins.get(path, DEFAULT),
+                origin,
                 deployment.overridden.get(path, ()),
                 {key: origin for key, origin in decisions.origins.items() if key.startswith(f"{path}.")},
                 path in decisions.undecided,
+                deployment.references.get(path),
             )
         )
     return found
 
 
+def _absolute(deployment: Deployment, option: Option, value: str) -> str:
+    """A path that a file wrote relative to itself, so that the value means the same anywhere."""
+    if not option.section or value != getattr(getattr(deployment.config, option.section), option.name):
+        return value  # a decided one is absolute
+    is_template_text = option.path_kind == "template" and ("{{" in value or "{%" in value)
+    return value if is_template_text else deployment.located(option.path)
+
+
 def running_values(resolved: Resolved) -> list[Effective]:
-    """Every option of a running deployment; keys of the manifest's head have done their work."""
+    """Every option of a running deployment; header keys are not part of it."""
     return [
         Effective(
             option,
@@ -84,6 +105,40 @@ def select(values: Sequence[Effective], path: str) -> list[Effective]:
     return [entry for entry in values if entry.option.path == path or entry.option.section == path]
 
 
+_MERGED = ("extends", "config")  # files whose values are all in one manifest now; a preset stays, and stays weaker
+
+
+def whole(values: Sequence[Effective]) -> list[Effective]:
+    """All values that a manifest needs. A refused option has its default, so it is left out unless written."""
+    return [
+        entry
+        for entry in values
+        if (entry.is_written or entry.option.status == "effective") and entry.option.path not in _MERGED
+    ]
+
+
+def minimal(values: Sequence[Effective], deployment: Deployment) -> list[Effective]:
+    """The values of the shortest manifest with the same meaning: what was written, without the values of the preset.
+
+    A written value that a decision replaced, such as sizes of CUDA graphs on a CPU, is the written one.
+    """
+    kept: list[Effective] = []
+    for entry in whole(values):
+        origin = deployment.origin(entry.option.path)
+        if origin.layer not in (Layer.DEFAULT, Layer.PRESET):
+            kept.append(entry if entry.is_written else replace(entry, value=_written(deployment, entry), origin=origin))
+        elif entry.unsets_preset:
+            kept.append(replace(entry, value=None))
+        elif entry.is_written and origin.layer is Layer.DEFAULT:  # the name of a model whose path was made absolute
+            kept.append(entry)
+    return kept
+
+
+def _written(deployment: Deployment, entry: Effective) -> Any:
+    option = entry.option
+    return option.show(getattr(getattr(deployment.config, option.section), option.name))
+
+
 def as_tree(values: Sequence[Effective]) -> dict[str, Any]:
     """Sections and values as nested mappings."""
     tree: dict[str, Any] = {}
@@ -93,8 +148,12 @@ def as_tree(values: Sequence[Effective]) -> dict[str, Any]:
     return tree
 
 
-def as_yaml(values: Sequence[Effective], with_origin: bool = False) -> str:
-    """A manifest that says the same; with origins, each as a comment behind its value."""
+def as_manifest(values: Sequence[Effective], with_origin: bool = False) -> str:
+    """A manifest with these values; with origins, each as a comment after its value.
+
+    `$` is escaped, since a manifest is interpolated when it is read. A secret is written as the reference that it was
+    read from; one that was written out is shown as asterisks, which a reader of the manifest refuses.
+    """
     lines: list[tuple[str, str]] = []
     section = ""
     for entry in values:
@@ -103,16 +162,17 @@ def as_yaml(values: Sequence[Effective], with_origin: bool = False) -> str:
             section = option.section
             lines.append((f"{section}:", ""))
         indent = "  " if option.section else ""
-        if isinstance(entry.value, dict) and entry.value:
+        value = escape(entry.value if entry.reference is None else entry.reference)
+        if isinstance(value, dict) and value and not option.is_secret:
             lines.append((f"{indent}{option.name}:", ""))
-            lines += _block(entry.value, f"{indent}  ", option.path, entry.parts)
+            lines += _block(value, f"{indent}  ", option.path, entry.parts)
         else:
-            lines.append((f"{indent}{option.name}: {as_yaml_value(entry.value)}", entry.said))
-        lines += [("", f"  instead of {as_yaml_value(old.value)} from {old.origin}") for old in entry.overridden]
+            lines.append((f"{indent}{option.name}: {inline(value)}", entry.said))
+        lines += [("", f"  instead of {inline(old.value)} from {old.origin}") for old in entry.overridden]
     if not with_origin:
         return "\n".join(text for text, _ in lines if text)
     width = min(48, max((len(text) for text, origin in lines if origin), default=0))
-    return "\n".join(f"{text:<{width}}  # {origin}" if origin else text for text, origin in lines)
+    return "\n".join(f"{text:<{width}}  # {printable(origin)}" if origin else text for text, origin in lines)
 
 
 def _block(mapping: Mapping[str, Any], indent: str, path: str, origins: Mapping[str, Origin]) -> list[tuple[str, str]]:
@@ -121,9 +181,9 @@ def _block(mapping: Mapping[str, Any], indent: str, path: str, origins: Mapping[
     for key, value in mapping.items():
         here = f"{path}.{key}"
         if isinstance(value, dict) and value:
-            lines += [(f"{indent}{as_yaml_value(key)}:", ""), *_block(value, f"{indent}  ", here, origins)]
+            lines += [(f"{indent}{inline(key)}:", ""), *_block(value, f"{indent}  ", here, origins)]
         else:
-            lines.append((f"{indent}{as_yaml_value(key)}: {as_yaml_value(value)}", str(origins.get(here, DEFAULT))))
+            lines.append((f"{indent}{inline(key)}: {inline(value)}", str(origins.get(here, DEFAULT))))
     return lines
 
 
@@ -140,16 +200,6 @@ def as_records(values: Sequence[Effective]) -> list[dict[str, Any]]:
         }
         for entry in values
     ]
-
-
-def digest(deployment: Deployment) -> str:
-    """A hash of the written configuration, the same on every machine; secrets do not enter it.
-
-    Nor does it matter in which files or presets a value stands: only what all of them say together.
-    """
-    values = deployment.config.model_dump(mode="json", include=set(sections()))
-    content = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
 
 def _record(origin: Origin) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One look at a deployment from outside: everything that can be said about it on this machine, without a network."""
+"""Examines a deployment: everything that can be found out on this machine, without a network."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .diagnostics import Diagnostic, Label, in_order
 from .errors import ConfigError, ModelFilesError, ModelNotLocal
 from .load import load_deployment
 from .resolve.decide import Decisions
-from .resolve.resolve import examine, read_model_facts
-from .resolve.resolved import MachineFacts, ModelFacts
+from .resolve.resolve import examine, read_model_spec
+from .resolve.resolved import MachineSpec, ModelSpec
 from .resolve.rules import RULES
 
 _ABOUT_MACHINE = frozenset(rule.id for rule in RULES if rule.about_machine)
@@ -45,7 +45,7 @@ class Report:
 def report_on(
     files: Sequence[Path | str],
     overrides: Sequence[str],
-    machine: MachineFacts,
+    machine: MachineSpec,
     env: Mapping[str, str] | None = None,
     is_elsewhere: bool = False,
 ) -> Report:
@@ -58,18 +58,18 @@ def report_on(
         deployment = load_deployment(files, overrides, env)
     except ConfigError as error:
         return Report(error.diagnostics)
-    facts: ModelFacts | None = None
+    model_spec: ModelSpec | None = None
     missing: str | None = None
     faults: list[Diagnostic] = []
     try:
-        facts = read_model_facts(deployment)
+        model_spec = read_model_spec(deployment)
     except ModelNotLocal as error:
         missing = error.repository
     except ModelFilesError as error:
         span = deployment.spans.get("model.model")
         labels = (Label(span),) if span is not None else ()
         faults.append(Diagnostic(code=error.code, message=str(error), path="model.model", labels=labels))
-    examined = examine(deployment, facts, machine)
+    examined = examine(deployment, model_spec, machine)
     findings = [*faults, *examined.findings]
     if is_elsewhere:
         findings = [

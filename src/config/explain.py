@@ -1,7 +1,7 @@
-"""Pages about options, sections, rules, error codes and presets, drawn from their declarations.
+"""Pages about options, sections, rules, error codes and presets, generated from their declarations.
 
 find("--max-num-seqs")  find("cache.block_size")  find("cache")  find("ENGINE__SERVER__PORT")
-find("R104")  find("C103")  find("presets")  find("latency")  find("prefix")      a word: whatever mentions it
+find("R104")  find("C103")  find("presets")  find("latency")  find("prefix")      any word: pages that mention it
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from .deployment import Deployment
 from .page import Fact, Page
 from .presets import preset_names
 from .resolve.decide import decide
-from .resolve.machine import read_machine_facts
+from .resolve.machine import read_machine_spec
 from .resolve.rule import Rule, StatedRule
 from .resolve.rules import BY_ID, rules_of
 from .schema.deployment import DeploymentConfig
 from .schema.model import ModelConfig
 from .schema.options import Option, options, options_of, sections
 from .source.flags import flat_options, read_flag
-from .source.scalars import as_yaml_value
 from .suggest import close, normal
+from .yaml_writer import inline
 
 RELOAD = {
-    "hot": "counts from the next start; the loaded model does not depend on it",
+    "hot": "used from the next start; the loaded model does not depend on it",
     "model": "the model is loaded again",
     "process": "the server is restarted",
 }
@@ -63,7 +63,7 @@ def find(what: str, recursive: bool = False) -> list[Page]:
 
 
 def _option_name(what: str) -> str:
-    """A flag, variable or path in any spelling as a path or an option's bare name."""
+    """A flag, variable or path in any notation as a path or an option's name."""
     if what.startswith("-") and (flag := read_flag(what)):
         return flag.option.path
     by_variable = {option.variable: option.path for option in options().values() if option.variable}
@@ -77,19 +77,19 @@ def _option(name: str) -> Option | None:
 
 
 def option_page(option: Option, here: bool = True) -> Page:
-    """`here`: say what `auto` becomes on this machine; False for pages that are read elsewhere."""
+    """`here`: show what `auto` is on this machine; False for pages that are read elsewhere."""
     rules = rules_of(option.path)
     facts = [
         Fact("status", (_status(option),) if option.status != "effective" else ()),
-        Fact("now", option.replaced_by),
+        Fact("replaced by", option.replaced_by),
         Fact("takes", (_takes(option),)),
         Fact("default", (_default(option) if here else _shown_default(option),)),
         Fact("unit", (option.unit,) if option.unit else ()),
         Fact("file", tuple(_file_example(option)) if option.status == "effective" else ()),
         Fact("flags", tuple(f"{flag}{_flag_value(option, flag)}" for flag in option.flags)),
         Fact("variable", _variable(option)),
-        Fact("not here", tuple(_not_here(option))),
-        Fact("change", (RELOAD[option.reload],) if option.status == "effective" else ()),
+        Fact("not supported", tuple(_not_here(option))),
+        Fact("on change", (RELOAD[option.reload],) if option.status == "effective" else ()),
         Fact("devices", (", ".join(option.devices),) if option.devices else ()),
         Fact("since", (option.since,)),
         Fact("rules", tuple(f"{rule.id} {rule.title}" for rule in rules)),
@@ -105,7 +105,7 @@ def option_page(option: Option, here: bool = True) -> Page:
 
 
 def _not_here(option: Option) -> Iterator[str]:
-    """A line for each reason, with the values that are refused for it; those that only count up are not all named."""
+    """A line for each reason, with the values that are refused for it; consecutive numbers are abbreviated."""
     values: dict[str, list[str]] = {}
     for value, why in option.refused.items():
         values.setdefault(why, []).append(value)
@@ -121,11 +121,11 @@ def _status(option: Option) -> str:
 def _takes(option: Option) -> str:
     if option.status != "refused":
         return option.allowed
-    return " or ".join(as_yaml_value(option.show(value)) for value in option.accepted)
+    return " or ".join(inline(option.show(value)) for value in option.accepted)
 
 
 def section_page(name: str) -> Page:
-    """Options that do something first, then those that only take their default, then old names."""
+    """Effective options first, then refused ones, then deprecated ones."""
     section = sections()[name]
     parts = options_of(name)
     defaults = {option.name: _shown_default(option) for option in parts}
@@ -149,13 +149,18 @@ def section_page(name: str) -> Page:
 def rule_page(rule: Rule | StatedRule) -> Page:
     facts = [Fact("options", rule.fields)]
     if isinstance(rule, Rule):
-        kind = f"{rule.severity}, when broken"
-        facts += [Fact("checked", (kind,)), Fact("says", (rule.message,)), Fact("fix", rule.fixes)]
+        facts += [Fact("severity", (rule.severity,)), Fact("message", (template_text(rule.message),))]
+        facts.append(Fact("fix", tuple(map(template_text, rule.fixes))))
         if rule.about_machine:
-            facts.append(Fact("note", ("compares with the machine it runs on; `engine validate` only warns",)))
+            facts.append(Fact("note", ("depends on the machine; `engine validate` only warns",)))
     else:
-        facts.append(Fact("checked", ("holds by construction",)))
+        facts.append(Fact("severity", ("none: it always holds",)))
     return Page("rule", rule.id, f"{rule.id}: {rule.title}", rule.why, tuple(facts), rule.fields)
+
+
+def template_text(text: str) -> str:
+    """A message or a fix as it is declared, with the names of its values in braces."""
+    return text.replace("{{", "{").replace("}}", "}")
 
 
 def code_page(code: Code) -> Page:
@@ -179,42 +184,40 @@ def _overview() -> Page:
     facts = tuple(
         Fact(name, ((section.__doc__ or "").strip().partition("\n")[0],)) for name, section in sections().items()
     )
-    text = (
-        "Sections of a deployment. `engine explain SECTION` lists its options; rules, codes and presets are lists too."
-    )
+    text = "Sections of a deployment. `engine explain SECTION` lists its options; other lists: rules, codes, presets."
     return Page("list", "options", "options", text, facts)
 
 
 def _rules_list() -> Page:
     facts = tuple(Fact(rule.id, (rule.title,)) for rule in BY_ID.values())
-    return Page("list", "rules", "rules", "What options demand of each other.", facts)
+    return Page("list", "rules", "rules", "Conditions on the values of several options.", facts)
 
 
 def _codes_list() -> Page:
     facts = tuple(Fact(code.code, (code.title,)) for code in CODES.values())
-    return Page("list", "codes", "error codes", "What can be wrong with a deployment or a model's files.", facts)
+    return Page("list", "codes", "error codes", "Errors in a deployment or in a model's files.", facts)
 
 
 def _presets_list() -> Page:
     from .source.presets import PresetSource
 
     facts = tuple(Fact(name, (PresetSource(name).title,)) for name in preset_names())
-    return Page("list", "presets", "presets", "Named values below everything written: `preset: NAME`.", facts)
+    return Page("list", "presets", "presets", "Sets of values that all other layers override: `preset: NAME`.", facts)
 
 
 def _search(what: str) -> list[Page]:
-    """One list of what resembles or mentions the words."""
+    """One list of pages whose name is similar to the words or that mention them."""
     words = [normal(word) for word in what.split()]
     names = {option.name: option for option in options().values()}
     named = [option for option in options().values() if all(word in option.path for word in words)]
     near = [names[match] for match in close(what, names, 0.6)]
     near += [option for option in options().values() if option.path in close(what, options(), 0.6)]
-    told = [
+    mentioned = [
         option
         for option in options().values()
         if all(word in f"{option.path} {option.description}".lower().replace("-", "_") for word in words)
     ]
-    found = list(dict.fromkeys(option.path for option in (*named, *near, *told)))
+    found = list(dict.fromkeys(option.path for option in (*named, *near, *mentioned)))
     facts = [Fact(path, (first_sentence(options()[path].description),)) for path in found]
     pages = [*map(rule_page, BY_ID.values()), *map(code_page, CODES.values())]
     facts += [
@@ -224,7 +227,7 @@ def _search(what: str) -> list[Page]:
     ]
     if not facts:
         return []
-    return [Page("list", what, f"what resembles or mentions `{what}`", "", tuple(facts[:20]))]
+    return [Page("list", what, f"pages similar to `{what}` or mentioning it", "", tuple(facts[:20]))]
 
 
 def first_sentence(text: str) -> str:
@@ -232,12 +235,12 @@ def first_sentence(text: str) -> str:
 
 
 def _shown_default(option: Option) -> str:
-    return "required" if option.is_required else as_yaml_value(option.show(option.default))
+    return "required" if option.is_required else inline(option.show(option.default))
 
 
 def _default(option: Option) -> str:
     shown = _shown_default(option)
-    if option.default != "auto" or option.status == "refused":
+    if option.default != "auto" or option.status != "effective":
         return shown
     here = _decided_here().get(option.path)
     return f"{shown}; here {here}" if here else f"{shown}; depends on the model"
@@ -249,7 +252,7 @@ def _decided_here() -> dict[str, str]:
     as_declared: dict[str, Any] = {name: section.model_construct() for name, section in sections().items()}
     as_declared["model"] = ModelConfig.model_construct(model="builtin:tiny")
     config = DeploymentConfig.model_construct(**as_declared)
-    decisions = decide(Deployment(config), None, read_machine_facts())
+    decisions = decide(Deployment(config), None, read_machine_spec())
     return {
         path: f"{options()[path].show(decisions.get(path))} ({origin.reason})"
         for path, origin in decisions.origins.items()
@@ -262,7 +265,7 @@ def _example(option: Option) -> Any:
 
 
 def _file_example(option: Option) -> list[str]:
-    line = f"{option.name}: {as_yaml_value(_example(option))}"
+    line = f"{option.name}: {inline(_example(option))}"
     return [f"{option.section}:", f"  {line}"] if option.section else [line]
 
 

@@ -1,8 +1,8 @@
-"""JSON Schema of deployment files: 2020-12, and a draft-07 twin for editors that know no newer one.
+"""JSON Schema of deployment files: 2020-12, and draft-07 for editors that do not support a newer one.
 
-Drawn from the declarations, not from pydantic's own schema: every option takes null (unset) and `${VAR}` texts, numbers
-take units, a list takes a single value, a secret takes {env: NAME} and {file: path}, keys that start with `x-` are
-free, and the files do not change with pydantic's release.
+Generated from the declarations, not from pydantic's schema: every option accepts null (unset) and `${VAR}` texts,
+numbers accept units, a list accepts a single value, a secret accepts {env: NAME} and {file: path}, keys that start with
+`x-` are free, and the files do not change with the release of pydantic.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 FILES = {"deployment.schema.json": DRAFT_2020_12, "deployment.draft-07.schema.json": DRAFT_07}
 
-# numbers above 0 as texts; a fraction needs a unit that it can be a fraction of
+# positive numbers as texts; a fraction needs a unit
 _UNITS: dict[Kind, str] = {
     "human int": r"^(?=.*[1-9])([0-9]+(\.0+|[kmgtKMGT])?|[0-9]+\.[0-9]+[kmgt])$",
     "size": r"^(?=.*[1-9])([0-9]+(\.0+|\s*(B|[kKMGT]i?B)|[kmgtKMGT])?|[0-9]+\.[0-9]+(\s*[kKMGT]i?B|[kmgt]))$",
     "duration": r"^(?=.*[1-9])([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$",
 }
-_INTERPOLATION = {"type": "string", "pattern": r"\$\{", "description": "Filled in from the environment."}
+_INTERPOLATION = {"type": "string", "pattern": r"\$\{", "description": "Replaced from the environment."}
 _SECRET = {
     "anyOf": [
         {"type": ["string", "number", "boolean"], "minLength": 1},
@@ -91,7 +91,7 @@ def _docstring(section: type[object]) -> str:
 
 
 def _option(option: Option, home: str) -> dict[str, Any]:
-    """One property: what editors show on the outside, what the value may be in `anyOf`."""
+    """One property: what editors show at the top level, what the value may be in `anyOf`."""
     shown: dict[str, Any] = {"description": option.description}
     if not option.is_required and not option.is_secret:
         shown["default"] = option.show(option.default)
@@ -110,7 +110,7 @@ def _option(option: Option, home: str) -> dict[str, Any]:
 
 
 def _values(option: Option, home: str) -> list[dict[str, Any]]:
-    """What the option takes besides null."""
+    """What the option accepts besides null."""
     interpolation = {"$ref": f"#/{home}/Interpolation"}
     if (taken := accepted_values(option)) is not None:
         return [{"enum": [list(value) if isinstance(value, tuple) else value for value in taken]}, interpolation]
@@ -131,7 +131,7 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
             return [text, {"type": "array", "items": text}]
         case "mapping":
             words = [{"enum": list(option.choices)}] if option.choices else []
-            return [{"type": "object"}, *words, interpolation]
+            return [option.json_schema, *words, interpolation]
         case "choice":
             return [{"enum": list(option.choices)}, interpolation]
         case "flag":
@@ -153,14 +153,14 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
 
 
 def accepted_values(option: Option) -> list[Any] | None:
-    """All that an option takes besides null if that is a handful of values; None for an ordinary option.
+    """All values that an option accepts besides null, if it is a small set; None for an ordinary option.
 
-    A refused option takes its default. A deprecated one that stands for refused ones takes what becomes of theirs.
+    A refused option accepts its default. A deprecated one that maps onto refused ones accepts what maps onto theirs.
     """
     if option.status == "refused":
         return [value for value in option.accepted if value is not None]
     if option.status == "deprecated":
-        candidates = list(option.choices) or ([False, True] if option.kind == "flag" else [])
+        candidates = list(option.choices) if option.kind == "choice" else [False, True] if option.kind == "flag" else []
         targets = [option_and_keys(path)[0] for path in option.replaced_by]
         if candidates or any(target.status == "refused" for target in targets):
             candidates = candidates or [value for target in targets for value in target.accepted]
@@ -169,7 +169,7 @@ def accepted_values(option: Option) -> list[Any] | None:
 
 
 def _is_taken(option: Option, value: Any) -> bool:
-    """Whether all that a value of a deprecated option becomes is taken."""
+    """Whether everything that a value of a deprecated option maps onto is accepted."""
     if value is None:
         return False
     try:
@@ -196,5 +196,5 @@ def _bound(bound: Any) -> dict[str, Any]:
 
 
 def schema_text(draft: str) -> str:
-    """The file's content."""
+    """The content of the file."""
     return json.dumps(json_schema(draft), indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Bringing a model to this machine: the only part of reading a deployment that uses the network."""
+"""Downloads a model: the only part of loading a deployment that uses the network."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .checkpoint.layout import FILES, has_files
+from .checkpoint.model_files import is_hub_id, locate
 from .errors import ModelFilesError, ModelNotLocal
-from .resolve.facts import (
+from .resolve.model_spec import (
     OLDER_VOCABULARIES,
     TOKENIZER_JSON,
     config_folder,
@@ -17,7 +18,6 @@ from .resolve.facts import (
     tokenizer_revision,
     tokenizer_source,
 )
-from .resolve.model_files import is_hub_id, locate
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -82,7 +82,7 @@ def _download(deployment: Deployment, name: str, revision: str | None, patterns:
             ignore_patterns=list(deployment.load.ignore_patterns),
             token=_token(deployment),
         )
-    except Exception as error:  # its own, the HTTP library's, the disk's: each release of the hub has others
+    except Exception as error:  # of the hub client, the HTTP library or the disk: they differ between releases
         reason = str(error).strip().splitlines()
         raise ModelFilesError(
             f"{name}: cannot be downloaded: {reason[0] if reason else type(error).__name__}", code="M308"
@@ -90,7 +90,7 @@ def _download(deployment: Deployment, name: str, revision: str | None, patterns:
 
 
 def _token(deployment: Deployment) -> str | bool | None:
-    """The token to show to the hub; True for the one of its login, which must then exist."""
+    """The token for the hub; True for the token of its login, which must exist."""
     secret = deployment.model.hf_token
     if secret is None:
         return None

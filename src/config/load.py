@@ -1,4 +1,4 @@
-"""Loading a deployment: every layer read, merged and checked against the declared options."""
+"""Loads a deployment: reads, merges and checks every layer against the declared options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from .source.merge import Written, merge
 from .source.node import Node
 from .source.overrides import command_line
 from .source.presets import PresetSource
-from .source.text import Span
+from .source.secrets import reference_to
+from .source_text import Span
 from .suggest import close, did_you_mean
 
 
@@ -53,15 +54,15 @@ def load_deployment(
     for source in (EnvironmentSource(env), ArgumentSource(arguments or {}), command_line(overrides, found)):
         found += source.found
         sources.append(source)
-    named = merge(source.tree for source in sources).get("config")
-    if named is not None and named.effective is not None and (flat := read_flat(named.effective, env, found)):
+    named = _strongest("config", sources)
+    if named is not None and (flat := read_flat(named, env, found)):
         sources.insert(len(read), flat)
         read.append(flat)
     for layer in sources:
-        modernise(layer.tree, env, found)
-    if preset := _preset(merge(source.tree for source in sources), found):
+        modernise(layer.trees, env, found)
+    if preset := _preset(_strongest("preset", sources), found):
         sources.insert(0, preset)
-    written = merge(source.tree for source in sources)
+    written = merge(source.trees for source in sources)
     values = _typed(written, env, found)
     has_errors = any(diagnostic.is_error for diagnostic in found)
     if "model.model" not in values and not has_errors:
@@ -73,17 +74,27 @@ def load_deployment(
         origins=_origins(written),
         overridden={path: _overridden(options()[path], entry) for path, entry in written.items()},
         spans={path: entry.origin.span for path, entry in written.items() if entry.origin is not None},
+        references={
+            path: reference_to(entry.effective)
+            for path, entry in written.items()
+            if options()[path].is_secret and entry.effective is not None
+        },
         folders={path: entry.origin.span.source.folder for path, entry in written.items() if entry.origin is not None},
         warnings=tuple(first_findings(found)),
         sources=tuple(source.text for source in sources if isinstance(source, PresetSource | FileSource)),
     )
 
 
-def _preset(written: Mapping[str, Written], found: list[Diagnostic]) -> PresetSource | None:
-    entry = written.get("preset")
-    node = entry.effective if entry else None
+def _strongest(name: str, sources: Sequence[LayerSource]) -> Node | None:
+    """The value of a header key in the strongest layer that has it; None for null."""
+    nodes = (tree[name] for source in reversed(sources) for tree in reversed(source.trees) if name in tree)
+    node = next(nodes, None)
+    return None if node is None or node.is_null else node
+
+
+def _preset(node: Node | None, found: list[Diagnostic]) -> PresetSource | None:
     if node is None or node.problem is not None or not node.text:
-        return None  # a wrong type or an unset variable is told with all other values
+        return None  # a wrong type or an unset variable is reported with all other values
     if node.text in preset_names():
         return PresetSource(node.text)
     suggestions = close(node.text, preset_names())
@@ -94,19 +105,19 @@ def _preset(written: Mapping[str, Written], found: list[Diagnostic]) -> PresetSo
 
 
 def _typed(written: Mapping[str, Written], env: Mapping[str, str], found: list[Diagnostic]) -> dict[str, Any]:
-    """Typed values of all options that are set. Overridden ones are checked too: a mistake there waits for its day."""
+    """Typed values of all options that are set. Overridden ones are checked too: they may count later."""
     values: dict[str, Any] = {}
     for path, entry in written.items():
         option, effective = options()[path], entry.effective
         before = len(found)
         for node in entry.nodes:
             if not (node.is_null or node is effective or option.is_secret or problems(node)):
-                check(option, node, env, found)
+                check(option, node, env, found, is_part=True)
         if effective is None:
             continue
         if unknown := problems(effective):
             found += unknown
-        elif len(found) == before or effective is entry.origin:  # else it is made of parts that have been told
+        elif len(found) == before or effective is entry.origin:  # else parts of it were reported
             value = check(option, effective, env, found)
             if len(found) == before:
                 values[path] = value
@@ -159,7 +170,7 @@ def _leaves(path: str, node: Node) -> list[tuple[str, Node]]:
 
 
 def _overridden(option: Option, entry: Written) -> tuple[Overridden, ...]:
-    """Weaker values of an option, strongest first; a mapping's are left out, since its parts show through."""
+    """Weaker values of an option, strongest first; those of a mapping are left out, since its keys are merged."""
     if option.kind == "mapping":
         return ()
     weaker = [node for node in entry.nodes if node is not entry.origin]

@@ -1,8 +1,8 @@
-"""A manifest with deprecated names rewritten into what they are called today; everything else stays as it is.
+"""Rewrites deprecated names in a manifest to the current ones; everything else stays as it is.
 
-The text is edited, not written anew: comments, order, quotes, anchors and blanks are the author's. One option is
-rewritten at a time and the text read again, so that every place is a place in the text at hand. In the end both texts
-are read, and what cannot be shown to mean the same is not handed out.
+The text is edited, so comments, order, quotes, anchors and blanks stay. One option is rewritten at a time and the text
+is read again, so that every position refers to the current text. After each edit both texts are read, and an edit that
+changes the meaning is discarded.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from .source.check import check, problems
 from .source.deprecated import modernise
 from .source.files import fill_in
 from .source.keys import known_part
+from .source.merge import merge
 from .source.node import Node, Tree
-from .source.scalars import as_yaml_value
-from .source.text import SourceText, Span
 from .source.yaml import lines_of, parse
+from .source_text import SourceText, Span
+from .yaml_writer import inline
 
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
 _REST = re.compile(r"[ \t]*(#[^\n\r]*)?")
@@ -30,7 +31,7 @@ _REST = re.compile(r"[ \t]*(#[^\n\r]*)?")
 
 @dataclass(slots=True)
 class Migrated:
-    """`text` is the new manifest; `left` tells what has to be done by hand; `renamed` are lines such as `a -> b`."""
+    """`text` is the new manifest; `left` is what has to be done by hand; `renamed` are lines such as `a -> b`."""
 
     text: str
     renamed: list[str] = field(default_factory=list)
@@ -57,7 +58,7 @@ def migrate(text: str, name: str, env: Mapping[str, str]) -> Migrated:
         try:
             new, became = page.rewritten(found)
             if _meaning(new, name, env) != _meaning(done.text, name, env):
-                raise _ByHand("it stands where it cannot be moved without changing something else")
+                raise _ByHand("it cannot be moved without changing something else")
         except _ByHand as reason:
             skipped.add(found.path)
             done.left.append(page.finding(found, str(reason)))
@@ -75,8 +76,9 @@ def shown_lines(text: str, name: str, env: Mapping[str, str]) -> list[str]:
 
 def _meaning(text: str, name: str, env: Mapping[str, str]) -> Any:
     tree = _Page(text, name, env).tree
-    modernise(tree, env, [])
-    return {key: plain for key, node in tree.items() if (plain := node.plain()) not in ({}, None)}
+    trees = [tree]
+    modernise(trees, env, [])
+    return {path: entry.effective.plain() for path, entry in merge([trees]).items() if entry.effective is not None}
 
 
 class _Page:
@@ -85,9 +87,11 @@ class _Page:
     def __init__(self, text: str, name: str, env: Mapping[str, str]) -> None:
         self._newline = "\r\n" if "\r\n" in text else "\n"
         if text and not _BREAK.search(text, len(text) - 1):
-            text += self._newline  # so that something can be written behind the last line
+            text += self._newline  # so that a line can be added at the end
         self._text = text
         self._env = env
+        self._leaving: Node | None = None  # the value that is being removed
+        self._extended: set[int] = set()  # ids of the mappings that keys are being added to
         self._source = SourceText(Layer.FILE, name, lines_of(text))
         self._starts = [0, *(match.end() for match in _BREAK.finditer(text))]
         found: list[Diagnostic] = []
@@ -137,14 +141,15 @@ class _Page:
             return self._edited((start, key.end(), options()[paths[0]].name)), paths
         if is_same and not self._is_flow(node) and isinstance(node.value, dict | list):
             raise _ByHand("its value takes several lines")
+        self._leaving, self._extended = node, set()
         edits = [self._removed(option, node)]
-        new = {path: written if is_same else as_yaml_value(value) for path, value in values.items()}
+        new = {path: written if is_same else inline(value) for path, value in values.items()}
         for path, text in new.items():
             known = self._find(path)
             if known is None:
                 edits.append(self._added(path, text, option.section))
             elif not is_same and known.plain() != values[path]:
-                raise _ByHand(f"`{path}` is written too and says something else")
+                raise _ByHand(f"`{path}` is written too, with another value")
         return self._edited(*edits), paths
 
     def _values(self, option: Option, node: Node) -> tuple[Mapping[str, Any], bool]:
@@ -178,7 +183,7 @@ class _Page:
         assert node.key is not None
         start, end = self._offset(node.key), self._end(node)
         if home.anchor is not None or not self._offset(home.span) <= start < self._end(home):
-            raise _ByHand("it stands in a mapping that is used in several places")
+            raise _ByHand("it is in a mapping that is used in several places")
         if self._is_flow(home):
             after = re.compile(r"\s*,\s*").match(self._text, end)
             if after is not None:
@@ -187,7 +192,7 @@ class _Page:
             return (before.start() if before else start), end, ""
         first, last = self._starts[node.key.line - 1], self._line_end(end)
         if self._text[first:start].strip() or not _REST.fullmatch(self._text, end, self._before_break(last)):
-            raise _ByHand("something else stands on its line")
+            raise _ByHand("its line contains something else")
         return first, last, ""
 
     def _added(self, path: str, text: str, beside: str) -> tuple[int, int, str]:
@@ -217,7 +222,9 @@ class _Page:
             at = self._end(home) - 1
             while self._text[at - 1] in " \t":
                 at -= 1
-            return at, at, f", {entry}" if home.value else entry
+            is_empty = id(home) not in self._extended and all(child is self._leaving for child in home.value.values())
+            self._extended.add(id(home))
+            return at, at, entry if is_empty else f", {entry}"
         last = max(home.value.values(), key=self._end)
         assert last.key is not None
         at = self._line_end(self._end(last))
@@ -242,7 +249,7 @@ class _Page:
         return self._text[self._offset(node.span) : self._offset(node.span) + 1] in ("{", "[")
 
     def _end(self, node: Node) -> int:
-        """Where a value ends; what PyYAML calls the end of a block is where the next thing begins."""
+        """Where a value ends; for PyYAML a block ends where the next token begins."""
         span = node.span
         end = len(self._text)
         if span.end_line <= len(self._starts):

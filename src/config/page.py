@@ -1,4 +1,4 @@
-"""One page of `engine explain`, and how it is drawn: as text, as Markdown, as a record. Knows no options."""
+"""One page of `engine explain`, and its formats: text, Markdown, a record. Does not depend on options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRAP: Any = {"break_on_hyphens": False, "break_long_words": False, "drop_whites
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of a page: a name and what belongs to it, several lines of it perhaps."""
+    """One entry of a page: a name and one or more lines."""
 
     name: str
     lines: tuple[str, ...]
@@ -20,7 +20,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One thing explained. `facts` are its table, `see` the names of related pages."""
+    """The explanation of one thing. `facts` is its table, `see` the names of related pages."""
 
     kind: str  # option, section, rule, code, preset, list
     name: str
@@ -66,7 +66,7 @@ def as_markdown(pages: Sequence[Page]) -> str:
 
 
 def markdown_lines(page: Page, level: int = 2) -> list[str]:
-    """The page below a heading of this level."""
+    """The page with a heading of this level."""
     lines = [f"{'#' * level} {page.title}", ""]
     if page.text:
         lines += [page.text, ""]

@@ -1,8 +1,8 @@
-"""Weights in fewer bits: which schemes there are, and how many bytes a quantised matrix takes. No torch: a plan asks.
+"""Quantised weights: the schemes, and the bytes of a quantised matrix. Does not import torch: a plan needs it too.
 
-int8 has one scale per output; int4 has 16 levels and one scale per 64 numbers of an output. A scheme says which of them
-the layers are held in, and which the output layer: nothing behind that evens its errors out, and a tied one is the
-embedding too.
+int8 has one scale per output; int4 has 16 levels and one scale per 64 elements of an output. A scheme defines the
+format of the layers and that of the output layer. The output layer can have more bits, since no later layer reduces its
+errors, and since a tied output layer is the embedding too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Scheme(NamedTuple):
 
 
 SCHEMES = {"int8": Scheme("int8", "int8"), "int4": Scheme("int4", "int8"), "int4_pure": Scheme("int4", "int4")}
-PANEL_WIDTH = 16  # outputs that lie together; the last panel is filled up
-GROUP = 64  # numbers that share a scale of int4
-CODES_DEEP = 8  # codes of int4 in a word
+PANEL_WIDTH = 16  # outputs that are stored together; the last panel is padded
+GROUP = 64  # elements that share a scale of int4
+CODES_DEEP = 8  # codes of int4 in a 32-bit word
 
 
 def quantised_bytes(held: str, out_features: int, in_features: int) -> int:
-    """Bytes of one matrix held in int8, int4 or TWELVE_BITS: codes and scales, or no exceptions."""
+    """Bytes of one matrix in int8, int4 or TWELVE_BITS: codes and scales; TWELVE_BITS without exceptions."""
     if held == TWELVE_BITS:
         is_packed = in_features % TWELVE_BITS_STEP == 0
         return twelve_bit_bytes(out_features, in_features) if is_packed else 2 * out_features * in_features
@@ -32,26 +32,26 @@ def quantised_bytes(held: str, out_features: int, in_features: int) -> int:
     return outputs * (-(-in_features // CODES_DEEP) * 4 + -(-in_features // GROUP) * 2)
 
 
-TWELVE_BITS_STEP = 32  # in_features are a multiple
-TWELVE_BITS = "12 bits"  # no scheme to be asked for: bfloat16 itself, exactly
-PANEL_HEAD = 64  # bytes before the numbers of a panel
-MAX_EXCEPTIONS = 1 / 200  # of a matrix's numbers may have exponents that 12 bits do not tell; else it stays as it is
+TWELVE_BITS_STEP = 32  # in_features must be a multiple
+TWELVE_BITS = "12 bits"  # not a scheme that a user selects: bfloat16 compressed without loss
+PANEL_HEAD = 64  # bytes before the elements of a panel
+MAX_EXCEPTIONS = 1 / 200  # share of a matrix's elements that 12 bits cannot represent; above, it is not compressed
 
 
 def twelve_bit_bytes(out_features: int, in_features: int, num_exceptions: int = 0) -> int:
-    """Bytes of a bfloat16 matrix in 12 bits (cpu/twelve_bits.h). A panel's list of exceptions has an end of its own."""
+    """Bytes of a bfloat16 matrix in 12 bits (cpu/twelve_bits.h). Each panel has one entry more than exceptions."""
     panels = -(-out_features // PANEL_WIDTH)
     return panels * (PANEL_HEAD + PANEL_WIDTH * in_features * 3 // 2) + 8 * (num_exceptions + panels)
 
 
 def held_in(dtype: str, quantization: str | None, keeps_twelve_bits: bool) -> str | None:
-    """How the linear layers' weights are held: a scheme, TWELVE_BITS, or None for plain numbers of `dtype`."""
+    """The format of the linear layers' weights: a scheme, TWELVE_BITS, or None for elements of `dtype`."""
     if quantization is None and dtype == "bfloat16" and keeps_twelve_bits:
         return TWELVE_BITS
     return quantization
 
 
 def shown(scheme: str) -> str:
-    """What the start-up table says of the linear layers."""
+    """The description of a scheme in the start-up table."""
     layers, output = (f"int4 by {GROUP}" if held == "int4" else held for held in SCHEMES[scheme])
     return f"weights in {layers}" + (f", the output layer in {output}" if output != layers else "")

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, the format in which code hosts and editors take the results of checkers.
+"""Findings as SARIF 2.1.0, the format in which code hosts and editors read the results of checkers.
 
 Source: OASIS, Static Analysis Results Interchange Format (SARIF) version 2.1.0, sections 3.13-3.30.
 """
@@ -22,7 +22,7 @@ _MEANINGS = {**{code.code: code.meaning for code in CODES.values()}, **{rule.id:
 
 
 def as_sarif(findings: Sequence[Diagnostic]) -> str:
-    """One run with all findings; the rules that occur are described in it."""
+    """One run with all findings, and descriptions of the rules that occur."""
     codes = sorted({finding.code for finding in findings})
     run = {
         "tool": {"driver": {"name": "stoker", "version": __version__, "rules": [_rule(code) for code in codes]}},

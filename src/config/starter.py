@@ -11,11 +11,11 @@ from typing import Any
 
 from .schema.deployment import API_VERSION
 from .schema.options import Option, options, options_of, sections
+from .source.interpolate import escape
 from .source.presets import PresetSource
-from .source.scalars import as_yaml_value
+from .yaml_writer import comment, inline
 
 SCHEMA_FILE = "deployment.schema.json"  # beside the deployment
-_WIDTH = 100
 _COST = {"hot": "", "model": "a change loads the model again", "process": "a change restarts the server"}
 _FIRST = ("model.max_model_len", "scheduler.max_num_seqs", "server.port", "server.api_key")
 
@@ -29,13 +29,13 @@ def starter(model: str, preset: str | None = None, *, is_full: bool = False, nam
         "# What an option does, and all there are:  engine explain max_model_len,  engine explain options",
     ]
     if is_full:
-        lines.append("# An option behind a # is at its default: take the # away and write your own value.")
+        lines.append("# An option after a # has its default: remove the # and write your own value.")
     lines += [f"apiVersion: {API_VERSION}", "kind: Deployment"]
     if preset is not None:
-        lines += [*_prose(f"Below everything written here: {PresetSource(preset).title}", ""), f"preset: {preset}"]
+        lines += [*comment(f"Below everything written here: {PresetSource(preset).title}"), f"preset: {preset}"]
     elif is_full:
-        lines += ["", *_prose(options()["preset"].description, ""), "#preset: cpu-laptop"]
-    written = {"model.model": model}
+        lines += ["", *comment(options()["preset"].description), "#preset: cpu-laptop"]
+    written = {"model.model": escape(model)}
     return "\n".join([*lines, *(_full(written) if is_full else _minimal(written))]) + "\n"
 
 
@@ -48,7 +48,7 @@ def _minimal(written: dict[str, Any]) -> list[str]:
         lines.append(f"{section}:")
         for option in chosen:
             if option.path in written:
-                lines.append(f"  {option.name}: {as_yaml_value(written[option.path])}")
+                lines.append(f"  {option.name}: {inline(written[option.path])}")
             else:
                 said = textwrap.shorten(option.description.partition(". ")[0], 70, placeholder=" ...")
                 lines.append(f"  #{_line(option)}  # {said}")
@@ -61,12 +61,12 @@ def _full(written: dict[str, Any]) -> list[str]:
         effective = [option for option in options_of(section) if option.status == "effective"]
         if not effective:
             continue
-        lines += ["", *_prose((declared.__doc__ or "").strip().partition("\n")[0], ""), f"{section}:"]
+        lines += ["", *comment((declared.__doc__ or "").strip().partition("\n")[0]), f"{section}:"]
         for option in effective:
-            lines += _prose(option.description, "  ")
-            lines += _prose(_facts(option), "  ")
+            lines += comment(option.description, "  ")
+            lines += comment(_facts(option), "  ")
             if option.path in written:
-                lines.append(f"  {option.name}: {as_yaml_value(written[option.path])}")
+                lines.append(f"  {option.name}: {inline(written[option.path])}")
             else:
                 lines.append(f"  #{_line(option)}")
     return lines
@@ -77,7 +77,7 @@ def _facts(option: Option) -> str:
     parts = [
         f"Takes {option.allowed}",
         f"in {option.unit}" if option.unit else "",
-        f"for example {as_yaml_value(option.show(example))}" if example is not None else "",
+        f"for example {inline(option.show(example))}" if example is not None else "",
         _COST[option.reload],
     ]
     return "; ".join(part for part in parts if part) + "."
@@ -86,15 +86,4 @@ def _facts(option: Option) -> str:
 def _line(option: Option) -> str:
     """The option at its default; a secret has no default to show, and an empty list says the same."""
     default = [] if option.is_secret and option.kind == "texts" else option.show(option.default)
-    return f"{option.name}: {as_yaml_value(default)}"
-
-
-def _prose(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=f"{indent}# ",
-        subsequent_indent=f"{indent}# ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return f"{option.name}: {inline(default)}"

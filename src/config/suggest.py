@@ -1,4 +1,4 @@
-"""What may have been meant by a name that does not exist."""
+"""Suggestions for a name that does not exist."""
 
 from __future__ import annotations
 

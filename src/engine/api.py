@@ -1,6 +1,6 @@
-"""What crosses the line between the server and the engine: requests in, outputs out.
+"""The interface between the server and the engine: requests in, outputs out.
 
-Plain records, no torch, no sockets. `wire.py` writes them down, `client.py` carries them, `core/` acts on them.
+Plain records, no torch, no sockets. `wire.py` encodes them, `client.py` sends them, `core/` acts on them.
 A request here is one sequence: a client's `n=4` is four requests that share a prompt (see `fan_out`).
 """
 
@@ -16,13 +16,13 @@ from typing import Any
 class FinishReason(StrEnum):
     STOP = "stop"  # end-of-sequence id, stop token id or stop string
     LENGTH = "length"  # max_tokens or max_model_len
-    ABORT = "abort"  # the client went away or took it back
-    ERROR = "error"  # the engine could not go on; EngineOutput.error says why
+    ABORT = "abort"  # the client disconnected or cancelled it
+    ERROR = "error"  # the engine could not continue; EngineOutput.error says why
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorCall:
-    """A logits processor that a request names. Without arguments a function is used as it is, a class is made."""
+    """A logits processor that a request names. Without arguments a function is used directly, a class instantiated."""
 
     qualname: str  # package.module:Name or package.module.Name
     args: tuple[Any, ...] = ()
@@ -31,15 +31,15 @@ class ProcessorCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens of one request are drawn and when it ends. Ranges are checked by `validate`.
+    """How tokens of one request are sampled and when it ends. Ranges are checked by `validate`.
 
-    Order of effect: logits processors, logit_bias and allowed ids, penalties, min_tokens, temperature, min_p, top_k,
-    top_p, draw.
+    Order of application: logits processors, logit_bias and allowed ids, penalties, min_tokens, temperature, min_p,
+    top_k, top_p, sampling.
     """
 
     n: int = 1
-    max_tokens: int | None = 16  # None: as many as the context holds
-    min_tokens: int = 0  # no eos, stop id or stop string before so many
+    max_tokens: int | None = 16  # None: up to the context length
+    min_tokens: int = 0  # no eos, stop id or stop string before this number of tokens
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
     top_k: int = 0  # 0 or -1: off
@@ -48,12 +48,12 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0  # over prompt and generated tokens
     logit_bias: dict[int, float] = field(default_factory=dict)
-    seed: int | None = None  # same seed, prompt and parameters: same tokens, whatever else is in the batch
+    seed: int | None = None  # same seed, prompt and parameters: same tokens in any batch
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    logprobs: int | None = None  # top so many besides the drawn token's own; None: none at all
+    logprobs: int | None = None  # the top N, besides the sampled token's own; None: none at all
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     detokenize: bool = True
@@ -67,7 +67,7 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
 
     def validate(self) -> None:
-        """Raises InvalidRequest for the first field that is out of its range. The vocabulary is not known here."""
+        """Raises InvalidRequest for the first field that is out of its range. Does not check token ids."""
         ranges = (
             ("n", self.n >= 1, "at least 1"),
             ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
@@ -94,7 +94,7 @@ class SamplingParams:
 
 
 class InvalidRequest(ValueError):
-    """The request can never be served. `param` names the field at fault, `code` is the wire code."""
+    """The request can never be served. `param` is the wrong field, `code` the error code of the API."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_value") -> None:
         super().__init__(message)
@@ -105,7 +105,7 @@ class InvalidRequest(ValueError):
 def check_allowed(calls: Sequence[ProcessorCall], pattern: str | None) -> None:
     """Raises InvalidRequest for logits processors that requests may not name.
 
-    pattern: of the whole import path as the request writes it; None allows none (`model.logits_processor_pattern`).
+    pattern: matches the whole import path as the request has it; None allows none (`model.logits_processor_pattern`).
     """
     if calls and pattern is None:
         raise InvalidRequest(
@@ -120,7 +120,7 @@ def check_allowed(calls: Sequence[ProcessorCall], pattern: str | None) -> None:
 
 
 class QueueFull(Exception):
-    """The waiting queue is at its limit; `retry_after_s` is an estimate of when it will not be."""
+    """The waiting queue is at its limit; `retry_after_s` estimates when there will be space."""
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -128,7 +128,7 @@ class QueueFull(Exception):
 
 
 class EngineDead(Exception):
-    """The engine process is gone; `reason` is its last word."""
+    """The engine process has ended; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -141,8 +141,8 @@ class EngineRequest:
     prompt_token_ids: list[int]
     sampling: SamplingParams
     priority: int = 0  # lower is served first, under scheduling_policy: priority
-    cache_salt: str = ""  # requests share prefix-cache blocks only within one salt
-    route: int = 0  # 64 bits of whoever asks the scheduler: plain tokens come back under it
+    cache_salt: str = ""  # requests share prefix-cache blocks only with requests of the same salt
+    route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class TokenLogprobs:
 
 @dataclass(slots=True, kw_only=True)
 class EngineOutput:
-    """What one request got from one step, or from several that were merged."""
+    """The output of one step for one request, or of several steps merged."""
 
     request_id: str
     token_ids: list[int]  # new ones only
@@ -170,7 +170,7 @@ class EngineOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What a started engine can do: measured once, before it says ready."""
+    """What a started engine can do: measured once, before it reports Ready."""
 
     model: str
     max_model_len: int
@@ -184,10 +184,10 @@ class EngineInfo:
     kv_cache_bytes: int
     dtype: str
     device: str
-    kernels: dict[str, str]  # stage -> the kernel chosen and why
+    kernels: dict[str, str]  # stage -> the chosen kernel and the reason
     phases: dict[str, float]  # start-up phase -> seconds, in order
-    resident_bytes: int | None = None  # of the engine's process, with all of the KV cache; None: it cannot be told
-    peak_bytes: int | None = None  # the most of it so far, or that if it will be more
+    resident_bytes: int | None = None  # of the engine's process, with all of the KV cache; None: unknown
+    peak_bytes: int | None = None  # the maximum so far, or `resident_bytes` if that is more
 
     @property
     def num_kv_tokens(self) -> int:

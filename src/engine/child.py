@@ -1,4 +1,4 @@
-"""One engine process as its client sees it: spawned, spoken to, and seen to its end."""
+"""EngineChild: one engine process, seen from its client. Starts it, exchanges messages with it, and reports its end."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from collections.abc import Callable, Sequence
 import zmq
 import zmq.asyncio
 
+from .messages import ENGINE_SOCKET, HEARTBEAT_SOCKET, ExitReason, Hello, Message
 from .socket_folder import SocketFolder
-from .wire import BEATS_SOCKET, ENGINE_SOCKET, Hello, LastWords, Message, WireError, decode, encode
+from .wire import WireError, decode, encode
 
 RECONNECT_MS = 10
-LAST_MESSAGES_MS = 100  # after the process has ended: what it sent is on its way through the socket
-MESSAGES_PER_TURN = 8  # read before everybody else on the event loop has a turn
+LAST_MESSAGES_MS = 100  # after the process has ended: its last messages may still be in the socket
+MESSAGES_PER_TURN = 8  # read before other tasks of the event loop run
 logger = logging.getLogger(__name__)
 
 
 class EngineChild:
-    """The process lives in a private folder of sockets, which goes when it goes."""
+    """The sockets are in a private folder, which is removed when the process has ended."""
 
     def __init__(self, command: Sequence[str], config: str, receive: Callable[[Message], None]) -> None:
         """
         command: starts the process; `--socket-dir DIR` is added.
         config: one line for its standard input.
-        receive: is given each of its messages, on the event loop.
+        receive: called with each of its messages, on the event loop.
         """
         self._command = command
         self._config = config
@@ -36,8 +37,8 @@ class EngineChild:
         self._context = zmq.asyncio.Context()
         self._readers: list[asyncio.Task[None]] = []
         self._process: Process | None = None
-        self._last_words: LastWords | None = None
-        self._ended: asyncio.Task[LastWords] | None = None
+        self._exit_reason: ExitReason | None = None
+        self._ended: asyncio.Task[ExitReason] | None = None
 
     async def start(self) -> None:
         """Raises OSError if the process cannot be started."""
@@ -45,22 +46,22 @@ class EngineChild:
         try:
             self._socket = self._connect(zmq.DEALER, ENGINE_SOCKET)
             self.send(Hello())
-            beats = self._connect(zmq.SUB, BEATS_SOCKET)
-            beats.setsockopt(zmq.SUBSCRIBE, b"")
-            # stdin stays open as long as we live: its end tells the engine that we do not
+            heartbeats = self._connect(zmq.SUB, HEARTBEAT_SOCKET)
+            heartbeats.setsockopt(zmq.SUBSCRIBE, b"")
+            # stdin stays open as long as this process runs: the engine exits when it is closed
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command, "--socket-dir", str(self._folder.path), stdin=PIPE
             )
-        except zmq.ZMQError as error:  # no OSError, though what it tells is one: no descriptors left, say
+        except zmq.ZMQError as error:  # not an OSError, but caused by one, such as no file descriptors left
             self._close()
             raise OSError(error.errno, str(error)) from None
-        except BaseException:  # a cancelled start too: asyncio has ended the process by then
+        except BaseException:  # a cancelled start too: asyncio has already ended the process
             self._close()
             raise
-        self._readers = [asyncio.create_task(self._read(each)) for each in (self._socket, beats)]
+        self._readers = [asyncio.create_task(self._read(each)) for each in (self._socket, heartbeats)]
         self._ended = asyncio.create_task(self._watch(process))
         assert process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # it died already, which _watch tells
+        with contextlib.suppress(ConnectionError):  # it has ended already; _watch reports that
             process.stdin.write(self._config.encode() + b"\n")
             await process.stdin.drain()
 
@@ -69,18 +70,18 @@ class EngineChild:
         return None if self._process is None else self._process.pid
 
     def send(self, message: Message) -> None:
-        """Never waits; what is sent to a process that has ended is lost. Raises OverflowError as `encode` does."""
+        """Does not wait; messages to a process that has ended are lost. Raises OverflowError as `encode` does."""
         data = encode(message)
         if not self._socket.closed:
             self._socket.send(data)
 
-    async def ended(self) -> LastWords:
-        """Wait for the process to end; why it did, in its own words or in ours."""
+    async def ended(self) -> ExitReason:
+        """Wait for the process to end. Returns the reason it sent, or one made from its exit code."""
         assert self._ended is not None, "start comes first"
         return await asyncio.shield(self._ended)
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Ask it to end, and make it end after `grace_s`: a long step hears nothing, and there is nothing to save."""
+        """Send SIGTERM, then SIGKILL after `grace_s`: a long step ignores SIGTERM, and there is no state to save."""
         if self._process is None or self._ended is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -104,7 +105,7 @@ class EngineChild:
             arriving = asyncio.ensure_future(connected.recv())
             num_taken = num_taken + 1 if arriving.done() else 0
             if num_taken == MESSAGES_PER_TURN:
-                # awaiting what is done already does not yield: an engine faster than its consumers would starve them
+                # awaiting a finished future does not yield: an engine faster than its consumers would starve them
                 await asyncio.sleep(0)
                 num_taken = 0
             self._take(await arriving)
@@ -115,12 +116,12 @@ class EngineChild:
         except WireError as error:
             logger.error("a message of the engine was dropped: %s", error)
             return
-        if isinstance(message, LastWords):
-            self._last_words = message
+        if isinstance(message, ExitReason):
+            self._exit_reason = message
         else:
             self._receive(message)
 
-    async def _watch(self, process: Process) -> LastWords:
+    async def _watch(self, process: Process) -> ExitReason:
         code = await process.wait()
         for reader in self._readers:
             reader.cancel()
@@ -130,20 +131,20 @@ class EngineChild:
         if process.stdin is not None:
             process.stdin.close()
         self._close()
-        return self._last_words or _words_for(code)
+        return self._exit_reason or _reason_from(code)
 
     def _close(self) -> None:
         self._context.destroy(linger=0)
         self._folder.remove()
 
 
-def _words_for(code: int) -> LastWords:
-    """For a process that said nothing."""
+def _reason_from(code: int) -> ExitReason:
+    """For a process that sent no reason."""
     if code >= 0:
-        return LastWords("EngineExit", f"the engine process ended with exit code {code}")
+        return ExitReason("EngineExit", f"the engine process ended with exit code {code}")
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     hint = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
-    return LastWords("EngineExit", f"the engine process was ended by {name}{hint}")
+    return ExitReason("EngineExit", f"the engine process was ended by {name}{hint}")

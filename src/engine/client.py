@@ -1,6 +1,6 @@
-"""The server's side of the engine: submit, stream, abort, and know whether it lives.
+"""The server's side of the engine: submit, stream, abort, and the state of the engine.
 
-EngineClient is the contract. Its two kinds are in process_client.py (an engine process, started again when it dies)
+EngineClient is the contract. The two implementations are process_client.py (an engine process, restarted when it dies)
 and in_process_client.py (a thread of this process).
 """
 
@@ -15,9 +15,9 @@ from typing import Protocol
 
 from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats
 from .dispatch import refusal
+from .messages import Abort, ExitReason, Message, Outputs, Refused, Stats, Submit
 from .streams import Streams
 from .supervision import STALL_LIMIT_S, Watchdog
-from .wire import Abort, LastWords, Message, Outputs, Refused, Stats, Submit
 
 WATCH_INTERVAL_S = 0.5
 logger = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"  # died, a new process is loading
-    STALLED = "stalled"  # alive, has work, makes no progress
-    DEAD = "dead"  # will not come back
+    STALLED = "stalled"  # it runs and has work, but makes no progress
+    DEAD = "dead"  # it will not be restarted
 
 
 class EngineClient(Protocol):
-    """One engine, wherever it runs. Every method is for the event loop that started it."""
+    """One engine, in a process or in a thread. Call every method on the event loop that started it."""
 
     @property
     def state(self) -> EngineState: ...
@@ -44,7 +44,7 @@ class EngineClient(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """Measured at start. RuntimeError before `start` has returned."""
+        """Measured at the start. Raises RuntimeError before `start` has returned."""
         ...
 
     @property
@@ -67,16 +67,16 @@ class EngineClient(Protocol):
 
 
 class EngineStartFailed(EngineDead):
-    """The engine never became ready. `error` is the class of the cause, `exit_code` what the command ends with."""
+    """The engine never became ready. `error` is the class of the cause, `exit_code` the exit status of the command."""
 
-    def __init__(self, words: LastWords) -> None:
-        super().__init__(words.message)
-        self.error = words.error
-        self.exit_code = words.exit_code or 1
+    def __init__(self, reason: ExitReason) -> None:
+        super().__init__(reason.message)
+        self.error = reason.error
+        self.exit_code = reason.exit_code or 1
 
 
 class StreamingClient(ABC):
-    """State, streams and what arrives for them: what both kinds of engine share."""
+    """State and streams, and messages for them: the part that both kinds of engine share."""
 
     def __init__(self, stall_limit_s: float = STALL_LIMIT_S) -> None:
         self._state = EngineState.STARTING
@@ -143,23 +143,23 @@ class StreamingClient(ABC):
         self._state, self._reason = state, reason
 
     def _lose(self, state: EngineState, reason: str) -> None:
-        """The engine is gone, and with it all that is open."""
-        self._set(state, reason)  # first: whoever the streams wake may ask
+        """The engine has ended: open streams fail."""
+        self._set(state, reason)  # first: consumers that wake up may read it
         self._stats = EngineStats()
         self._streams.fail_all(EngineDead, reason)
 
-    def _look(self, now: float) -> None:  # noqa: B027  # most engines tell by themselves
-        """Tell the watchdog what is known of the engine, where it does not tell by itself."""
+    def _poll_heartbeat(self, now: float) -> None:  # noqa: B027  # an engine process sends heartbeats
+        """Give the watchdog a heartbeat, for an engine that sends none."""
 
     async def _watch_progress(self) -> None:
-        """READY and STALLED, from one to the other, for as long as the client lives."""
+        """Change between READY and STALLED, until cancelled."""
         now = asyncio.get_running_loop().time
         last = now()
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            is_late = now() - last > 4 * WATCH_INTERVAL_S  # it was this loop that stood still, with the news unread
+            is_late = now() - last > 4 * WATCH_INTERVAL_S  # this event loop was blocked, with messages unread
             last = now()
-            self._look(last)
+            self._poll_heartbeat(last)
             if is_late or not len(self._streams) or self._state not in (EngineState.READY, EngineState.STALLED):
                 self._watchdog.progress(last)
             if self._state is EngineState.READY and self._watchdog.is_stalled(last):

@@ -1,6 +1,6 @@
-"""Dispatch: which client asked for which request. Messages of clients in, the outputs of a step per client out.
+"""Dispatch: knows which client sent which request. Takes clients' messages, and sorts the outputs of a step by client.
 
-Used by both ways to run an engine: the process (clients are ZMQ identities) and the thread (one client).
+Used by EngineLoop. In the engine process clients are ZMQ identities; in a thread and in `LLM` there is one client.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from .api import InvalidRequest, QueueFull
 from .engine_core import EngineCore
-from .wire import Abort, Outputs, Refused, Submit
+from .messages import Abort, Outputs, Refused, Submit
 
 Client = TypeVar("Client", bound=Hashable)
 
@@ -20,13 +20,13 @@ Client = TypeVar("Client", bound=Hashable)
 class Dispatch(Generic[Client]):
     def __init__(self, core: EngineCore) -> None:
         self._core = core
-        self._owners: dict[str, tuple[Client, int]] = {}  # request id -> who gets its outputs, under which handle
+        self._owners: dict[str, tuple[Client, int]] = {}  # request id -> client that gets its outputs, handle
         self._requests: dict[Client, dict[int, str]] = {}
-        self._numbers: dict[Client, int] = {}  # the upper half of a route; the handle is the lower one
+        self._numbers: dict[Client, int] = {}  # the upper half of a route; the lower half is the handle
         self._last_number = -1
 
     def submit(self, client: Client, message: Submit) -> Refused | None:
-        """Hand a request to the core; the answer, if it is not taken."""
+        """Add a request to the core. Returns the reason if it is refused."""
         request_id, handle = message.request.request_id, message.handle
         message.request.route = self._number_of(client) << 32 | handle
         try:
@@ -40,7 +40,7 @@ class Dispatch(Generic[Client]):
         return None
 
     def abort(self, client: Client, message: Abort) -> None:
-        """Handles that are over already are passed by: the abort crossed the last output."""
+        """Handles that have ended already are ignored: the abort crossed the last output."""
         requests = self._requests.get(client, {})
         for handle in message.handles:
             request_id = requests.pop(handle, None)
@@ -49,19 +49,19 @@ class Dispatch(Generic[Client]):
                 self._core.abort(request_id)
 
     def forget(self, client: Client) -> None:
-        """The client is gone, and nobody waits for its requests."""
+        """The client has disconnected: abort its requests."""
         self.abort(client, Abort(list(self._requests.get(client, {}))))
         self._requests.pop(client, None)
         self._numbers.pop(client, None)
 
     def _number_of(self, client: Client) -> int:
-        """A number is never another client's, so tokens of one that is gone reach nobody."""
+        """A number is used for one client only, so tokens for a client that has disconnected are dropped."""
         if client not in self._numbers:
             self._last_number = self._numbers[client] = self._last_number + 1
         return self._numbers[client]
 
     def step(self) -> dict[Client, Outputs]:
-        """One step of the core: for each client whose requests got something, all of it in one message."""
+        """One step of the core: one message for each client whose requests have outputs."""
         outputs = self._core.step()
         messages: dict[Client, Outputs] = {}
         if len(outputs.token_ids):
@@ -89,7 +89,7 @@ class Dispatch(Generic[Client]):
 
 
 def refusal(message: Refused) -> InvalidRequest | QueueFull:
-    """The exception that `submit` met, for the caller on the other side."""
+    """The exception that `submit` caught, for the client."""
     if message.retry_after_s is not None:
         return QueueFull(message.message, retry_after_s=message.retry_after_s)
     return InvalidRequest(message.message, param=message.param, code=message.code)

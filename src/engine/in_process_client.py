@@ -1,4 +1,4 @@
-"""InProcessClient: the engine in a thread of this process, for asyncio users that want no second process."""
+"""InProcessClient: the engine in a thread of this process, for asyncio users that do not want a second process."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from .api import EngineInfo, EngineStats
+from .api import EngineInfo
 from .client import EngineState, StreamingClient
-from .dispatch import Dispatch
 from .engine_core import EngineCore
+from .engine_loop import EngineLoop
+from .messages import Heartbeat, Message
 from .supervision import Watchdog
-from .wire import Abort, Beat, Message, Stats, Submit
 
-BLOCKED_RETRY_S = 0.02  # work that cannot be scheduled: look again soon, without spinning
 logger = logging.getLogger(__name__)
 
 
 class InProcessClient(StreamingClient):
-    """The engine in a thread. A step holds up this process's other threads, and a crash takes the process with it."""
+    """The engine in a thread. A step blocks this process's other threads, and a crash ends the process."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class InProcessClient(StreamingClient):
         on_phase: Callable[[str], None] | None = None,
     ) -> None:
         """
-        build: makes the core, in the thread; it is given a function that takes the name of each start-up phase.
-        on_phase: is told these names, on the event loop.
+        build: makes the core, in the thread. Its argument is a function to call with the name of each start-up phase.
+        on_phase: called with these names, on the event loop.
         """
         super().__init__()
         self._build = build
@@ -73,68 +73,58 @@ class InProcessClient(StreamingClient):
     def _send(self, message: Message) -> None:
         self._inbox.put(message)
 
-    def _look(self, now: float) -> None:
+    def _poll_heartbeat(self, now: float) -> None:
         if self._core is not None:
-            self._watchdog.beat(Beat(self._core.num_steps, self._core.is_stepping, time.process_time()), now)
+            self._watchdog.heartbeat(Heartbeat(self._core.num_steps, self._core.is_stepping, time.process_time()), now)
 
     # ---- in the thread
 
     def _post(self, call: Callable[..., object], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(call, *args)
 
-    def _tell_phase(self, name: str) -> None:
+    def _report_phase(self, name: str) -> None:
         if self._on_phase is not None:
             self._post(self._on_phase, name)
 
     def _run(self, started: asyncio.Future[EngineCore]) -> None:
         try:
-            core = self._build(self._tell_phase)
+            core = self._build(self._report_phase)
         except Exception as error:
             self._post(_settle, started, error)
             return
         self._post(_settle, started, core)
         try:
-            self._work(core)
+            EngineLoop(core, _ThreadPort(self._inbox, partial(self._post, self._receive))).run()
         except Exception as error:
             logger.critical("the engine thread ends", exc_info=error)
             self._post(self._lose, EngineState.DEAD, f"the engine died: {error}")
 
-    def _work(self, core: EngineCore) -> None:
-        dispatch: Dispatch[None] = Dispatch(core)
-        sent = EngineStats()
-        wait_s: float | None = 0.0  # what was put off at the start begins before anybody asks for anything
-        while True:
-            for message in self._arrived(wait_s):
-                if message is None:
-                    return
-                if isinstance(message, Submit):
-                    refused = dispatch.submit(None, message)
-                    if refused is not None:
-                        self._post(self._receive, refused)
-                elif isinstance(message, Abort):
-                    dispatch.abort(None, message)
-            wait_s = None
-            if core.has_work:
-                before = core.num_steps
-                for outputs in dispatch.step().values():
-                    self._post(self._receive, outputs)
-                wait_s = 0.0 if core.num_steps != before else BLOCKED_RETRY_S
-            elif core.idle():
-                wait_s = 0.0
-            stats = core.stats
-            if stats != sent:
-                self._post(self._receive, Stats(stats))
-                sent = stats
 
-    def _arrived(self, wait_s: float | None) -> list[Message | None]:
-        """All messages that are there, after waiting for the first of them (None: for as long as it takes)."""
-        messages: list[Message | None] = []
+class _ThreadPort:
+    """Connects the loop with its one client, which is called None: a queue in, a function out."""
+
+    def __init__(self, inbox: SimpleQueue[Message | None], post: Callable[[Message], None]) -> None:
+        self._inbox = inbox
+        self._post = post
+        self.is_stopped = False
+
+    def receive(self, wait_s: float | None) -> list[tuple[None, Message]]:
+        messages: list[tuple[None, Message]] = []
         with contextlib.suppress(Empty):
-            messages.append(self._inbox.get(timeout=wait_s) if wait_s != 0 else self._inbox.get_nowait())
-            while True:
-                messages.append(self._inbox.get_nowait())
+            message = self._inbox.get(timeout=wait_s) if wait_s != 0 else self._inbox.get_nowait()
+            while message is not None:
+                messages.append((None, message))
+                message = self._inbox.get_nowait()
+            self.is_stopped = True
         return messages
+
+    def send(self, client: None, message: Message) -> bool:
+        self._post(message)
+        return True
+
+    def broadcast(self, message: Message) -> None:
+        self._post(message)
 
 
 def _settle(future: asyncio.Future[EngineCore], result: EngineCore | Exception) -> None:

@@ -1,4 +1,4 @@
-"""Memory straight from the system: private to the process, given back as a whole. Knows no torch."""
+"""Memory mapped directly from the system: private to the process, and unmapped as a whole. Does not use torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MA
 
 
 def map_private(num_bytes: int, *, huge_pages: bool = True) -> mmap.mmap:
-    """Zeros. huge_pages: where the system has them. Raises OSError."""
-    # Private: shared memory gets no huge pages on most machines.
+    """Memory filled with zeros. huge_pages: use them if the system has them. Raises OSError."""
+    # Private: most machines have no huge pages for shared memory.
     pages = mmap.mmap(-1, num_bytes, **_PRIVATE)
     if huge_pages and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)

@@ -1,18 +1,20 @@
-"""Classes that the deployment names by import path: imported in the engine's process, before anything is loaded.
+"""Classes that the deployment refers to by import path: imported in the engine's process, before weights are loaded.
 
-Found as Python finds any module: installed, on PYTHONPATH, or in the folder that the engine was started in.
+Python searches them as any module: installed packages, PYTHONPATH, and the folder that the engine was started in.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from ..config import DeploymentError
-from ..config.errors import EXIT_INVALID_CONFIGURATION
-from ..config.resolve.import_path import split_import_path
+from ..config.exit_codes import EXIT_INVALID_CONFIGURATION
+from ..config.json_schema import Violation, violations
+from ..config.resolve.import_path import ImportPathError, error_text, import_object
+
+PlaceOf = Callable[[str], str]
 
 
 class PluginError(DeploymentError):
@@ -23,7 +25,7 @@ class PluginError(DeploymentError):
 
 @contextlib.contextmanager
 def named_by(option: str) -> Iterator[None]:
-    """Put the option before what is said of the code that it names."""
+    """Put the option at the start of PluginError messages."""
     try:
         yield
     except PluginError as error:
@@ -31,23 +33,15 @@ def named_by(option: str) -> Iterator[None]:
 
 
 def import_named(path: str) -> Any:
-    """What `package.module:Name` names. Raises PluginError that says what is missing."""
-    parts = split_import_path(path)
-    if parts is None:
-        raise PluginError(f"{path}: no import path; write package.module:Class")
-    module_name, name = parts
+    """The object that `package.module:Name` refers to. Raises PluginError."""
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the module does when it is read
-        raise PluginError(f"{path}: {module_name} cannot be imported: {said(error)}") from error
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise PluginError(f"{path}: {module_name} has no {name}") from None
+        return import_object(path)
+    except ImportPathError as error:
+        raise PluginError(str(error)) from error
 
 
 def import_class(path: str, members: Collection[str]) -> Any:
-    """The class that `path` names. Raises PluginError if it is none or lacks one of its `members`."""
+    """The class that `path` refers to. Raises PluginError if it is not a class or lacks one of `members`."""
     found = import_named(path)
     if not isinstance(found, type):
         raise PluginError(f"{path}: not a class")
@@ -56,14 +50,38 @@ def import_class(path: str, members: Collection[str]) -> Any:
     return found
 
 
+def no_place(path: str) -> str:
+    """For settings that no file contains."""
+    return ""
+
+
+def check_settings(path: str, found: Any, settings: Mapping[str, Any], place_of: PlaceOf) -> None:
+    """Raises PluginError with every violation of the class's `settings_schema`, a JSON Schema; without one, any do.
+
+    place_of: a dotted path below the settings of all classes -> where its value was written.
+    """
+    schema = getattr(found, "settings_schema", None)
+    if schema is None:
+        return
+    try:
+        violated = violations(schema, settings)
+    except Exception as error:  # of jsonschema, for what is not a schema
+        raise PluginError(f"{path}: `settings_schema` is not a JSON Schema: {error_text(error)}") from error
+    if violated:
+        raise PluginError("\n".join(_violation_text(path, violation, place_of) for violation in violated))
+
+
+def _violation_text(path: str, violation: Violation, place_of: PlaceOf) -> str:
+    where = violation.path(path)
+    said = {"unknown key": "no such key", "missing key": "missing"}.get(violation.kind, "not allowed")
+    allowed = violation.allowed if violation.kind == "unknown key" else f"allowed: {violation.allowed}"
+    place = place_of(where)
+    return f"{where}: {said}; {allowed}" + (f" ({place})" if place else "")
+
+
 def make(path: str, found: Any, *args: Any, **kwargs: Any) -> Any:
-    """An instance of a class that was imported. Raises PluginError if it cannot be made."""
+    """An instance of an imported class. Raises PluginError if its constructor raises."""
     try:
         return found(*args, **kwargs)
     except Exception as error:
-        raise PluginError(f"{path}: cannot be made: {said(error)}") from error
-
-
-def said(error: Exception) -> str:
-    """What a failure of such code is, in words."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PluginError(f"{path}: cannot be made: {error_text(error)}") from error

@@ -1,9 +1,9 @@
 """The engine process: `python -m stoker.engine.process --socket-dir DIR`, a Resolved as one line of JSON on stdin.
 
 Binds two unix sockets in DIR, a private folder of the client: `engine.sock` (requests in, outputs out) and
-`beats.sock` (a sign of life every second, from a thread). Tells the phases of its start, then Ready, then loops:
-read the inbox, step, send. SIGTERM stops it cleanly. It never outlives its parent: stdin stays open as long as the
-parent lives, and on Linux the kernel kills it when the parent dies.
+`heartbeat.sock` (a heartbeat every second, from a thread). Reports its start-up phases, then Ready; runs EngineLoop.
+SIGTERM stops it cleanly. It never outlives its parent: stdin stays open as long as the parent lives, and on Linux the
+kernel kills it when the parent dies.
 """
 
 from __future__ import annotations
@@ -25,33 +25,16 @@ from pathlib import Path
 import zmq
 
 from ..config import Resolved
-from ..config.errors import EXIT_FAILED
+from ..config.exit_codes import EXIT_FAILED
 from ..logs import configure_logging
-from .api import EngineStats
-from .dispatch import Dispatch
 from .engine_core import EngineCore
+from .engine_loop import EngineLoop
+from .messages import ENGINE_SOCKET, HEARTBEAT_SOCKET, ExitReason, Heartbeat, Hello, Message, Phase, Ready
 from .startup import build_core, exit_code_of
-from .wire import (
-    BEATS_SOCKET,
-    ENGINE_SOCKET,
-    Abort,
-    Beat,
-    Hello,
-    LastWords,
-    Message,
-    Phase,
-    Ready,
-    Stats,
-    Submit,
-    WireError,
-    decode,
-    encode,
-)
+from .wire import WireError, decode, encode
 
 HELLO_LIMIT_S = 30.0
-BEAT_INTERVAL_S = 1.0
-STATS_INTERVAL_S = 1.0
-BLOCKED_RETRY_MS = 20  # work that cannot be scheduled: look again soon, without spinning
+HEARTBEAT_INTERVAL_S = 1.0
 PR_SET_PDEATHSIG = 1
 logger = logging.getLogger(__name__)
 
@@ -62,16 +45,16 @@ def build_from_json(config: str, phase: Callable[[str], None]) -> EngineCore:
     resolved = Resolved.model_validate_json(config)
     configure_logging(resolved.server)
     logger.debug("the engine process %d loads %s", os.getpid(), resolved.model_path)
-    return build_core(resolved, phase)
+    return build_core(resolved, phase, may_compile_later=True)
 
 
 def main(argv: Sequence[str] | None = None, *, build: BuildCore = build_from_json) -> int:
-    """Run an engine until it is told to stop. Returns the exit code; `build` makes the core from the JSON."""
+    """Run an engine until SIGTERM. Returns the exit code; `build` makes the core from the JSON."""
     parser = argparse.ArgumentParser(prog="stoker.engine.process", description=__doc__)
     parser.add_argument("--socket-dir", type=Path, required=True)
     socket_dir: Path = parser.parse_args(argv).socket_dir
     _die_with_parent()
-    gc.disable()  # what loads makes objects that stay: looking for garbage among them takes a tenth of the imports
+    gc.disable()  # loading makes objects that stay; collecting garbage meanwhile takes a tenth of the import time
     stop = StopSignal()
     link = Link(socket_dir, stop)
     try:
@@ -87,62 +70,25 @@ def _run(link: Link, stop: StopSignal, build: BuildCore) -> int:
         config = _read_line(0)
         threading.Thread(target=_exit_at_eof, name="parent-watch", daemon=True).start()
         core = build(config, lambda name: link.broadcast(Phase(name)))
-        # objects made so far live as long as the process: keep the collector from walking them in every full pass
+        # objects made so far live as long as the process: the collector need not visit them in every full pass
         gc.collect()
         gc.freeze()
         gc.enable()
         link.broadcast(Ready(core.info))
-        with _beats(link.socket_dir, core):
-            _loop(core, link, stop)
-        gc.unfreeze()  # what nobody frees at the end, libraries in C++ complain about
+        with _heartbeats(link.socket_dir, core):
+            EngineLoop(core, link).run()
+        gc.unfreeze()  # libraries in C++ complain at the end about objects that were not freed
     except Exception as error:
         code = exit_code_of(error)
-        if code == EXIT_FAILED:  # ours to debug; the others are explained by their message
+        if code == EXIT_FAILED:  # a bug of ours; the message of the others is enough
             logger.critical("the engine process ends", exc_info=error)
-        link.broadcast(LastWords(type(error).__name__, str(error), code))
+        link.broadcast(ExitReason(type(error).__name__, str(error), code))
         return code
     return 0
 
 
-def _loop(core: EngineCore, link: Link, stop: StopSignal) -> None:
-    dispatch: Dispatch[bytes] = Dispatch(core)
-    sent, sent_at = EngineStats(), time.monotonic()
-    wait_ms: int | None = 0  # what was put off at the start begins before anybody asks for anything
-    while not stop.is_set:
-        for client, message in link.receive(wait_ms):
-            _take(client, message, dispatch, core, link)
-        wait_ms = None
-        if core.has_work:
-            before = core.num_steps
-            for client, outputs in dispatch.step().items():
-                if not link.send(client, outputs):
-                    dispatch.forget(client)
-            wait_ms = 0 if core.num_steps != before else BLOCKED_RETRY_MS
-        elif core.idle():
-            wait_ms = 0
-        stats, now = core.stats, time.monotonic()
-        load_changed = (stats.num_running, stats.num_waiting) != (sent.num_running, sent.num_waiting)
-        if load_changed or (now - sent_at >= STATS_INTERVAL_S and stats != sent):
-            link.broadcast(Stats(stats))
-            sent, sent_at = stats, now
-
-
-def _take(client: bytes, message: Message, dispatch: Dispatch[bytes], core: EngineCore, link: Link) -> None:
-    match message:
-        case Submit():
-            refused = dispatch.submit(client, message)
-            if refused is not None:
-                link.send(client, refused)
-        case Abort():
-            dispatch.abort(client, message)
-        case Hello():
-            link.send(client, Ready(core.info))
-        case _:
-            logger.error("a client sent %s, which only an engine may send", type(message).__name__)
-
-
 class StopSignal:
-    """SIGTERM as a flag, and as a readable socket that ends a poll. SIGINT is the parent's to handle."""
+    """SIGTERM as a flag, and as a readable socket that ends a poll. SIGINT is ignored: the parent handles it."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -161,16 +107,16 @@ class StopSignal:
 
 
 class Link:
-    """The engine's end of the socket that its clients connect to."""
+    """The Port of the process: the engine's end of the socket that its clients connect to."""
 
     def __init__(self, socket_dir: Path, stop: StopSignal) -> None:
         self.socket_dir = socket_dir
         self._stop = stop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._socket.set_hwm(0)  # clients merge what they cannot use at once; nothing may be dropped here
+        self._socket.set_hwm(0)  # no limit: clients merge what they cannot use yet, and nothing may be dropped
         self._socket.linger = 1000
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # tells of clients that are gone, instead of dropping
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a client that is gone fails, instead of dropping
         self._socket.bind(f"ipc://{socket_dir / ENGINE_SOCKET}")
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -178,17 +124,20 @@ class Link:
         self._clients: set[bytes] = set()
 
     def wait_for_client(self, limit_s: float) -> bool:
-        """Whether one said hello in time: from then on there is somebody to tell phases and last words."""
+        """Returns whether one sent Hello in time. From then on phases and an exit reason can be reported."""
         deadline = time.monotonic() + limit_s
         while not self._clients and not self._stop.is_set and time.monotonic() < deadline:
-            self.receive(100)  # a client waits for Ready before it asks for anything
+            self.receive(0.1)  # a client waits for Ready before it sends requests
         return bool(self._clients)
 
-    def receive(self, timeout_ms: int | None) -> list[tuple[bytes, Message]]:
-        """All messages that are there, after waiting for the first of them (None: for as long as it takes)."""
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop.is_set
+
+    def receive(self, wait_s: float | None) -> list[tuple[bytes, Message]]:
         messages: list[tuple[bytes, Message]] = []
-        if timeout_ms != 0:
-            self._poller.poll(timeout_ms)
+        if wait_s != 0:
+            self._poller.poll(None if wait_s is None else int(wait_s * 1000))
         while True:
             try:
                 client, data = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -207,7 +156,6 @@ class Link:
             messages.append((client, message))
 
     def send(self, client: bytes, message: Message) -> bool:
-        """Whether the client is still there."""
         try:
             self._socket.send_multipart((client, encode(message)), zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -225,19 +173,19 @@ class Link:
 
 
 @contextlib.contextmanager
-def _beats(socket_dir: Path, core: EngineCore) -> Iterator[None]:
-    """Beats go out from a thread with a socket of its own as long as the body runs."""
+def _heartbeats(socket_dir: Path, core: EngineCore) -> Iterator[None]:
+    """Heartbeats are sent from a thread, through a separate socket, while the body runs."""
     done = threading.Event()
 
-    def beat() -> None:
+    def publish() -> None:
         publisher: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUB)
         publisher.linger = 0
-        publisher.bind(f"ipc://{socket_dir / BEATS_SOCKET}")
-        while not done.wait(BEAT_INTERVAL_S):
-            publisher.send(encode(Beat(core.num_steps, core.is_stepping, time.process_time())))
+        publisher.bind(f"ipc://{socket_dir / HEARTBEAT_SOCKET}")
+        while not done.wait(HEARTBEAT_INTERVAL_S):
+            publisher.send(encode(Heartbeat(core.num_steps, core.is_stepping, time.process_time())))
         publisher.close()
 
-    thread = threading.Thread(target=beat, name="beats", daemon=True)
+    thread = threading.Thread(target=publish, name="heartbeats", daemon=True)
     thread.start()
     try:
         yield

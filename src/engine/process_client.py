@@ -1,4 +1,4 @@
-"""EngineProcessClient: the engine in a process of its own, started again when it dies."""
+"""EngineProcessClient: the engine in a separate process, which is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from .api import EngineDead, EngineInfo, InvalidRequest
 from .child import EngineChild
 from .client import EngineStartFailed, EngineState, StreamingClient
+from .messages import ExitReason, Heartbeat, Message, Phase, Ready
 from .supervision import STALL_LIMIT_S, RestartBudget, Watchdog
-from .wire import Beat, LastWords, Message, Phase, Ready
 
 COMMAND = (sys.executable, "-m", f"{__package__}.process")
 logger = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ class EngineProcessClient(StreamingClient):
     ) -> None:
         """
         config: the Resolved as JSON, secrets left out: the engine needs none.
-        max_restarts: how often in 10 minutes an engine that died is started again.
-        on_phase: is told each start-up phase as it begins, of every start.
+        max_restarts: maximum number of restarts in 10 minutes.
+        on_phase: called with the name of each start-up phase, at every start.
         command: starts the engine process; for tests.
         """
         super().__init__(stall_limit_s)
@@ -45,11 +45,11 @@ class EngineProcessClient(StreamingClient):
 
     @property
     def pid(self) -> int | None:
-        """Of the engine process, if there is one now."""
+        """Of the engine process, if it runs."""
         return None if self._child is None else self._child.pid
 
     async def start(self) -> EngineInfo:
-        """Raises EngineStartFailed; then there is no process left."""
+        """Raises EngineStartFailed; then no process is left."""
         try:
             info = await self._launch()
         except EngineDead as error:
@@ -82,7 +82,7 @@ class EngineProcessClient(StreamingClient):
             ended.cancel()
         except OSError as error:
             self._child = None
-            raise EngineStartFailed(LastWords(type(error).__name__, f"cannot start the engine: {error}", 4)) from None
+            raise EngineStartFailed(ExitReason(type(error).__name__, f"cannot start the engine: {error}", 4)) from None
         except asyncio.CancelledError:
             await child.stop()
             raise
@@ -98,25 +98,25 @@ class EngineProcessClient(StreamingClient):
         try:
             await self._keep_alive()
         except Exception as error:
-            logger.critical("nobody watches the engine any more", exc_info=error)
+            logger.critical("the supervision of the engine ended", exc_info=error)
             self._lose(EngineState.DEAD, f"the engine cannot be watched: {type(error).__name__}")
 
     async def _keep_alive(self) -> None:
-        """See the process end, and start another as long as the budget lasts."""
+        """Wait for the process to end, and restart it while the budget allows."""
         now = asyncio.get_running_loop().time
         while self._child is not None:
-            words = await self._child.ended()
+            exit_reason = await self._child.ended()
             self._child = None
-            reason = f"the engine died: {words.message}"
+            reason = f"the engine died: {exit_reason.message}"
             while self._budget.take(now()):
-                logger.error("%s; starting it again", reason)
+                logger.error("%s; restarting it", reason)
                 self._lose(EngineState.RESTARTING, reason)
                 try:
                     await self._launch()
                     logger.warning("the engine is ready again")
                     break
                 except EngineDead as error:
-                    reason = f"the engine died and could not be started again: {error.reason}"
+                    reason = f"the engine died and could not be restarted: {error.reason}"
             else:
                 logger.critical("%s; it stays down (%d restarts are allowed)", reason, self._budget.max_restarts)
                 self._lose(EngineState.DEAD, reason)
@@ -137,8 +137,8 @@ class EngineProcessClient(StreamingClient):
             case Ready():
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(message.info)
-            case Beat():
+            case Heartbeat():
                 if self._state is not EngineState.STARTING:
-                    self._watchdog.beat(message, asyncio.get_running_loop().time())
+                    self._watchdog.heartbeat(message, asyncio.get_running_loop().time())
             case _:
                 super()._receive(message)

@@ -1,4 +1,4 @@
-"""A private folder for unix sockets, which does not outlive its owner for long, however that ends."""
+"""SocketFolder: a private folder for unix sockets. The next start removes those of killed processes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import tempfile
 from pathlib import Path
 
 PREFIX = "stoker-sockets-"
-MAX_BASE_CHARS = 72  # a unix socket's path holds 107
+MAX_BASE_CHARS = 64  # the path of a unix socket has at most 107: "/", the folder (23), "/" and a name (up to 18)
 _LOCK = ".stoker-engine"
 
 
 class SocketFolder:
-    """Readable by its owner only (0700). Held by a lock, so that what a killed process left can be told and removed."""
+    """Readable by its owner only (0700). Locked, so that a folder whose process was killed can be found and removed."""
 
     def __init__(self, base: str | None = None) -> None:
-        """Make one, and remove those that nobody holds any more. Raises OSError if it cannot be made or locked."""
+        """Make a folder, and remove those that are no longer locked. Raises OSError if it cannot be made or locked."""
         base = base or tempfile.gettempdir()
         if len(base) > MAX_BASE_CHARS:
             base = "/tmp"
@@ -30,11 +30,11 @@ class SocketFolder:
                 _remove(self.path)
                 raise
             if held is not None:
-                break  # else another start took it for abandoned before it was locked
+                break  # else another start removed it as abandoned before it was locked
         self._lock: int | None = held
 
     def remove(self) -> None:
-        """May be called again."""
+        """May be called more than once."""
         if self._lock is not None:
             _remove(self.path)
             os.close(self._lock)
@@ -42,15 +42,17 @@ class SocketFolder:
 
 
 def _hold(folder: Path, flags: int = 0) -> int | None:
-    """Lock a folder as its only holder. None if it is held, is gone, or is no folder of ours; other OSErrors are the
-    machine's (no descriptors left, no locks here) and are raised."""
+    """Lock a folder. None if another process holds it, it does not exist, or is not a SocketFolder.
+
+    Raises other OSErrors: no file descriptors left, no locks on this file system.
+    """
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.stat(folder / _LOCK)  # still there: it was not removed between the two lines above
+        os.stat(folder / _LOCK)  # it was not removed between the two lines above
     except (BlockingIOError, FileNotFoundError):
         os.close(lock)
         return None
@@ -61,7 +63,7 @@ def _hold(folder: Path, flags: int = 0) -> int | None:
 
 
 def _remove(folder: Path) -> None:
-    """The sockets, the lock and the folder, if it holds nothing else."""
+    """Remove the sockets, the lock and then the folder, if it is empty."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             if entry.is_socket() or entry.name == _LOCK:

@@ -1,4 +1,4 @@
-"""From a Resolved to an EngineCore that can serve, and what a failure on the way is to the command that started it."""
+"""Makes an EngineCore that can serve from a Resolved, and maps failures of the start to exit codes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import DeploymentError, Resolved
-from ..config.errors import EXIT_ENVIRONMENT, EXIT_FAILED
+from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
 from ..config.resolve.gpu import is_interpreting
 from .api import EngineInfo
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
-from .engine_core import EngineCore, Runner, StepQueue
-from .launch_queue import LaunchQueue
+from .device_step_queue import DeviceStepQueue
+from .engine_core import EngineCore
 from .plugins import import_class, make, named_by
 from .runner.cuda.buckets import mixed_buckets
-from .runner.kv_memory import Quiet, reserve_kv_memory
+from .runner.kv_memory import IdleGap, reserve_kv_memory
 from .runner.measure import PhaseClock
-from .runner.spare_pages import spare_pages
+from .runner.prefaulted_pages import prefaulted_pages
 from .sampling.named_processors import install
-from .step_worker import StepWorker
+from .step_queue import InlineStepQueue, Runner, StepQueue
+from .thread_step_queue import ThreadStepQueue
 
 if TYPE_CHECKING:
     from .sampling.logits_processor import LogitsProcessor  # imports torch
@@ -33,7 +34,7 @@ MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks
 
 
 class WarmRunner(Runner, Protocol):
-    """A runner as it is before the engine is ready."""
+    """A runner before the engine is ready."""
 
     def warm_up(self) -> None: ...
 
@@ -59,15 +60,21 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         scheduling_policy=scheduler.scheduling_policy,
         max_queued_requests=scheduler.max_queued_requests,
         max_queued_tokens=scheduler.max_queued_tokens,
-        eos_token_ids=resolved.facts.eos_token_ids,
+        eos_token_ids=resolved.model_spec.eos_token_ids,
         seed=resolved.model.seed,
     )
 
 
-def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -> EngineCore:
+def build_core(
+    resolved: Resolved, phase: Callable[[str], None] | None = None, *, may_compile_later: bool = False
+) -> EngineCore:
     """Load the model and warm it up. Classes that the deployment names are imported first.
 
-    phase: is told the name of each start-up phase as it begins.
+    Args:
+        phase: called with the name of each start-up phase as it begins.
+        may_compile_later: C++ kernels that must be compiled replace torch while requests are served. For a server: with
+            False the start waits for the compilation, so that all results are of the same kernels.
+
     Raises PluginError, and what the runner raises: ModelFilesError, MemoryError, OSError without the device.
     """
     clock = PhaseClock(phase)
@@ -75,30 +82,39 @@ def build_core(resolved: Resolved, phase: Callable[[str], None] | None = None) -
     with named_by("scheduler.scheduler_cls"):
         make_scheduler = _scheduler_maker(resolved)
     with named_by("model.logits_processors"):
-        processors = install(resolved.model.logits_processors)
-    build = _on_cpu if resolved.device.device == "cpu" else _on_gpu
+        settings = resolved.model.logits_processor_settings
+        processors = install(resolved.model.logits_processors, settings, partial(_place_of_setting, resolved))
+    build = partial(_on_cpu, may_compile_later) if resolved.device.device == "cpu" else _on_gpu
     return build(resolved, phase, clock, processors, make_scheduler)
 
 
+def _place_of_setting(resolved: Resolved, path: str) -> str:
+    """Where a setting of a logits processor was written, `deploy.yaml:7:15`; all of them for a key that is missing."""
+    option = "model.logits_processor_settings"
+    return str(resolved.origins.get(f"{option}.{path}") or resolved.origin(option))
+
+
 def _on_cpu(
+    may_compile_later: bool,
     resolved: Resolved,
     phase: Callable[[str], None] | None,
     clock: PhaseClock,
     processors: Sequence[LogitsProcessor],
     make_scheduler: MakeScheduler,
 ) -> EngineCore:
-    _spin_little()
+    _limit_spinning()
     kv_memory = reserve_kv_memory(resolved)
     scheduler = make_scheduler(resolved.num_kv_blocks)
-    with spare_pages(resolved.memory.weights_bytes, kv_memory.touch_first):
+    with prefaulted_pages(resolved.memory.weights_bytes, kv_memory.touch_first):
         from .runner.loaded_model import load_on_cpu  # torch: takes a second, and is a phase of its own
         from .runner.model_runner import ModelRunner
 
     clock.stop()
-    runner = ModelRunner(resolved, phase, processors, partial(load_on_cpu, kv_memory=kv_memory))
-    steps = StepWorker(runner.execute) if resolved.scheduler.async_scheduling else None
+    load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
+    runner = ModelRunner(resolved, phase, processors, load)
+    steps = ThreadStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
     core = _core(resolved, runner, clock, scheduler, steps)
-    kv_memory.touch_behind(Quiet(_step_counter(core)))
+    kv_memory.touch_in_background(IdleGap(_step_counter(core)))
     return core
 
 
@@ -111,12 +127,12 @@ def _on_gpu(
 ) -> EngineCore:
     from .runner.cuda.device_runner import DeviceRunner
 
-    if is_interpreting():  # rows that fill a step up compute with whatever memory holds: NumPy tells, a GPU does not
+    if is_interpreting():  # padding rows compute on undefined memory: NumPy warns of that, a GPU does not
         warnings.filterwarnings("ignore", "(overflow|invalid value) encountered", RuntimeWarning)
     clock.stop()
     runner = DeviceRunner(resolved, phase, processors)
-    scheduler = make_scheduler(runner.num_blocks)  # as many as the device turned out to have room for
-    steps = LaunchQueue(runner) if resolved.scheduler.async_scheduling else None
+    scheduler = make_scheduler(runner.num_blocks)  # the number that fits into the memory of the device
+    steps = DeviceStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
     return _core(resolved, runner, clock, scheduler, steps, runner.idle)
 
 
@@ -125,24 +141,23 @@ def _core(
     runner: WarmRunner,
     clock: PhaseClock,
     scheduler: SchedulerInterface,
-    steps: StepQueue[Any] | None,
+    steps: StepQueue[Any],
     idle: Callable[[], bool] | None = None,
 ) -> EngineCore:
-    with named_by("model.logits_processors"):  # no other code of the deployment's own is in those steps
+    with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
     info = runner.info()
     return EngineCore(
         scheduler,
-        runner,
+        steps,
         replace(info, phases={**clock.seconds, **info.phases}),
-        steps=steps,
         idle=idle,
         processor_pattern=resolved.model.logits_processor_pattern,
     )
 
 
 def _step_counter(core: EngineCore) -> Callable[[], int | None]:
-    core_of = weakref.ref(core)  # whoever asks must not keep the engine
+    core_of = weakref.ref(core)  # a weak reference: counting must not keep the engine alive
 
     def count() -> int | None:
         core = core_of()
@@ -152,7 +167,7 @@ def _step_counter(core: EngineCore) -> Callable[[], int | None]:
 
 
 def _scheduler_maker(resolved: Resolved) -> MakeScheduler:
-    """The class is imported now, and made once the number of blocks is known."""
+    """The class is imported now, and instantiated when the number of blocks is known."""
     settings, path = scheduler_settings(resolved), resolved.scheduler.scheduler_cls
     if path == "auto":
         return lambda num_blocks: Scheduler(replace(settings, num_blocks=num_blocks))
@@ -166,10 +181,10 @@ def _scheduler_maker(resolved: Resolved) -> MakeScheduler:
     return make_named
 
 
-def _spin_little() -> None:
-    """Let OpenMP threads wait for the next parallel region awake for some 50 us only; read when torch loads libgomp.
+def _limit_spinning() -> None:
+    """Let OpenMP threads spin for about 50 us only between parallel regions; read when torch loads libgomp.
 
-    By default they spin for milliseconds and hold the cores that the API process and the thread they wait for need:
+    By default they spin for milliseconds, and occupy the cores that the API process and the main thread need:
     a 5 M model on two busy cores took 43 ms per token with a spin count of 20 000, 2 ms with 1000.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -177,7 +192,7 @@ def _spin_little() -> None:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """What the command ends with when this ended the start: 3 model files, 4 environment, 78 configuration, else 1."""
+    """Exit code of the command after a failed start: 3 model files, 4 environment, 78 configuration, else 1."""
     if isinstance(error, DeploymentError):
         return error.exit_code
     return EXIT_ENVIRONMENT if isinstance(error, MemoryError | OSError) else EXIT_FAILED

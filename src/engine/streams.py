@@ -1,7 +1,7 @@
-"""Open streams of a client: outputs come in by handle, one asyncio consumer per stream takes them out.
+"""Open streams of a client: outputs are delivered by handle; one asyncio consumer per stream takes them.
 
-A consumer that is slower than the engine does not queue: what arrives meanwhile is merged into one EngineOutput.
-All methods belong to one event loop.
+Outputs for a consumer that is slower than the engine are not queued: they are merged into one EngineOutput.
+Call all methods on one event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .api import EngineOutput, FinishReason
 
 
 def merge(earlier: EngineOutput, later: EngineOutput) -> None:
-    """Append `later` to `earlier`, as if one step had brought both."""
+    """Append `later` to `earlier`, as if both came from one step."""
     earlier.token_ids += later.token_ids
     if later.logprobs is not None:
         earlier.logprobs = [*(earlier.logprobs or ()), *later.logprobs]
@@ -25,12 +25,12 @@ def merge(earlier: EngineOutput, later: EngineOutput) -> None:
 
 
 class Stream:
-    """What one request has received and nobody has taken yet."""
+    """Outputs of one request that have arrived and were not taken yet."""
 
     def __init__(self, handle: int, request_id: str) -> None:
         self.handle = handle
         self.request_id = request_id
-        self.is_finished = False  # its last output or its error is in
+        self.is_finished = False  # its last output or its error has arrived
         self._pending: EngineOutput | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -45,7 +45,7 @@ class Stream:
         self._wake()
 
     def put_token(self, token_id: int) -> None:
-        """As `put`, of a token with nothing else to tell."""
+        """As `put`, for a token and nothing else."""
         if self._pending is None:
             self._pending = EngineOutput(request_id=self.request_id, token_ids=[token_id])
         else:
@@ -54,7 +54,7 @@ class Stream:
             self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """What is pending is still delivered, then `error` is raised."""
+        """Pending outputs are still delivered, then `error` is raised."""
         self._error = error
         self.is_finished = True
         self._wake()
@@ -64,7 +64,7 @@ class Stream:
             self._waiter.set_result(None)
 
     async def next(self) -> EngineOutput:
-        """All that has arrived since the last call, or the error that ended the stream."""
+        """The outputs since the last call, merged, or the error that ended the stream."""
         while True:
             if self._pending is not None:
                 output, self._pending = self._pending, None
@@ -76,7 +76,7 @@ class Stream:
 
 
 class Streams:
-    """The open streams of one client, under handles that the engine gives back with each output."""
+    """The open streams of one client, by handles that the engine returns with each output."""
 
     def __init__(self) -> None:
         self._open: dict[int, Stream] = {}
@@ -94,13 +94,13 @@ class Streams:
         self._open.pop(stream.handle, None)
 
     def deliver(self, handle: int, output: EngineOutput) -> None:
-        """A handle that is not open was closed by its consumer; what still arrives for it is dropped."""
+        """Outputs for a handle that is not open are dropped: its consumer has closed it."""
         stream = self._open.get(handle)
         if stream is not None and not stream.is_finished:
             stream.put(output)
 
     def deliver_tokens(self, handles: list[int], token_ids: list[int]) -> None:
-        """One plain token for each handle, as `deliver` does."""
+        """One plain token for each handle."""
         find = self._open.get
         for handle, token_id in zip(handles, token_ids, strict=True):
             stream = find(handle)
@@ -113,7 +113,7 @@ class Streams:
             stream.fail(error)
 
     def fail_all(self, error_of: type[Exception], reason: str) -> None:
-        """End every open stream with an error of its own (a shared exception would collect tracebacks)."""
+        """End every open stream with a separate exception (a shared one would collect tracebacks)."""
         for stream in self._open.values():
             if not stream.is_finished:
                 stream.fail(error_of(reason))

@@ -1,43 +1,43 @@
-"""When an engine is stuck, and whether a dead one may be started again: rules only, every clock is passed in."""
+"""Decides when an engine is stalled, and whether a dead one may be restarted. Rules only: times are passed in."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from .wire import Beat
+from .messages import Heartbeat
 
 STALL_LIMIT_S = 10.0
 RESTART_WINDOW_S = 600.0
 
 
 class Watchdog:
-    """Tells a long step from a hung one.
+    """Distinguishes a long step from one that hangs.
 
-    Progress is: outputs arrived, no request is open, the engine counted another step, or it is inside a step and
-    burns processor time (a large prefill on a CPU takes tens of seconds and is no fault). A stopped process sends
-    no beats, a deadlocked one burns nothing, a scheduler that never runs what waits counts no steps.
+    Progress is: outputs arrived, no request is open, the engine counted another step, or it is inside a step and uses
+    processor time (a large prefill on a CPU takes tens of seconds and is not a fault). A stopped process sends no
+    heartbeats, a deadlocked one uses no processor time, a scheduler that never runs waiting requests counts no steps.
     """
 
     def __init__(self, now: float, *, limit_s: float = STALL_LIMIT_S, max_step_s: float = 600.0) -> None:
         self._limit_s = limit_s
-        self._max_step_s = max_step_s  # a step that computes longer than this is an endless loop
+        self._max_step_s = max_step_s  # a step that takes longer is an endless loop
         self._progress_at = now
-        self._beat = Beat(0, False, 0.0)
-        self._beat_at = now
+        self._heartbeat = Heartbeat(0, False, 0.0)
+        self._heartbeat_at = now
         self._step_since = now
 
     def progress(self, now: float) -> None:
         self._progress_at = now
 
-    def beat(self, beat: Beat, now: float) -> None:
-        before, elapsed = self._beat, now - self._beat_at
-        self._beat, self._beat_at = beat, now
-        if beat.num_steps != before.num_steps or not beat.is_stepping:
+    def heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
+        before, elapsed = self._heartbeat, now - self._heartbeat_at
+        self._heartbeat, self._heartbeat_at = heartbeat, now
+        if heartbeat.num_steps != before.num_steps or not heartbeat.is_stepping:
             self._step_since = now
-        # a fifth of one core: far above what a sleeping process uses, far below any computation
-        computes = beat.is_stepping and beat.cpu_s - before.cpu_s > 0.2 * elapsed
+        # a fifth of one core: far more than a sleeping process uses, far less than any computation
+        computes = heartbeat.is_stepping and heartbeat.cpu_s - before.cpu_s > 0.2 * elapsed
         is_bounded = now - self._step_since < self._max_step_s
-        if beat.num_steps != before.num_steps or (computes and is_bounded):
+        if heartbeat.num_steps != before.num_steps or (computes and is_bounded):
             self.progress(now)
 
     def is_stalled(self, now: float) -> bool:

@@ -1,14 +1,14 @@
-"""What the API process and the engine process say to each other, as bytes: msgpack, never code.
+"""Encoding of the messages between the API process and the engine process: msgpack, never code.
 
 A message is a msgpack array whose first entry is its tag. Numbers that come in rows (the outputs of a step, a prompt)
-travel as little-endian columns inside it: the plain tokens of a step are two columns, whatever their number.
-`decode` believes nothing: whatever is not exactly one of the messages below raises WireError.
+are little-endian columns inside it: the plain tokens of a step are two columns, for any number of tokens.
+`decode` trusts no input: anything that is not exactly one of the messages in messages.py raises WireError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 import msgpack
@@ -17,13 +17,11 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, FinishReason, SamplingParams, TokenLogprobs
+from .messages import Abort, ExitReason, Heartbeat, Hello, Int32, Message, Outputs, Phase, Ready, Refused, Stats, Submit
 
-ENGINE_SOCKET = "engine.sock"  # in the client's private folder: requests in, outputs out
-BEATS_SOCKET = "beats.sock"  # a Beat every second
 MAX_MESSAGE_BYTES = 1 << 30
-Int32 = npt.NDArray[np.int32]
 _INT32 = np.dtype("<i4")
-_FLOAT64 = np.dtype("<f8")  # exact for whatever float the sampler gave
+_FLOAT64 = np.dtype("<f8")  # exact for every float of the sampler
 _FINISH = (None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
 _FINISH_CODE = {reason: code for code, reason in enumerate(_FINISH)}
 _ROW_COLUMNS = 5  # handle, number of tokens, finish code, stop reason or -1, cached prompt tokens
@@ -31,94 +29,6 @@ _ROW_COLUMNS = 5  # handle, number of tokens, finish code, stop reason or -1, ca
 
 class WireError(ValueError):
     """The bytes are not a message of this protocol; the text says what was found where."""
-
-
-# ---------------------------------------------------------------------------------------- messages to the engine
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """A client is there; phases, stats and Ready are sent to it from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    handle: int  # the client's own number for this request; outputs come back under it
-    request: EngineRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    handles: list[int]
-
-
-# ---------------------------------------------------------------------------------------- messages to the client
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    name: str  # a start-up phase has begun
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    info: EngineInfo
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outputs:
-    """All that one step brought for one client: plain tokens in columns, and records of those with more to tell.
-
-    A handle is in it once. `request_id` of a record is empty: the client knows it by the handle."""
-
-    handles: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
-    token_ids: Int32 = field(default_factory=lambda: np.empty(0, np.int32))  # the next one of each handle
-    record_handles: list[int] = field(default_factory=list)
-    records: list[EngineOutput] = field(default_factory=list)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Outputs) and self._comparable == other._comparable
-
-    @property
-    def _comparable(self) -> tuple[object, ...]:
-        return self.handles.tolist(), self.token_ids.tolist(), self.record_handles, self.records
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The request under `handle` was not admitted. retry_after_s says QueueFull; without it, InvalidRequest."""
-
-    handle: int
-    message: str
-    param: str | None = None
-    code: str = ""
-    retry_after_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    stats: EngineStats
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """Sent every second by a thread of the engine, also during a long step."""
-
-    num_steps: int
-    is_stepping: bool
-    cpu_s: float  # processor time of the whole engine process so far
-
-
-@dataclass(frozen=True, slots=True)
-class LastWords:
-    """Why the engine process ends, told before it does."""
-
-    error: str  # class of the exception
-    message: str
-    exit_code: int = 1
-
-
-Message = Hello | Submit | Abort | Phase | Ready | Outputs | Refused | Stats | Beat | LastWords
 
 
 def encode(message: Message) -> bytes:
@@ -147,13 +57,13 @@ def decode(data: bytes) -> Message:
         raise WireError(f"{parts[0]}: {error}") from None
 
 
-# ---------------------------------------------------------------------------------------- reading with distrust
+# ---------------------------------------------------------------------------------------- reading untrusted input
 
 T = TypeVar("T")
 
 
 def _take(parts: list[Any], *kinds: type | tuple[type, ...]) -> list[Any]:
-    """The parts, once their number and types are right. bool is no int here."""
+    """Returns the parts if their number and types are right. A bool is not an int here."""
     if len(parts) != len(kinds):
         raise WireError(f"{len(parts)} parts, {len(kinds)} are expected")
     for position, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
@@ -184,7 +94,7 @@ def _column_bytes(numbers: Int32) -> bytes:
 
 
 def _record(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A dataclass from a map of its fields; unknown names and wrong types are refused."""
+    """A dataclass from a map of its fields. Raises WireError for unknown names and wrong types."""
     known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
     for name in values:
         if name not in known:
@@ -352,11 +262,15 @@ _CODECS: dict[type, tuple[str, _Writer, _Reader]] = {
     Outputs: ("outputs", _write_outputs, _read_outputs),
     Refused: ("refused", lambda m: [m.handle, m.message, m.param, m.code, m.retry_after_s], _read_refused),
     Stats: ("stats", lambda m: [asdict(m.stats)], _read_stats),
-    Beat: ("beat", lambda m: [m.num_steps, m.is_stepping, m.cpu_s], lambda p: Beat(*_take(p, int, bool, float))),
-    LastWords: (
-        "last-words",
+    Heartbeat: (
+        "heartbeat",
+        lambda m: [m.num_steps, m.is_stepping, m.cpu_s],
+        lambda p: Heartbeat(*_take(p, int, bool, float)),
+    ),
+    ExitReason: (
+        "exit-reason",
         lambda m: [m.error, m.message, m.exit_code],
-        lambda parts: LastWords(*_take(parts, str, str, int)),
+        lambda parts: ExitReason(*_take(parts, str, str, int)),
     ),
 }
 _BY_TAG: dict[str, _Reader] = {tag: read for tag, _, read in _CODECS.values()}

@@ -1,6 +1,7 @@
-"""The address a server listens on: a TCP port or a Unix socket, taken before anything is loaded.
+"""The address a server listens on: a TCP port or a Unix socket, bound before anything is loaded.
 
-Taken, but not yet listening: a port in use is known at once, stays ours while the weights load, and refuses clients.
+Bound, but not yet listening: a port in use is found immediately, the port stays reserved while the weights load, and
+clients that connect meanwhile are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import stat
 
 
 class CannotListen(Exception):
-    """The address cannot be had; `reason` is the system's word for why."""
+    """The address cannot be bound. `reason`: the error text of the operating system."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"cannot listen on {address}: {reason}")
@@ -23,12 +24,12 @@ class CannotListen(Exception):
 
 
 def take_address(host: str, port: int, uds: str | None = None) -> list[socket.socket]:
-    """The Unix socket if there is one, else the TCP port. Raises CannotListen."""
+    """Bind the Unix socket if `uds` is set, else the TCP port. Raises CannotListen."""
     return bind(host, port) if uds is None else [UnixSocket(uds)]
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of the host. Port 0 takes a free one. Raises CannotListen."""
+    """A socket for each address of the host. Port 0 chooses a free port. Raises CannotListen."""
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -36,10 +37,10 @@ def bind(host: str, port: int) -> list[socket.socket]:
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # a name that has both kinds of address gets a socket for each
+            if family == socket.AF_INET6:  # a host with IPv4 and IPv6 addresses gets a socket for each
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
-            # Two sockets that both reuse may bind one address as long as none listens: until then nobody else may.
+            # Two sockets with SO_REUSEADDR may bind one address while neither listens: cleared until this one listens.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             sock.setblocking(False)
     except OSError as error:
@@ -50,7 +51,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def shown(sock: socket.socket) -> str:
-    """The address for people."""
+    """The address as text."""
     name = sock.getsockname()
     return str(name) if isinstance(name, str) else f"{name[0]}:{name[1]}"
 
@@ -60,10 +61,10 @@ def reason_of(error: OSError) -> str:
 
 
 class UnixSocket(socket.socket):
-    """A Unix socket that is ours alone while it is open; its file goes when it is closed.
+    """A Unix socket with exclusive use of its path. Closing it removes the file.
 
-    A lock file beside it tells a server that is still starting from one that was killed: to a client who tries, both
-    refuse alike.
+    A lock file distinguishes a server that is still starting from one that was killed: a client that connects is
+    refused by both.
     """
 
     def __init__(self, path: str) -> None:
@@ -108,15 +109,15 @@ def _lock(path: str) -> int:
             os.close(lock)
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from None
         except FileNotFoundError:
-            pass  # its last owner removed it between our two steps: again
+            pass  # removed by its last owner between open and stat: try again
         os.close(lock)
 
 
 def _remove_stale(path: str) -> None:
-    """Remove what a killed server left behind. Raises CannotListen for what is no socket, or alive."""
+    """Remove the socket of a killed server. Raises CannotListen if it is in use, or if the file is not a socket."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise CannotListen(path, "there is a file of this name that is no socket")
+            raise CannotListen(path, "a file with this name exists and is not a socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

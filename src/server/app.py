@@ -1,4 +1,4 @@
-"""The ASGI app: all routes, and the gate that every request passes first and every answer last."""
+"""The ASGI app: all routes, and the gate, which every request and every response passes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Route
 
-from ..logs import ACCESS_LOGGER, log_facts
+from ..logs import ACCESS_LOGGER, log_fields
 from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
-from .middleware import cross_origin, load_middleware
+from .middleware import cors, load_middleware
 from .protocol.json import dump
 from .routes.table import routes_of
 from .service import Service
@@ -25,12 +25,12 @@ from .service import Service
 access_log = logging.getLogger(ACCESS_LOGGER)
 
 _UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/metrics", "/load"})
-_CLIENT_GONE = 499  # in logs and metrics only: nobody is there to receive it
+_CLIENT_GONE = 499  # in logs and metrics only: the client left before a response was sent
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def build_app(service: Service) -> Starlette:
-    """The app of one deployment. `service.live.end_all` ends what is under way when the server must stop.
+    """The app of one deployment. `service.live.end_all` ends all running requests at shutdown.
 
     Raises MiddlewareProblem.
     """
@@ -41,17 +41,19 @@ def build_app(service: Service) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[
-            *cross_origin(service.settings),
-            Middleware(Gate, service=service),
+            *cors(service.settings),
+            Middleware(_Gate, service=service),
             *load_middleware(service.settings.middleware),
-            Middleware(Refusals, service=service),
-            Middleware(KeyCheck, service=service),
+            Middleware(_ErrorResponses, service=service),
+            Middleware(_KeyCheck, service=service),
         ],
-        exception_handlers={HTTPException: _raise_again},  # all errors are answered in one place, in one shape
+        exception_handlers={HTTPException: _raise_again},  # the gate and _ErrorResponses turn exceptions into responses
     )
-    # A redirect of /v1/models/ would be built from the client's Host header: a wrong path is a 404.
+    # No redirect of /v1/models/ to /v1/models: its URL would be built from the client's Host header. It is a 404.
     app.router.redirect_slashes = False
-    app.middleware_stack = app.build_middleware_stack()  # now: a class that cannot be made is no affair of a request
+    app.middleware_stack = (
+        app.build_middleware_stack()
+    )  # now, so that a middleware class whose constructor raises ends the start
     return app
 
 
@@ -59,9 +61,11 @@ async def _raise_again(request: Request, error: Exception) -> Any:
     raise error
 
 
-class Gate:
-    """Refuses early, answers what failed further in, counts and logs. Nothing is authorised by what headers say of the
-    address."""
+class _Gate:
+    """Checks the headers, turns exceptions of the operator's middleware into responses, counts and logs.
+
+    Nothing is authorised by headers that name an address, such as Host or X-Forwarded-For.
+    """
 
     def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
         self._app = app
@@ -71,17 +75,17 @@ class Gate:
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         if scope["type"] != "http":
             return  # no lifespan, no web sockets
-        answer = _Answer(send, self._request_id(scope))
-        facts: dict[str, Any] = {}
+        answer = _Response(send, self._request_id(scope))
+        fields: dict[str, Any] = {}
         arrived_at = self._service.clock()
-        scope.update({"stoker.arrived_at": arrived_at, "stoker.facts": facts, "stoker.cache_salt": ""})
+        scope.update({"stoker.arrived_at": arrived_at, "stoker.log_fields": fields, "stoker.cache_salt": ""})
         try:
             self._admit(scope)
             await self._app(scope, receive, answer.send)
         except ClientGone:
-            pass  # nobody is left to answer; if nothing was sent the status stays _CLIENT_GONE
-        except Exception as error:  # its own refusals, and failures of the operator's middleware
-            if not answer.has_started:  # else it is too late for another answer; the broken off body is the sign
+            pass  # if nothing was sent the status remains _CLIENT_GONE
+        except Exception as error:  # of the header check, or of the operator's middleware
+            if not answer.has_started:  # else the client sees an incomplete body
                 await _refuse(error, self._service, scope, answer.send)
         finally:
             route = scope.get("stoker.route", "other")
@@ -89,13 +93,13 @@ class Gate:
                 scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE") else "other"
             )
             self._service.metrics.http_request(route, method, answer.status)
-            if route not in _UNLOGGED and not self._service.settings.disable_uvicorn_access_log:
-                line = {"status": answer.status, "total_s": self._service.clock() - arrived_at, **facts}
-                log_facts(access_log, logging.INFO, f"{method} {route}", line)
+            if route not in _UNLOGGED and not self._service.settings.disable_access_log:
+                line = {"status": answer.status, "total_s": self._service.clock() - arrived_at, **fields}
+                log_fields(access_log, logging.INFO, f"{method} {route}", line)
 
     def _admit(self, scope: Message) -> None:
         if self._root_path and scope["path"].startswith(self._root_path + "/"):
-            scope["path"] = scope["path"][len(self._root_path) :]  # a proxy that does not strip its prefix
+            scope["path"] = scope["path"][len(self._root_path) :]  # from a proxy that does not strip its prefix
         check_headers(scope, self._service.limits)
 
     def _request_id(self, scope: Message) -> str | None:
@@ -109,15 +113,18 @@ class Gate:
         return uuid.uuid4().hex
 
 
-class Refusals:
-    """Answers what keys and routes refuse, behind the operator's middleware, which sees an answer for each request."""
+class _ErrorResponses:
+    """Turns exceptions of the key check and the routes into responses.
+
+    It is inside the operator's middleware, which therefore gets a response for each request.
+    """
 
     def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
         self._app = app
         self._service = service
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
-        answer = _Answer(send)
+        answer = _Response(send)
         try:
             await self._app(scope, receive, answer.send)
         except ClientGone:
@@ -128,8 +135,8 @@ class Refusals:
             await _refuse(error, self._service, scope, answer.send)
 
 
-class KeyCheck:
-    """Lets through who has a key. Behind the operator's middleware, which may bring a key, or refuse one."""
+class _KeyCheck:
+    """Refuses requests without a valid key. It is inside the operator's middleware, which may add a key."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
         self._app = app
@@ -139,18 +146,18 @@ class KeyCheck:
         key = self._keys.check(scope["path"], scope["headers"])
         scope["stoker.cache_salt"] = self._keys.cache_salt(key)
         if key is not None:
-            scope["stoker.facts"]["key"] = key
+            scope["stoker.log_fields"]["key"] = key
         await self._app(scope, receive, send)
 
 
-class _Answer:
-    """Passes an answer on, and remembers how it began."""
+class _Response:
+    """Passes a response on, and stores its status."""
 
     def __init__(self, send: Send, request_id: str | None = None) -> None:
         self._send = send
         self._request_id = request_id
         self.has_started = False
-        self.status = _CLIENT_GONE  # unless something is sent
+        self.status = _CLIENT_GONE  # until a response is sent
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -163,7 +170,7 @@ class _Answer:
 
 async def _refuse(error: Exception, service: Service, scope: Message, send: Send) -> None:
     answer = to_api_error(error, service)
-    scope["stoker.facts"]["code"] = answer.code
+    scope["stoker.log_fields"]["code"] = answer.code
     body = dump(answer.body)
     headers = {"content-type": "application/json", "content-length": str(len(body)), **answer.headers}
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

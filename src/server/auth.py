@@ -1,4 +1,4 @@
-"""Who may call: API keys, on every route but the probes."""
+"""API keys, required on every route except the probes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 
 
 class Keys:
-    """The accepted keys. Only digests are kept, compared without telling by time how much of a guess was right."""
+    """The accepted keys. Stores digests only, and compares them in constant time."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [_digest(key.encode()) for key in keys]
 
     def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> int | None:
-        """The number of the key that was sent (from 0), None where none is needed. Raises ApiError 401.
+        """Index of the key that was sent; None if none is needed. Raises ApiError 401.
 
-        path: as the router will see it, never rebuilt from headers.
+        path: as the router sees it, never rebuilt from headers.
         """
         if not self._digests or path in OPEN_PATHS:
             return None
@@ -29,14 +29,16 @@ class Keys:
         if scheme.lower() != b"bearer":
             raise _refused("send an API key as `Authorization: Bearer KEY`")
         digest = _digest(key.strip())
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]  # all of them, whichever is right
+        matches = [
+            hmac.compare_digest(digest, known) for known in self._digests
+        ]  # compares with every key, whichever matches
         if not any(matches):
-            raise _refused("this API key is not known here")
+            raise _refused("unknown API key")
         return matches.index(True)
 
-    def cache_salt(self, number: int | None) -> str:
-        """Separates the prefix caches of several keys, so that none can time what another one has sent."""
-        return "" if number is None or len(self._digests) < 2 else self._digests[number].hex()
+    def cache_salt(self, index: int | None) -> str:
+        """Separates the prefix caches of several keys: else response times would show what other keys have sent."""
+        return "" if index is None or len(self._digests) < 2 else self._digests[index].hex()
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Endpoint: one route's function as an ASGI app, and what every such function is given."""
+"""Endpoint: one route's function as an ASGI app. Call: the argument of such a function."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=Wire)
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
-# Larger bodies are parsed on one thread for all: each holds the interpreter for tens of milliseconds at a stretch, and
-# the event loop must not have to wait behind several.
+# Larger bodies are parsed on one thread, one after the other: each holds the GIL for tens of milliseconds, and several
+# at a time would block the event loop.
 _PARSE_INLINE_BYTES = 64 << 10
 
 
 class Call:
-    """One HTTP request and the means to answer it."""
+    """One HTTP request, with methods to read its body and to send a response."""
 
     def __init__(
         self, service: Service, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send, route: str
@@ -40,12 +40,12 @@ class Call:
         self.route = route
         self.arrived_at: float = scope["stoker.arrived_at"]
         self.cache_salt: str = scope["stoker.cache_salt"]
-        self.facts: dict[str, Any] = scope["stoker.facts"]  # for the log line of this request
-        self.num_body_bytes = 0  # once `body` has read it
+        self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
+        self.num_body_bytes = 0  # set by `body`
         self._send = send
 
     async def body(self, model: type[Body]) -> Body:
-        """The body as its protocol model. Raises ApiError for the first fault in it, or ClientGone."""
+        """The body as its protocol model. Raises ApiError for the first error in it, or ClientGone."""
         check_json_content(self.scope)
         content = await read_body(self.receive, self.service.limits)
         self.num_body_bytes = len(content)
@@ -55,7 +55,7 @@ class Call:
             body = await asyncio.get_running_loop().run_in_executor(self.service.parser, _parse, model, content)
         body.refuse_unsupported()
         if unknown := body.unknown_fields:
-            self.service.note_unknown(unknown, self.route)
+            self.service.report_unknown(unknown, self.route)
         return body
 
     async def answer(
@@ -68,10 +68,10 @@ class Call:
         await self._send({"type": "http.response.body", "body": content})
 
     async def stream(self, frames: AsyncGenerator[bytes, None]) -> None:
-        """Answer with server-sent events, `[DONE]` behind the last; or with one error event and no `[DONE]`.
+        """Respond with server-sent events: `frames`, then `[DONE]`; after an error one error event and no `[DONE]`.
 
-        The answer starts with its first frame: an error before that is raised, and becomes an answer of its own.
-        Raises ClientGone when the client leaves; `frames` is closed then, which aborts what makes them.
+        The response starts with the first frame: an error before it is raised, and becomes an error response. Raises
+        ClientGone when the client leaves; `frames` is closed then, which aborts the generation.
         """
         stream = _EventStream(self._send)
         try:
@@ -85,7 +85,7 @@ class Call:
             if not stream.has_started:
                 raise
             answer = to_api_error(error, self.service)
-            self.facts["error"] = answer.code
+            self.log_fields["error"] = answer.code
             await stream.close(error_frame(answer))
 
 
@@ -104,7 +104,7 @@ class _EventStream:
     async def write(self, frames: bytes) -> None:
         if not self.has_started:
             self.has_started = True
-            # x-accel-buffering: a proxy in front must not collect the stream
+            # x-accel-buffering: a proxy must not buffer the stream
             headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache",
                        "x-accel-buffering": "no"}  # fmt: skip
             await self._send(_start(200, headers))
@@ -115,7 +115,7 @@ class _EventStream:
 
 
 def to_api_error(error: Exception, service: Service) -> ApiError:
-    """Any failure as an answer. What is not foreseen is logged with its traceback and shown as nothing but a 500."""
+    """Any exception as an error response. An unexpected one is logged with its traceback, and shown as a bare 500."""
     if isinstance(error, HTTPException):
         answer = _http_error(error)
     elif isinstance(error, ApiError):
@@ -126,16 +126,16 @@ def to_api_error(error: Exception, service: Service) -> ApiError:
         logger.error("a request failed", exc_info=error)
         return internal_error()
     if service.settings.log_error_stack:
-        facts = {"status": answer.status, "code": answer.code}
-        logger.warning("an error answer: %s", answer.message, exc_info=error, extra={"facts": facts})
+        fields = {"status": answer.status, "code": answer.code}
+        logger.warning("error response: %s", answer.message, exc_info=error, extra={"fields": fields})
     return answer
 
 
 def _http_error(error: HTTPException) -> ApiError:
-    """The router's own refusals."""
+    """An error of the router."""
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     if error.status_code == 405:
-        message = f"this route takes {headers.get('allow', 'another method')}"
+        message = f"this route accepts {headers.get('allow', 'another method')}"
         return ApiError(405, message, code="method_not_allowed", headers=headers)
     return ApiError(error.status_code, "there is no such route", code="not_found", headers=headers)
 

@@ -1,4 +1,4 @@
-"""Whether the process is alive, and whether it can serve: engine, drain and queue as one answer each."""
+"""Liveness and readiness of the server, from the state of the engine, of the drain and of the queue."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .service import Service
 
 
 def readiness(service: Service) -> ApiError | None:
-    """Why new requests should be sent elsewhere, if so: not started, restarting, draining, or the queue is full."""
+    """Why new requests should be sent elsewhere: starting, restarting, draining, queue full. None if ready."""
     error = service.not_ready()
     if error is not None:
         return error
     num_waiting = service.client.stats.num_waiting
     if num_waiting >= service.max_queued_requests:
-        return unavailable(f"{num_waiting} requests wait already", code="queue_full", retry_after_s=1)
+        return unavailable(f"the queue is full: {num_waiting} requests are waiting", code="queue_full", retry_after_s=1)
     return None
 
 
 def liveness(service: Service) -> ApiError | None:
-    """Why the process should be replaced, if so: its engine hangs, or is gone for good."""
+    """Why the process should be replaced: its engine makes no progress or has stopped. None if alive."""
     state = service.client.state
     if state in (EngineState.STALLED, EngineState.DEAD) and not service.is_draining():
         return service.not_ready()
@@ -29,7 +29,7 @@ def liveness(service: Service) -> ApiError | None:
 
 
 def state_body(service: Service, error: ApiError | None) -> dict[str, Any]:
-    """The state as JSON; with the error beside it, so that this answer has the shape of all others."""
+    """The state as JSON; an error body has the fields of all error responses too."""
     if error is None:
         return {"status": "ok", "state": service.client.state.value}
     state = "draining" if service.is_draining() else service.client.state.value

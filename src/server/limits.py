@@ -1,8 +1,8 @@
-"""What a request may cost before it is understood: headers, body size, and the time a body may take to arrive.
+"""Limits of a request before it is parsed: size of the headers, size of the body, time for the body to arrive.
 
-hypercorn bounds none of these whole: a header block that arrives at once passes its limit, a slow body is never timed
-out, and Content-Length beside Transfer-Encoding is taken (the bytes behind it would be served as another request).
-Each refusal here closes the connection, because what follows on it was not read.
+hypercorn's checks are incomplete: headers that arrive in one piece pass its limit, a slow body has no timeout, and
+Content-Length together with Transfer-Encoding is accepted (the bytes after the body would be served as another
+request). Each refusal here closes the connection, because the bytes that follow on it were not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection; no response can be sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +27,19 @@ class Limits:
     max_request_bytes: int = 32 << 20
     max_header_bytes: int = 32 << 10
     max_headers: int = 256
-    body_idle_timeout: float = 30.0  # seconds between two pieces
-    body_timeout: float = 120.0  # seconds for the whole
+    body_idle_timeout: float = 30.0  # seconds between two parts
+    body_timeout: float = 120.0  # seconds for the whole body
 
 
 def check_headers(scope: Scope, limits: Limits) -> None:
-    """Raises ApiError: 431, 400 (two lengths, a length that is no number), 413."""
+    """Raises ApiError: 431, 400 (two lengths, a length that is not a number), 413."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     target = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
     size = target + sum(len(name) + len(value) + 4 for name, value in headers)  # 4: ": " and the line's end
     if size > limits.max_header_bytes or len(headers) > limits.max_headers:
         message = (
             f"the request head has {len(headers)} headers and {size} bytes; "
-            f"at most {limits.max_headers} and {limits.max_header_bytes} are taken"
+            f"the limits are {limits.max_headers} and {limits.max_header_bytes}"
         )
         raise closing(ApiError(431, message, code="headers_too_large"))
     lengths = [value for name, value in headers if name == b"content-length"]
@@ -53,7 +53,7 @@ def check_headers(scope: Scope, limits: Limits) -> None:
 
 
 def check_json_content(scope: Scope) -> None:
-    """Raises ApiError 415 unless the body is declared as JSON: a browser cannot declare that for a foreign site."""
+    """Raises ApiError 415 unless the content type is JSON, which other origins cannot send without a CORS preflight."""
     for name, value in scope["headers"]:
         if name == b"content-type" and value.split(b";")[0].strip().lower() == b"application/json":
             return

@@ -1,4 +1,4 @@
-"""Requests under way: each ends when its work is done, when its client leaves, or when the server must end it."""
+"""Running requests: each ends when it is answered, when its client leaves, or when the server shuts down."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from .engine_errors import shutting_down
 from .limits import ClientGone, Receive
-from .protocol.errors import ApiError, unavailable
+from .protocol.errors import ApiError
 
 
-class _Live:
+class _LiveRequest:
     def __init__(self) -> None:
         self.scope = asyncio.timeout(None)
         self.cause: ApiError | ClientGone | None = None
 
     def end(self, cause: ApiError | ClientGone) -> None:
-        """Interrupt the work at its next wait; `LiveRequests.watch` then raises `cause`."""
+        """Interrupt the request at its next await; `LiveRequests.watch` then raises `cause`."""
         if self.cause is None and not self.scope.expired():
             self.cause = cause
-            self.scope.reschedule(0)  # long past: at the loop's next turn
+            self.scope.reschedule(0)  # in the past: the loop's next iteration
 
 
 class LiveRequests:
-    """All requests under way, so that they can be ended together."""
+    """All running requests, so that they can be counted and ended together."""
 
     def __init__(self) -> None:
-        self._open: set[_Live] = set()
+        self._open: set[_LiveRequest] = set()
         self._none_left = asyncio.Event()
         self._none_left.set()
 
@@ -35,11 +36,11 @@ class LiveRequests:
 
     @contextlib.asynccontextmanager
     async def watch(self, receive: Receive) -> AsyncIterator[None]:
-        """Carry out the body until it is done or interrupted. The request's own body must have been read.
+        """Run the `async with` block until it ends or is interrupted. The request's body must have been read before.
 
-        Raises ClientGone when the client left, or the ApiError of `end_all`.
+        Raises ClientGone when the client leaves, or the ApiError of `end_all`.
         """
-        live = _Live()
+        live = _LiveRequest()
         watcher = asyncio.ensure_future(_watch(receive, live))
         self._open.add(live)
         self._none_left.clear()
@@ -57,17 +58,13 @@ class LiveRequests:
                 self._none_left.set()
 
     async def end_all(self, error: Callable[[], ApiError] | None = None) -> None:
-        """End every request now with an error of its own, and wait until the last has ended."""
+        """End every request now, each with its own error object, and wait until all have ended."""
         for live in list(self._open):
             live.end(error() if error else shutting_down())
         await self._none_left.wait()
 
 
-def shutting_down() -> ApiError:
-    return unavailable("the server is shutting down", code="server_shutting_down", retry_after_s=1)
-
-
-async def _watch(receive: Receive, live: _Live) -> None:
+async def _watch(receive: Receive, live: _LiveRequest) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     live.end(ClientGone())

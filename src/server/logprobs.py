@@ -1,4 +1,4 @@
-"""Log-probabilities as the wire has them. The engine gives ids; here they become tokens, bytes and offsets."""
+"""Log-probabilities in responses. The engine returns token ids; here they become tokens, bytes and offsets."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ..engine.api import TokenLogprobs
 from .text.detokenizer import Detokenizer
 from .text.tokenizer import Tokenizer
 
-LOWEST = -9999.0  # JSON has no -inf; this is what OpenAI writes for it
+LOWEST = -9999.0  # JSON has no -inf; OpenAI's API writes this value
 
 
 @dataclass(frozen=True, slots=True)
 class TokenNames:
-    """What tokens are called: by their text, or `token_id:N` where they have none or numbers were asked for."""
+    """How tokens are shown: as text, or as `token_id:N` without a tokenizer or if ids were requested."""
 
     tokenizer: Tokenizer | None
     as_ids: bool = False
 
     def in_chat(self, token_id: int) -> str:
-        """As text for people."""
-        return _numbered(token_id) if self.as_ids or self.tokenizer is None else self.tokenizer.token_text(token_id)
+        """As text; U+FFFD for a part of a character."""
+        return _as_id(token_id) if self.as_ids or self.tokenizer is None else self.tokenizer.token_text(token_id)
 
     def in_text(self, token_id: int) -> str:
-        return _numbered(token_id) if self.as_ids else _text_token(token_id, self.tokenizer)
+        return _as_id(token_id) if self.as_ids else _text_token(token_id, self.tokenizer)
 
 
 def chat_logprobs(entries: Sequence[TokenLogprobs], num_top: int, names: TokenNames) -> dict[str, Any]:
-    """`logprobs` of a chat choice: per token itself, its bytes, and the `num_top` most likely ones."""
+    """`logprobs` of a chat choice: for each token its text, its bytes, and the `num_top` most likely tokens."""
     content = []
     for entry in entries:
         tokens = [_chat_token(*pair, names) for pair in _pairs(entry)]
@@ -38,7 +38,7 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], num_top: int, names: TokenNa
 
 
 class CompletionLogprobs:
-    """`logprobs` of one text choice. Keeps the offset of each token within the choice's whole text."""
+    """`logprobs` of one text choice. Keeps the offset of each token within the text of the choice."""
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
@@ -48,7 +48,7 @@ class CompletionLogprobs:
     def block(
         self, entries: Sequence[TokenLogprobs | None], token_ids: Sequence[int], num_top: int
     ) -> dict[str, list[Any]]:
-        """entries: one per token; None for a prompt's first token, which follows nothing."""
+        """entries: one per token; None for the first token of a prompt, which has no log-probability."""
         block: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for entry, token_id in zip(entries, token_ids, strict=True):
             block["text_offset"].append(self._offset)
@@ -60,14 +60,14 @@ class CompletionLogprobs:
                 continue
             pairs = _pairs(entry)
             block["token_logprobs"].append(pairs[0][1])
-            # the token itself, too, where it is not among the most likely ones
+            # includes the token itself if it is not among the most likely ones
             top = [*pairs[1 : 1 + num_top], pairs[0]]
             block["top_logprobs"].append({self._names.in_text(one): logprob for one, logprob in top})
         return block
 
 
 def prompt_logprobs(entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer | None) -> list[Any]:
-    """Per prompt token a map from token id to its log-probability; null for the first."""
+    """For each prompt token a map from token id to log-probability; null for the first token."""
     shown: list[Any] = []
     for entry in entries:
         if entry is None:
@@ -93,14 +93,14 @@ def _chat_token(token_id: int, logprob: float, names: TokenNames) -> dict[str, A
     return {"token": names.in_chat(token_id), "logprob": logprob, "bytes": piece}
 
 
-def _numbered(token_id: int) -> str:
+def _as_id(token_id: int) -> str:
     return f"token_id:{token_id}"
 
 
 def _text_token(token_id: int, tokenizer: Tokenizer | None) -> str:
-    """As OpenAI names tokens on this route: parts of a character by their bytes, so that no two look alike."""
+    """As in OpenAI's API for this route: a part of a character is shown as bytes, so that tokens are distinct."""
     if tokenizer is None:
-        return _numbered(token_id)
+        return _as_id(token_id)
     piece = tokenizer.token_bytes(token_id)
     try:
         return piece.decode()

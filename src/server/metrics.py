@@ -1,6 +1,6 @@
-"""Metrics in Prometheus' text format, in a registry of their own. Times are seconds, sizes tokens.
+"""Metrics in Prometheus' text format, in a separate registry. Times are in seconds, sizes in tokens.
 
-What the server sees is counted as it happens; the engine's part is its latest snapshot, read when scraped.
+The server counts its own events as they happen. Metrics of the engine are its latest snapshot, read at each scrape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 
 
 class Metrics:
-    """Counters and histograms, each bound to the served model's name."""
+    """Counters and histograms, labelled with the served model's name."""
 
     content_type = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -31,25 +31,29 @@ class Metrics:
         self._model = model_name
         self._num_generated = 0
         self._registry.register(_EngineCollector(model_name, stats, state))
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that the engine took.")
+        self.prompt_tokens = self._counter(
+            "prompt_tokens", "Prompt tokens of requests that generated at least one token."
+        )
         self.cached_tokens = self._counter(
-            "cached_prompt_tokens", "Prompt tokens that were found in the prefix cache and not computed again."
+            "cached_prompt_tokens", "Prompt tokens found in the prefix cache and not computed again."
         )
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._finished = Counter(
             "stoker_requests_finished",
-            "Sequences that ended, by reason: stop, length, abort (the client left or the server cut it), error.",
+            "Sequences that ended, by reason: stop, length, abort (the client left or the server shut down), error.",
             ("model_name", "finish_reason"),
             registry=self._registry,
         )
         self.time_to_first_token = self._histogram(
-            "time_to_first_token_seconds", "From a request's arrival to its first generated token.", _FIRST_TOKEN
+            "time_to_first_token_seconds",
+            "Time from the arrival of a request to its first generated token.",
+            _FIRST_TOKEN,
         )
         self.inter_token_latency = self._histogram(
-            "inter_token_latency_seconds", "Between one generated token and the next of the same sequence.", _BETWEEN
+            "inter_token_latency_seconds", "Time between two generated tokens of a sequence.", _BETWEEN
         )
         self.request_latency = self._histogram(
-            "e2e_request_latency_seconds", "From a request's arrival to its last generated token.", _WHOLE
+            "e2e_request_latency_seconds", "Time from the arrival of a request to its last generated token.", _WHOLE
         )
         self.request_prompt_tokens = self._histogram("request_prompt_tokens", "Prompt tokens per request.", _TOKENS)
         self.request_generation_tokens = self._histogram(
@@ -57,17 +61,17 @@ class Metrics:
         )
         self._http = Counter(
             "stoker_http_requests",
-            "HTTP requests answered, by route and status; status 499 is a client that left before its answer.",
+            "HTTP requests answered, by route and status. Status 499: the client left before the response.",
             ("route", "method", "status"),
             registry=self._registry,
         )
         self._unknown = Counter(
             "stoker_unknown_request_fields",
-            "Request fields that this server does not know and let pass; their names are in the log.",
+            "Unknown request fields that were ignored; their names are in the log.",
             ("route",),
             registry=self._registry,
         )
-        for reason in ("stop", "length", "abort", "error"):  # so that a rate over them starts at zero
+        for reason in ("stop", "length", "abort", "error"):  # so that every reason is exported from the start
             self._finished.labels(model_name, reason)
 
     def _counter(self, name: str, help_text: str) -> Counter:
@@ -100,12 +104,12 @@ class Metrics:
         return generate_latest(self._registry)
 
     def described(self) -> list[Metric]:
-        """Every family with its name, kind and meaning."""
+        """Every metric family, with its name, type and help text."""
         return sorted(self._registry.collect(), key=lambda family: family.name)
 
 
 class _EngineCollector(Collector):
-    """The engine's snapshot as metrics. Its counters start again at zero when the engine does."""
+    """The engine's snapshot as metrics. Its counters restart at zero with the engine."""
 
     def __init__(self, model: str, stats: Callable[[], EngineStats], state: Callable[[], EngineState]) -> None:
         self._model = model
@@ -113,27 +117,29 @@ class _EngineCollector(Collector):
         self._state = state
 
     def describe(self) -> Iterator[Metric]:
-        return self.collect()  # asked at registration, for the names
+        return self.collect()  # called at registration, for the names
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
         used = stats.num_blocks - stats.num_free_blocks
         yield self._gauge("num_requests_running", "Sequences in the running batch.", stats.num_running)
-        yield self._gauge("num_requests_waiting", "Sequences that wait in the queue.", stats.num_waiting)
+        yield self._gauge("num_requests_waiting", "Sequences waiting in the queue.", stats.num_waiting)
         yield self._gauge(
             "kv_cache_usage_ratio", "Share of KV cache blocks in use, 0 to 1.", used / max(1, stats.num_blocks)
         )
-        yield self._gauge("kv_cache_blocks", "KV cache blocks there are.", stats.num_blocks)
+        yield self._gauge("kv_cache_blocks", "Number of KV cache blocks.", stats.num_blocks)
         yield self._count("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries)
-        yield self._count("prefix_cache_hits", "Of these, tokens that were found.", stats.prefix_hits)
+        yield self._count("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits)
         yield self._count(
-            "preemptions", "Times a sequence gave its blocks back to make room and ran again later.",
+            "preemptions", "Preemptions: a sequence gave its blocks back to make room and was run again later.",
             stats.num_preemptions,
         )  # fmt: skip
-        yield self._count("engine_steps", "Steps the engine has carried out.", stats.num_steps)
+        yield self._count("engine_steps", "Steps the engine has executed.", stats.num_steps)
         yield self._count("engine_step_seconds", "Time the engine has spent in steps.", stats.step_time_s)
         state = GaugeMetricFamily(
-            "stoker_engine_state", "1 for the state the engine is in, 0 for the others.", labels=("model_name", "state")
+            "stoker_engine_state",
+            "1 for the current state of the engine, 0 for the others.",
+            labels=("model_name", "state"),
         )
         now = self._state()
         for one in EngineState:

@@ -1,4 +1,4 @@
-"""The metrics of a service on an address of their own, for work that is served nowhere else."""
+"""The metrics of a service on a separate address, for `engine run-batch`, which serves no other route."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .service import Service
 
 @contextlib.asynccontextmanager
 async def serving_metrics(service: Service, sockets: list[socket.socket]) -> AsyncIterator[None]:
-    """GET /metrics, and nothing else, for as long as the body runs. sockets: of `bind`; closed at the end."""
+    """Serve GET /metrics, and nothing else, during the `async with` block. sockets: from `bind`; closed at the end."""
 
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.render(), headers={"content-type": service.metrics.content_type})
@@ -40,14 +40,14 @@ async def serving_metrics(service: Service, sockets: list[socket.socket]) -> Asy
             exit_hard=False,
         )
     )
-    heard = asyncio.ensure_future(listening.wait())
+    waiting = asyncio.ensure_future(listening.wait())
     try:
-        await asyncio.wait([task, heard], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
         yield
     finally:
-        heard.cancel()
+        waiting.cancel()
         shutdown.request()
         shutdown.request()
         await task

@@ -1,12 +1,11 @@
-"""What stands around the app by declaration: the operator's own middleware, and what browsers may do from other sites.
+"""Configured middleware: the operator's own (`server.middleware`), and CORS (`server.allowed_origins`).
 
-A request passes, in this order: cross-origin rules, the gate, middleware as listed, the keys, the routes. What keys and
-routes refuse is an answer by the time that the middleware sees it.
+A request passes, in this order: CORS, the gate, the operator's middleware as listed, the key check, the routes. Errors
+of the key check and of the routes are already HTTP responses when the operator's middleware gets them.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Sequence
 
@@ -17,61 +16,54 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from ..config import ServerConfig
-from ..config.resolve.import_path import split_import_path
+from ..config.resolve.import_path import ImportPathError, import_object
 from .protocol.errors import ApiError
 from .protocol.json import dump
 
-READABLE_HEADERS = ("retry-after", "x-request-id")  # of answers, for scripts of other sites
+READABLE_HEADERS = ("retry-after", "x-request-id")  # response headers that scripts of other origins may read
 
 
 class MiddlewareProblem(Exception):
     """A `server.middleware` that cannot be used."""
 
 
-def load_middleware(names: Sequence[str]) -> list[Middleware]:
-    """Import each. Raises MiddlewareProblem for what is neither an async function nor an ASGI class."""
-    return [_load(name) for name in names]
+def load_middleware(paths: Sequence[str]) -> list[Middleware]:
+    """Import each. Raises MiddlewareProblem for an object that is neither an async function nor an ASGI class."""
+    return [_load(path) for path in paths]
 
 
-def _load(name: str) -> Middleware:
-    parts = split_import_path(name)
-    if parts is None:
-        raise _problem(name, "is no import path: write package.module.name")
-    module, attribute = parts
+def _load(path: str) -> Middleware:
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # an import runs whatever the module holds
-        hint = ""
-        if isinstance(error, ModuleNotFoundError):
-            hint = "; it is looked for among the installed packages and in the folders of PYTHONPATH"
-        raise _problem(name, f"cannot be imported: {error}{hint}") from None
+        found = import_object(path)
+    except ImportPathError as error:
+        raise MiddlewareProblem(f"`server.middleware`: {error}") from None
     if inspect.isclass(found):
-        _check_call(name, found, ("app",))
+        _check_signature(path, found, ("app",))
         return Middleware(found)  # type: ignore[arg-type]
     if inspect.iscoroutinefunction(found):
-        _check_call(name, found, ("request", "call_next"))
+        _check_signature(path, found, ("request", "call_next"))
         return Middleware(BaseHTTPMiddleware, dispatch=found)
-    raise _problem(name, f"is neither an async function nor a class, but {type(found).__name__}")
+    raise _problem(path, f"neither an async function nor a class, but {type(found).__name__}")
 
 
-def _check_call(name: str, found: object, arguments: tuple[str, ...]) -> None:
+def _check_signature(path: str, found: object, arguments: tuple[str, ...]) -> None:
     try:
         inspect.signature(found).bind(*arguments)  # type: ignore[arg-type]
     except TypeError as error:
-        raise _problem(name, f"does not take ({', '.join(arguments)}): {error}") from None
+        raise _problem(path, f"cannot be called with ({', '.join(arguments)}): {error}") from None
 
 
-def _problem(name: str, said: str) -> MiddlewareProblem:
-    return MiddlewareProblem(f"`server.middleware`: {name} {said}")
+def _problem(path: str, message: str) -> MiddlewareProblem:
+    return MiddlewareProblem(f"`server.middleware`: {path}: {message}")
 
 
-def cross_origin(server: ServerConfig) -> list[Middleware]:
-    """Nothing without `allowed_origins`: browsers then keep other sites out by themselves."""
+def cors(server: ServerConfig) -> list[Middleware]:
+    """Empty without `allowed_origins`: without CORS headers, browsers block requests from other origins."""
     if not server.allowed_origins:
         return []
     return [
         Middleware(
-            _CrossOrigin,
+            _Cors,
             allow_origins=server.allowed_origins,
             allow_methods=[method.upper() for method in server.allowed_methods],
             allow_headers=server.allowed_headers,
@@ -81,15 +73,15 @@ def cross_origin(server: ServerConfig) -> list[Middleware]:
     ]
 
 
-class _CrossOrigin(CORSMiddleware):
-    """Starlette's, with refusals in the shape of all errors."""
+class _Cors(CORSMiddleware):
+    """Starlette's CORS middleware; a refused preflight gets an error body of the usual shape."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)
         if response.status_code == 200:
             return response
-        what = bytes(response.body).decode().removeprefix("Disallowed CORS ")
-        message = f"calls from other sites are not allowed with this {what}"
+        refused = bytes(response.body).decode().removeprefix("Disallowed CORS ")
+        message = f"cross-origin requests with this {refused} are not allowed"
         body = dump(ApiError(400, message, code="cross_origin_refused").body)
         kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
         return Response(body, 400, kept, "application/json")

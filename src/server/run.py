@@ -1,4 +1,4 @@
-"""Running a deployment's server: the text layer, the app, the socket side, and the watch over the engine's life."""
+"""Runs a deployment's server: loads tokenizer and template, builds the app, listens, and stops if the engine does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ..config import Resolved
 from ..engine.client import EngineClient, EngineState
-from ..logs import log_facts
+from ..logs import log_fields
 from .app import build_app
 from .middleware import load_middleware
 from .serve import Shutdown, serve
@@ -28,8 +28,8 @@ Text = tuple[Tokenizer | None, Renderer | None]
 def load_text(resolved: Resolved) -> Text:
     """The tokenizer and the compiled chat template; (None, None) with skip_tokenizer_init.
 
-    A template that cannot render a greeting is warned about. Raises TokenizerError or TemplateProblem: before the
-    weights load is the time for it.
+    Logs a warning if the template cannot render a simple message. Raises TokenizerError or TemplateProblem. Called
+    before the weights are loaded, so that these errors show early.
     """
     if resolved.model.skip_tokenizer_init:
         return None, None
@@ -45,7 +45,7 @@ def load_text(resolved: Resolved) -> Text:
 
 
 def check_server(resolved: Resolved) -> None:
-    """What the server would only find out when it is needed. Raises TlsProblem or MiddlewareProblem."""
+    """Check TLS files and middleware before the weights are loaded. Raises TlsProblem or MiddlewareProblem."""
     if files := TlsFiles.of(resolved.server):
         load_context(files)
     load_middleware(resolved.server.middleware)
@@ -62,10 +62,10 @@ async def run_server(
     handle_signals: bool = True,
     exit_hard: bool = True,
 ) -> int:
-    """Serve until told to stop. Returns the exit code: 0, or 1 when the engine is gone for good.
+    """Serve until a shutdown is requested. Returns the exit code: 0, or 1 if the engine will not be started again.
 
-    client: started. text: of `load_text`. sockets: of `take_address`.
-    Raises TlsProblem or MiddlewareProblem; `check_server` would have told.
+    client: already started. text: from `load_text`. sockets: from `take_address`.
+    Raises TlsProblem or MiddlewareProblem, unless `check_server` was called before.
     """
     shutdown = shutdown or Shutdown()
     settings = resolved.server
@@ -90,7 +90,7 @@ async def run_server(
             end_streams=service.live.end_all,
             drain_timeout=settings.drain_timeout,
             send_stall_timeout=settings.send_stall_timeout,
-            max_incomplete_bytes=settings.h11_max_incomplete_event_size,
+            max_incomplete_bytes=settings.max_incomplete_header_bytes,
             tls=tls,
             on_listening=on_listening,
             handle_signals=handle_signals,
@@ -106,15 +106,15 @@ async def run_server(
 
 
 async def _stop_when_dead(client: EngineClient, shutdown: Shutdown) -> None:
-    while client.state is not EngineState.DEAD:  # noqa: ASYNC110 (the client's state is polled, by contract)
+    while client.state is not EngineState.DEAD:  # noqa: ASYNC110 (the client's state can only be polled)
         await asyncio.sleep(_WATCH_INTERVAL_S)
-    log_facts(logger, logging.ERROR, "the engine is gone for good: stopping", {"reason": client.reason})
+    log_fields(logger, logging.ERROR, "the engine will not be started again: stopping", {"reason": client.reason})
     shutdown.request()
-    shutdown.request()  # nothing to drain: no request can go on
+    shutdown.request()  # without a drain: no request can continue
 
 
 async def log_stats(service: Service) -> None:
-    """One line each interval in which anything happened."""
+    """One log line for each interval in which the engine worked."""
     stats = service.client.stats
     generated = service.metrics.num_generated
     while True:
@@ -122,16 +122,16 @@ async def log_stats(service: Service) -> None:
         before, stats = stats, service.client.stats
         before_generated, generated = generated, service.metrics.num_generated
         idle = stats.num_steps == before.num_steps and not stats.num_running and not stats.num_waiting
-        if idle and generated == before_generated:  # the last tokens are counted after the engine's last step
+        if idle and generated == before_generated:  # the last tokens are counted after the last step
             continue
         queries = stats.prefix_queries - before.prefix_queries
-        facts = {
+        fields = {
             "running": stats.num_running,
             "waiting": stats.num_waiting,
-            # no blocks: an engine that was started again has not told of any yet
+            # 0 blocks: a restarted engine has not reported statistics yet
             "kv_used": f"{100 * (1 - stats.num_free_blocks / stats.num_blocks):.0f}%" if stats.num_blocks else "-",
             "generated_tokens_per_s": (generated - before_generated) / STATS_INTERVAL_S,
             "prefix_hits": f"{100 * (stats.prefix_hits - before.prefix_hits) / queries:.0f}%" if queries > 0 else "-",
             "preemptions": stats.num_preemptions - before.num_preemptions,
         }
-        log_facts(logger, logging.INFO, "engine", facts)
+        log_fields(logger, logging.INFO, "engine", fields)

@@ -1,4 +1,4 @@
-"""Request fields to SamplingParams: the deployment's defaults filled in, every limit of this model checked."""
+"""Request fields to SamplingParams: fills in the deployment's defaults and checks the limits of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import SamplingFields
 from .text.tokenizer import too_long
 
-# Fields that a deployment's generation_config may give a default for.
+# Fields whose defaults may come from the deployment's generation_config.
 DEFAULTED = (
     "temperature",
     "top_p",
@@ -25,25 +25,25 @@ DEFAULTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
-    """What one sequence may ask for."""
+    """Limits of one sequence."""
 
-    context: int  # tokens of prompt and answer together: the model's, or what the KV cache holds if that is less
+    context: int  # tokens, prompt and output together: of the model, or of the KV cache if that holds less
     vocab_size: int
-    max_logprobs: int  # per position; -1 is without bound
+    max_logprobs: int  # per position; -1 is unlimited
     has_tokenizer: bool
     has_priorities: bool
-    logits_processor_pattern: str | None = None  # import paths that requests may name
+    logits_processor_pattern: str | None = None  # for import paths in requests
 
 
 def check_prompt(token_ids: list[int], limits: ModelLimits, *, param: str) -> None:
-    """Raises ApiError or InvalidRequest: no tokens, no room left for an answer, or ids outside the vocabulary."""
+    """Raises ApiError or InvalidRequest: no tokens, no room for an output, or ids outside the vocabulary."""
     if not token_ids:
         raise bad_request("the prompt has no tokens", param=param)
     if len(token_ids) >= limits.context:
         raise too_long(len(token_ids), limits.context, param=param)
-    worst = min(token_ids) if min(token_ids) < 0 else max(token_ids)
-    if not 0 <= worst < limits.vocab_size:
-        raise _not_in_vocabulary(worst, limits, param)
+    extreme = min(token_ids) if min(token_ids) < 0 else max(token_ids)
+    if not 0 <= extreme < limits.vocab_size:
+        raise _not_in_vocabulary(extreme, limits, param)
 
 
 def sampling_params(
@@ -60,17 +60,17 @@ def sampling_params(
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """
-    defaults: by field name, of the deployment; a request's null counts as not given.
-    num_prompt_tokens: the longest prompt's, where a request has several.
-    default_max_tokens: for requests without max_tokens; None is as many as the context holds.
+    defaults: of the deployment, by field name. They also replace null in a request.
+    num_prompt_tokens: of the longest prompt, if a request has several.
+    default_max_tokens: for requests without max_tokens; None is the rest of the context.
 
-    Raises ApiError with the field that asks for too much.
+    Raises ApiError with the field that exceeds its limit.
     """
     room = limits.context - num_prompt_tokens
     if max_tokens is not None and max_tokens > room:
         message = (
-            f"the prompt has {num_prompt_tokens} tokens and {max_tokens} more are asked for, "
-            f"but the context holds {limits.context}"
+            f"the prompt has {num_prompt_tokens} tokens and {max_tokens} more are requested, "
+            f"but the context is {limits.context} tokens"
         )
         raise bad_request(message, code="context_length_exceeded", param=max_tokens_param)
     if max_tokens is None:
@@ -85,7 +85,7 @@ def sampling_params(
     if fields.stop and not limits.has_tokenizer:
         raise unsupported("stop", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
     if fields.priority and not limits.has_priorities:
-        raise unsupported("priority", ": this deployment serves first come, first served; see `scheduling_policy`")
+        raise unsupported("priority", ": this deployment serves in order of arrival; see `scheduler.scheduling_policy`")
     logit_bias = {int(token_id): bias for token_id, bias in (fields.logit_bias or {}).items()}
     for param, token_ids in (("logit_bias", logit_bias), ("stop_token_ids", fields.stop_token_ids or ())):
         for token_id in token_ids:
@@ -112,10 +112,10 @@ def sampling_params(
     )
 
 
-def _check_logprobs(asked: int | None, limits: ModelLimits, param: str) -> None:
-    most = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
-    if asked is not None and asked > most:
-        message = f"{param} is {asked}, and this deployment gives at most {most} (`model.max_logprobs`)"
+def _check_logprobs(requested: int | None, limits: ModelLimits, param: str) -> None:
+    limit = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
+    if requested is not None and requested > limit:
+        message = f"{param} is {requested}, but this deployment returns at most {limit} (`model.max_logprobs`)"
         raise bad_request(message, code="integer_above_max_value", param=param)
 
 

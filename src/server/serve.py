@@ -1,8 +1,8 @@
-"""Serving an ASGI app: the listeners, the signals, and an end that comes in time.
+"""Serves an ASGI app: listeners, signals, and a shutdown with a deadline.
 
-After SIGTERM no connection is accepted. Requests under way have until the drain deadline, then an error event ends each
-of them, then their connections are cut, then the process ends itself, whatever hangs. A second signal cuts at once.
-Where to listen is address.py's affair, what happens on a connection that of connections.py.
+After SIGTERM no connection is accepted. Running requests have until the drain deadline; then each is ended by an error
+event, then the connections are cut, then the process exits even if something hangs. A second signal skips the drain.
+address.py binds the sockets, connections.py handles connections.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from .address import CannotListen, reason_of, shown
 from .connections import Connections
 from .tls import Tls
 
-EXIT_S = 1.9  # after the drain deadline the process is gone, whatever hangs
-HANDSHAKE_S = 10.0  # for a client to agree on TLS
-# For a TLS client to take its last bytes and say goodbye. One that never does would hold up the end of the server.
-GOODBYE_S = 5.0
+EXIT_S = 1.9  # after the drain deadline the process exits, even if something hangs
+HANDSHAKE_S = 10.0  # time limit of a TLS handshake
+TLS_SHUTDOWN_S = 5.0  # time limit of a TLS shutdown; a client that does not answer it would delay the exit
 
 
 class Shutdown:
-    """What ends the server: the first request drains, the second cuts."""
+    """Requests to stop the server: the first starts the drain, the second ends it."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
@@ -57,15 +56,15 @@ async def serve(
     """Serve until `shutdown` is requested and every connection has ended or been cut.
 
     Args:
-        sockets: of `take_address`; closed on return.
-        end_streams: called at the drain deadline; makes every request under way end now, with an error.
-        drain_timeout: seconds for requests under way after the request to stop.
-        send_stall_timeout: seconds a client may leave its bytes unread before it is cut.
-        max_incomplete_bytes: what a connection may hold of a head that has not ended.
-        tls: None speaks plain HTTP.
+        sockets: from `take_address`; closed on return.
+        end_streams: called at the drain deadline; ends every running request with an error.
+        drain_timeout: seconds that running requests have after the shutdown was requested.
+        send_stall_timeout: seconds after which a client that does not read is cut.
+        max_incomplete_bytes: limit of a request head that has not arrived completely.
+        tls: None is plain HTTP.
         on_listening: called once connections are accepted.
         handle_signals: SIGTERM and SIGINT request the shutdown.
-        exit_hard: end the process, with `exit_code`, if it is still there `EXIT_S` after the deadline.
+        exit_hard: exit the process, with `exit_code`, if it still runs `EXIT_S` after the deadline.
     """
     server = Connections(app, send_stall_timeout, max_incomplete_bytes)
     loop = asyncio.get_running_loop()
@@ -75,7 +74,7 @@ async def serve(
     listeners: list[asyncio.Server] = []
     try:
         for sock in sockets:
-            # again, for what it accepts: the next start must not wait until closed connections are forgotten
+            # set again, now for accepted connections: a restart must be able to bind while they are in TIME_WAIT
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listeners.append(await _listen(server, sock, tls))
@@ -100,7 +99,7 @@ async def _listen(server: Connections, sock: socket.socket, tls: Tls | None) -> 
     start: Any = asyncio.start_unix_server if sock.family == socket.AF_UNIX else asyncio.start_server
     options: dict[str, Any] = {}
     if tls is not None:
-        options = {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S}
+        options = {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": TLS_SHUTDOWN_S}
     listener: asyncio.Server = await start(server.accept, sock=sock, backlog=1024, **options)
     return listener
 
@@ -108,7 +107,7 @@ async def _listen(server: Connections, sock: socket.socket, tls: Tls | None) -> 
 def _exit_after(
     seconds: float, shutdown: Shutdown, loop: asyncio.AbstractEventLoop, exit_code: Callable[[], int]
 ) -> None:
-    """A thread that ends the process if the loop, or the interpreter's own end, does not come in time."""
+    """A thread that exits the process if the event loop, or the interpreter's shutdown, takes too long."""
 
     def watch() -> None:
         cut = asyncio.run_coroutine_threadsafe(shutdown.cut.wait(), loop)

@@ -1,4 +1,4 @@
-"""Service: all that the routes share - the deployment, its engine, its text layer, its counters."""
+"""Service: what all routes share: the deployment, its engine client, tokenizer, chat template, metrics and limits."""
 
 from __future__ import annotations
 
@@ -7,36 +7,29 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from ..config import Resolved
 from ..engine.client import EngineClient, EngineState
-from ..logs import log_facts
+from ..logs import log_fields
+from . import engine_errors
 from .auth import Keys
 from .limits import Limits
-from .live import LiveRequests, shutting_down
+from .live import LiveRequests
 from .logprobs import TokenNames
 from .metrics import Metrics
-from .protocol.errors import ApiError, bad_request, unavailable, unsupported
+from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_NOT_READY = {
-    EngineState.STARTING: ("the engine is starting", "engine_starting"),
-    EngineState.RESTARTING: ("the engine stopped and is being started again", "engine_restarting"),
-    EngineState.STALLED: ("the engine makes no progress", "engine_stalled"),
-    EngineState.DEAD: ("the engine has stopped and will not come back", "engine_dead"),
-}
-
 
 class Service:
     """One deployment as the routes see it.
 
-    tokenizer, renderer: None where the deployment was started without a tokenizer.
-    is_draining: whether the server was told to stop.
+    tokenizer, renderer: None if the deployment was started without a tokenizer.
+    is_draining: whether the server is shutting down.
     """
 
     def __init__(
@@ -68,7 +61,7 @@ class Service:
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,
             max_header_bytes=server.max_header_bytes,
-            max_headers=server.h11_max_header_count,
+            max_headers=server.max_header_count,
             body_idle_timeout=server.body_idle_timeout,
             body_timeout=server.body_timeout,
         )
@@ -81,11 +74,11 @@ class Service:
 
     @property
     def model_limits(self) -> ModelLimits:
-        """Raises ApiError 503 before the engine has been measured."""
+        """Raises ApiError 503 until the engine has started."""
         try:
             info = self.client.info
         except RuntimeError:
-            raise self.not_ready() or unavailable("the engine is starting", code="engine_starting") from None
+            raise self.not_ready() or engine_errors.not_ready(EngineState.STARTING) from None
         return ModelLimits(
             context=min(info.max_model_len, info.num_kv_tokens),
             vocab_size=info.vocab_size,
@@ -96,32 +89,29 @@ class Service:
         )
 
     def not_ready(self) -> ApiError | None:
-        """Why no request can be taken now, if so."""
+        """Why new requests are refused; None if they are accepted."""
         if self.is_draining():
-            return shutting_down()
+            return engine_errors.shutting_down()
         state = self.client.state
-        if state is EngineState.READY:
-            return None
-        message, code = _NOT_READY[state]
-        return unavailable(message, code=code)
+        return None if state is EngineState.READY else engine_errors.not_ready(state)
 
     def check_ready(self) -> None:
         error = self.not_ready()
-        if error is not None and not self.is_draining():  # what came in before the drain is still served
+        if error is not None and not self.is_draining():  # requests that arrived before the drain are served
             raise error
 
-    def note_unknown(self, names: list[str], route: str) -> None:
-        """Fields that nobody here knows: refused, or counted and warned about once per name."""
+    def report_unknown(self, names: list[str], route: str) -> None:
+        """Unknown request fields: refused with `server.strict_requests`, else counted, with one warning per name."""
         if self.settings.strict_requests:
             name = names[0][:100]
             raise bad_request(f"unknown field `{name}`", code="unknown_parameter", param=name)
         self.metrics.unknown_fields(route, len(names))
         for name in names:
-            # a bound, because the names are the clients' to choose
+            # limited, because clients choose the names
             if name not in self._warned_fields and len(self._warned_fields) < 256:
                 self._warned_fields.add(name)
-                facts = {"field": name[:100], "route": route}
-                log_facts(logger, logging.WARNING, "unknown request field, without effect", facts)
+                fields = {"field": name[:100], "route": route}
+                log_fields(logger, logging.WARNING, "unknown request field, ignored", fields)
 
     def check_model(self, name: str | None) -> None:
         if name is not None and name not in self.model_names:
@@ -137,32 +127,9 @@ class Service:
             raise unsupported("messages", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
         return self.renderer
 
-    async def renderer_for(self, chat_template: str | None) -> Renderer:
-        """The renderer of a request that may bring a template. Raises ApiError, InvalidRequest."""
-        renderer = self.need_renderer()
-        if chat_template is None:
-            return renderer
-        if not self.settings.trust_request_chat_template:
-            raise unsupported("chat_template", ": this deployment takes none (`server.trust_request_chat_template`)")
-        return await renderer.tokenizer.run(lambda: renderer.with_template(chat_template))
-
     def token_names(self, as_ids: bool | None) -> TokenNames:
-        """as_ids: what the request says; None for the deployment's way."""
+        """as_ids: as the request asks; None for `server.return_tokens_as_token_ids`."""
         return TokenNames(self.tokenizer, self.settings.return_tokens_as_token_ids if as_ids is None else as_ids)
-
-    def template_kwargs(
-        self, renderer: Renderer, given: dict[str, Any] | None, route: str, *, with_tools: bool
-    ) -> dict[str, Any]:
-        """chat_template_kwargs: those that the template reads. Raises ApiError for names the server itself sets."""
-        given = given or {}
-        for name in given:
-            if name in renderer.reserved:
-                param = "chat_template" if name == "chat_template" else f"chat_template_kwargs.{name[:100]}"
-                raise unsupported(param)
-        read = renderer.template_variables(with_tools=with_tools)
-        if unknown := sorted(given.keys() - read):
-            self.note_unknown([f"chat_template_kwargs.{name}" for name in unknown], route)
-        return {name: value for name, value in given.items() if name in read}
 
 
 def model_not_found(name: str) -> ApiError:

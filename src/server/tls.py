@@ -1,4 +1,4 @@
-"""TLS: the certificate that the server shows, those it asks of clients, and their replacement while it runs."""
+"""TLS: the server's certificate, verification of client certificates, and reloading of the files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TlsProblem(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files, and what is asked of clients: 0 no certificate, 1 a valid one if any, 2 a valid one."""
+    """PEM files. client_certificates: 0 not requested, 1 verified if the client sends one, 2 required."""
 
     certificate: str
     key: str
@@ -36,7 +36,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, server: ServerConfig) -> TlsFiles | None:
-        """None: plain HTTP."""
+        """None if the deployment uses plain HTTP."""
         if server.ssl_certfile is None or server.ssl_keyfile is None:
             return None
         return cls(
@@ -48,7 +48,7 @@ class TlsFiles:
 
     @property
     def state(self) -> list[tuple[int, int, int] | None]:
-        """Differs after a file was written or replaced; links are followed."""
+        """Changes when a file is written or replaced; symbolic links are followed."""
         found: list[tuple[int, int, int] | None] = []
         for path in (self.certificate, self.key, self.authorities):
             try:
@@ -59,11 +59,11 @@ class TlsFiles:
         return found
 
 
-class _Listening(ssl.SSLContext):
-    """Begins each connection with the newest context, which is one of its own for each version of the files.
+class _ReloadableContext(ssl.SSLContext):
+    """Starts each connection with the newest context. Each version of the files gets a new context.
 
-    One that was loaded into twice may hold half of each; and one that is only chosen during the handshake comes after
-    a TLS 1.2 session was resumed, whose client is not checked against the changed files.
+    Loading changed files into an existing context could leave it with parts of both versions. Choosing the context
+    during the handshake would be too late: a resumed TLS 1.2 session is not verified against the changed files.
     """
 
     newest: ssl.SSLContext
@@ -73,16 +73,16 @@ class _Listening(ssl.SSLContext):
 
 
 class Tls:
-    """`context` is for the listener; each handshake uses the newest files that were good. Raises TlsProblem."""
+    """`context` is for the listener; each handshake uses the newest valid files. Raises TlsProblem."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._seen = files.state
-        self.context = _Listening(ssl.PROTOCOL_TLS_SERVER)
+        self.context = _ReloadableContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.newest = load_context(files)
 
     async def watch(self) -> None:
-        """Take the files again whenever they change; bad ones leave those before in force."""
+        """Reload the files whenever they change. Invalid files are reported, and the previous ones remain in use."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             state = self._files.state
@@ -92,42 +92,42 @@ class Tls:
             try:
                 self.context.newest = load_context(self._files)
             except TlsProblem as problem:
-                logger.error("the changed TLS files are not used, those before stay: %s", problem)
+                logger.error("the changed TLS files are invalid, the previous ones remain in use: %s", problem)
             else:
                 logger.info("new connections use the changed TLS files")
 
 
 def load_context(files: TlsFiles) -> ssl.SSLContext:
-    """Raises TlsProblem, which names the option and the file at fault."""
+    """Raises TlsProblem with the option and the file."""
     certificate = _read(files.certificate, "ssl_certfile")
     key = _read(files.key, "ssl_keyfile")
     if _CERTIFICATE not in certificate:
-        raise TlsProblem(f"`server.ssl_certfile`: {files.certificate} holds no PEM certificate")
+        raise TlsProblem(f"`server.ssl_certfile`: {files.certificate} contains no PEM certificate")
     if _KEY not in key:
-        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} holds no PEM private key")
+        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} contains no PEM private key")
     if any(mark in key for mark in _ENCRYPTED):
-        hint = "nobody is there to type it: store the key without, readable for this user only"
-        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} is locked with a passphrase, and {hint}")
+        hint = "the server cannot ask for it: store the key without one, readable by this user only"
+        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} is encrypted with a passphrase, and {hint}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    # No tickets: a session that is resumed skips the check of the client's certificate.
+    # No session tickets: a resumed session skips the verification of the client certificate.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:
         context.load_cert_chain(files.certificate, files.key)
     except (ssl.SSLError, OSError) as error:
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
-            said = f"is not the key of the first certificate in {files.certificate}"
+            problem = f"is not the key of the first certificate in {files.certificate}"
         else:
-            said = f"cannot be used with {files.certificate}: {_words(error)}"
-        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} {said}") from None
+            problem = f"cannot be used with {files.certificate}: {_reason(error)}"
+        raise TlsProblem(f"`server.ssl_keyfile`: {files.key} {problem}") from None
     if files.authorities is not None:
         _read(files.authorities, "ssl_ca_certs")
         try:
             context.load_verify_locations(files.authorities)
         except (ssl.SSLError, OSError):
-            raise TlsProblem(f"`server.ssl_ca_certs`: {files.authorities} holds no PEM certificate") from None
+            raise TlsProblem(f"`server.ssl_ca_certs`: {files.authorities} contains no PEM certificate") from None
     context.verify_mode = ssl.VerifyMode(files.client_certificates)
     return context
 
@@ -139,6 +139,6 @@ def _read(path: str, option: str) -> bytes:
         raise TlsProblem(f"`server.{option}`: {path}: {reason_of(error)}") from None
 
 
-def _words(error: OSError) -> str:
-    reason: str = getattr(error, "reason", "") or "PEM that OpenSSL does not read"
+def _reason(error: OSError) -> str:
+    reason: str = getattr(error, "reason", "") or "OpenSSL cannot read it"
     return reason.lower().replace("_", " ")

@@ -1,4 +1,4 @@
-"""Real processes: a deployment is started, used, killed and stopped."""
+"""A deployment in real processes: started, used, its engine killed, stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import openai
 import psutil
 import pytest
 from tests.e2e.deployment import (
-    DRAIN_S,
+    EXIT_LIMIT_S,
     ROOT,
     START_LIMIT_S,
     Answer,
@@ -66,7 +65,7 @@ def alone(checkpoint: Path) -> list[list[int]]:
 
 
 async def live_streams(client: httpx.AsyncClient, count: int) -> list[tuple[Answer, asyncio.Task[Answer]]]:
-    """So many long streams, each of which has brought tokens."""
+    """`count` long streams, each of which has received tokens."""
     pairs: list[tuple[Answer, asyncio.Task[Answer]]] = []
 
     async def follow(answer: Answer, body: dict[str, Any]) -> Answer:
@@ -78,23 +77,19 @@ async def live_streams(client: httpx.AsyncClient, count: int) -> list[tuple[Answ
         answer = Answer()
         body = {**LONG, "prompt": PROMPTS[index % len(PROMPTS)]}
         pairs.append((answer, asyncio.ensure_future(follow(answer, body))))
-    deadline = time.monotonic() + 30
-    while not all(answer.token_ids for answer, _ in pairs):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(START_LIMIT_S):
+        while not all(answer.token_ids for answer, _ in pairs):
+            await asyncio.sleep(0.02)
     return pairs
 
 
-async def until_health(client: httpx.AsyncClient, status: int, limit_s: float) -> float:
-    """Seconds until /health answers so."""
-    started = time.monotonic()
-    while (await client.get("/health")).status_code != status:
-        assert time.monotonic() - started < limit_s
-        await asyncio.sleep(0.02)
-    return time.monotonic() - started
+async def until_health(client: httpx.AsyncClient, status: int) -> None:
+    async with asyncio.timeout(START_LIMIT_S):
+        while (await client.get("/health")).status_code != status:
+            await asyncio.sleep(0.02)
 
 
-def test_the_start_names_its_phases_and_what_was_started(running: tuple[Server, str]):
+def test_the_start_shows_its_phases_and_the_deployment(running: tuple[Server, str]):
     server, url = running
     err, out = "".join(server.err), "".join(server.out)
     for phase in ("configuration", "address", "model files", "libraries", "weights", "warm-up", "server", "engine"):
@@ -103,7 +98,7 @@ def test_the_start_names_its_phases_and_what_was_started(running: tuple[Server, 
     assert "4096 tokens" in out
     assert "16 sequences at full context" in out
     assert "curl" in out
-    assert "\x1b" not in err + out  # no terminal, no escape codes
+    assert "\x1b" not in err + out  # no escape codes: the output is not a terminal
 
 
 def test_the_api_process_does_not_load_torch(running: tuple[Server, str]):
@@ -124,57 +119,61 @@ def test_the_openai_client_streams_a_chat(running: tuple[Server, str]):
     assert chunks[-1].choices[0].finish_reason in ("length", "stop")
 
 
-def test_chat_and_complete_talk_to_it(running: tuple[Server, str]):
+def test_the_commands_chat_and_complete_use_the_server(running: tuple[Server, str]):
     _, url = running
     for verb in ("chat", "complete"):
         words = command(verb, "--url", f"{url}/v1", "-q", "Hello")
-        done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            words, env=environment(), capture_output=True, text=True, timeout=EXIT_LIMIT_S, check=False
+        )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.strip()
 
 
-def test_200_streams_with_disconnects_equal_their_unbatched_answers(
-    running: tuple[Server, str], alone: list[list[int]]
+@pytest.mark.parametrize("num_streams", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_streams_with_disconnects_equal_their_unbatched_answers(
+    running: tuple[Server, str], alone: list[list[int]], num_streams: int
 ):
     server, url = running
     random = seeded(3)
+    num_complete = 0
 
     async def scenario() -> None:
         async with http_client(url) as client:
+            running_streams = asyncio.Semaphore(24)  # of 32 rows, so that streams begin while others run
 
             async def one(number: int) -> None:
+                nonlocal num_complete
                 which, length = number % len(PROMPTS), random.randint(1, NUM_TOKENS)
                 leave_after = random.randint(1, length) if random.random() < 0.2 else None
-                await asyncio.sleep(random.random())
                 body = {**GREEDY, "prompt": PROMPTS[which], "max_tokens": length}
-                answer = await ask(client, body, leave_after)
+                async with running_streams:
+                    answer = await ask(client, body, leave_after)
                 assert answer.error is None
                 assert answer.token_ids == alone[which][: len(answer.token_ids)]
                 if leave_after is None:
                     assert (len(answer.token_ids), answer.finish_reason, answer.is_done) == (length, "length", True)
+                    num_complete += 1
 
-            await asyncio.gather(*(one(number) for number in range(200)))
-            deadline = time.monotonic() + 5
-            while True:
-                text = (await client.get("/metrics")).text
-                if metric(text, "stoker_kv_cache_usage_ratio") == 0:
-                    break
-                assert time.monotonic() < deadline, "KV blocks did not come back"
-                await asyncio.sleep(0.05)
+            await asyncio.gather(*(one(number) for number in range(num_streams)))
+            async with asyncio.timeout(START_LIMIT_S):  # until every KV block is free again
+                while metric(text := (await client.get("/metrics")).text, "stoker_kv_cache_usage_ratio") != 0:
+                    await asyncio.sleep(0.05)
             assert metric(text, "stoker_num_requests_running") == 0
 
     asyncio.run(scenario())
+    assert num_streams / 2 < num_complete < num_streams
     assert " error " not in "".join(server.err)
 
 
-def test_a_killed_engine_ends_each_stream_with_an_error_and_is_started_again(running: tuple[Server, str]):
+def test_a_killed_engine_ends_each_stream_with_an_error_and_is_restarted(running: tuple[Server, str]):
     server, url = running
 
     async def scenario() -> None:
         async with http_client(url) as client:
             streams = await live_streams(client, 20)
             server.engine.kill()
-            assert await until_health(client, 503, 1) < 1
+            await until_health(client, 503)
             refused = await client.post("/v1/completions", json={"model": "tiny", "prompt": "Hello"})
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "engine_restarting"
@@ -183,7 +182,7 @@ def test_a_killed_engine_ends_each_stream_with_an_error_and_is_started_again(run
                 assert answer.error is not None
                 assert answer.error["code"] == "engine_restarting"
                 assert not answer.is_done
-            await until_health(client, 200, START_LIMIT_S)
+            await until_health(client, 200)
             again = await ask(client, {**GREEDY, "prompt": PROMPTS[0], "max_tokens": 3})
             assert again.is_done
 
@@ -191,41 +190,40 @@ def test_a_killed_engine_ends_each_stream_with_an_error_and_is_started_again(run
     assert any("SIGKILL" in line for line in server.err)
 
 
-def test_a_port_in_use_is_told_before_anything_is_loaded(running: tuple[Server, str], manifest: Path):
+def test_a_port_in_use_is_reported_before_anything_is_loaded(running: tuple[Server, str], manifest: Path):
     _, url = running
     port = url.rpartition(":")[2]
-    started = time.monotonic()
     done = subprocess.run(
-        command("up", str(manifest), "--port", port), env=environment(), capture_output=True, text=True, timeout=30
+        command("up", str(manifest), "--port", port),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=EXIT_LIMIT_S,
+        check=False,
     )
     assert done.returncode == 4
     assert done.stderr.splitlines()[-1] == f"error: cannot listen on 127.0.0.1:{port}: address already in use"
     assert "model files" not in done.stderr
-    assert time.monotonic() - started < 5  # 2 s on a machine that is not shared by other tests
 
 
-def test_sigterm_with_20_live_streams_ends_with_0_in_time(running: tuple[Server, str]):
-    server, url = running
-
-    async def scenario() -> None:
+def test_sigterm_with_20_streams_ends_each_with_an_error_and_exits_with_0(manifest: Path):
+    async def scenario(server: Server, url: str) -> None:
         async with http_client(url) as client:
             streams = await live_streams(client, 20)
             pids = [server.process.pid, server.engine.pid]
-            started = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             for answer in await asyncio.gather(*(task for _, task in streams)):
                 assert answer.error is not None
                 assert answer.error["code"] == "server_shutting_down"
-            code = await asyncio.to_thread(server.wait, 10)
-            assert code == 0
-            assert time.monotonic() - started < DRAIN_S + 2
+            assert await asyncio.to_thread(server.wait) == 0
             assert not any(psutil.pid_exists(pid) for pid in pids)
 
-    asyncio.run(scenario())
+    with serving(manifest) as (server, url):
+        asyncio.run(scenario(server, url))
     assert not any("Traceback" in line for line in server.err)
 
 
-def test_the_shipped_deployment_answers_and_its_engine_dies_with_the_front_end():
+def test_the_engine_of_the_shipped_deployment_ends_with_a_killed_server():
     with serving(ROOT / "deployments" / "tiny.yaml", "--port", "0") as (server, url):
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             answer = client.chat.completions.create(
@@ -234,32 +232,36 @@ def test_the_shipped_deployment_answers_and_its_engine_dies_with_the_front_end()
         assert answer.choices[0].message.content
         engine = server.engine
         os.kill(server.process.pid, signal.SIGKILL)
-        server.wait(5)
-        _, alive = psutil.wait_procs([engine], timeout=2)
+        server.wait()
+        _, alive = psutil.wait_procs([engine], timeout=EXIT_LIMIT_S)
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_sigterm_during_the_start_ends_it_with_its_engine(manifest: Path):
+def test_sigterm_during_the_start_ends_server_and_engine(manifest: Path):
     server = Server(manifest)
     try:
-        deadline = time.monotonic() + 60
-        while not server.process.children() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        engine = server.engine
+        engine = server.wait_engine()
         server.process.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 1
+        assert server.wait() == 1
         assert server.err[-1] == "error: stopped before it was ready\n"
         assert not engine.is_running()
     finally:
         server.close()
 
 
-def test_a_start_that_fails_ends_with_its_cause(tmp_path: Path):
+def test_a_failed_start_ends_with_its_cause(tmp_path: Path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     manifest = write_manifest(tmp_path / "deploy.yaml", checkpoint)
-    done = subprocess.run(command("up", str(manifest)), env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command("up", str(manifest)),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=EXIT_LIMIT_S,
+        check=False,
+    )
     assert done.returncode == 3
     last = done.stderr.splitlines()[-1]
     assert last.startswith("error: ")

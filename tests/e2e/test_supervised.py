@@ -1,4 +1,4 @@
-"""A real deployment as its supervisor and its operator see it: told when ready, compared with its file."""
+"""A deployment under systemd: it reports when it is ready. `engine diff` compares it with its file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .deployment import command, environment, serving
 ROOT = Path(__file__).parents[2]
 
 
-def test_systemd_is_told_when_it_serves_and_its_file_does_not_differ_from_it(
+def test_systemd_is_notified_and_the_running_deployment_equals_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def differs(*words: str) -> tuple[int, str]:
@@ -26,7 +26,7 @@ def test_systemd_is_told_when_it_serves_and_its_file_does_not_differ_from_it(
     file.write_text("model: {model: builtin:tiny}\nserver: {port: 0, drain_timeout: 7s}\n")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
-        supervisor.settimeout(5)
+        supervisor.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         with serving(file) as (_, url):
             assert supervisor.recv(64) == b"READY=1"

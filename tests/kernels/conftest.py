@@ -1,4 +1,4 @@
-"""Triton kernels, on a GPU where there is one, else in Triton's interpreter, which tests/conftest.py asks for."""
+"""Triton kernels run on a GPU if there is one, else in Triton's interpreter, which tests/conftest.py selects."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def device() -> torch.device:
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers() -> None:
+def _seed() -> None:
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The plan of a step: made by the first layer that needs it, found by the others, never another's."""
+"""The plan of a step: computed by the first layer that needs it, reused by the others, one per window."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_layers_share_a_plan_and_each_window_has_its_own(device: torch.device):
         expected = attention_reference(made.q, made.k_cache, made.v_cache, made, SCALE, AttentionVariant(window))
         torch.testing.assert_close(found.double(), expected, atol=2e-3, rtol=2e-3)
         plans.append(dict(made.plans))
-    assert [len(each) for each in plans] == [2, 3, 3, 4, 4]  # that of prompts is one for all windows
+    assert [len(each) for each in plans] == [2, 3, 3, 4, 4]  # prompts have one plan for all windows
     for before, after in pairwise(plans):
         assert all(after[key] is plan for key, plan in before.items())
     assert len({plan.data_ptr() for plan in made.plans.values()}) == 4
 
 
-def test_more_rows_than_there_is_room_for_are_refused(device: torch.device):
+def test_more_rows_than_the_workspace_holds_are_refused(device: torch.device):
     made = batch(MIXED, device=device)
-    with pytest.raises(ValueError, match="5 rows, the workspace has room for 4"):
+    with pytest.raises(ValueError, match="5 rows, but the workspace is for 4"):
         PagedAttentionGpu(device, max_rows=4)(made.q, made.k_cache, made.v_cache, made, SCALE, None)

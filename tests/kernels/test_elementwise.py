@@ -1,4 +1,4 @@
-"""Norms, gates, rotary embedding and look-ups against their references."""
+"""Norms, gates, rotary embedding and embedding, compared with their references."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu, gelu_and_mu
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
 from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
 
-from .batches import DTYPES, LIMITS
+from .batches import ALL_DTYPES, DTYPES, LIMITS
 
 
-def apart(numbers: torch.Tensor) -> torch.Tensor:
+def apart(rows: torch.Tensor) -> torch.Tensor:
     """The same rows, with NaN between them."""
-    wide = torch.full((len(numbers), numbers.shape[1] + 5), torch.nan, dtype=numbers.dtype, device=numbers.device)
-    wide[:, : numbers.shape[1]] = numbers
-    return wide[:, : numbers.shape[1]]
+    wide = torch.full((len(rows), rows.shape[1] + 5), torch.nan, dtype=rows.dtype, device=rows.device)
+    wide[:, : rows.shape[1]] = rows
+    return wide[:, : rows.shape[1]]
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -32,7 +32,7 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
 
 
-@DTYPES
+@ALL_DTYPES
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 100), (5, 1024), (0, 64)])
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_add_rms_norm(device, dtype, rows, width, has_residual):
@@ -52,7 +52,7 @@ def test_a_norm_of_other_shapes_is_refused(device):
         add_rms_norm_gpu(x, torch.zeros(1, 8, device=device), torch.zeros(8, device=device), 1e-6)
 
 
-@DTYPES
+@ALL_DTYPES
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1100), (0, 8)])
 def test_silu_and_mul(device, dtype, rows, width):
     gate_up = torch.randn(rows, 2 * width, device=device).to(dtype)
@@ -60,7 +60,7 @@ def test_silu_and_mul(device, dtype, rows, width):
         assert_close(silu_and_mul_gpu(given), silu_and_mul_reference(gate_up))
 
 
-@DTYPES
+@ALL_DTYPES
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 100), (0, 64)])
 @pytest.mark.parametrize("has_more", [False, True])
 def test_add_layer_norm(device, dtype, rows, width, has_more):
@@ -74,7 +74,7 @@ def test_add_layer_norm(device, dtype, rows, width, has_more):
         assert torch.equal(found[1], expected[1])
 
 
-def test_a_layer_norm_keeps_what_a_large_mean_hides(device):
+def test_a_layer_norm_is_exact_with_a_large_mean(device):
     x = torch.tensor([[10000.0, 10001.0, 10002.0]], device=device)
     ones = torch.ones(3, device=device)
     assert_close(add_layer_norm_gpu(x, None, ones, None, 0.0)[0], add_layer_norm_reference(x, None, ones, None, 0.0)[0])
@@ -88,7 +88,7 @@ def test_a_layer_norm_of_other_shapes_is_refused(device):
         add_layer_norm_gpu(x, None, eight, eight[:7], 1e-6)
 
 
-@DTYPES
+@ALL_DTYPES
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1100), (0, 8)])
 @pytest.mark.parametrize("is_tanh", [False, True])
 def test_gelu_and_mul(device, dtype, rows, width, is_tanh):
@@ -97,7 +97,7 @@ def test_gelu_and_mul(device, dtype, rows, width, is_tanh):
         assert_close(gelu_and_mul_gpu(given, is_tanh), gelu_and_mul_reference(gate_up, is_tanh))
 
 
-@DTYPES
+@ALL_DTYPES
 def test_embed(device, dtype):
     weight = torch.randn(50, 1100, device=device).to(dtype)
     ids = torch.tensor([0, 49, 7, 7], device=device)
@@ -129,14 +129,14 @@ def test_rope_and_store(device, dtype, has_norms, num_heads, num_kv_heads, head_
         torch.testing.assert_close(ours, reference, atol=LIMITS[dtype], rtol=LIMITS[dtype], equal_nan=True)
 
 
-def test_rope_and_store_in_fp8_cuts_off_what_is_too_large(device):
+def test_rope_and_store_in_fp8_clamps_values_out_of_range(device):
     heads, head_dim, tokens = 2, 16, 7
-    numbers = torch.tensor([0.0, 1e-4, 0.019, 1.1, 3.3, 446, 447, 448, 449, 464, 465, 480, 1e3, 1e5, 3e38, 0.3])
-    qkv = torch.randn(tokens, 3 * heads, head_dim, device=device) * 0.02  # partly below its least normal number
-    qkv[:2, heads:], qkv[2:4, heads:] = numbers.to(device), -numbers.to(device)
+    extremes = torch.tensor([0.0, 1e-4, 0.019, 1.1, 3.3, 446, 447, 448, 449, 464, 465, 480, 1e3, 1e5, 3e38, 0.3])
+    qkv = torch.randn(tokens, 3 * heads, head_dim, device=device) * 0.02  # some of it below the smallest normal number
+    qkv[:2, heads:], qkv[2:4, heads:] = extremes.to(device), -extremes.to(device)
     qkv[4, heads:, 7] = torch.nan
     qkv[0, 2 * heads :, 0] = torch.inf
-    cos_sin = torch.tensor([[1.0, 1.0, 0.0, 0.0]], device=device)  # nothing turns: a rounding of float32 could be one
+    cos_sin = torch.tensor([[1.0, 1.0, 0.0, 0.0]], device=device)  # no rotation: it would add a rounding of float32
     positions, slots = torch.zeros(tokens, dtype=torch.int64, device=device), torch.randperm(8)[:tokens].to(device)
     caches = [torch.zeros(2, heads, 4, head_dim, device=device).to(torch.float8_e4m3fn) for _ in range(4)]
     rest = None, None, 1e-6, cos_sin, positions, slots
@@ -149,7 +149,7 @@ def test_rope_and_store_in_fp8_cuts_off_what_is_too_large(device):
         assert kept[4].isnan().sum() == heads
 
 
-def test_a_token_without_a_slot_is_written_nowhere(device):
+def test_a_token_without_a_slot_is_not_stored(device):
     qkv, cos_sin = torch.randn(2, 64, device=device), torch.randn(4, 16, device=device)
     caches = [torch.full((2, 1, 4, 16), torch.nan, device=device) for _ in range(2)]
     zeros, nowhere = torch.zeros(2, dtype=torch.int64, device=device), torch.tensor([-1, -1], device=device)

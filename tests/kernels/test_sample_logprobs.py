@@ -1,4 +1,4 @@
-"""Log-probabilities of the device against those of the host."""
+"""Log-probabilities on the device, compared with the host's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoker.engine.kernels.count_above import count_above_reference
 from stoker.engine.kernels.softmax_mass import softmax_mass_reference
 from stoker.engine.sampling.logprobs import token_logprobs
 
-from .batches import DTYPES
+from .batches import ALL_DTYPES
 
 pytest.importorskip("triton")
 
@@ -18,7 +18,7 @@ from stoker.engine.kernels.gpu import sample_logprobs as gpu
 
 
 def logits_of(rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Of longer rows, whose rest is nan."""
+    """The beginning of longer rows that end in NaN."""
     longer = torch.full((rows, vocab_size + 3), torch.nan, dtype=dtype, device=device)
     longer[:, :vocab_size] = torch.randn(rows, vocab_size, device=device) * 3
     return longer[:, :vocab_size]
@@ -26,7 +26,7 @@ def logits_of(rows: int, vocab_size: int, dtype: torch.dtype, device: torch.devi
 
 @pytest.mark.parametrize("vocab_size", [1, 7, 9001])
 @pytest.mark.parametrize("normalise", [True, False])
-@DTYPES
+@ALL_DTYPES
 def test_logprobs(device, dtype, vocab_size, normalise):
     logits = logits_of(5, vocab_size, dtype, device)
     if vocab_size > 1:
@@ -49,7 +49,7 @@ def test_the_token_alone(device):
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-@DTYPES
+@ALL_DTYPES
 def test_softmax_mass_and_counts(device, dtype, rows):
     logits = logits_of(rows, 9001, dtype, device)
     temperature = torch.linspace(0.3, 2, rows, device=device)

@@ -1,4 +1,4 @@
-"""The first and the last kernel of a step: slot tables to tensors, drawn tokens to slot tables."""
+"""The first and the last kernel of a step: tensors from slot tables, sampled tokens into slot tables."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def rows_of(step: list[tuple[int, int, int]], device: torch.device) -> StepRows:
     return StepRows(slots, computed, starts)
 
 
-@pytest.mark.parametrize("spare", [0, 1, 300])
+@pytest.mark.parametrize("padding", [0, 1, 300])
 @pytest.mark.parametrize("step", STEPS)
-def test_tables_become_tensors(step: list[tuple[int, int, int]], spare: int, device: torch.device):
+def test_tensors_are_built_from_tables(step: list[tuple[int, int, int]], padding: int, device: torch.device):
     rows = rows_of(step, device)
-    num_tokens = int(rows.query_start[-1]) + spare
+    num_tokens = int(rows.query_start[-1]) + padding
     token_table = torch.randint(0, 1 << 30, (SLOTS, WIDTH), dtype=torch.int32, device=device)
     block_table = torch.randint(0, 1 << 30, (SLOTS, WIDTH // BLOCK_SIZE + 1), dtype=torch.int32, device=device)
 
@@ -55,22 +55,22 @@ def test_tables_become_tensors(step: list[tuple[int, int, int]], spare: int, dev
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 130])
-def test_drawn_tokens_are_kept_and_counted(num_rows: int, device: torch.device):
+def test_sampled_tokens_are_kept_and_counted(num_rows: int, device: torch.device):
     slots = torch.randperm(num_rows + 4)[:num_rows].int()
     slots[torch.rand(num_rows) < 0.2] = -1
     columns = [
         torch.randint(-1, 20, (num_rows,)), slots, torch.randint(0, 30, (num_rows,)), torch.rand(num_rows) < 0.7
     ]  # fmt: skip
-    drawn, slots, lengths, is_sampled = (each.int().to(device) for each in columns)
+    sampled, slots, lengths, is_sampled = (each.int().to(device) for each in columns)
     has_penalties = (torch.rand(num_rows + 4) < 0.5).int().to(device)
     counts = torch.randint(-32768, 32768, (num_rows + 4, 21)).to(torch.int16)
     counts[0::3] = 32767
-    counts[1::3] = -1  # in the prompt, and generated as often as can be counted
+    counts[1::3] = -1  # in the prompt, with the highest count
     tables = [
         (torch.full((num_rows + 4, 33), -7, dtype=torch.int32, device=device), counts.clone().to(device))
         for _ in range(2)
     ]
     for (token_table, counted), finish in zip(tables, (finish_step_reference, finish_step), strict=True):
-        finish(drawn, slots, lengths, is_sampled, token_table, has_penalties, counted)
+        finish(sampled, slots, lengths, is_sampled, token_table, has_penalties, counted)
     for expected, found in zip(*tables, strict=True):
         assert torch.equal(found, expected)

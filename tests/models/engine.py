@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stoker.config import MachineFacts, Resolved, load_deployment, read_model_facts, resolve_deployment
+from stoker.config import MachineSpec, Resolved, load_deployment, read_model_spec, resolve_deployment
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.startup import scheduler_settings
 
-MACHINE = MachineFacts(
+MACHINE = MachineSpec(
     system="Linux",
     architecture="x86_64",
     num_cores=1,
@@ -25,7 +25,7 @@ MACHINE = MachineFacts(
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
-def resolved(folder: Path, place: Path, machine: MachineFacts = MACHINE, **sections: dict[str, Any]) -> Resolved:
+def resolved(folder: Path, place: Path, machine: MachineSpec = MACHINE, **sections: dict[str, Any]) -> Resolved:
     """A small deployment of a checkpoint: blocks of 8 tokens, 11 tokens per step. Its file is written to `place`."""
     manifest: dict[str, dict[str, Any]] = {
         "model": {"model": str(folder), "dtype": "float32", "max_model_len": 64, "skip_tokenizer_init": True},
@@ -38,7 +38,7 @@ def resolved(folder: Path, place: Path, machine: MachineFacts = MACHINE, **secti
     file = place / "deployment.yaml"
     file.write_text(json.dumps({"apiVersion": "stoker/v1", "kind": "Deployment", **manifest}))
     deployment = load_deployment([file], env={})
-    return resolve_deployment(deployment, read_model_facts(deployment), machine)
+    return resolve_deployment(deployment, read_model_spec(deployment), machine)
 
 
 class Engine:

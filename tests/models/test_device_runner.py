@@ -1,6 +1,6 @@
-"""The runner of CUDA devices as it is, but for graphs: its kernels are interpreted, and called one by one.
+"""The CUDA runner without graphs: its kernels are interpreted and called one by one.
 
-What it gives is compared with the CPU's runner over plain torch, token for token, with steps launched ahead.
+Its tokens are compared with those of the CPU's runner over plain torch, with steps launched ahead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WITH_GPU = MACHINE.model_copy(
 PROMPTS = [[5, 6, 7], list(range(20, 34)), [9]]  # of several blocks, and of more than one step
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter"),
-    # Rows that fill a step up compute with whatever memory holds, and numpy tells of it.
+    # Padding rows compute with uninitialised memory, for which numpy warns.
     pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
 ]
 
@@ -48,7 +48,7 @@ def core(folder: Path, place: Path, device: str, **sections: dict[str, Any]) -> 
 
 
 def run(engine: EngineCore, samplings: list[SamplingParams], prompts: list[list[int]] = PROMPTS) -> list[EngineOutput]:
-    """The prompts, each with its sampling; some arrive when others are already running. Outputs joined."""
+    """The prompts, each with its parameters; some arrive while others are running. Returns joined outputs."""
     requests = [
         EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling)
         for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True))
@@ -67,7 +67,7 @@ def run(engine: EngineCore, samplings: list[SamplingParams], prompts: list[list[
     return [done[request.request_id] for request in requests]
 
 
-GREEDY = SamplingParams(temperature=0, max_tokens=5)
+GREEDY = SamplingParams(temperature=0, max_tokens=4)
 PLAIN = [GREEDY, replace(GREEDY, temperature=0.8, seed=1), replace(GREEDY, temperature=1.5, seed=2**63 - 5)]
 RICH = [
     replace(GREEDY, temperature=1.2, seed=1, top_k=5, top_p=0.9, frequency_penalty=0.7, presence_penalty=0.3),
@@ -76,8 +76,10 @@ RICH = [
 ]
 
 
-@pytest.mark.parametrize(("family", "samplings"), [("llama with biases", PLAIN), ("qwen3", RICH)])
-def test_tokens_are_those_of_the_cpu(
+@pytest.mark.parametrize(
+    ("family", "samplings"), [pytest.param("llama with biases", PLAIN, marks=pytest.mark.slow), ("qwen3", RICH)]
+)
+def test_tokens_equal_those_of_the_cpu(
     family: str, samplings: list[SamplingParams], saved: Callable[[str], Saved], tmp_path: Path
 ):
     folder = saved(family)[1]
@@ -90,9 +92,9 @@ def test_tokens_are_those_of_the_cpu(
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
-@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logits"])
-def test_log_probabilities_are_those_of_the_cpu(mode: str, saved: Callable[[str], Saved], tmp_path: Path):
-    """Of prompts and processed ones too, which only the host can give: its steps and the device's take turns."""
+@pytest.mark.parametrize("mode", ["raw_logprobs", pytest.param("processed_logits", marks=pytest.mark.slow)])
+def test_log_probabilities_equal_those_of_the_cpu(mode: str, saved: Callable[[str], Saved], tmp_path: Path):
+    """Also those of prompts and processed ones, which only the host computes: host and device steps alternate."""
     folder = saved("qwen3")[1]
     samplings = [
         replace(GREEDY, logprobs=3),
@@ -114,8 +116,9 @@ def test_log_probabilities_are_those_of_the_cpu(mode: str, saved: Callable[[str]
                 assert entry.logprobs == pytest.approx(same.logprobs, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.effect("cache.kv_cache_dtype")
-def test_tokens_over_a_cache_in_fp8_are_those_of_torchs_kernels(saved: Callable[[str], Saved], tmp_path: Path):
+def test_tokens_with_a_cache_in_fp8_equal_those_of_torchs_kernels(saved: Callable[[str], Saved], tmp_path: Path):
     """The second time the prompt's first block comes from the cache."""
     folder, sections = saved("qwen3")[1], {"cache": {"kv_cache_dtype": "fp8"}}
     asked = [replace(GREEDY, max_tokens=2)]
@@ -141,7 +144,7 @@ def test_tokens_over_a_cache_in_fp8_are_those_of_torchs_kernels(saved: Callable[
         ({"model": {"enforce_eager": True}}, [1, 3, 5]),
     ],
 )
-def test_decode_steps_are_filled_up_to_the_sizes_of_graphs(
+def test_decode_steps_are_padded_to_the_sizes_of_graphs(
     sections: dict[str, Any], expected: list[int], saved: Callable[[str], Saved], tmp_path: Path
 ):
     runner = DeviceRunner(resolved(saved("qwen3")[1], tmp_path, WITH_GPU, device={"device": "cuda"}, **sections))
@@ -153,13 +156,11 @@ def test_decode_steps_are_filled_up_to_the_sizes_of_graphs(
                       is_sampled=np.ones(rows, bool))
         )  # fmt: skip
     assert [shape.num_rows for shape in shapes] == expected
-    assert all(shape.is_decode and shape.is_lean for shape in shapes)
+    assert all(shape.is_decode and shape.is_fast_path for shape in shapes)
 
 
 @pytest.mark.effect("model.batch_invariant")
-def test_a_batch_that_must_not_matter_takes_torchs_kernels_one_row_at_a_time(
-    saved: Callable[[str], Saved], tmp_path: Path
-):
+def test_batch_invariance_uses_torchs_kernels_one_row_at_a_time(saved: Callable[[str], Saved], tmp_path: Path):
     sections = {"model": {"batch_invariant": True}}
     engine = core(saved("qwen3")[1], tmp_path, "cuda", **sections)
     assert engine.info.kernels["linear"].startswith("torch")

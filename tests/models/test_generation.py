@@ -1,4 +1,4 @@
-"""Through the real scheduler: chunked prefill, shared prefixes and preemption change nothing in what is generated."""
+"""With the real scheduler: chunked prefill, shared prefixes and preemption do not change what is generated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_greedy_output_equals_transformers_generate(family: str, saved: Callable
     assert stats.num_free_blocks == stats.num_blocks
 
 
-DRAWN = (
+SAMPLED = (
     SamplingParams(max_tokens=24, ignore_eos=True),
     SamplingParams(max_tokens=24, ignore_eos=True, top_k=5, top_p=0.9),
     SamplingParams(max_tokens=24, ignore_eos=True, top_p=0.8, presence_penalty=0.5, repetition_penalty=1.2),
@@ -53,12 +53,17 @@ DRAWN = (
 )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_kernels_draw_what_torch_draws(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+_QUICK = ("qwen3", "mistral")
+
+
+@pytest.mark.parametrize(
+    "family", [family if family in _QUICK else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES]
+)
+def test_the_kernels_sample_what_torch_samples(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     """Greedy and seeded, token for token in float32: chunks, shared prefixes, preemption, batches that change."""
     folder = saved(family)[1]
     prompts = make_prompts(20)
-    kinds = [GREEDY, *DRAWN]
+    kinds = [GREEDY, *SAMPLED]
     sampling = [replace(kinds[index % 5], seed=index, max_tokens=5 + index) for index in range(20)]
     kernels, torchs = (
         Engine(resolved(folder, tmp_path, model={"enforce_eager": is_eager}, cache=FEW_BLOCKS))
@@ -68,10 +73,12 @@ def test_the_kernels_draw_what_torch_draws(family: str, saved: Callable[[str], S
     assert kernels.scheduler.stats().num_preemptions >= 1
 
 
-def test_seeded_draws_are_the_same_alone_and_in_a_batch_with_preemption(saved: Callable[[str], Saved], tmp_path: Path):
+def test_seeded_samples_are_the_same_alone_and_in_a_batch_with_preemption(
+    saved: Callable[[str], Saved], tmp_path: Path
+):
     _, folder = saved("qwen3")
     prompts = make_prompts(12)
-    sampling = [replace(DRAWN[index % 4], seed=index) for index in range(12)]
+    sampling = [replace(SAMPLED[index % 4], seed=index) for index in range(12)]
     engine = Engine(resolved(folder, tmp_path, cache=FEW_BLOCKS))
     together = engine.generate(prompts, sampling)
     assert engine.scheduler.stats().num_preemptions >= 1

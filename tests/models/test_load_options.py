@@ -1,4 +1,4 @@
-"""Section `load` and the files behind it: the same model, however its weights come."""
+"""Section `load`: the same model from every format and reader."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def test_a_numpy_cache_that_cannot_be_written_names_its_folder(saved: Callable[[
 
 @pytest.mark.parametrize("name", ["notes.txt", "00000.npy", "index.json.bak"])
 def test_a_folder_that_is_no_numpy_cache_is_left_alone(saved: Callable[[str], Saved], tmp_path: Path, name: str):
-    """Once whatever stood in the folder was removed to make room for the cache."""
+    """The cache once replaced other content of the folder."""
     folder = as_torch_files(saved("qwen3 untied")[0], tmp_path / "torch")
     mine = tmp_path / "mine" / name
     mine.parent.mkdir()
     mine.write_text("mine")
     settings = {"folder": str(mine.parent)}
-    with pytest.raises(ModelFilesError, match="mine: no NumPy cache, and not empty: it is left alone"):
+    with pytest.raises(ModelFilesError, match="mine: not empty, and not a NumPy cache: it is not changed"):
         tokens(folder, tmp_path, load_format="npcache", model_loader_extra_config=settings)
     assert mine.read_text() == "mine"
 
@@ -135,7 +135,7 @@ def test_a_sharded_state_with_fused_weights_gives_the_same_model(
 
 
 @pytest.mark.effect("load.model_loader_extra_config")
-def test_dummy_weights_are_spread_as_told(saved: Callable[[str], Saved], tmp_path: Path):
+def test_dummy_weights_have_the_given_deviation(saved: Callable[[str], Saved], tmp_path: Path):
     def with_deviation(**settings: float) -> list[list[int]]:
         return tokens(saved("llama")[1], tmp_path, load_format="dummy", model_loader_extra_config=settings)
 
@@ -202,7 +202,7 @@ def _watched(settings: Resolved, expected: int) -> tuple[Engine, int]:
 
 @pytest.mark.parametrize(("has_terminal", "wanted"), [(True, True), (True, False), (False, True)])
 @pytest.mark.effect("load.use_tqdm_on_load")
-def test_progress_is_told_where_somebody_watches(
+def test_progress_is_reported_on_a_terminal(
     saved: Callable[[str], Saved], tmp_path: Path, has_terminal: bool, wanted: bool
 ):
     settings = resolved(saved("llama")[1], tmp_path, load={"use_tqdm_on_load": wanted})

@@ -28,14 +28,14 @@ TOKENS = torch.randint(3, VOCAB, (37,), generator=torch.Generator().manual_seed(
 
 def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """[37, vocab] of TOKENS in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
-    facts = resolved(folder, place).facts
-    kernels = select_kernels(CPU, dtype, facts.head_dim, features)
-    model = model_class(facts)(facts, kernels, 64, dtype, CPU)
-    files = Checkpoint(folder, read_tensors(folder, facts.weight_files))
-    files.check(model.wanted(), facts.tie_word_embeddings)
+    model_spec = resolved(folder, place).model_spec
+    kernels = select_kernels(CPU, dtype, model_spec.head_dim, features)
+    model = model_class(model_spec)(model_spec, kernels, 64, dtype, CPU)
+    files = Checkpoint(folder, read_tensors(folder, model_spec.weight_files))
+    files.check(model.wanted(), model_spec.tie_word_embeddings)
     with torch.inference_mode():
         model.load(files)
-        cache = KVCache(facts.num_layers, 9, facts.num_kv_heads, BLOCK_SIZE, facts.head_dim, dtype)
+        cache = KVCache(model_spec.num_layers, 9, model_spec.num_kv_heads, BLOCK_SIZE, model_spec.head_dim, dtype)
         for layer in cache.layers:  # whatever was not written must not be read
             for tensor in layer:
                 tensor.fill_(torch.nan)
@@ -116,7 +116,9 @@ def test_bfloat16_stays_within_a_tolerance_of_transformers_in_bfloat16(
 
 def test_an_unknown_rope_kind_is_refused_with_the_known_ones(tmp_path: Path, saved: Callable[[str], Saved]):
     rope = {"rope_theta": 1e4, "rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
-    facts = resolved(saved("llama")[1], tmp_path).facts
-    facts = facts.model_copy(update={"rope": facts.rope.model_copy(update={"kind": "longrope", "parameters": rope})})
+    model_spec = resolved(saved("llama")[1], tmp_path).model_spec
+    model_spec = model_spec.model_copy(
+        update={"rope": model_spec.rope.model_copy(update={"kind": "longrope", "parameters": rope})}
+    )
     with pytest.raises(ModelFilesError, match="`longrope` is not supported; supported: default, linear, dynamic"):
-        model_class(facts)(facts, KernelSet(), 64, torch.float32, CPU)
+        model_class(model_spec)(model_spec, KernelSet(), 64, torch.float32, CPU)

@@ -47,7 +47,7 @@ def test_rope_options_replace_the_old_names_of_config_json_too(saved: Callable[[
 @pytest.mark.effect("model.rope_scaling", "model.max_model_len")
 def test_a_scaling_stretches_the_models_limit(saved: Callable[[str], Saved], tmp_path: Path):
     folder = saved("llama")[1]
-    with pytest.raises(ConfigError, match="the model was made for 128 tokens"):
+    with pytest.raises(ConfigError, match="the model supports 128 tokens"):
         resolved(folder, tmp_path, model={"max_model_len": 256})
     assert resolved(folder, tmp_path, model={"max_model_len": 256, "rope_scaling": YARN}).model.max_model_len == 256
     assert resolved(folder, tmp_path, model={"max_model_len": "auto"}).model.max_model_len == 128
@@ -59,8 +59,8 @@ def test_without_the_window_all_is_seen_and_the_context_ends_there(saved: Callab
     folder = saved("mistral")[1]  # a window of 6
     bounded = resolved(folder, tmp_path, model={"disable_sliding_window": True, "max_model_len": "auto"})
     assert bounded.model.max_model_len == 6
-    assert not any(bounded.facts.sliding_window_layers)
-    with pytest.raises(ConfigError, match="the model was made for 6 tokens"):
+    assert not any(bounded.model_spec.sliding_window_layers)
+    with pytest.raises(ConfigError, match="the model supports 6 tokens"):
         resolved(folder, tmp_path, model={"disable_sliding_window": True, "max_model_len": 64})
     inside = Engine(resolved(folder, tmp_path, model={"max_model_len": 6})).generate([[5, 6, 7]])
     assert Engine(bounded).generate([[5, 6, 7]]) == inside

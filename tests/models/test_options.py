@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -106,7 +107,7 @@ def test_blocks_are_named_by_the_chosen_algorithm(start: Start):
     for algo in ("sha256", "sha256_cbor", "blake2b"):
         core = start(cache={"prefix_caching_hash_algo": algo})
         answer(core)
-        names[algo] = set(core._scheduler._cache._blocks)  # type: ignore[attr-defined]
+        names[algo] = set(core._scheduler.sequences.blocks.cache._blocks)  # type: ignore[attr-defined]
     content = struct.pack("<8i", *PROMPT[:8])
     assert hashlib.sha256(hashlib.sha256(b"stoker kv root ").digest() + content).digest() in names["sha256"]
     ids = b"".join(bytes([token]) if token < 24 else bytes([0x18, token]) for token in PROMPT[:8])
@@ -119,7 +120,7 @@ def test_blocks_are_named_by_the_chosen_algorithm(start: Start):
 def test_keys_and_values_can_be_kept_in_another_format_than_the_weights(start: Start):
     wide, narrow = start(), start(cache={"kv_cache_dtype": "bfloat16"})
     assert narrow.info.kv_cache_bytes * 2 == wide.info.kv_cache_bytes
-    assert narrow.info.kernels["paged_attention"] == "torch: keys and values in bfloat16 beside float32"
+    assert narrow.info.kernels["paged_attention"] == "torch: keys and values in bfloat16, activations in float32"
     asking = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, logprobs=0, prompt_logprobs=0)
     found = []
     for core in (wide, narrow):
@@ -154,7 +155,7 @@ def test_no_more_sequences_run_than_allowed(start: Start):
 
 
 @pytest.mark.effect("scheduler.max_num_batched_tokens", "scheduler.enable_chunked_prefill")
-def test_a_step_takes_so_many_tokens_and_a_prompt_is_cut_or_waits(start: Start):
+def test_a_step_has_a_maximum_of_tokens_and_a_longer_prompt_is_cut_or_waits(start: Start):
     def steps(**scheduler: Any) -> int:
         core = start(scheduler=scheduler)
         add(core, PROMPT)
@@ -195,7 +196,7 @@ def test_requests_are_served_by_arrival_or_by_priority(start: Start):
 
 
 @pytest.mark.effect("scheduler.max_queued_requests", "scheduler.max_queued_tokens")
-def test_the_queue_takes_so_many_requests_and_so_many_tokens(start: Start):
+def test_the_queue_is_limited_in_requests_and_in_tokens(start: Start):
     def num_taken(**scheduler: Any) -> int:
         core = start(scheduler={"max_num_seqs": 1, **scheduler})
         for index in range(9):
@@ -299,7 +300,7 @@ def test_a_scheduler_that_cannot_be_used_ends_the_start_before_the_model_is_load
 @pytest.mark.effect("device.device")
 def test_the_engine_runs_where_the_deployment_says(start: Start):
     assert start(device={"device": "cpu"}).info.device == start().info.device == "cpu"
-    with pytest.raises(ConfigError, match="is cuda, and there is no GPU here"):
+    with pytest.raises(ConfigError, match="is cuda, and this machine has no GPU"):
         start(device={"device": "cuda"})
 
 
@@ -312,7 +313,7 @@ def as_many_threads_as_before() -> Iterator[None]:
 
 @pytest.mark.effect("device.num_threads")
 @pytest.mark.usefixtures("as_many_threads_as_before")
-def test_the_engine_computes_with_so_many_threads(start: Start):
+def test_the_engine_computes_with_the_given_number_of_threads(start: Start):
     answers = []
     for count in (1, 2):
         core = start(device={"num_threads": count})
@@ -349,6 +350,21 @@ def test_scores_are_shown_before_or_after_what_changes_them(start: Start):
     assert sum(map(math.exp, processed.values())) == pytest.approx(1, abs=1e-4)
     best = sorted(scores("processed_logits").values())[-3:]
     assert best == pytest.approx(sorted(value for token, value in raw_logits.items() if token != 7)[-3:], abs=1e-4)
+
+
+@pytest.mark.effect("model.logits_processor_settings")
+def test_settings_of_a_processor_are_its_arguments_and_are_checked_against_its_schema(start: Start):
+    path = "tests.own_code:Only"
+    model = {"logits_processors": [path], "logits_processor_settings": {path: {"token_id": 9}}}
+    assert answer(start(model=model)) == [9] * 8
+    model["logits_processor_settings"] = {path: {"token_id": -1, "token": 9}}
+    with pytest.raises(PluginError) as caught:
+        start(model=model)
+    lines = sorted(str(caught.value).removeprefix("`model.logits_processors`: ").split("\n"))
+    assert [re.sub(r"\(.*/deployment\.yaml:1:\d+\)", "(PLACE)", line) for line in lines] == [
+        f"{path}.token: no such key; did you mean `token_id`? (PLACE)",
+        f"{path}.token_id: not allowed; allowed: a whole number, at least 0 (PLACE)",
+    ]
 
 
 @pytest.mark.effect("model.logits_processors")

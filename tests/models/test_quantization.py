@@ -1,4 +1,4 @@
-"""`model.quantization`: what fewer bits do to memory, to answers and to the start."""
+"""`model.quantization`: its effect on memory, on answers and on loading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUESTIONS = (
 @pytest.mark.parametrize("family", ["qwen3", "qwen3 untied", "llama with biases"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.effect("model.quantization")
-def test_weights_take_the_bytes_that_were_planned(
+def test_weights_have_the_planned_size(
     scheme: str, family: str, dtype: str, saved: Callable[[str], Saved], tmp_path: Path
 ):
     folder = saved(family)[1]
@@ -55,7 +55,7 @@ def test_weights_take_the_bytes_that_were_planned(
 
 @SCHEMES
 @pytest.mark.effect("model.quantization", "load.load_format")
-def test_every_load_format_is_quantised_alike(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
+def test_every_load_format_gives_the_same_quantised_weights(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved("qwen3 untied")
     quantised = {"quantization": scheme}
     expected = Engine(resolved(folder, tmp_path, model=quantised)).generate(PROMPTS)
@@ -88,7 +88,7 @@ def test_torch_and_the_kernels_give_the_same_tokens(scheme: str, saved: Callable
 
 
 @pytest.mark.parametrize("scheme", ["awq", "gptq", "bitsandbytes", "fp8", "gguf"])
-def test_schemes_of_others_are_refused_by_name(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
+def test_other_quantization_schemes_are_refused_by_name(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     with pytest.raises(ConfigError, match="int8 or int4"):
         resolved(saved("qwen3")[1], tmp_path, model={"quantization": scheme})
 
@@ -104,13 +104,13 @@ def plain() -> Iterator[LLM]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "fewest", "largest"), [("int8", 7, 1.002), ("int4", 5, 1.02), ("int4_pure", 5, 1.02)]
+    ("scheme", "min_equal", "max_ratio"), [("int8", 7, 1.002), ("int4", 5, 1.02), ("int4_pure", 5, 1.02)]
 )
 @pytest.mark.effect("model.quantization")
-def test_tiny_answers_as_it_did(plain: LLM, scheme: str, fewest: int, largest: float):
-    """Most greedy answers are word for word those of bfloat16, and none of its tokens has become unlikely.
+def test_quantised_tiny_gives_nearly_the_same_answers(plain: LLM, scheme: str, min_equal: int, max_ratio: float):
+    """Most greedy answers are those of bfloat16, and the tokens of bfloat16's answers remain likely.
 
-    fewest: equal answers, of eight; largest: perplexity of bfloat16's answers over bfloat16's own.
+    min_equal: equal answers of eight; max_ratio: perplexity of bfloat16's answers, relative to that of bfloat16 itself.
     """
     greedy = SamplingParams(temperature=0, max_tokens=64)
     chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
@@ -118,12 +118,12 @@ def test_tiny_answers_as_it_did(plain: LLM, scheme: str, fewest: int, largest: f
     with tiny(scheme) as llm:
         again = llm.chat(chats, greedy)
         equal = sum(a.outputs[0].token_ids == b.outputs[0].token_ids for a, b in zip(answers, again, strict=True))
-        assert equal >= fewest
-        assert perplexity(llm, answers) < largest * perplexity(plain, answers)
+        assert equal >= min_equal
+        assert perplexity(llm, answers) < max_ratio * perplexity(plain, answers)
 
 
 def perplexity(llm: LLM, answers: list) -> float:
-    """Of the answers' tokens after their prompts."""
+    """Perplexity of the answers' tokens after their prompts."""
     whole = [[*answer.prompt_token_ids, *answer.outputs[0].token_ids] for answer in answers]
     params = replace(SamplingParams(temperature=0, max_tokens=1), prompt_logprobs=0)
     results = llm.generate([{"prompt_token_ids": ids} for ids in whole], params)
@@ -144,7 +144,7 @@ WIDE = {
 }  # fmt: skip
 LOAD = """
 import json, sys
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
 from stoker.engine.kernels import select_kernels
 from stoker.engine.models.registry import model_class
 from stoker.engine.runner.loading import load_weights
@@ -154,23 +154,24 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 deployment = load_deployment([], sys.argv[1:])
-resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
+resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
 kernels = select_kernels("cpu", torch.bfloat16, 128, quantization=resolved.model.quantization)
 cpu = torch.device("cpu")
-model = model_class(resolved.facts)(resolved.facts, kernels, 64, torch.bfloat16, cpu, resolved.model.quantization)
+spec, quantization = resolved.model_spec, resolved.model.quantization
+model = model_class(spec)(spec, kernels, 64, torch.bfloat16, cpu, quantization)
 before = peak()
 load_weights(model, resolved)
 print(json.dumps([peak() - before, model.num_bytes]))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a process")
 @SCHEMES
-def test_no_second_copy_of_the_weights_is_ever_held(scheme: str, tmp_path: Path):
-    """126M numbers: 252 MB in bfloat16, the largest matrix 13 MB of them."""
+def test_loading_never_holds_a_second_copy_of_the_weights(scheme: str, tmp_path: Path):
+    """126M parameters: 252 MB in bfloat16; the largest matrix has 13 MB."""
     folder = write_config(tmp_path / "model", WIDE)
-    words = ["--model", str(folder), "--load-format", "dummy", "--skip-tokenizer-init", "--quantization", scheme]
-    done = subprocess.run([sys.executable, "-c", LOAD, *words], capture_output=True, text=True, check=False)
+    arguments = ["--model", str(folder), "--load-format", "dummy", "--skip-tokenizer-init", "--quantization", scheme]
+    done = subprocess.run([sys.executable, "-c", LOAD, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     grown, weights = json.loads(done.stdout)
     assert grown < 1.1 * weights + 13e6 + 30e6

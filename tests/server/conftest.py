@@ -30,7 +30,7 @@ def served(folder: Path) -> Served:
 
 @pytest.fixture
 def saying(folder: Path, tokenizer: Tokenizer) -> Callable[..., Served]:
-    """A server whose model says a given text, token by token, then ends."""
+    """A server whose model generates a given text and then ends."""
 
     def make(text: str, *, tokens_per_output: int = 1, **options: object) -> Served:
         token_ids = tokenizer.encode(text)

@@ -1,4 +1,4 @@
-"""A deployment to serve in tests, and clients for it: without a socket, and with one."""
+"""A deployment for tests, called without a socket (Served) or served on one (on_a_socket)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from stoker.config import MachineFacts, MemoryPlan, ModelFacts, Resolved
+from stoker.config import MachineSpec, MemoryPlan, ModelSpec, Resolved
 from stoker.config.resolve.resolved import (
     ResolvedCache,
     ResolvedCompilation,
@@ -39,7 +39,7 @@ SCHEDULER = {
     "max_long_partial_prefills": 1,
     "long_prefill_token_threshold": 0,
 }
-SERVER = {"port": 0, "log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1 << 16}
+SERVER = {"port": 0, "log_format": "human", "http_log_level": "info", "max_incomplete_header_bytes": 1 << 16}
 
 
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
@@ -57,8 +57,8 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
         server=ResolvedServer(**{**SERVER, "chat_template": server_template, **server}),
-        facts=ModelFacts.model_construct(tokenizer_path=str(folder)),  # the server asks for nothing else of these
-        machine=MachineFacts.model_construct(),
+        model_spec=ModelSpec.model_construct(tokenizer_path=str(folder)),  # the server uses no other field
+        machine=MachineSpec.model_construct(),
         memory=MemoryPlan.model_construct(),
         model_path=str(folder),
         num_kv_blocks=64,
@@ -68,7 +68,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
 
 
 class Served:
-    """An app called in process: `served.post("/v1/...", json={...})` runs an event loop of its own."""
+    """An app called in process. Each call, such as `served.post("/v1/...", {...})`, runs in a new event loop."""
 
     def __init__(self, folder: Path, engine: FakeEngine | None = None, **options: Any) -> None:
         self.engine = engine or FakeEngine()
@@ -105,7 +105,7 @@ class Served:
         return self.post("/v1/completions", {"model": MODEL, "prompt": prompt, **fields})
 
     def metric(self, line: str) -> float:
-        """The value of one line of /metrics, 0 if it is not there."""
+        """The value of one line of /metrics, 0 if it is missing."""
         for found in self.service.metrics.render().decode().splitlines():
             if found.startswith(line + " "):
                 return float(found.rsplit(" ", 1)[1])
@@ -114,7 +114,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def on_a_socket(folder: Path, engine: FakeEngine, **options: Any) -> AsyncIterator[tuple[int, Shutdown]]:
-    """The whole server on a real port."""
+    """The complete server on a port, or on a Unix socket with `uds`."""
     settings = resolved(folder, **options)
     server = settings.server
     sockets, shutdown = take_address(server.host, server.port, server.uds), Shutdown()
@@ -129,11 +129,11 @@ async def on_a_socket(folder: Path, engine: FakeEngine, **options: Any) -> Async
     finally:
         shutdown.request()
         shutdown.request()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
 
 
 def events(body: str) -> Iterator[str]:
-    """The data of each event of a stream; anything else in it is an error."""
+    """The data of each event of a stream. Fails if there is anything else."""
     for block in body.split("\n\n"):
         if block:
             assert block.startswith("data: "), block

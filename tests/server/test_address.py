@@ -1,4 +1,4 @@
-"""Where the server listens: a host and port, or a Unix socket."""
+"""The address of the server: a host and port, or a Unix socket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.effect("server.host", "server.port")
-def test_the_server_listens_on_its_host_and_port_only(folder: Path):
+def test_the_server_listens_only_on_its_host_and_port(folder: Path):
     (free,) = bind("127.0.0.2", 0)
     wanted = free.getsockname()[1]
     free.close()
@@ -38,7 +38,7 @@ def test_the_server_listens_on_its_host_and_port_only(folder: Path):
 
 
 @pytest.mark.effect("server.uds")
-def test_a_unix_socket_is_served_in_place_of_a_port_and_removed_at_the_end(folder: Path, path: Path):
+def test_a_unix_socket_replaces_the_port_and_is_removed_at_the_end(folder: Path, path: Path):
     async def run() -> None:
         async with on_a_socket(folder, FakeEngine(), uds=str(path)):
             transport = httpx.AsyncHTTPTransport(uds=str(path))
@@ -50,17 +50,17 @@ def test_a_unix_socket_is_served_in_place_of_a_port_and_removed_at_the_end(folde
     asyncio.run(run())
 
 
-def test_what_a_killed_server_left_behind_is_replaced(path: Path):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
-        left.bind(str(path))
-        left.listen()
+def test_the_socket_file_of_a_killed_server_is_replaced(path: Path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.bind(str(path))
+        killed.listen()
     path.with_name("api.sock.lock").touch()
     (ours,) = take_address("", 0, str(path))
     ours.close()
     assert list(path.parent.iterdir()) == []
 
 
-def test_the_socket_of_a_server_that_is_still_starting_is_not_taken(path: Path):
+def test_the_socket_of_a_server_that_is_starting_is_not_replaced(path: Path):
     first = UnixSocket(str(path))
     with pytest.raises(CannotListen) as caught:
         UnixSocket(str(path))
@@ -70,7 +70,7 @@ def test_the_socket_of_a_server_that_is_still_starting_is_not_taken(path: Path):
     UnixSocket(str(path)).close()
 
 
-def test_the_socket_of_another_program_is_not_taken(path: Path):
+def test_the_socket_of_another_program_is_not_replaced(path: Path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
         theirs.bind(str(path))
         theirs.listen()
@@ -79,23 +79,23 @@ def test_the_socket_of_another_program_is_not_taken(path: Path):
         assert [entry.name for entry in path.parent.iterdir()] == ["api.sock"]
 
 
-def test_a_file_that_is_no_socket_is_left_alone(path: Path):
-    path.write_text("a letter")
-    with pytest.raises(CannotListen, match="no socket"):
+def test_a_file_that_is_not_a_socket_is_not_replaced(path: Path):
+    path.write_text("text")
+    with pytest.raises(CannotListen, match="is not a socket"):
         UnixSocket(str(path))
-    assert path.read_text() == "a letter"
+    assert path.read_text() == "text"
 
 
-def test_a_socket_that_somebody_else_put_in_our_place_stays(path: Path):
+def test_a_file_that_another_program_put_at_our_path_is_not_removed(path: Path):
     ours = UnixSocket(str(path))
     path.unlink()
-    path.write_text("a letter")
+    path.write_text("text")
     ours.close()
-    assert path.read_text() == "a letter"
+    assert path.read_text() == "text"
 
 
 @pytest.mark.parametrize(("name", "reason"), [("no/such/folder", "no such file"), ("x" * 120, "too long")])
-def test_a_path_that_cannot_be_a_socket_is_told(path: Path, name: str, reason: str):
+def test_a_path_that_cannot_be_a_socket_is_reported(path: Path, name: str, reason: str):
     with pytest.raises(CannotListen, match=reason):
         UnixSocket(str(path.parent / name))
     assert list(path.parent.iterdir()) == []

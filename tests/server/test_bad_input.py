@@ -1,9 +1,8 @@
-"""Every bad request has its status, its code and the name of the field at fault, and reaches no engine."""
+"""Every invalid request gets the right status, code and field name, and does not reach the engine."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def fault(response: httpx.Response, status: int) -> tuple[str, str | None]:
-    """(code, param) of an error answer, whose shape is checked."""
+def error_of(response: httpx.Response, status: int) -> tuple[str, str | None]:
+    """(code, param) of an error response, after checking its shape."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()
@@ -144,37 +143,41 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     FIELDS,
     ids=[f"{param}-{code}-{i}" for i, (_, _, code, param) in enumerate(FIELDS)],
 )
-def test_a_bad_field_is_a_400_that_names_it(served: Served, path: str, fields: dict[str, Any], code: str, param: str):
+def test_an_invalid_field_is_a_400_with_its_name(
+    served: Served, path: str, fields: dict[str, Any], code: str, param: str
+):
     valid = {CHAT: {"model": MODEL, "messages": HELLO}, TEXT: {"model": MODEL, "prompt": "Hello"}}.get(path, {})
-    assert fault(served.post(path, {**valid, **fields}), 400) == (code, param)
+    assert error_of(served.post(path, {**valid, **fields}), 400) == (code, param)
     assert served.engine.requests == []
 
 
-def test_a_missing_or_unknown_model_is_named(served: Served):
-    assert fault(served.post(CHAT, {"messages": HELLO}), 400) == ("missing_required_parameter", "model")
-    assert fault(served.chat(model="gpt-x"), 404) == ("model_not_found", "model")
-    assert fault(served.get("/v1/models/gpt-x"), 404) == ("model_not_found", "model")
-    assert fault(served.post("/tokenize", {"prompt": "x", "model": "gpt-x"}), 404) == ("model_not_found", "model")
+def test_a_missing_or_unknown_model_is_an_error_of_the_field_model(served: Served):
+    assert error_of(served.post(CHAT, {"messages": HELLO}), 400) == ("missing_required_parameter", "model")
+    assert error_of(served.chat(model="gpt-x"), 404) == ("model_not_found", "model")
+    assert error_of(served.get("/v1/models/gpt-x"), 404) == ("model_not_found", "model")
+    assert error_of(served.post("/tokenize", {"prompt": "x", "model": "gpt-x"}), 404) == ("model_not_found", "model")
 
 
-def test_a_prompt_too_long_is_answered_with_both_numbers(served: Served):
+def test_the_error_for_a_long_prompt_has_both_numbers(served: Served):
     text = served.complete([5] * 600).json()["error"]["message"]
     assert "600 tokens" in text
     assert "512" in text
 
 
-def test_a_huge_text_is_refused_before_it_is_encoded(served: Served):
-    began = time.perf_counter()
+def test_a_huge_text_is_refused_before_it_is_encoded(served: Served, monkeypatch: pytest.MonkeyPatch):
+    def encode(*arguments: object, **options: object) -> None:
+        raise AssertionError("the text was encoded")
+
+    monkeypatch.setattr(served.service.need_tokenizer(), "encode", encode)
     response = served.complete("日本語" * 300_000)
-    assert fault(response, 400) == ("context_length_exceeded", "prompt")
+    assert error_of(response, 400) == ("context_length_exceeded", "prompt")
     assert "at least" in response.json()["error"]["message"]
-    assert time.perf_counter() - began < 1
 
 
-def test_what_fits_the_context_and_not_the_cache_is_refused(folder: Path):
+def test_a_request_that_exceeds_the_kv_cache_is_refused(folder: Path):
     served = Served(folder, FakeEngine(num_blocks=4))
-    assert fault(served.complete([5] * 70), 400) == ("context_length_exceeded", "prompt")
-    assert fault(served.complete([5] * 60, max_tokens=5), 400) == ("context_length_exceeded", "max_tokens")
+    assert error_of(served.complete([5] * 70), 400) == ("context_length_exceeded", "prompt")
+    assert error_of(served.complete([5] * 60, max_tokens=5), 400) == ("context_length_exceeded", "max_tokens")
 
 
 BODIES: list[tuple[bytes, str, str | None]] = [
@@ -203,27 +206,27 @@ BODIES: list[tuple[bytes, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "code", "param"), BODIES, ids=range(len(BODIES)))
-def test_a_body_that_is_no_json_object_is_a_400(served: Served, body: bytes, code: str, param: str | None):
-    assert fault(served.post(CHAT, body), 400) == (code, param)
+def test_a_body_that_is_not_a_json_object_is_a_400(served: Served, body: bytes, code: str, param: str | None):
+    assert error_of(served.post(CHAT, body), 400) == (code, param)
 
 
-def test_brackets_within_text_are_no_nesting(served: Served):
+def test_brackets_within_text_are_not_counted_as_nesting(served: Served):
     assert served.chat("[" * 100 + '\\"{' * 30, max_tokens=1).status_code == 200
 
 
-def test_brackets_within_text_are_no_objects(served: Served):
+def test_brackets_within_text_are_not_counted_as_objects(served: Served):
     text = '[{: \\" \\\\ ' * 60_000
-    assert fault(served.complete(text), 400) == ("context_length_exceeded", "prompt")
+    assert error_of(served.complete(text), 400) == ("context_length_exceeded", "prompt")
 
 
-def test_a_surrogate_pair_is_a_character(served: Served):
+def test_an_escaped_surrogate_pair_is_a_character(served: Served):
     body = json.dumps({"model": MODEL, "prompt": "😀", "max_tokens": 1}).encode()
     assert b"\\ud83d" in body
     assert served.post(TEXT, body).status_code == 200
 
 
 @pytest.mark.parametrize("depth", [63, 64])
-def test_sixty_four_levels_are_taken(served: Served, depth: int):
+def test_nesting_of_64_levels_is_accepted(served: Served, depth: int):
     body = (
         b'{"model": "org/tiny", "prompt": [5], "max_tokens": 1, "x": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
     )
@@ -234,7 +237,7 @@ def test_sixty_four_levels_are_taken(served: Served, depth: int):
 def test_a_body_not_declared_as_json_is_a_415(served: Served, content_type: str | None):
     headers = {"content-type": content_type} if content_type else {}
     response = served.request("POST", CHAT, content=b"{}", headers=headers)
-    assert fault(response, 415) == ("unsupported_media_type", None)
+    assert error_of(response, 415) == ("unsupported_media_type", None)
 
 
 def test_json_may_be_declared_with_a_charset(served: Served):
@@ -243,56 +246,65 @@ def test_json_may_be_declared_with_a_charset(served: Served):
     assert response.status_code == 200
 
 
-def test_unknown_fields_pass_are_counted_and_warned_about_once(served: Served, caplog: pytest.LogCaptureFixture):
+def test_unknown_fields_are_ignored_and_counted_with_one_warning_each(served: Served, caplog: pytest.LogCaptureFixture):
     for _ in range(2):
         assert served.chat(frequency=1, stream_options={"x": 1}, max_tokens=1).status_code == 200
     assert served.metric('stoker_unknown_request_fields_total{route="/v1/chat/completions"}') == 4
-    named = [record.facts["field"] for record in caplog.records if "unknown request field" in record.message]
+    named = [record.fields["field"] for record in caplog.records if "unknown request field" in record.message]
     assert sorted(named) == ["frequency", "stream_options.x"]
 
 
 @pytest.mark.effect("server.strict_requests")
-def test_unknown_fields_are_refused_under_strictness(folder: Path):
+def test_unknown_fields_are_refused_with_strict_requests(folder: Path):
     served = Served(folder, strict_requests=True)
-    assert fault(served.chat(frequency=1), 400) == ("unknown_parameter", "frequency")
+    assert error_of(served.chat(frequency=1), 400) == ("unknown_parameter", "frequency")
     unread = served.chat(chat_template_kwargs={"colour": 1})
-    assert fault(unread, 400) == ("unknown_parameter", "chat_template_kwargs.colour")
+    assert error_of(unread, 400) == ("unknown_parameter", "chat_template_kwargs.colour")
     assert served.chat(user="x", max_tokens=1).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/models/", "//v1/models", "/v1/chat/completions/", "/docs/", "/metrics/"]
+    ("path", "code"),
+    [
+        ("/", "not_found"),
+        ("/v1", "not_found"),
+        ("/v1/models/", "model_not_found"),
+        ("//v1/models", "not_found"),
+        ("/v1/chat/completions/", "not_found"),
+        ("/docs/", "not_found"),
+        ("/metrics/", "not_found"),
+    ],
 )
-def test_a_path_that_is_not_there_is_a_404_and_never_a_redirect(served: Served, path: str):
+def test_an_unknown_path_is_a_404_and_never_a_redirect(served: Served, path: str, code: str):
     response = served.get(f"http://test{path}", follow_redirects=False)
-    assert fault(response, 404)[0] in ("not_found", "model_not_found")
+    assert error_of(response, 404)[0] == code
 
 
-def test_a_wrong_method_is_a_405_that_names_the_right_one(served: Served):
+def test_a_wrong_method_is_a_405_with_the_allowed_ones(served: Served):
     response = served.request("PUT", "/v1/models")
-    assert fault(response, 405) == ("method_not_allowed", None)
+    assert error_of(response, 405) == ("method_not_allowed", None)
     assert "GET" in response.headers["allow"]
 
 
-def test_a_model_without_a_chat_template_says_so(tmp_path: Path):
+def test_a_model_without_a_chat_template_refuses_chat_requests(tmp_path: Path):
     served = Served(write_tokenizer(tmp_path, template=None))
-    assert fault(served.chat(), 400) == ("no_chat_template", "messages")
+    assert error_of(served.chat(), 400) == ("no_chat_template", "messages")
 
 
-def test_what_a_template_refuses_is_told(tmp_path: Path):
+def test_the_message_of_a_template_that_refuses_is_returned(tmp_path: Path):
     template = "{{ raise_exception('system comes first') }}"
     served = Served(write_tokenizer(tmp_path, template=template))
     response = served.chat()
-    assert fault(response, 400) == ("invalid_value", "messages")
+    assert error_of(response, 400) == ("invalid_value", "messages")
     assert "system comes first" in response.json()["error"]["message"]
 
 
-def test_a_bug_shows_no_trace_of_itself(served: Served, caplog: pytest.LogCaptureFixture):
+def test_an_unexpected_exception_is_logged_and_not_shown(served: Served, caplog: pytest.LogCaptureFixture):
     def broken(request: object) -> list[int]:
         raise KeyError("/secret/path 0x7f00")
 
     served.engine._script = broken
     response = served.chat()
-    assert fault(response, 500) == ("internal_error", None)
+    assert error_of(response, 500) == ("internal_error", None)
     assert "secret" not in response.text
     assert any(record.exc_info for record in caplog.records)

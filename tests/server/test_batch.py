@@ -1,4 +1,4 @@
-"""A batch through the app, with an engine whose every token is known and that dies or fills up on command."""
+"""A batch through the app, with an engine that generates known tokens, and that the test can stop or fill."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Runs:
     def run(
         self, *lines: bytes, engine: FakeEngine | None = None, concurrency: int = 4, **options: Any
     ) -> dict[int, dict[str, Any]]:
-        """Results by the number of the line."""
+        """Results by line number."""
         part = PartFile(self.path)
         try:
             batch = self.batch(Served(self.folder, engine, **options), b"".join(lines), part, concurrency=concurrency)
@@ -60,10 +60,10 @@ def runs(folder: Path, tmp_path: Path) -> Runs:
     return Runs(folder, tmp_path / "out.part")
 
 
-def test_each_line_gets_the_answer_that_the_api_gives(runs: Runs, folder: Path):
+def test_each_line_gets_the_response_of_the_api(runs: Runs, folder: Path):
     chat = line("c", "/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], prompt=None)
     results = runs.run(line("a"), b"\n", chat.replace(b'"prompt": null, ', b""))
-    assert set(results) == {1, 3}, "a blank line is no request"
+    assert set(results) == {1, 3}, "a blank line is not a request"
     direct = Served(folder).complete(max_tokens=3).json()
     answer = results[1]["response"]
     assert (results[1]["custom_id"], results[1]["error"], answer["status_code"]) == ("a", None, 200)
@@ -78,16 +78,18 @@ def test_each_line_gets_the_answer_that_the_api_gives(runs: Runs, folder: Path):
     [
         (b"nonsense\n", "invalid_json", "line 1 is not JSON: Expecting value (line 1, column 1)"),
         (b"[1]\n", "invalid_json", "line 1 must be a JSON object"),
-        (b'{"custom_id": "a", "custom_id": "b"}\n', "invalid_json", "line 1: the key 'custom_id' stands twice"),
+        (b'{"custom_id": "a", "custom_id": "b"}\n', "invalid_json", "line 1: duplicate key 'custom_id' in one object"),
         (b"\xff\n", "invalid_unicode", "line 1 is not UTF-8"),
-        (line(custom_id=7), "invalid_custom_id", "line 1: `custom_id` must be a text, and not an empty one"),
+        (line(custom_id=7), "invalid_custom_id", "line 1: `custom_id` must be a string that is not empty"),
         (line(url="/v1/embeddings"), "invalid_url", "line 1: `url` must be /v1/chat/completions or /v1/completions"),
         (line().replace(b"POST", b"GET"), "invalid_method", 'line 1: `method` must be "POST"'),
-        (line(stream=True), "unsupported_parameter", "line 1: `stream`: a batch has whole answers only"),
+        (line(stream=True), "unsupported_parameter", "line 1: `stream`: a batch cannot stream"),
         (b'{"custom_id": "a", "method": "POST", "url": "/v1/completions"}', "invalid_body", "`body` must be an object"),
     ],
 )
-def test_a_line_that_is_no_request_is_told_and_the_next_one_runs(runs: Runs, content: bytes, code: str, message: str):
+def test_a_line_that_is_not_a_request_is_an_error_and_the_next_one_runs(
+    runs: Runs, content: bytes, code: str, message: str
+):
     results = runs.run(content.rstrip(b"\n") + b"\n", line("next"))
     assert results[1]["response"] is None
     assert results[1]["error"]["code"] == code
@@ -96,7 +98,7 @@ def test_a_line_that_is_no_request_is_told_and_the_next_one_runs(runs: Runs, con
 
 
 @pytest.mark.effect("server.max_request_bytes")
-def test_a_line_is_read_no_further_than_a_body_may_be_long(runs: Runs):
+def test_a_line_is_read_up_to_the_limit_of_a_body(runs: Runs):
     results = runs.run(line("a", prompt="x" * 5000), line("b"), max_request_bytes=1000)
     assert results[1]["error"]["code"] == "request_too_large"
     assert results[2]["response"]["status_code"] == 200
@@ -104,7 +106,7 @@ def test_a_line_is_read_no_further_than_a_body_may_be_long(runs: Runs):
     assert list(lines_of(io.BytesIO(content), 10)) == [(1, None), (2, b"y" * 9)]
 
 
-def test_what_the_api_refuses_is_a_response_with_its_status(runs: Runs):
+def test_a_request_that_the_api_refuses_has_a_response_with_its_status(runs: Runs):
     results = runs.run(line("long", max_tokens=50_000), line("other", model="none"), line("good"))
     answers = [results[number]["response"] for number in (1, 2, 3)]
     assert [answer["status_code"] for answer in answers] == [400, 404, 200]
@@ -112,14 +114,14 @@ def test_what_the_api_refuses_is_a_response_with_its_status(runs: Runs):
     assert results[1]["error"] is None
 
 
-def test_what_is_no_json_is_shown_in_the_shape_of_an_error(runs: Runs):
-    """Once an answer of the operator's own middleware ended the run."""
-    answer = runs.run(line("a"), middleware=["tests.server.around.close_the_door"])[1]["response"]
+def test_a_response_that_is_not_json_becomes_an_error_body(runs: Runs):
+    """A response of the operator's middleware ended the run."""
+    answer = runs.run(line("a"), middleware=["tests.server.example_middleware.refuse_all"])[1]["response"]
     assert (answer["status_code"], answer["body"]["error"]["code"]) == (403, "no_json")
-    assert answer["body"]["error"]["message"] == "no JSON object, but: closed today"
+    assert answer["body"]["error"]["message"] == "the response is not a JSON object: closed today"
 
 
-def test_a_custom_id_that_was_there_is_told_and_not_run_again(runs: Runs):
+def test_a_duplicate_custom_id_is_an_error_and_not_run(runs: Runs):
     engine = FakeEngine()
     results = runs.run(line("a"), line("b"), line("a"), engine=engine)
     assert results[3]["error"] == {
@@ -130,28 +132,28 @@ def test_a_custom_id_that_was_there_is_told_and_not_run_again(runs: Runs):
     assert len(engine.requests) == 2
 
 
-def test_no_more_run_at_once_than_are_allowed(runs: Runs):
-    engine, most = FakeEngine(), [0]
+def test_the_number_of_concurrent_requests_is_limited(runs: Runs):
+    engine, highest = FakeEngine(), [0]
 
     async def pace() -> None:
-        most[0] = max(most[0], len(engine.open_requests))
+        highest[0] = max(highest[0], len(engine.open_requests))
         await asyncio.sleep(0)
 
     engine._pace = pace
     runs.run(*(line(str(number)) for number in range(20)), engine=engine, concurrency=3)
-    assert most == [3]
+    assert highest == [3]
     assert len(runs.results()) == 20
 
 
-def test_a_full_queue_is_waited_for(runs: Runs):
+def test_a_request_refused_by_a_full_queue_is_sent_again(runs: Runs):
     engine = FakeEngine(max_queued=1)
     results = runs.run(line("a"), line("b"), engine=engine, concurrency=2)
     assert [result["response"]["status_code"] for result in results.values()] == [200, 200]
-    assert len(engine.requests) > 2, "one was refused, and asked again"
+    assert len(engine.requests) > 2, "one was refused and sent again"
 
 
-def dying(state: EngineState, comes_back: bool) -> FakeEngine:
-    """Dies under its first request."""
+def stopping_engine(state: EngineState, comes_back: bool) -> FakeEngine:
+    """Stops during its first request."""
     engine = FakeEngine()
 
     async def pace() -> None:
@@ -165,14 +167,14 @@ def dying(state: EngineState, comes_back: bool) -> FakeEngine:
     return engine
 
 
-def test_what_an_engine_was_at_when_it_died_is_asked_again(runs: Runs):
-    engine = dying(EngineState.RESTARTING, comes_back=True)
+def test_a_request_during_which_the_engine_stopped_is_sent_again(runs: Runs):
+    engine = stopping_engine(EngineState.RESTARTING, comes_back=True)
     results = runs.run(line("a"), line("b"), engine=engine, concurrency=1)
     assert [result["response"]["status_code"] for result in results.values()] == [200, 200]
     assert len(engine.requests) == 3
 
 
-def test_a_request_that_kills_every_engine_is_given_up(runs: Runs):
+def test_a_request_that_stops_every_engine_is_not_sent_more_than_three_times(runs: Runs):
     engine = FakeEngine()
 
     async def pace() -> None:
@@ -189,7 +191,7 @@ def test_a_request_that_kills_every_engine_is_given_up(runs: Runs):
     assert len(engine.requests) == 4
 
 
-def test_an_engine_that_is_gone_ends_the_run_and_a_later_one_goes_on(runs: Runs):
+def test_an_engine_that_will_not_be_started_again_ends_the_run_and_a_later_run_continues(runs: Runs):
     lines = [line(str(number), prompt="x" * (number + 1)) for number in range(6)] + [b"nonsense\n"]
     engine = FakeEngine()
 
@@ -205,12 +207,12 @@ def test_an_engine_that_is_gone_ends_the_run_and_a_later_one_goes_on(runs: Runs)
     assert sorted(kept) == [1, 2, 3]
     second = FakeEngine()
     results = runs.run(*lines, engine=second)
-    assert len(second.requests) == 3, "what was done is not done again"
+    assert len(second.requests) == 3, "lines with a result are not run again"
     assert sorted(results) == [1, 2, 3, 4, 5, 6, 7]
     assert {number: results[number] for number in kept} == kept
 
 
-def test_a_cancelled_run_keeps_whole_lines_and_aborts_the_rest(runs: Runs, folder: Path):
+def test_a_cancelled_run_keeps_complete_lines_and_aborts_its_requests(runs: Runs, folder: Path):
     engine = FakeEngine()
     part = PartFile(runs.path)
 
@@ -231,7 +233,7 @@ def test_a_cancelled_run_keeps_whole_lines_and_aborts_the_rest(runs: Runs, folde
     assert not engine.open_requests
 
 
-def test_a_torn_line_is_cut_off(tmp_path: Path):
+def test_an_incomplete_line_is_removed(tmp_path: Path):
     path = tmp_path / "part"
     good = b'{"id":"batch_req_ab_4","custom_id":"x","response":{"status_code":400},"error":null}\n'
     path.write_bytes(good + good[:30])
@@ -242,14 +244,14 @@ def test_a_torn_line_is_cut_off(tmp_path: Path):
     assert path.read_bytes() == good + good.replace(b"_4", b"_5")
 
 
-def test_two_runs_do_not_write_one_file(tmp_path: Path):
+def test_two_runs_cannot_write_one_file(tmp_path: Path):
     part = PartFile(tmp_path / "part")
     with pytest.raises(PartFileInUse, match="is being written by another run"):
         PartFile(tmp_path / "part")
     part.close()
 
 
-def test_a_part_file_without_results_goes(tmp_path: Path):
+def test_a_part_file_without_results_is_removed(tmp_path: Path):
     PartFile(tmp_path / "part").close()
     assert list(tmp_path.iterdir()) == []
 

@@ -23,7 +23,7 @@ def chunks(body: str) -> list[dict[str, Any]]:
     return [json.loads(one) for one in data]
 
 
-def test_an_answer_has_text_reason_and_usage(saying: Saying, tokenizer: Tokenizer):
+def test_a_response_has_text_finish_reason_and_usage(saying: Saying, tokenizer: Tokenizer):
     served = saying("Hello, world!")
     answer = served.chat("Hi").json()
     prompt = tokenizer.encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
@@ -46,7 +46,7 @@ def test_an_answer_has_text_reason_and_usage(saying: Saying, tokenizer: Tokenize
     }
 
 
-def test_a_stream_is_role_text_reason_and_done(saying: Saying):
+def test_a_stream_is_role_text_finish_reason_and_done(saying: Saying):
     stream = saying("Hello, 世界 😀!").chat(stream=True)
     assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
     first, *middle, last = chunks(stream.text)
@@ -58,7 +58,7 @@ def test_a_stream_is_role_text_reason_and_done(saying: Saying):
     assert all(chunk["object"] == "chat.completion.chunk" and "usage" not in chunk for chunk in (first, *middle, last))
 
 
-def test_usage_comes_last_in_a_stream_that_asks_for_it(saying: Saying):
+def test_usage_is_the_last_chunk_of_a_stream_that_requests_it(saying: Saying):
     stream = saying("Hello").chat(stream=True, stream_options={"include_usage": True})
     *others, last = chunks(stream.text)
     assert last["choices"] == []
@@ -67,19 +67,19 @@ def test_usage_comes_last_in_a_stream_that_asks_for_it(saying: Saying):
 
 
 @pytest.mark.effect("server.enable_force_include_usage")
-def test_usage_comes_in_every_stream_where_the_deployment_says_so(saying: Saying):
+def test_usage_is_in_every_stream_with_the_option(saying: Saying):
     stream = saying("Hello", enable_force_include_usage=True).chat(stream=True)
     assert chunks(stream.text)[-1]["usage"]["completion_tokens"] > 0
 
 
 @pytest.mark.effect("server.enable_prompt_tokens_details")
-def test_cached_tokens_are_shown_where_the_deployment_says_so(saying: Saying):
+def test_cached_tokens_are_in_usage_with_the_option(saying: Saying):
     served = saying("Hello", enable_prompt_tokens_details=True)
     served.engine.num_cached_tokens = 7
     assert served.chat().json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 7}
 
 
-def test_n_answers_are_those_of_n_seeds(served: Served):
+def test_n_choices_equal_those_of_n_consecutive_seeds(served: Served):
     answer = served.chat(n=3, seed=5, max_tokens=6).json()
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     texts = [choice["message"]["content"] for choice in answer["choices"]]
@@ -88,7 +88,7 @@ def test_n_answers_are_those_of_n_seeds(served: Served):
     assert answer["usage"]["prompt_tokens"] == len(served.engine.requests[0].prompt_token_ids)
 
 
-def test_n_streams_are_n_answers(served: Served):
+def test_a_stream_with_n_has_the_same_content_as_a_complete_response(served: Served):
     whole = served.chat(n=3, seed=5, max_tokens=6).json()
     texts = {0: "", 1: "", 2: ""}
     reasons = {}
@@ -97,12 +97,12 @@ def test_n_streams_are_n_answers(served: Served):
         texts[choice["index"]] += choice["delta"].get("content", "")
         reasons[choice["index"]] = choice["finish_reason"]
     assert texts == {choice["index"]: choice["message"]["content"] for choice in whole["choices"]}
-    assert set(reasons.values()) <= {"length", "stop"}
+    assert reasons == {choice["index"]: choice["finish_reason"] for choice in whole["choices"]}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tokens_per_output", [1, 3, 100])
-def test_a_stop_string_ends_the_answer_and_the_engines_work(saying: Saying, stream: bool, tokens_per_output: int):
+def test_a_stop_string_ends_the_output_and_aborts_the_request(saying: Saying, stream: bool, tokens_per_output: int):
     served = saying("Hello, world! STOP here and on", tokens_per_output=tokens_per_output)
     response = served.chat(stop=["zzz", " STOP"], stream=stream)
     if stream:
@@ -119,7 +119,7 @@ def test_a_stop_string_ends_the_answer_and_the_engines_work(saying: Saying, stre
         assert served.engine.aborted == [served.engine.requests[0].request_id]
 
 
-def test_log_probabilities_name_tokens_bytes_and_the_likeliest(saying: Saying, tokenizer: Tokenizer):
+def test_log_probabilities_have_tokens_bytes_and_the_most_likely_tokens(saying: Saying, tokenizer: Tokenizer):
     answer = saying("Hé").chat(logprobs=True, top_logprobs=2, max_tokens=3).json()
     content = answer["choices"][0]["logprobs"]["content"]
     assert bytes(byte for entry in content[:-1] for byte in entry["bytes"]).decode() == "Hé"
@@ -128,7 +128,7 @@ def test_log_probabilities_name_tokens_bytes_and_the_likeliest(saying: Saying, t
     assert content[0]["token"] == tokenizer.token_text(tokenizer.encode("Hé")[0])
 
 
-def test_log_probabilities_come_with_their_pieces_of_a_stream(saying: Saying, tokenizer: Tokenizer):
+def test_log_probabilities_are_in_the_chunks_of_a_stream(saying: Saying, tokenizer: Tokenizer):
     received = chunks(saying("Hello, world").chat(logprobs=True, stream=True).text)
     tokens = [
         entry["token"] for chunk in received for entry in (chunk["choices"][0]["logprobs"] or {}).get("content", [])
@@ -152,7 +152,7 @@ def test_every_sampling_field_reaches_the_engine(served: Served):
     assert (found.logprobs, found.prompt_logprobs) == (3, 1)
 
 
-def test_the_models_defaults_hold_where_a_request_is_silent_or_null(folder: Path):
+def test_the_defaults_of_the_model_replace_missing_and_null_fields(folder: Path):
     served = Served(folder, sampling_defaults={"temperature": 0.6, "top_k": 20})
     served.chat(top_k=None)
     served.chat(temperature=1.0, top_k=0)
@@ -161,18 +161,18 @@ def test_the_models_defaults_hold_where_a_request_is_silent_or_null(folder: Path
     assert (second.temperature, second.top_k) == (1.0, 0)
 
 
-def test_without_max_tokens_an_answer_may_fill_the_context(served: Served):
+def test_without_max_tokens_an_output_can_fill_the_context(served: Served):
     served.chat(max_tokens=None)
     request = served.engine.requests[0]
     assert request.sampling.max_tokens == 512 - len(request.prompt_token_ids)
 
 
 @pytest.mark.effect("model.served_model_name")
-def test_a_model_answers_to_each_of_its_names(served: Served):
+def test_a_model_can_be_requested_by_each_of_its_names(served: Served):
     assert served.chat(model="alias").json()["model"] == "alias"
 
 
-def test_roles_parts_and_tools_reach_the_template(served: Served, tokenizer: Tokenizer):
+def test_roles_parts_and_tools_are_passed_to_the_template(served: Served, tokenizer: Tokenizer):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief"}]},
@@ -188,13 +188,13 @@ def test_roles_parts_and_tools_reach_the_template(served: Served, tokenizer: Tok
     assert "<|im_start|>tool\n42<|im_end|>" in prompt
 
 
-def test_template_arguments_that_the_template_reads_take_effect(served: Served, tokenizer: Tokenizer):
+def test_chat_template_kwargs_are_passed_to_the_template(served: Served, tokenizer: Tokenizer):
     served.chat(chat_template_kwargs={"enable_thinking": False}, max_tokens=1)
     prompt = tokenizer.decode(served.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
     assert prompt.endswith("<think></think>\n")
 
 
-def test_the_final_message_can_be_continued(served: Served, tokenizer: Tokenizer):
+def test_the_last_message_can_be_continued(served: Served, tokenizer: Tokenizer):
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I am "}]
     body = {"model": MODEL, "messages": messages, "add_generation_prompt": False, "continue_final_message": True}
     assert served.post("/v1/chat/completions", {**body, "max_tokens": 1}).status_code == 200
@@ -202,20 +202,20 @@ def test_the_final_message_can_be_continued(served: Served, tokenizer: Tokenizer
     assert prompt.endswith("<|im_start|>assistant\nI am ")
 
 
-def test_labels_are_taken_and_change_nothing(served: Served):
+def test_labels_are_accepted_without_a_warning(served: Served):
     assert (
         served.chat(user="u", metadata={"a": "b"}, store=False, safety_identifier="x", max_tokens=1).status_code == 200
     )
     assert served.metric('stoker_unknown_request_fields_total{route="/v1/chat/completions"}') == 0
 
 
-def test_token_ids_come_back_on_request(served: Served):
+def test_token_ids_are_returned_on_request(served: Served):
     answer = served.chat(return_token_ids=True, max_tokens=3, ignore_eos=True).json()
     assert answer["prompt_token_ids"] == served.engine.requests[0].prompt_token_ids
     assert len(answer["choices"][0]["token_ids"]) == 3
 
 
-def test_a_prefix_cache_is_shared_within_one_salt_only(served: Served):
+def test_the_cache_salt_of_a_request_is_passed_to_the_engine(served: Served):
     served.chat(cache_salt="mine", max_tokens=1)
     served.chat(max_tokens=1)
     assert [request.cache_salt for request in served.engine.requests] == ["mine", ""]
@@ -230,27 +230,27 @@ def test_keys_do_not_share_a_prefix_cache(folder: Path):
     assert first == third != second
 
 
-def test_priority_reaches_an_engine_that_has_priorities(folder: Path):
+def test_priority_is_passed_to_the_engine_with_the_priority_policy(folder: Path):
     served = Served(folder, scheduler={"scheduling_policy": "priority"})
     served.chat(priority=-3, max_tokens=1)
     assert served.engine.requests[0].priority == -3
 
 
 @pytest.mark.effect("server.response_role")
-def test_the_role_of_answers_is_the_deployments(folder: Path):
+def test_the_role_of_responses_is_configurable(folder: Path):
     served = Served(folder, FakeEngine(), response_role="bot")
     assert served.chat(max_tokens=1).json()["choices"][0]["message"]["role"] == "bot"
 
 
 def prompts_of(served: Served) -> list[str]:
-    """The prompts that reached the engine, as text."""
+    """The prompts sent to the engine, as text."""
     tokenizer = served.service.need_tokenizer()
     return [tokenizer.decode(one.prompt_token_ids, skip_special_tokens=False) for one in served.engine.requests]
 
 
 @pytest.mark.effect("server.response_role")
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_message_that_is_gone_on_with_keeps_its_role(saying: Saying, stream: bool):
+def test_a_continued_message_keeps_its_role(saying: Saying, stream: bool):
     served = saying("sure", response_role="bot")
     body = {"model": MODEL, "messages": [{"role": "user", "content": "I am "}], "add_generation_prompt": False,
             "continue_final_message": True, "stream": stream}  # fmt: skip
@@ -264,10 +264,8 @@ def test_a_message_that_is_gone_on_with_keeps_its_role(saying: Saying, stream: b
 
 @pytest.mark.effect("server.return_tokens_as_token_ids")
 @pytest.mark.parametrize("stream", [False, True])
-def test_tokens_are_named_by_number_where_the_deployment_or_the_request_says_so(
-    saying: Saying, tokenizer: Tokenizer, stream: bool
-):
-    numbers = [f"token_id:{token_id}" for token_id in [*tokenizer.encode("Hé"), 2]]
+def test_tokens_are_shown_as_ids_with_the_option_or_on_request(saying: Saying, tokenizer: Tokenizer, stream: bool):
+    as_ids = [f"token_id:{token_id}" for token_id in [*tokenizer.encode("Hé"), 2]]
 
     def names(served: Served, **fields: Any) -> list[str]:
         response = served.chat(logprobs=True, top_logprobs=1, stream=stream, **fields)
@@ -279,16 +277,16 @@ def test_tokens_are_named_by_number_where_the_deployment_or_the_request_says_so(
             assert entry["top_logprobs"][0]["token"].startswith("token_id:") == entry["token"].startswith("token_id:")
         return [entry["token"] for entry in entries]
 
-    by_number, by_text = saying("Hé", return_tokens_as_token_ids=True), saying("Hé")
-    assert names(by_number) == numbers == names(by_text, return_tokens_as_token_ids=True)
-    assert names(by_text) == names(by_number, return_tokens_as_token_ids=False) != numbers
+    with_option, without = saying("Hé", return_tokens_as_token_ids=True), saying("Hé")
+    assert names(with_option) == as_ids == names(without, return_tokens_as_token_ids=True)
+    assert names(without) == names(with_option, return_tokens_as_token_ids=False) != as_ids
 
 
 TOOL = {"type": "function", "function": {"name": "lookup"}}
 
 
 @pytest.mark.effect("server.exclude_tools_when_tool_choice_none")
-def test_tools_that_may_not_be_called_stay_out_of_the_prompt_where_the_deployment_says_so(folder: Path):
+def test_tools_that_may_not_be_called_are_not_in_the_prompt_with_the_option(folder: Path):
     for excludes in (False, True):
         served = Served(folder, exclude_tools_when_tool_choice_none=excludes)
         served.chat(tools=[TOOL], tool_choice="none", max_tokens=1)
@@ -299,7 +297,7 @@ def test_tools_that_may_not_be_called_stay_out_of_the_prompt_where_the_deploymen
 
 
 @pytest.mark.effect("server.trust_request_chat_template")
-def test_a_request_brings_its_template_where_the_deployment_trusts_it(folder: Path, tmp_path: Path):
+def test_a_request_can_have_a_template_with_the_option(folder: Path, tmp_path: Path):
     fields = {"chat_template": "{{ greeting }}, {{ messages[0].content }}", "chat_template_kwargs": {"greeting": "Ho"}}
     refused = Served(folder).chat("Hello", **fields)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "chat_template")
@@ -314,7 +312,7 @@ def test_a_request_brings_its_template_where_the_deployment_trusts_it(folder: Pa
     file = tmp_path / "secret"
     file.write_text("canary {{ messages }}")
     served.chat("Hello", chat_template=str(file), max_tokens=1)
-    assert prompts_of(served)[2] == str(file)  # the name of a file is a template without variables
+    assert prompts_of(served)[2] == str(file)  # a file name is a template without variables
 
 
 @pytest.mark.parametrize(
@@ -333,7 +331,7 @@ def test_a_request_brings_its_template_where_the_deployment_trusts_it(folder: Pa
     ],
     ids=range(9),
 )
-def test_a_template_of_a_client_that_breaks_is_the_clients_mistake(folder: Path, template: str):
+def test_an_invalid_template_of_a_request_is_a_400(folder: Path, template: str):
     served = Served(folder, trust_request_chat_template=True)
     response = served.chat(chat_template=template, max_tokens=1)
     assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
@@ -350,9 +348,7 @@ PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     ("form", "text", "parts"),
     [("auto", "s:Hello", "[one][two]"), ("string", "s:Hello", "s:one\ntwo"), ("openai", "[Hello]", "[one][two]")],
 )
-def test_content_reaches_the_template_in_the_form_that_the_deployment_says(
-    folder: Path, form: str, text: str, parts: str
-):
+def test_content_is_passed_to_the_template_in_the_configured_form(folder: Path, form: str, text: str, parts: str):
     served = Served(folder, chat_template=LOOPS, chat_template_content_format=form)
     served.chat("Hello", max_tokens=1)
     served.chat(PARTS, max_tokens=1)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How many tokens an event of a stream holds: one while the client keeps up, several when it does not."""
+"""Number of tokens in one event of a stream: one if the client keeps up, several if it is slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
 from stoker.engine.client import EngineState, StreamingClient
-from stoker.engine.wire import Message, Outputs, Submit
+from stoker.engine.messages import Message, Outputs, Submit
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, events, on_a_socket
@@ -23,7 +23,7 @@ NUM_TOKENS = 4000
 
 
 class FedClient(StreamingClient):
-    """An engine client that gets its messages from the test."""
+    """An engine client whose messages come from the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return {"uds": str(tmp_path / "s"), "model": {"max_model_len": 8192}}
 
 
-def test_a_client_that_keeps_up_gets_every_token_in_an_event_of_its_own(folder: Path, tmp_path: Path):
+def test_a_client_that_keeps_up_gets_one_event_for_each_token(folder: Path, tmp_path: Path):
     async def scenario() -> bytes:
         engine = FedClient()
         async with on_a_socket(folder, engine, **options(tmp_path)):  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_a_client_that_keeps_up_gets_every_token_in_an_event_of_its_own(folder: 
     assert "".join(found) == found[0] * 21
 
 
-def test_a_client_that_falls_behind_gets_several_tokens_in_one_event(folder: Path, tmp_path: Path):
+def test_a_slow_client_gets_several_tokens_in_one_event(folder: Path, tmp_path: Path):
     async def scenario() -> bytes:
         engine = FedClient()
         async with on_a_socket(folder, engine, **options(tmp_path)):  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_a_client_that_falls_behind_gets_several_tokens_in_one_event(folder: Pat
             handle = await engine.handle.get()
             for _ in range(NUM_TOKENS - 1):
                 engine.token(handle)
-                for _ in range(6):  # turns of the loop in which a client that reads would have it
+                for _ in range(6):  # iterations of the loop in which a client that reads would receive it
                     await asyncio.sleep(0)
             engine.last(handle)
             writer.transport.resume_reading()  # type: ignore[attr-defined]

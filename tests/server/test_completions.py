@@ -31,31 +31,37 @@ def test_a_prompt_is_continued(served: Served, tokenizer: Tokenizer):
     assert answer["usage"] == {"prompt_tokens": len(prefix) - 3, "completion_tokens": 3, "total_tokens": len(prefix)}
 
 
-def test_sixteen_tokens_are_the_default(served: Served):
+def test_max_tokens_is_16_by_default(served: Served):
     served.complete()
     assert served.engine.requests[0].sampling.max_tokens == 16
 
 
 @pytest.mark.parametrize(
-    ("prompt", "count"), [("Hello", 1), (["Hello", "world"], 2), ([5, 6, 7], 1), ([[5, 6], [7]], 2)]
+    ("prompt", "prompts"),
+    [
+        ("Hello", ["Hello"]),
+        (["Hello", "world"], ["Hello", "world"]),
+        ([5, 6, 7], [[5, 6, 7]]),
+        ([[5, 6], [7]], [[5, 6], [7]]),
+    ],
 )
-def test_prompts_are_texts_or_ids_one_or_several(served: Served, tokenizer: Tokenizer, prompt: object, count: int):
+def test_a_request_has_one_or_several_prompts_as_text_or_token_ids(
+    served: Served, tokenizer: Tokenizer, prompt: object, prompts: list[str] | list[list[int]]
+):
     answer = served.complete(prompt, max_tokens=2, n=2).json()
-    assert [choice["index"] for choice in answer["choices"]] == list(range(2 * count))
+    assert [choice["index"] for choice in answer["choices"]] == list(range(2 * len(prompts)))
+    encoded = [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
     sent = [request.prompt_token_ids for request in served.engine.requests]
-    if prompt == [5, 6, 7]:
-        assert sent == [[5, 6, 7]] * 2
-    if prompt == ["Hello", "world"]:
-        assert sent == [tokenizer.encode("Hello")] * 2 + [tokenizer.encode("world")] * 2
+    assert sent == [token_ids for token_ids in encoded for _ in range(2)]
 
 
-def test_several_prompts_get_the_answers_each_gets_alone(served: Served):
+def test_several_prompts_get_the_same_answers_as_one_by_one(served: Served):
     together = served.complete(["Hello", "world", "x"], max_tokens=5).json()["choices"]
     alone = [served.complete(prompt, max_tokens=5).json()["choices"][0] for prompt in ("Hello", "world", "x")]
     assert [choice["text"] for choice in together] == [choice["text"] for choice in alone]
 
 
-def test_a_stream_says_the_same_as_a_whole_answer(served: Served):
+def test_a_stream_has_the_same_content_as_a_complete_response(served: Served):
     whole = served.complete(["Hello", "world"], max_tokens=9, ignore_eos=True).json()
     texts, reasons = ["", ""], ["", ""]
     *data, done = events(served.complete(["Hello", "world"], max_tokens=9, ignore_eos=True, stream=True).text)
@@ -70,7 +76,7 @@ def test_a_stream_says_the_same_as_a_whole_answer(served: Served):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", ["Hello, world", [10, 20, 30]])
-def test_echo_puts_the_prompt_first(saying: Saying, tokenizer: Tokenizer, prompt: object, stream: bool):
+def test_with_echo_the_text_begins_with_the_prompt(saying: Saying, tokenizer: Tokenizer, prompt: object, stream: bool):
     response = saying("!").complete(prompt, echo=True, stream=stream)
     shown = prompt if isinstance(prompt, str) else tokenizer.decode([10, 20, 30])
     if stream:
@@ -80,7 +86,7 @@ def test_echo_puts_the_prompt_first(saying: Saying, tokenizer: Tokenizer, prompt
     assert text == f"{shown}!"
 
 
-def test_log_probabilities_have_tokens_offsets_and_the_likeliest(saying: Saying, tokenizer: Tokenizer):
+def test_log_probabilities_have_tokens_offsets_and_the_most_likely_tokens(saying: Saying, tokenizer: Tokenizer):
     block = saying("Hello world").complete(logprobs=2, max_tokens=4).json()["choices"][0]["logprobs"]
     token_ids = tokenizer.encode("Hello world")[:4]
     assert block["tokens"] == [tokenizer.token_text(token_id) for token_id in token_ids]
@@ -90,7 +96,7 @@ def test_log_probabilities_have_tokens_offsets_and_the_likeliest(saying: Saying,
     assert all(token in top for token, top in zip(block["tokens"], block["top_logprobs"], strict=True))
 
 
-def test_echoed_log_probabilities_cover_the_prompt(served: Served, tokenizer: Tokenizer):
+def test_with_echo_log_probabilities_include_the_prompt(served: Served, tokenizer: Tokenizer):
     answer = served.complete("Hello world", echo=True, logprobs=1, max_tokens=2, ignore_eos=True).json()
     block = answer["choices"][0]["logprobs"]
     assert block["token_logprobs"][0] is None
@@ -98,10 +104,9 @@ def test_echoed_log_probabilities_cover_the_prompt(served: Served, tokenizer: To
     assert "".join(block["tokens"][:-2]) == "Hello world"
 
 
-def test_parts_of_a_character_are_named_by_their_bytes(saying: Saying):
-    block = saying("語").complete(logprobs=0, max_tokens=1).json()["choices"][0]["logprobs"]
-    token = block["tokens"][0]
-    assert token == "語" or token.startswith("bytes:\\x")
+def test_a_part_of_a_character_is_shown_as_bytes(saying: Saying):
+    block = saying("☃").complete(logprobs=0, max_tokens=3).json()["choices"][0]["logprobs"]
+    assert block["tokens"] == ["bytes:\\xe2", "bytes:\\x98", "bytes:\\x83"]
 
 
 def test_prompt_log_probabilities_are_maps_by_token_id(served: Served):
@@ -112,7 +117,7 @@ def test_prompt_log_probabilities_are_maps_by_token_id(served: Served):
     assert third["7"]["rank"] == 1
 
 
-def test_a_stop_token_is_named_and_not_shown(saying: Saying, tokenizer: Tokenizer):
+def test_a_stop_token_is_the_stop_reason_and_not_in_the_text(saying: Saying, tokenizer: Tokenizer):
     token_ids = tokenizer.encode("Hello world")
     served = saying("Hello world")
     choice = served.complete(stop_token_ids=[token_ids[2]]).json()["choices"][0]
@@ -123,7 +128,7 @@ def test_a_stop_token_is_named_and_not_shown(saying: Saying, tokenizer: Tokenize
 
 
 @pytest.mark.effect("model.skip_tokenizer_init")
-def test_without_a_tokenizer_ids_go_in_and_come_out(folder: Path):
+def test_without_a_tokenizer_prompts_and_outputs_are_token_ids(folder: Path):
     served = Served(folder, FakeEngine(), model={"skip_tokenizer_init": True, "tokenizer": ""})
     choice = served.complete([5, 6], max_tokens=3, logprobs=1, ignore_eos=True).json()["choices"][0]
     prefix = [5, 6]
@@ -137,7 +142,7 @@ def test_without_a_tokenizer_ids_go_in_and_come_out(folder: Path):
         assert refused.json()["error"]["code"] == "unsupported_parameter"
 
 
-def test_special_tokens_are_added_as_the_tokenizer_says_unless_refused(tmp_path: Path):
+def test_special_tokens_are_added_unless_the_request_disables_it(tmp_path: Path):
     folder = write_tokenizer(tmp_path, has_bos=True)
     served = Served(folder)
     served.complete("Hello", max_tokens=1)
@@ -171,7 +176,7 @@ def test_tokenize_takes_messages(served: Served, tokenizer: Tokenizer):
 
 
 @pytest.mark.effect("server.return_tokens_as_token_ids")
-def test_tokens_of_a_text_are_named_by_number_where_the_deployment_says_so(saying: Saying, tokenizer: Tokenizer):
+def test_tokens_are_shown_as_ids_with_the_option(saying: Saying, tokenizer: Tokenizer):
     block = (
         saying("Hé", return_tokens_as_token_ids=True)
         .complete(logprobs=1, max_tokens=3)
@@ -184,7 +189,7 @@ def test_tokens_of_a_text_are_named_by_number_where_the_deployment_says_so(sayin
     assert by_text["tokens"] != block["tokens"]
 
 
-def test_a_long_text_is_tokenised_whole(folder: Path, tokenizer: Tokenizer):
+def test_a_long_text_is_tokenised_completely(folder: Path, tokenizer: Tokenizer):
     served = Served(folder, FakeEngine(max_model_len=100_000, num_blocks=10_000))
     text = 'Hello, 世界 "quoted" ' * 1000
     answer = served.post("/tokenize", {"prompt": text, "return_token_strs": True})

@@ -1,4 +1,4 @@
-"""GET /config: what runs, with origins; behind the key; no secret in it."""
+"""GET /config: the running values with their origins. It needs a key and shows no secret."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import SecretStr
 
 from .deployment import Served
 
-KEY = {"authorization": "Bearer sk-planted-4711"}
+KEY = {"authorization": "Bearer sk-canary-4711"}
 
 
-def test_every_value_that_runs_is_told_with_its_origin(served: Served) -> None:
+def test_every_running_value_is_returned_with_its_origin(served: Served) -> None:
     answer = served.get("/config").json()
     assert answer["format_version"] == 1
     values = {entry["path"]: entry for entry in answer["values"]}
@@ -21,11 +21,11 @@ def test_every_value_that_runs_is_told_with_its_origin(served: Served) -> None:
     assert values["server.port"]["reload"] == "process"
 
 
-def test_it_is_behind_the_key_and_shows_none(folder: Path) -> None:
-    served = Served(folder, api_key=(SecretStr("sk-planted-4711"),))
+def test_the_route_needs_a_key_and_shows_none(folder: Path) -> None:
+    served = Served(folder, api_key=(SecretStr("sk-canary-4711"),))
     assert served.get("/config").status_code == 401
     answer = served.get("/config", headers=KEY)
     assert answer.status_code == 200
-    assert "sk-planted" not in answer.text
+    assert "sk-canary" not in answer.text
     (key,) = [entry for entry in answer.json()["values"] if entry["path"] == "server.api_key"]
     assert key["value"] == ["**********"]

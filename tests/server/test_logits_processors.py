@@ -1,4 +1,4 @@
-"""The request field `logits_processors`: taken where the deployment has a pattern, and a 400 everywhere else."""
+"""The request field `logits_processors`: accepted if the deployment has a pattern, otherwise a 400."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def allowing(folder: Path) -> Served:
 
 
 @pytest.mark.parametrize("route", ["chat", "complete"])
-def test_names_and_calls_reach_the_engine(allowing: Served, route: str):
+def test_paths_and_calls_are_passed_to_the_engine(allowing: Served, route: str):
     calls = ["mine.logits:Ban", {"qualname": "mine.logits.Only", "args": [7, "x"], "kwargs": {"a": {"b": None}}}]
     assert getattr(allowing, route)(logits_processors=calls, max_tokens=1).status_code == 200
     assert allowing.engine.requests[0].sampling.logits_processors == (
@@ -29,17 +29,17 @@ def test_names_and_calls_reach_the_engine(allowing: Served, route: str):
 
 @pytest.mark.effect("model.logits_processor_pattern")
 @pytest.mark.parametrize("stream", [False, True])
-def test_without_a_pattern_a_request_that_names_one_is_refused(served: Served, allowing: Served, stream: bool):
-    asked: dict[str, Any] = {"logits_processors": ["mine.logits:Ban"], "max_tokens": 1, "stream": stream}
-    refused = served.chat(**asked)
+def test_without_a_pattern_a_request_with_processors_is_refused(served: Served, allowing: Served, stream: bool):
+    fields: dict[str, Any] = {"logits_processors": ["mine.logits:Ban"], "max_tokens": 1, "stream": stream}
+    refused = served.chat(**fields)
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "logits_processors"
     assert refused.json()["error"]["code"] == "unsupported_parameter"
     assert not served.engine.requests
-    assert allowing.chat(**asked).status_code == 200
+    assert allowing.chat(**fields).status_code == 200
 
 
-def test_nothing_named_needs_no_pattern(served: Served):
+def test_an_empty_list_needs_no_pattern(served: Served):
     assert served.chat(logits_processors=None, max_tokens=1).status_code == 200
     assert served.chat(logits_processors=[], max_tokens=1).status_code == 200
 
@@ -59,7 +59,7 @@ def test_nothing_named_needs_no_pattern(served: Served):
         (["mine.logits:Ban"] * 17, "logits_processors"),
     ],
 )
-def test_what_is_no_list_of_allowed_processors_is_refused_with_its_place(allowing: Served, value: Any, param: str):
+def test_an_invalid_list_of_processors_is_refused_with_its_position(allowing: Served, value: Any, param: str):
     answer = allowing.chat(logits_processors=value)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param

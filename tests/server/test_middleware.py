@@ -1,13 +1,11 @@
-"""Code of the operator's around every request, and calls from web sites."""
+"""The operator's middleware around every request, and CORS."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from stoker.server.middleware import MiddlewareProblem, load_middleware
@@ -16,8 +14,8 @@ from ..fakes import FakeEngine
 from .deployment import MODEL, Served, on_a_socket
 from .test_interruption import CHAT, Pace, http, until
 
-AROUND = "tests.server.around"
-SITE = "https://chat.example"
+EXAMPLES = "tests.server.example_middleware"
+ORIGIN = "https://chat.example"
 
 
 @pytest.mark.effect("server.middleware")
@@ -31,50 +29,64 @@ SITE = "https://chat.example"
         (["Tag", "stamp"], "stamp GET;tag;"),
     ],
 )
-def test_the_first_middleware_sees_a_request_first_and_its_answer_last(
+def test_the_first_middleware_gets_a_request_first_and_its_response_last(
     folder: Path, names: list[str], stamp: str | None
 ):
-    served = Served(folder, middleware=[f"{AROUND}.{name}" for name in names])
+    served = Served(folder, middleware=[f"{EXAMPLES}.{name}" for name in names])
     assert served.get("/v1/models").headers.get("x-stamp") == stamp
     assert served.chat(max_tokens=2).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["stamp", "Tag"])
-@pytest.mark.parametrize(("path", "status"), [("/v1/models/other", 404), ("/nowhere", 404), ("/v1/completions", 405)])
-def test_middleware_sees_refusals_as_answers(folder: Path, name: str, path: str, status: int):
-    """Once they passed it as exceptions, and an answer that was an error was without its header."""
-    served = Served(folder, middleware=[f"{AROUND}.{name}"], api_key=["secret"])
-    unknown, refused = served.get(path), served.get(path, headers={"authorization": "Bearer secret"})
-    assert (unknown.status_code, refused.status_code) == (401, status)
-    assert unknown.headers["x-stamp"] == refused.headers["x-stamp"]
-    assert {answer.json()["error"]["code"] for answer in (unknown, refused)} > {"invalid_api_key"}
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/v1/models/other", 404, "model_not_found"),
+        ("/nowhere", 404, "not_found"),
+        ("/v1/completions", 405, "method_not_allowed"),
+    ],
+)
+def test_middleware_gets_errors_as_responses(folder: Path, name: str, path: str, status: int, code: str):
+    """Errors passed the middleware as exceptions, so error responses were without its header."""
+    served = Served(folder, middleware=[f"{EXAMPLES}.{name}"], api_key=["secret"])
+    no_key, with_key = served.get(path), served.get(path, headers={"authorization": "Bearer secret"})
+    assert (no_key.status_code, no_key.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert (with_key.status_code, with_key.json()["error"]["code"]) == (status, code)
+    assert no_key.headers["x-stamp"] == with_key.headers["x-stamp"] == {"stamp": "stamp GET;", "Tag": "tag;"}[name]
 
 
-def test_a_path_may_have_a_colon_before_the_name(folder: Path):
-    assert Served(folder, middleware=[f"{AROUND}:stamp"]).get("/v1/models").headers["x-stamp"] == "stamp GET;"
+def test_an_import_path_may_have_a_colon_before_the_name(folder: Path):
+    assert Served(folder, middleware=[f"{EXAMPLES}:stamp"]).get("/v1/models").headers["x-stamp"] == "stamp GET;"
 
 
-def test_middleware_may_bring_the_key_but_not_its_absence(folder: Path):
-    served = Served(folder, middleware=[f"{AROUND}.bring_a_key"], api_key=["secret"])
+def test_middleware_can_add_a_key_but_not_skip_the_key_check(folder: Path):
+    served = Served(folder, middleware=[f"{EXAMPLES}.add_key"], api_key=["secret"])
     assert served.get("/v1/models", headers={"x-user": "known"}).status_code == 200
     assert served.get("/v1/models").status_code == 401
 
 
-@pytest.mark.parametrize(("key", "status", "code"), [("secret", 500, "internal_error"), ("", 500, "internal_error")])
-def test_middleware_that_fails_is_one_answer_of_the_usual_shape(folder: Path, key: str, status: int, code: str):
-    response = Served(folder, middleware=[f"{AROUND}.fail"]).get("/v1/models")
-    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
-    assert "operator" not in response.text
+@pytest.mark.parametrize("headers", [{"authorization": "Bearer secret"}, {}])
+def test_a_failure_of_middleware_is_a_500_that_shows_nothing_of_it(
+    folder: Path, headers: dict[str, str], caplog: pytest.LogCaptureFixture
+):
+    served = Served(folder, middleware=[f"{EXAMPLES}.fail"], api_key=["secret"])
+    response = served.get("/v1/models", headers=headers)
+    assert response.status_code == 500
+    assert response.json()["error"] == {
+        "message": "the server failed on this request", "type": "server_error", "param": None, "code": "internal_error"
+    }  # fmt: skip
+    (logged,) = [record for record in caplog.records if record.exc_info]
+    assert str(logged.exc_info[1]) == "a bug in the operator's code"
 
 
 @pytest.mark.parametrize("name", ["stamp", "Tag"])
-def test_a_stream_passes_middleware_piece_by_piece_and_its_client_may_leave(folder: Path, name: str):
+def test_middleware_does_not_buffer_a_stream_nor_hide_a_disconnect(folder: Path, name: str):
     async def run() -> tuple[bytes, FakeEngine]:
         engine = FakeEngine(pace=Pace(3))
-        async with on_a_socket(folder, engine, middleware=[f"{AROUND}.{name}"]) as (port, _):
+        async with on_a_socket(folder, engine, middleware=[f"{EXAMPLES}.{name}"]) as (port, _):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(http(port, {**CHAT, "stream": True}))
-            first = await reader.readuntil(b'"content"')  # while the engine waits for leave to go on
+            first = await reader.readuntil(b'"content"')  # the engine may generate 3 tokens, then waits
             writer.close()
             await until(lambda: not engine.open_requests)
         return first, engine
@@ -85,75 +97,91 @@ def test_a_stream_passes_middleware_piece_by_piece_and_its_client_may_leave(fold
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "problem"),
     [
-        ("stamp", "is no import path"),
-        ("no.such.module", "cannot be imported: No module named 'no'; it is looked for"),
-        (f"{AROUND}.missing", "cannot be imported: module 'tests.server.around' has no attribute 'missing'"),
-        (f"{AROUND}.NUMBER", "is neither an async function nor a class, but int"),
-        (f"{AROUND}.plain", "is neither an async function nor a class, but function"),
-        (f"{AROUND}.too_narrow", "does not take (request, call_next)"),
-        (f"{AROUND}.NoApp", "does not take (app)"),
+        ("stamp", "not an import path; write package.module:Name"),
+        (
+            "no.such.module",
+            "no.such cannot be imported: ModuleNotFoundError: No module named 'no'; Python searches the installed "
+            "packages and the folders of PYTHONPATH",
+        ),
+        (f"{EXAMPLES}.missing", f"{EXAMPLES} has no missing"),
+        (f"{EXAMPLES}.NUMBER", "neither an async function nor a class, but int"),
+        (f"{EXAMPLES}.not_async", "neither an async function nor a class, but function"),
+        (f"{EXAMPLES}.one_argument", "cannot be called with (request, call_next): too many positional arguments"),
+        (f"{EXAMPLES}.NoArgument", "cannot be called with (app): too many positional arguments"),
     ],
 )
-def test_what_is_no_middleware_is_told_by_name(name: str, said: str):
+def test_an_object_that_is_not_middleware_is_reported_with_its_path(name: str, problem: str):
     with pytest.raises(MiddlewareProblem) as caught:
         load_middleware([name])
-    assert str(caught.value).startswith(f"`server.middleware`: {name} ")
-    assert said in str(caught.value)
+    assert str(caught.value) == f"`server.middleware`: {name}: {problem}"
 
 
-def preflight(served: Served, *, method: str = "POST", headers: str = "authorization", origin: str = SITE) -> Any:
+def preflight(served: Served, *, method: str = "POST", headers: str = "authorization", origin: str = ORIGIN) -> Any:
     asked = {"origin": origin, "access-control-request-method": method, "access-control-request-headers": headers}
     return served.request("OPTIONS", "/v1/chat/completions", headers=asked)
 
 
 @pytest.mark.effect("server.allowed_origins")
 @pytest.mark.parametrize(
-    ("origins", "origin", "allowed"),
+    ("origins", "origin", "preflight_status", "allowed"),
     [
-        ([SITE], SITE, SITE),
-        ([SITE], "https://evil.example", None),
-        (["*"], "https://any.example", "*"),
-        ([], SITE, None),
+        ([ORIGIN], ORIGIN, 200, ORIGIN),
+        ([ORIGIN], "https://evil.example", 400, None),
+        (["*"], "https://any.example", 200, "*"),
+        ([], ORIGIN, 401, None),
     ],
 )
-def test_a_site_may_call_if_it_is_listed(folder: Path, origins: list[str], origin: str, allowed: str | None):
+def test_another_origin_may_call_if_it_is_listed(
+    folder: Path, origins: list[str], origin: str, preflight_status: int, allowed: str | None
+):
     served = Served(folder, allowed_origins=origins, api_key=["secret"])
-    asked = preflight(served, origin=origin)
-    assert asked.headers.get("access-control-allow-origin") == allowed
-    if origins:  # a browser asks before it sends a key
-        assert asked.status_code == (200 if allowed else 400)
-    for key, status in (("secret", 200), ("wrong", 401)):  # a script may read why it was refused
+    answered = preflight(served, origin=origin)  # without a key: browsers send none with a preflight
+    assert answered.status_code == preflight_status
+    assert answered.headers.get("access-control-allow-origin") == allowed
+    for key, status in (("secret", 200), ("wrong", 401)):  # scripts can read error responses too
         answer = served.get("/v1/models", headers={"origin": origin, "authorization": f"Bearer {key}"})
         assert answer.status_code == status
         assert answer.headers.get("access-control-allow-origin") == allowed
 
 
 @pytest.mark.effect("server.allowed_methods", "server.allowed_headers")
-def test_methods_and_headers_of_other_sites_are_those_listed(folder: Path):
-    served = Served(folder, allowed_origins=[SITE], allowed_methods=["post"], allowed_headers=["Authorization"])
+def test_a_preflight_is_refused_for_methods_and_headers_that_are_not_listed(folder: Path):
+    served = Served(folder, allowed_origins=[ORIGIN], allowed_methods=["post"], allowed_headers=["Authorization"])
     assert preflight(served).status_code == 200
-    for asked, what in ((preflight(served, method="GET"), "method"), (preflight(served, headers="x-odd"), "headers")):
-        assert asked.status_code == 400
-        error = asked.json()["error"]
+    for answered, refused in (
+        (preflight(served, method="GET"), "method"),
+        (preflight(served, headers="x-odd"), "headers"),
+    ):
+        assert answered.status_code == 400
+        error = answered.json()["error"]
         assert error["code"] == "cross_origin_refused"
-        assert error["message"].endswith(f"with this {what}")
-    anything = Served(folder, allowed_origins=[SITE])
+        assert error["message"] == f"cross-origin requests with this {refused} are not allowed"
+    anything = Served(folder, allowed_origins=[ORIGIN])
     assert preflight(anything, method="DELETE", headers="x-odd").status_code == 200
 
 
 @pytest.mark.effect("server.allow_credentials")
 @pytest.mark.parametrize("allowed", [False, True])
-def test_browsers_send_credentials_along_only_where_it_is_allowed(folder: Path, allowed: bool):
-    served = Served(folder, allowed_origins=[SITE], allow_credentials=allowed)
-    for answer in (preflight(served), served.get("/version", headers={"origin": SITE})):
+def test_credentials_are_allowed_only_with_the_option(folder: Path, allowed: bool):
+    served = Served(folder, allowed_origins=[ORIGIN], allow_credentials=allowed)
+    for answer in (preflight(served), served.get("/version", headers={"origin": ORIGIN})):
         assert answer.headers.get("access-control-allow-credentials") == ("true" if allowed else None)
 
 
-def test_programs_that_are_no_browsers_see_no_difference(folder: Path):
-    served = Served(folder, allowed_origins=[SITE])
-    assert "access-control-allow-origin" not in served.get("/version").headers
-    assert served.post("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 1}).status_code == 200
-    assert json.loads(served.get("/nowhere").text)["error"]["code"] == "not_found"
-    assert isinstance(served.request("OPTIONS", "/v1/models"), httpx.Response)
+def test_cors_changes_nothing_for_requests_without_an_origin_but_adds_vary_for_caches(folder: Path):
+    def responses(**options: Any) -> list[tuple[int, dict[str, str], Any]]:
+        served = Served(folder, **options)
+        found = [
+            served.get("/version"),
+            served.get("/nowhere"),
+            served.request("OPTIONS", "/v1/models"),
+            served.post("/tokenize", {"model": MODEL, "prompt": "x"}),
+        ]
+        return [(one.status_code, dict(one.headers), one.json()) for one in found]
+
+    without = responses()
+    assert [status for status, _, _ in without] == [200, 404, 405, 200]
+    expected = [(status, {**headers, "vary": "Origin"}, body) for status, headers, body in without]
+    assert responses(allowed_origins=[ORIGIN]) == expected

@@ -1,4 +1,4 @@
-"""What the log holds of requests and their answers: as much as the deployment says, and no word more."""
+"""The request log: prompts and outputs are logged only as far as the deployment enables it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Saying = Callable[..., Served]
 LOGGED = {"enable_log_requests": True, "enable_log_outputs": True}
 
 
-def facts(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
-    return [record.facts for record in caplog.records if record.getMessage() == message]
+def logged_fields(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
+    return [record.fields for record in caplog.records if record.getMessage() == message]
 
 
 @pytest.fixture(autouse=True)
@@ -41,49 +41,49 @@ def test_a_prompt_is_logged_up_to_its_length(
     served.complete("canary", max_tokens=1)
     served.complete([5, 6, 7], max_tokens=1)
     served.complete(["canary", "canary"], max_tokens=1)
-    logged = facts(caplog, "request arrived")
+    logged = logged_fields(caplog, "request arrived")
     assert [one["prompt"] for one in logged] == [chat, text, ids, [text, text]]
     assert logged[0]["temperature"] == 0.25
     assert logged[0]["id"] == served.engine.requests[0].request_id
 
 
 @pytest.mark.effect("server.enable_log_requests", "server.max_log_len", "server.enable_log_outputs")
-def test_nothing_of_what_was_said_is_logged_unless_it_is_asked_for(saying: Saying, caplog: pytest.LogCaptureFixture):
-    for options in ({}, {"max_log_len": 0, **LOGGED}):
+def test_no_text_is_logged_by_default_or_with_length_0(saying: Saying, caplog: pytest.LogCaptureFixture):
+    for options, num_arrivals in (({}, 0), ({"max_log_len": 0, **LOGGED}, 1)):
         caplog.clear()
         saying("canary", **options).chat("canary", stop="canary-stop")
-        assert len(facts(caplog, "request arrived")) == len(options) // 3
-        assert facts(caplog, "POST /v1/chat/completions")
+        assert len(logged_fields(caplog, "request arrived")) == num_arrivals
+        assert logged_fields(caplog, "POST /v1/chat/completions")
         assert "canary" not in str([(record.getMessage(), vars(record)) for record in caplog.records])
 
 
 @pytest.mark.effect("server.enable_log_outputs", "server.max_log_len")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("max_log_len", "shown"), [(None, "Hello, world!"), (4, "Hell")])
-def test_an_answer_is_logged_where_the_deployment_says_so(
+def test_an_output_is_logged_with_the_option(
     saying: Saying, caplog: pytest.LogCaptureFixture, stream: bool, max_log_len: int | None, shown: str
 ):
     served = saying("Hello, world!", max_log_len=max_log_len, **LOGGED)
     served.chat(stream=stream, n=2)
-    logged = facts(caplog, "request answered")
-    name = facts(caplog, "request arrived")[0]["id"]
+    logged = logged_fields(caplog, "request answered")
+    name = logged_fields(caplog, "request arrived")[0]["id"]
     assert logged == [{"id": name, "index": index, "finish": "stop", "output": shown} for index in (0, 1)]
     caplog.clear()
     saying("Hello, world!", enable_log_requests=True).chat(stream=stream)
-    assert facts(caplog, "request answered") == []
+    assert logged_fields(caplog, "request answered") == []
 
 
 def test_without_a_tokenizer_ids_are_logged(folder: Path, caplog: pytest.LogCaptureFixture):
     engine = FakeEngine(script=lambda _: [7, 8, 9])
     served = Served(folder, engine, model={"skip_tokenizer_init": True, "tokenizer": ""}, max_log_len=2, **LOGGED)
     served.complete([5, 6, 7])
-    assert facts(caplog, "request arrived")[0]["prompt"] == [5, 6]
-    assert facts(caplog, "request answered")[0]["output"] == [7, 8]
+    assert logged_fields(caplog, "request arrived")[0]["prompt"] == [5, 6]
+    assert logged_fields(caplog, "request answered")[0]["output"] == [7, 8]
 
 
 @pytest.mark.effect("server.log_error_stack")
 @pytest.mark.parametrize("has_stack", [False, True])
-def test_error_answers_are_traced_where_the_deployment_says_so(
+def test_error_responses_are_logged_with_a_traceback_with_the_option(
     folder: Path, caplog: pytest.LogCaptureFixture, has_stack: bool
 ):
     served = Served(folder, FakeEngine(max_queued=0), log_error_stack=has_stack)
@@ -91,19 +91,19 @@ def test_error_answers_are_traced_where_the_deployment_says_so(
     traced = [record for record in caplog.records if record.exc_info]
     codes = [answer.json()["error"]["code"] for answer in answers]
     assert codes == ["invalid_type", "not_found", "queue_full", "context_length_exceeded"]
-    assert [record.facts["code"] for record in traced] == codes * has_stack
+    assert [record.fields["code"] for record in traced] == codes * has_stack
 
 
 @pytest.mark.effect("server.log_error_stack")
-def test_an_error_within_a_stream_is_traced_too(folder: Path, caplog: pytest.LogCaptureFixture):
+def test_an_error_within_a_stream_is_logged_with_a_traceback_too(folder: Path, caplog: pytest.LogCaptureFixture):
     engine = FakeEngine()
     served = Served(folder, engine, log_error_stack=True)
-    engine._pace = lambda: dies_at_the_second_token(engine)
+    engine._pace = lambda: stop_at_the_second_token(engine)
     assert '"engine_restarting"' in served.chat(stream=True, ignore_eos=True).text
-    assert [record.facts["code"] for record in caplog.records if record.exc_info] == ["engine_restarting"]
+    assert [record.fields["code"] for record in caplog.records if record.exc_info] == ["engine_restarting"]
 
 
-async def dies_at_the_second_token(engine: FakeEngine) -> None:
+async def stop_at_the_second_token(engine: FakeEngine) -> None:
     engine.steps = getattr(engine, "steps", 0) + 1
     if engine.steps == 2:
         engine.die()

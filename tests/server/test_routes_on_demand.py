@@ -1,4 +1,4 @@
-"""Routes that an option brings or takes away: the load, the tokenizer, and the description of the API."""
+"""Routes that an option adds or removes: the load, the tokenizer, and the API description."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tiny_tokenizer import TEMPLATE, write_tokenizer
 
 
 @pytest.mark.effect("server.enable_server_load_tracking")
-def test_the_load_is_the_number_of_completions_under_way(folder: Path):
+def test_the_load_is_the_number_of_running_completions(folder: Path):
     held = asyncio.Event()
     served = Served(folder, FakeEngine(pace=held.wait), enable_server_load_tracking=True)
 
@@ -46,7 +46,7 @@ def test_the_load_is_the_number_of_completions_under_way(folder: Path):
 
 
 @pytest.mark.effect("server.enable_tokenizer_info_endpoint")
-def test_the_tokenizer_is_shown_on_demand_with_the_template_in_use(folder: Path, tmp_path: Path):
+def test_the_tokenizer_route_returns_its_settings_and_the_template_in_use(folder: Path, tmp_path: Path):
     assert Served(folder).get("/tokenizer_info").status_code == 404
     shown = Served(folder, enable_tokenizer_info_endpoint=True).get("/tokenizer_info").json()
     assert (shown["eos_token"], shown["vocab_size"], shown["chat_template"]) == ("<|im_end|>", 400, TEMPLATE)
@@ -58,21 +58,21 @@ def test_the_tokenizer_is_shown_on_demand_with_the_template_in_use(folder: Path,
     assert (shown["chat_template"], shown["model_max_length"]) == (named, None)
 
 
-def test_there_is_no_tokenizer_to_show_where_there_is_none(folder: Path):
+def test_the_tokenizer_route_is_a_404_without_a_tokenizer(folder: Path):
     options = {"enable_tokenizer_info_endpoint": True, "model": {"skip_tokenizer_init": True, "tokenizer": ""}}
     answer = Served(folder, **options).get("/tokenizer_info")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_tokenizer")
 
 
-@pytest.mark.effect("server.disable_fastapi_docs")
-def test_the_description_is_there_unless_it_is_taken_away(folder: Path):
+@pytest.mark.effect("server.disable_docs")
+def test_the_api_description_can_be_disabled(folder: Path):
     for path in ("/openapi.json", "/docs"):
         assert Served(folder).get(path).status_code == 200
-        assert Served(folder, disable_fastapi_docs=True).get(path).status_code == 404
+        assert Served(folder, disable_docs=True).get(path).status_code == 404
         assert Served(folder, api_key=["secret"]).get(path).status_code == 401
 
 
-def test_every_route_is_described_and_no_other(folder: Path):
+def test_the_api_description_has_exactly_the_routes(folder: Path):
     options = {"enable_server_load_tracking": True}
     described = Served(folder, **options).get("/openapi.json").json()
     found = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
@@ -96,7 +96,7 @@ def test_every_route_is_described_and_no_other(folder: Path):
         ("/detokenize", {"tokens": [5]}, {"tokens": "x"}),
     ],
 )  # fmt: skip
-def test_the_description_of_a_body_fits_what_the_route_takes(folder: Path, path: str, good: object, bad: object):
+def test_the_schema_of_a_body_agrees_with_the_route(folder: Path, path: str, good: object, bad: object):
     served = Served(folder)
     described = served.get("/openapi.json").json()
     reference = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -107,7 +107,7 @@ def test_the_description_of_a_body_fits_what_the_route_takes(folder: Path, path:
     assert served.post(path, bad).status_code == 400
 
 
-def test_the_page_loads_nothing_and_names_every_route(folder: Path):
+def test_the_page_loads_nothing_and_lists_every_route(folder: Path):
     served = Served(folder)
     page = served.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"

@@ -1,4 +1,4 @@
-"""What a running server says of itself, and what it finds out before it runs."""
+"""Checks before the server runs, and the statistics it logs."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ import json
 import logging
 from pathlib import Path
 
-import httpx
 import pytest
 
-from stoker.logs import HumanFormatter, JsonFormatter, log_facts
-from stoker.server import run
-from stoker.server.run import load_text
+from stoker.logs import HumanFormatter, JsonFormatter, log_fields
+from stoker.server.run import STATS_INTERVAL_S, load_text, log_stats
 from stoker.server.text.renderer import TemplateProblem
 
+from .. import virtual_time
 from ..fakes import FakeEngine
-from .deployment import MODEL, on_a_socket, resolved
+from ..virtual_time import now
+from .deployment import MODEL, Served, on_a_socket, resolved
 from .tiny_tokenizer import write_tokenizer
 
 
-def test_a_template_that_cannot_greet_is_warned_about_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_template_that_cannot_render_a_simple_message_is_a_warning_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     load_text(resolved(write_tokenizer(tmp_path, template="{{ raise_exception('never') }}")))
     assert "no chat request will succeed: the chat template refused the messages: never" in caplog.text
 
 
 @pytest.mark.effect("server.chat_template")
-def test_a_template_of_the_deployment_goes_before_the_models(folder: Path, tmp_path: Path):
-    """Written into the manifest, or read from a file that it names."""
+def test_a_template_of_the_deployment_overrides_that_of_the_model(folder: Path, tmp_path: Path):
+    """The template itself, or a file."""
     file = tmp_path / "mine.jinja"
     file.write_text("{{ 'mine' }}")
     for settings in (resolved(folder, chat_template="{{ 'mine' }}"), resolved(folder, server_template=str(file))):
@@ -37,74 +39,61 @@ def test_a_template_of_the_deployment_goes_before_the_models(folder: Path, tmp_p
         assert renderer.render([{"role": "user", "content": "x"}]) == "mine"
 
 
-def test_a_template_with_a_mistake_stops_the_start(tmp_path: Path):
+def test_a_template_with_a_syntax_error_ends_the_start(tmp_path: Path):
     with pytest.raises(TemplateProblem):
         load_text(resolved(write_tokenizer(tmp_path, template="{% if %}")))
 
 
 @pytest.mark.effect("server.disable_log_stats")
 @pytest.mark.parametrize("disabled", [False, True])
-def test_the_engines_numbers_are_logged_while_it_works(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, disabled: bool
-):
+def test_statistics_are_logged_unless_disabled(folder: Path, disabled: bool):
+    async def serve() -> bool:
+        async with on_a_socket(folder, FakeEngine(), disable_log_stats=disabled):
+            return any(task.get_coro().__qualname__ == "log_stats" for task in asyncio.all_tasks())
+
+    assert asyncio.run(serve()) is not disabled
+
+
+def test_statistics_are_one_line_for_each_interval_with_work(folder: Path, caplog: pytest.LogCaptureFixture):
+    """Also if the last tokens are counted when the engine is idle again and has taken no further step."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(run, "STATS_INTERVAL_S", 0.02)
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 20, "ignore_eos": True}
 
-    async def serve() -> int:
-        async with (
-            on_a_socket(folder, FakeEngine(), disable_log_stats=disabled) as (port, _),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-        ):
-            await client.post("/v1/completions", json={"model": MODEL, "prompt": "x", "ignore_eos": True})
-            while_it_worked = len(engine_lines(caplog))
-            await asyncio.sleep(0.1)
-            return while_it_worked
+    async def one_token_each_second() -> None:
+        await asyncio.sleep(1)  # virtual
 
-    while_it_worked = asyncio.run(serve())
+    async def main() -> None:
+        served = Served(folder, FakeEngine(pace=one_token_each_second))
+        logging_task = asyncio.ensure_future(log_stats(served.service))
+        await asyncio.sleep(0)  # its first interval begins now
+        async with served.client() as client:
+            await asyncio.sleep(5)
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+            assert now() == 25
+            await asyncio.sleep(5 * STATS_INTERVAL_S)
+        logging_task.cancel()
+
+    virtual_time.run(main())
     lines = engine_lines(caplog)
-    assert bool(lines) != disabled
-    if lines:
-        assert sum(line["generated_tokens_per_s"] for line in lines) > 0
-        assert len(lines) <= while_it_worked + 1  # idle intervals are silent
-
-
-def test_tokens_counted_after_the_last_step_are_logged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    """The engine is idle again, and took no further step, when the tokens of its last steps are counted."""
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(run, "STATS_INTERVAL_S", 0.02)
-
-    async def serve() -> None:
-        async def until_a_line() -> None:
-            while not engine_lines(caplog):
-                await asyncio.sleep(0)
-
-        async with (
-            on_a_socket(folder, FakeEngine(pace=until_a_line)) as (port, _),
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-        ):
-            await client.post("/v1/completions", json={"model": MODEL, "prompt": "x", "ignore_eos": True})
-            await asyncio.sleep(0.1)
-
-    asyncio.run(serve())
-    first, *rest = engine_lines(caplog)
-    assert first["generated_tokens_per_s"] == 0
-    assert sum(line["generated_tokens_per_s"] for line in rest) > 0
+    # 20 tokens at 6 s, 7 s, ... 25 s; lines at 10 s, 20 s and 30 s, then none. The token at 10 s or 20 s may be
+    # counted before or after the line of that time.
+    assert len(lines) == 3
+    assert sum(line["generated_tokens_per_s"] for line in lines) == pytest.approx(20 / STATS_INTERVAL_S)
+    assert [line["running"] for line in lines] == [1, 1, 0]
 
 
 def engine_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, float]]:
-    return [record.facts for record in caplog.records if record.getMessage() == "engine"]
+    return [record.fields for record in caplog.records if record.getMessage() == "engine"]
 
 
 @pytest.mark.parametrize("formatter", [HumanFormatter(), JsonFormatter()])
-def test_a_log_record_is_one_line_whatever_is_in_it(formatter: logging.Formatter):
+def test_a_log_record_is_one_line_whatever_its_fields_contain(formatter: logging.Formatter):
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     logger = logging.Logger("stoker.server.app")
     logger.addHandler(handler)
-    log_facts(logger, logging.INFO, "a\nb", {"path": "x\r\ny z", "total_s": 0.25})
+    log_fields(logger, logging.INFO, "a\nb", {"path": "x\r\ny z", "total_s": 0.25})
     assert stream.getvalue().count("\n") == 1
     if isinstance(formatter, JsonFormatter):
         line = json.loads(stream.getvalue())

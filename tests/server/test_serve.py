@@ -1,4 +1,4 @@
-"""The socket side of the server, with real sockets and small apps."""
+"""The server on real sockets, with small apps. Time limits are tested in virtual time in test_hypercorn_contract.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ OK = {"type": "http.response.start", "status": 200, "headers": [(b"content-type"
 
 
 class Stream:
-    """Sends a byte, then waits to be ended; remembers how each request ended."""
+    """Sends a byte, then waits until it is ended or the client leaves. Records how each request ended."""
 
     def __init__(self) -> None:
         self.end = asyncio.Event()
@@ -61,7 +60,7 @@ async def serving(app: App, end: Callable[[], Awaitable[None]], **options: Any) 
     finally:
         shutdown.request()
         shutdown.request()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
 
 
 async def get(port: int, extra: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -70,75 +69,69 @@ async def get(port: int, extra: bytes = b"") -> tuple[asyncio.StreamReader, asyn
     return reader, writer
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
 
-async def run_drain(cut_after_s: float | None) -> tuple[Stream, bytes, float]:
-    app = Stream()
-    async with serving(app, app.end_all, drain_timeout=0.3) as (port, shutdown):
-        reader, writer = await get(port)
-        await until(lambda: app.started == 1)
-        began = time.monotonic()
-        shutdown.request()
-        if cut_after_s is not None:
-            await asyncio.sleep(cut_after_s)
-            shutdown.request()
-        answer = await reader.read()
-        took = time.monotonic() - began
-        writer.close()
-    return app, answer, took
+@pytest.mark.parametrize(
+    ("drain_timeout", "num_requests"), [(0.05, 1), (3600, 2)], ids=["at the deadline", "at the second request to stop"]
+)
+def test_a_running_stream_is_ended_and_its_last_bytes_arrive(drain_timeout: float, num_requests: int):
+    async def run() -> tuple[list[str], bytes]:
+        app = Stream()
+        async with serving(app, app.end_all, drain_timeout=drain_timeout) as (port, shutdown):
+            reader, writer = await get(port)
+            await until(lambda: app.started == 1)
+            for _ in range(num_requests):
+                shutdown.request()
+            answer = await reader.read()
+            writer.close()
+        return app.endings, answer
+
+    endings, answer = asyncio.run(run())
+    assert endings == ["ended"]
+    assert answer.endswith(b"1\r\n!\r\n0\r\n\r\n")
 
 
-def test_a_live_stream_is_ended_at_the_drain_deadline_and_its_last_bytes_arrive():
-    app, answer, took = asyncio.run(run_drain(None))
-    assert app.endings == ["ended"]
-    assert b"1\r\n!\r\n0\r\n\r\n" in answer
-    assert took >= 0.29
-
-
-def test_a_second_request_to_stop_does_not_wait_for_the_deadline():
-    _, answer, took = asyncio.run(run_drain(0.01))
-    assert b"!" in answer
-    assert took < 0.29
-
-
-def test_new_connections_are_refused_once_stopping():
+def test_new_connections_are_refused_during_the_drain():
     async def run() -> None:
         app = Stream()
-        async with serving(app, app.end_all, drain_timeout=5) as (port, shutdown):
+        async with serving(app, app.end_all, drain_timeout=3600) as (port, shutdown):
             _, writer = await get(port)
             await until(lambda: app.started == 1)
             shutdown.request()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # `serve` closes its listeners in the next iteration of the loop
+            await asyncio.sleep(0)
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", port)
+            assert app.endings == []
             writer.close()
 
     asyncio.run(run())
 
 
-def test_a_client_that_never_reads_cannot_delay_the_end():
+def test_a_client_that_never_reads_does_not_prevent_the_shutdown():
+    started: list[str] = []
+
     async def endless(scope: Any, receive: Any, send: Any) -> None:
         await send(OK)
+        started.append(scope["path"])
         while True:
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
 
     async def nothing() -> None: ...
 
-    async def run() -> float:
-        async with serving(endless, nothing, drain_timeout=0.1) as (port, shutdown):
+    async def run() -> None:
+        async with serving(endless, nothing, drain_timeout=0.05) as (port, shutdown):
             sock = socket.create_connection(("127.0.0.1", port))
             sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-            await asyncio.sleep(0.1)
-            began = time.monotonic()
-            shutdown.request()
+            await until(lambda: started)
+            shutdown.request()  # leaving this block waits for the end
         sock.close()
-        return time.monotonic() - began
 
-    assert asyncio.run(run()) < 2
+    asyncio.run(run())
 
 
 @pytest.mark.effect("server.send_stall_timeout")
@@ -170,8 +163,8 @@ async def _disconnect(receive: Any) -> None:
         pass
 
 
-def test_a_close_behind_pipelined_bytes_is_seen():
-    """hypercorn alone stops reading at the second request, and the first ran to its end for nobody."""
+def test_a_close_after_pipelined_bytes_is_seen():
+    """hypercorn stopped reading at the second request, so the first one ran to its end although its client had left."""
 
     async def run() -> Stream:
         app = Stream()
@@ -190,8 +183,8 @@ def test_a_close_behind_pipelined_bytes_is_seen():
 @pytest.mark.parametrize(
     "request_bytes", [b"garbage\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"]
 )
-def test_a_closed_connection_leaves_nothing_behind(request_bytes: bytes):
-    """hypercorn swallows a cancellation while it closes: the reader of each broken request stayed for ever."""
+def test_a_closed_connection_leaves_no_task(request_bytes: bytes):
+    """hypercorn suppresses a cancellation while it closes: the reading task of each broken request was never ended."""
 
     async def hello(scope: Any, receive: Any, send: Any) -> None:
         await send(OK)
@@ -199,7 +192,7 @@ def test_a_closed_connection_leaves_nothing_behind(request_bytes: bytes):
 
     async def nothing() -> None: ...
 
-    async def run() -> int:
+    async def run() -> None:
         async with serving(hello, nothing) as (port, _):
             before = len(asyncio.all_tasks())
             for _ in range(5):
@@ -208,7 +201,6 @@ def test_a_closed_connection_leaves_nothing_behind(request_bytes: bytes):
                 await reader.read()
                 writer.close()
             await until(lambda: len(asyncio.all_tasks()) == before)
-        return before
 
     asyncio.run(run())
 
@@ -232,7 +224,7 @@ def test_pipelined_requests_are_answered_in_order():
     assert answer.index(b"1\r\n/\r\n") < answer.index(b"2\r\n/2\r\n")
 
 
-def test_an_upgrade_to_http2_or_a_web_socket_is_not_taken():
+def test_an_upgrade_to_http2_or_a_web_socket_is_ignored():
     async def echo(scope: Any, receive: Any, send: Any) -> None:
         await send(OK)
         await send({"type": "http.response.body", "body": scope["type"].encode()})
@@ -252,7 +244,7 @@ def test_an_upgrade_to_http2_or_a_web_socket_is_not_taken():
         assert b"HTTP/1.1 200" in asyncio.run(run(upgrade))
 
 
-def test_a_port_in_use_is_named_with_its_address():
+def test_a_port_in_use_is_reported_with_its_address():
     first = bind("127.0.0.1", 0)
     first[0].listen()
     port = first[0].getsockname()[1]
@@ -274,22 +266,22 @@ async def app(scope, receive, send):
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            pass  # as stubborn as an app can be
+            pass  # cannot be cancelled
 
 async def nothing(): pass
 
 async def main():
     sockets = bind("127.0.0.1", 0)
-    told = lambda: print(sockets[0].getsockname()[1], flush=True)
+    report = lambda: print(sockets[0].getsockname()[1], flush=True)
     await serve(
-        app, sockets, Shutdown(), end_streams=nothing, drain_timeout=0.5, on_listening=told, exit_code=lambda: 7
+        app, sockets, Shutdown(), end_streams=nothing, drain_timeout=0.1, on_listening=report, exit_code=lambda: 7
     )
 
 asyncio.run(main())
 """
 
 
-def test_the_process_is_gone_two_seconds_after_the_drain_deadline_whatever_hangs():
+def test_the_process_exits_after_the_drain_deadline_even_if_an_app_hangs():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
@@ -297,15 +289,13 @@ def test_the_process_is_gone_two_seconds_after_the_drain_deadline_whatever_hangs
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         assert sock.recv(100).startswith(b"HTTP/1.1 200")
-        began = time.monotonic()
         process.terminate()
-        assert process.wait(timeout=5) == 7
-    assert time.monotonic() - began < 0.5 + 2
+        assert process.wait(timeout=120) == 7  # the exit code of `exit_code`: the exit was forced
     process.stdout.close()
 
 
-def test_an_address_that_is_bound_is_ours_before_it_listens():
-    """Two servers that were starting at the same time once both got it, and the second failed after its load."""
+def test_a_bound_address_is_reserved_before_it_listens():
+    """Two servers that started at the same time both bound it, and the second failed after loading its weights."""
     first = bind("127.0.0.1", 0)
     with pytest.raises(CannotListen, match="address already in use"):
         bind("127.0.0.1", first[0].getsockname()[1])

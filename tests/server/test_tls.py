@@ -1,4 +1,4 @@
-"""HTTPS: the certificate shown, those asked for, and their replacement under way."""
+"""HTTPS: the server's certificate, client certificates, and replacing the files while the server runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import logging
 import socket
 import ssl
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +25,7 @@ GET = b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 @dataclass
 class Identity:
-    """A certificate and its key in files, and the authority that vouches for them."""
+    """A certificate and its key in files, and the authority that issued it."""
 
     certificate: Path
     key: Path
@@ -74,7 +73,7 @@ async def connect(port: int, context: ssl.SSLContext) -> tuple[asyncio.StreamRea
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """The status line; nothing if the connection was cut."""
+    """The status line; empty if the connection was cut."""
     try:
         writer.write(GET)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -98,7 +97,7 @@ async def call(port: int, context: ssl.SSLContext) -> bytes:
 
 
 @pytest.mark.effect("server.ssl_keyfile", "server.ssl_certfile")
-def test_the_server_speaks_https_with_its_certificate_and_nothing_else(folder: Path, ours: Identity, other: Identity):
+def test_the_server_uses_https_with_its_certificate_and_no_plain_http(folder: Path, ours: Identity, other: Identity):
     async def run() -> None:
         async with on_a_socket(folder, FakeEngine(), **ours.options) as (port, _):
             assert await call(port, client_context(ours)) == b"HTTP/1.1 200 "
@@ -113,19 +112,19 @@ def test_the_server_speaks_https_with_its_certificate_and_nothing_else(folder: P
 
 @pytest.mark.effect("server.ssl_ca_certs", "server.ssl_cert_reqs")
 @pytest.mark.parametrize(
-    ("asks", "served"),
-    [(0, {"nothing", "good", "foreign"}), (1, {"nothing", "good"}), (2, {"good"})],
-    ids=["none", "optional", "demanded"],
+    ("requirement", "served"),
+    [(0, {"no certificate", "trusted", "untrusted"}), (1, {"no certificate", "trusted"}), (2, {"trusted"})],
+    ids=["ignored", "verified", "required"],
 )
-def test_a_client_certificate_is_ignored_checked_or_demanded(
-    folder: Path, tmp_path: Path, ours: Identity, other: Identity, asks: int, served: set[str]
+def test_a_client_certificate_is_ignored_verified_or_required(
+    folder: Path, tmp_path: Path, ours: Identity, other: Identity, requirement: int, served: set[str]
 ):
     trusted = tmp_path / "clients.pem"
     ours.authority.cert_pem.write_to_path(trusted)
-    certificates = {"nothing": None, "good": ours, "foreign": other}
+    certificates = {"no certificate": None, "trusted": ours, "untrusted": other}
 
     async def run() -> set[str]:
-        options = {**ours.options, "ssl_ca_certs": str(trusted), "ssl_cert_reqs": asks}
+        options = {**ours.options, "ssl_ca_certs": str(trusted), "ssl_cert_reqs": requirement}
         async with on_a_socket(folder, FakeEngine(), **options) as (port, _):
             return {name for name, own in certificates.items() if await call(port, client_context(ours, own=own))}
 
@@ -134,7 +133,7 @@ def test_a_client_certificate_is_ignored_checked_or_demanded(
 
 @pytest.mark.effect("server.enable_ssl_refresh")
 @pytest.mark.parametrize("refreshes", [True, False])
-def test_replaced_files_are_for_new_connections_and_open_ones_go_on(
+def test_replaced_files_are_used_for_new_connections_and_open_ones_continue(
     folder: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch, refreshes: bool
 ):
     monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
@@ -153,12 +152,12 @@ def test_replaced_files_are_for_new_connections_and_open_ones_go_on(
             reader, writer = await connect(port, context)
             for mine, theirs in ((ours.certificate, other.certificate), (ours.key, other.key)):
                 mine.write_bytes(theirs.read_bytes())
+            assert is_running("Tls.watch") == refreshes
             if refreshes:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while await shown() == before:
                         await asyncio.sleep(0.01)
             else:
-                await asyncio.sleep(0.05)  # several looks, if anybody looked
                 assert await shown() == before
             assert await ask(reader, writer) == b"HTTP/1.1 200 "
             await leave(writer)
@@ -166,7 +165,7 @@ def test_replaced_files_are_for_new_connections_and_open_ones_go_on(
     asyncio.run(run())
 
 
-def test_a_client_that_was_trusted_before_is_checked_against_the_new_authorities(
+def test_a_client_is_verified_against_the_replaced_authorities(
     folder: Path, tmp_path: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
@@ -179,7 +178,7 @@ def test_a_client_that_was_trusted_before_is_checked_against_the_new_authorities
         async with on_a_socket(folder, FakeEngine(), **options) as (port, _):
             assert await call(port, context)
             other.authority.cert_pem.write_to_path(trusted)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while await call(port, context):
                     await asyncio.sleep(0.01)
             assert await call(port, client_context(ours, own=other))
@@ -187,10 +186,10 @@ def test_a_client_that_was_trusted_before_is_checked_against_the_new_authorities
     asyncio.run(run())
 
 
-def test_a_session_from_before_is_not_resumed_past_the_new_authorities(
+def test_a_tls_session_cannot_be_resumed_after_its_authority_was_removed(
     folder: Path, tmp_path: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch
 ):
-    """Once a client that kept its TLS 1.2 session came in after its authority had been taken away."""
+    """A client with a TLS 1.2 session could connect after its authority had been removed."""
     monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
     trusted = tmp_path / "clients.pem"
     ours.authority.cert_pem.write_to_path(trusted)
@@ -199,7 +198,7 @@ def test_a_session_from_before_is_not_resumed_past_the_new_authorities(
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
     def resumed(port: int, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
-        """The session of a call that goes on with `session`; None if the server refuses it."""
+        """The session of a call that resumes `session`; None if the server refuses it."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
@@ -219,14 +218,14 @@ def test_a_session_from_before_is_not_resumed_past_the_new_authorities(
             assert session is not None
             assert await asyncio.to_thread(resumed, port, session) is not None
             other.authority.cert_pem.write_to_path(trusted)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while await asyncio.to_thread(resumed, port, session) is not None:
                     await asyncio.sleep(0.01)
 
     asyncio.run(run())
 
 
-def test_files_that_do_not_fit_together_leave_those_before_in_force(
+def test_with_invalid_files_the_previous_ones_remain_in_use(
     folder: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(tls, "WATCH_INTERVAL_S", 0.01)
@@ -234,69 +233,67 @@ def test_files_that_do_not_fit_together_leave_those_before_in_force(
     async def run() -> None:
         async with on_a_socket(folder, FakeEngine(), **ours.options, enable_ssl_refresh=True) as (port, _):
             ours.key.write_bytes(other.key.read_bytes())
-            await until(lambda: "those before stay" in caplog.text)
+            await until(lambda: "the previous ones remain in use" in caplog.text)
             assert await call(port, client_context(ours)) == b"HTTP/1.1 200 "
 
     asyncio.run(run())
     assert "is not the key of the first certificate" in caplog.text
-    assert [record.levelno for record in caplog.records if "those before" in record.message] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records if "the previous ones" in record.message] == [logging.ERROR]
 
 
-def has_ended() -> bool:
-    return not any(task.get_coro().__qualname__ == "run_server" for task in asyncio.all_tasks())
+def is_running(coroutine: str) -> bool:
+    return any(task.get_coro().__qualname__ == coroutine for task in asyncio.all_tasks())
 
 
-def test_a_silent_tls_client_cannot_delay_the_end(folder: Path, ours: Identity, monkeypatch: pytest.MonkeyPatch):
-    """It never answers the goodbye, for which asyncio alone waits half a minute."""
-    monkeypatch.setattr(serve, "GOODBYE_S", 0.2)
+def test_a_client_that_does_not_answer_the_tls_shutdown_does_not_delay_the_exit(
+    folder: Path, ours: Identity, monkeypatch: pytest.MonkeyPatch
+):
+    """asyncio's own limit is 30 s."""
+    monkeypatch.setattr(serve, "TLS_SHUTDOWN_S", 0.05)
 
     def silent(port: int) -> ssl.SSLSocket:
         sock = socket.create_connection(("127.0.0.1", port))
         return client_context(ours).wrap_socket(sock, server_hostname="localhost")
 
-    async def run() -> float:
-        async with on_a_socket(folder, FakeEngine(), **ours.options, drain_timeout=20) as (port, shutdown):
+    async def run() -> None:
+        async with on_a_socket(folder, FakeEngine(), **ours.options, drain_timeout=3600) as (port, shutdown):
             sock = await asyncio.to_thread(silent, port)
             shutdown.request()
-            began = time.monotonic()
-            await until(has_ended)
-            took = time.monotonic() - began
+            await until(lambda: not is_running("run_server"), limit_s=25)
         sock.close()
-        return took
 
-    assert asyncio.run(run()) < 3
+    asyncio.run(run())
 
 
-def test_a_client_that_never_shakes_hands_cannot_delay_the_end(folder: Path, ours: Identity):
-    async def run() -> float:
-        async with on_a_socket(folder, FakeEngine(), **ours.options, drain_timeout=20) as (port, shutdown):
+def test_a_client_that_does_not_begin_the_tls_handshake_does_not_delay_the_exit(folder: Path, ours: Identity):
+    """asyncio's own limit is 60 s."""
+
+    async def run() -> None:
+        async with on_a_socket(folder, FakeEngine(), **ours.options, drain_timeout=3600) as (port, shutdown):
             sock = socket.create_connection(("127.0.0.1", port))
-            assert await call(port, client_context(ours))  # by now it has been accepted
-            began = time.monotonic()
+            assert await call(port, client_context(ours))  # the first connection has been accepted by now
             shutdown.request()
-            await until(has_ended)
-            took = time.monotonic() - began
+            await until(lambda: not is_running("run_server"), limit_s=50)
         sock.close()
-        return took
 
-    assert asyncio.run(run()) < 3
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         ("no certificate file", "`server.ssl_certfile`: {certificate}: no such file or directory"),
         ("no key file", "`server.ssl_keyfile`: {key}: no such file or directory"),
-        ("no certificate", "`server.ssl_certfile`: {certificate} holds no PEM certificate"),
-        ("no key", "`server.ssl_keyfile`: {key} holds no PEM private key"),
+        ("no certificate", "`server.ssl_certfile`: {certificate} contains no PEM certificate"),
+        ("no key", "`server.ssl_keyfile`: {key} contains no PEM private key"),
         ("another key", "`server.ssl_keyfile`: {key} is not the key of the first certificate in {certificate}"),
-        ("a locked key", "`server.ssl_keyfile`: {key} is locked with a passphrase"),
-        ("a torn key", "`server.ssl_keyfile`: {key} cannot be used with {certificate}"),
-        ("no authorities", "`server.ssl_ca_certs`: {authorities} holds no PEM certificate"),
+        ("an encrypted key", "`server.ssl_keyfile`: {key} is encrypted with a passphrase"),
+        ("an incomplete key", "`server.ssl_keyfile`: {key} cannot be used with {certificate}"),
+        ("no authorities", "`server.ssl_ca_certs`: {authorities} contains no PEM certificate"),
     ],
 )
-def test_files_that_cannot_be_used_are_named_before_anything_is_served(
-    ours: Identity, other: Identity, tmp_path: Path, broken: str, said: str
+def test_files_that_cannot_be_used_are_reported_with_their_option(
+    ours: Identity, other: Identity, tmp_path: Path, broken: str, message: str
 ):
     authorities = tmp_path / "authorities.pem"
     ours.authority.cert_pem.write_to_path(authorities)
@@ -311,9 +308,9 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_served(
             ours.key.write_text("nothing")
         case "another key":
             ours.key.write_bytes(other.key.read_bytes())
-        case "a locked key":
+        case "an encrypted key":
             ours.key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
-        case "a torn key":
+        case "an incomplete key":
             ours.key.write_bytes(ours.key.read_bytes()[:60])
         case "no authorities":
             authorities.write_text("nothing")
@@ -321,4 +318,4 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_served(
     with pytest.raises(TlsProblem) as caught:
         load_context(files)
     paths = {"certificate": ours.certificate, "key": ours.key, "authorities": authorities}
-    assert str(caught.value).startswith(said.format_map(paths))
+    assert str(caught.value).startswith(message.format_map(paths))

@@ -1,4 +1,4 @@
-"""What must hold of the scheduler between any two calls, and of every plan. White-box: it looks at all state."""
+"""Invariants of the scheduler between any two calls, and of every plan. White-box: reads all state."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ MAX_SKIPPED = 64  # plans without a row for a sequence that could have had one
 class Invariants:
     def __init__(self, scheduler: Scheduler, runner: FakeRunner, live: dict[str, Client]) -> None:
         self._scheduler = scheduler
+        self._sequences = scheduler.sequences
         self._settings = scheduler.settings
         self._runner = runner
         self._live = live
-        self._writers: deque[dict[int, Request]] = deque()  # block -> who writes it, per plan in flight
+        self._writers: deque[dict[int, Request]] = deque()  # block -> the request that writes it, per plan in flight
         self._skipped: Counter[Request] = Counter()
         self._partial: set[Request] = set()  # computed in part by the plans so far
-        self._answering: set[Request] = set()  # drawn from by the plans so far, since they took their slots
+        self._answering: set[Request] = set()  # sampled by the plans so far, since they took their slots
         self._ends: dict[Request, int] = {}  # tokens computed by the plans so far, of those that have a slot
-        self._names: dict[bytes, int] = {}  # name of a block -> fingerprint of the prefix that ends with it
-        self._prefixes: dict[int, bytes] = {}  # and back
+        self._marks: dict[bytes, int] = {}  # block hash -> fingerprint of the prefix that ends with the block
+        self._prefixes: dict[int, bytes] = {}  # the reverse
         self._num_plans = self._num_preemptions = self._num_queried = self._num_hits = 0
         self._step_time_s = 0.0
 
     # ---- between calls
 
     def check_state(self) -> None:
-        scheduler, running = self._scheduler, self._running()
+        sequences, running = self._sequences, self._running()
         self._note_departures()
         self._check_blocks(running)
         slots = [request.slot for request in running]
-        assert sorted(slots + scheduler._free_slots) == list(range(self._settings.max_num_seqs))
-        assert scheduler._requests.keys() == self._live.keys()
-        assert len(scheduler._waiting) + len(running) == len(self._live)
-        assert scheduler._waiting.num_tokens == sum(
-            request.num_prompt_tokens for request in scheduler._requests.values() if request.slot < 0
+        assert sorted(slots + sequences.columns.free_slots) == list(range(self._settings.max_num_seqs))
+        assert {request.request_id for request in sequences.live} == self._live.keys()
+        assert len(sequences.waiting) + len(running) == len(self._live)
+        assert sequences.waiting.num_tokens == sum(
+            request.num_prompt_tokens for request in sequences.live if request.slot < 0
         )
         self._check_stats(len(running))
 
     def check_contents(self) -> None:
-        """Once the runner has carried out all plans."""
+        """After the runner has executed all plans."""
         self._check_cache()
         self._check_slots()
 
     def _running(self) -> list[Request]:
-        return [request for request in self._scheduler._requests.values() if request.slot >= 0]
+        return [request for request in self._sequences.live if request.slot >= 0]
 
     def _note_departures(self) -> None:
-        """Also of a call that preempted and planned nothing."""
+        """Includes those of a call that preempted and planned nothing."""
         for request in [request for request in self._ends if request.slot < 0]:
             del self._ends[request]
             self._num_preemptions += request.finish_reason is None
@@ -61,64 +62,64 @@ class Invariants:
             self._partial.discard(request)
 
     def _check_blocks(self, running: list[Request]) -> None:
-        """No block is lost, free and held, or held by more or fewer than it counts; names are of one block each."""
-        scheduler, pool, cache = self._scheduler, self._scheduler._pool, self._scheduler._cache
+        """No block is lost or both free and held; reference counts are right; each hash has one block."""
+        sequences, pool, cache = self._sequences, self._sequences.blocks.pool, self._sequences.blocks.cache
         counts = [0] * pool.num_blocks
         for request in running:
             assert len(set(request.block_ids)) == len(request.block_ids), "a block is twice in one table"
             assert request.num_published <= min(len(request.block_ids), len(request.block_hashes))
             for block_id in request.block_ids:
                 counts[block_id] += 1
-        for step, tables in scheduler._leaving.items():
-            assert step > scheduler._retired_step, "blocks of a finished step were not given back"
+        for step, tables in sequences.steps._held.items():
+            assert step > sequences.steps.last_finished, "blocks of a finished step were not given back"
             for block_ids in tables:
                 for block_id in block_ids:
                     counts[block_id] += 1
-        assert counts == pool._ref_counts, "reference counts are not the numbers of owners"
+        assert counts == pool._ref_counts, "reference counts differ from the numbers of owners"
         free = {*pool._blank, *pool._cached}
         assert len(free) == len(pool._blank) + len(pool._cached), "a block is free twice"
         assert free == {block_id for block_id, count in enumerate(counts) if not count}
         assert pool._cached.keys() <= cache._hashes.keys()
         assert cache._hashes.keys().isdisjoint(pool._blank)
         assert len(cache._hashes) == len(cache._blocks)
-        assert all(cache._hashes.get(block_id) == name for name, block_id in cache._blocks.items())
-        assert scheduler._num_reserved == sum(request.num_reserved for request in running)
-        assert scheduler._num_reserved <= pool.num_free
+        assert all(cache._hashes.get(block_id) == each for each, block_id in cache._blocks.items())
+        assert sequences.blocks.num_reserved == sum(request.num_reserved for request in running)
+        assert sequences.blocks.num_reserved <= pool.num_free
 
     def _check_cache(self) -> None:
-        """A name stands for one prefix and a prefix for one name, and the block named holds just that."""
-        cells, names, prefixes = self._runner.cells, self._names, self._prefixes
+        """Each hash has one prefix and each prefix one hash, and the block holds that prefix."""
+        cells, marks, prefixes = self._runner.cells, self._marks, self._prefixes
         lasts = cells[:, -1].tolist()
-        for block_id, name in self._scheduler._cache._hashes.items():
+        for block_id, block_hash in self._sequences.blocks.cache._hashes.items():
             mark = lasts[block_id]
-            assert names.setdefault(name, mark) == mark, f"block {block_id} holds something else than its name says"
-            assert prefixes.setdefault(mark, name) == name, f"block {block_id} has another name for the same prefix"
+            assert marks.setdefault(block_hash, mark) == mark, f"block {block_id} does not hold the prefix of its hash"
+            assert prefixes.setdefault(mark, block_hash) == block_hash, f"block {block_id}: a second hash for a prefix"
 
     def _check_slots(self) -> None:
-        """The runner's tables are what the scheduler takes them for."""
-        scheduler, size = self._scheduler, self._settings.block_size
+        """The runner's tables agree with the scheduler's."""
+        sequences, size = self._sequences, self._settings.block_size
         for request in self._running():
             slot, state = request.slot, self._runner.slots[request.slot]
             assert state.block_ids == request.block_ids, f"slot {slot}: another block table"
-            assert len(state.token_ids) == scheduler._target[slot], f"slot {slot}: another length"
-            known, read = int(scheduler._known[slot]), len(request.token_ids)
+            assert len(state.token_ids) == sequences.columns.target[slot], f"slot {slot}: another length"
+            known, read = int(sequences.columns.known[slot]), len(request.token_ids)
             assert state.token_ids[:read] == request.token_ids
             places = [position % size for position in range(read, known)]
             assert len(places) <= size
-            assert state.token_ids[read:known] == scheduler._tail[slot, places].tolist()
-            assert scheduler._capacity[slot] == len(state.block_ids) * size
+            assert state.token_ids[read:known] == sequences.columns.tail[slot, places].tolist()
+            assert sequences.columns.capacity[slot] == len(state.block_ids) * size
 
     def _check_stats(self, num_running: int) -> None:
         stats = self._scheduler.stats()
         assert (stats.num_running, stats.num_waiting) == (num_running, len(self._live) - num_running)
-        assert stats.num_free_blocks == sum(not count for count in self._scheduler._pool._ref_counts)
+        assert stats.num_free_blocks == sum(not count for count in self._sequences.blocks.pool._ref_counts)
         assert stats.num_steps == self._num_plans
         assert stats.num_preemptions == self._num_preemptions, "preemptions are miscounted"
         assert (stats.prefix_queries, stats.prefix_hits) == (self._num_queried, self._num_hits), "hits are miscounted"
         assert stats.step_time_s == self._step_time_s
 
     def retired(self, step_time_s: float) -> None:
-        """The oldest plan is over."""
+        """The oldest plan is finished or failed."""
         self._writers.popleft()
         self._step_time_s += step_time_s
 
@@ -126,14 +127,14 @@ class Invariants:
 
     def check_plan(self, plan: StepPlan) -> None:
         """A plan that was just made."""
-        scheduler, settings = self._scheduler, self._settings
+        sequences, settings = self._sequences, self._settings
         self._num_plans += 1
         self._note_departures()
         assert 0 < plan.num_rows <= settings.max_num_seqs
         assert plan.num_tokens.min() > 0
         assert plan.num_batched_tokens <= settings.max_num_batched_tokens
         assert len(set(plan.slots.tolist())) == plan.num_rows
-        rows = {request: row for row, request in enumerate(scheduler._in_flight[-1].requests)}
+        rows = {request: row for row, request in enumerate(sequences.steps[-1].requests)}
         admitted = {admission.slot for admission in plan.admissions}
         prefills = {request for request in rows if request.slot in admitted} | self._partial
         self._check_share(plan, rows)
@@ -145,7 +146,7 @@ class Invariants:
         if admitted:
             may_hold_back = sum(map(self._is_long, prefills)) >= settings.max_long_partial_prefills
             last = max(self._rank(request) for request in rows if request.slot in admitted)
-            for request in scheduler._requests.values():
+            for request in sequences.live:
                 is_held_back = may_hold_back and self._is_long(request)
                 assert request.slot >= 0 or is_held_back or last < self._rank(request), "a request was overtaken"
         if settings.scheduling_policy == "fcfs":
@@ -172,7 +173,7 @@ class Invariants:
             start = int(plan.num_computed[row])
             before = self._ends.get(request, 0)
             assert start >= before, "tokens are computed twice"
-            assert start == before or self._settings.enable_prefix_caching, "tokens are passed over"
+            assert start == before or self._settings.enable_prefix_caching, "tokens are skipped"
             if not request.num_preemptions:
                 self._num_hits += start - before
                 wants_all = request.sampling.prompt_logprobs is not None or not self._settings.enable_prefix_caching
@@ -180,7 +181,7 @@ class Invariants:
             self._ends[request] = start + int(plan.num_tokens[row])
 
     def _check_share(self, plan: StepPlan, rows: dict[Request, int]) -> None:
-        """Prompts take no more than their share beside answers: beside sequences that were drawn from before."""
+        """Prompts take no more than their share in steps with answers: sequences that were sampled before."""
         answers = self._answering & rows.keys()
         if answers:
             # the last token of a prompt may be computed as any single token is
@@ -192,33 +193,37 @@ class Invariants:
         self._answering |= {request for request, row in rows.items() if plan.is_sampled[row]}
 
     def _check_fairness(self, plan: StepPlan, rows: dict[Request, int]) -> None:
-        """While a prompt that is computed in part gets nothing, none has more than half of the prompts' budget."""
+        """While a prompt that is computed in part gets no tokens, none gets more than half of the prefill budget."""
         if not any(request.slot >= 0 and request not in rows for request in self._partial):
             return
         prefills = [row for request, row in rows.items() if request in self._partial]
         budget = self._settings.max_num_batched_tokens - (plan.num_rows - len(prefills))
-        assert all(plan.num_tokens[row] <= max(budget // 2, 1) for row in prefills), "a long prompt takes it all"
+        assert all(plan.num_tokens[row] <= max(budget // 2, 1) for row in prefills), "a prompt takes it all"
 
     def _check_skips(self, plan: StepPlan, rows: dict[Request, int]) -> None:
-        """No sequence is passed over for long. A step whose budget the prompts before it have halved down to a single
-        token is not counted: there was none left to share, and each such step brings those prompts nearer their end."""
-        scheduler = self._scheduler
+        """No sequence is skipped for long. Steps whose budget was halved down to one token by the prompts before it do
+        not count: nothing was left to share, and each such step brings those prompts nearer to their end."""
+        sequences = self._sequences
         if ((plan.num_tokens == 1) & ~plan.is_sampled).any():
             return
         could_run = [
             request
-            for request in scheduler._requests.values()
-            if request.slot >= 0 and scheduler._target[request.slot] < request.stop.max_length
+            for request in sequences.live
+            if request.slot >= 0 and sequences.columns.target[request.slot] < request.stop.max_length
         ]
-        if scheduler._waiting and scheduler._free_slots:
-            first = scheduler._waiting.peek()
-            needed = -(-len(first.token_ids) // self._settings.block_size) + len(scheduler._running)
+        if sequences.waiting and sequences.columns.free_slots:
+            first = sequences.waiting.peek()
+            needed = -(-len(first.token_ids) // self._settings.block_size) + len(sequences.running)
             has_place = not self._partial or self._settings.max_num_partial_prefills > len(self._partial)
             has_place &= self._settings.max_long_partial_prefills > sum(map(self._is_long, self._partial))
-            if has_place and needed <= scheduler._num_available and first.busy_until <= scheduler._retired_step:
+            if (
+                has_place
+                and needed <= sequences.blocks.num_available
+                and first.busy_until <= sequences.steps.last_finished
+            ):
                 could_run.append(first)
         self._skipped = Counter({request: self._skipped[request] + 1 for request in could_run if request not in rows})
-        assert max(self._skipped.values(), default=0) <= MAX_SKIPPED, "a request is passed over again and again"
+        assert max(self._skipped.values(), default=0) <= MAX_SKIPPED, "a request is skipped again and again"
 
     def _rank(self, request: Request) -> tuple[int, int]:
         return (request.priority if self._settings.scheduling_policy == "priority" else 0), request.arrival

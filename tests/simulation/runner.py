@@ -1,4 +1,4 @@
-"""FakeRunner: carries out plans by what the plans alone say, beside the real runner's tables, which must agree."""
+"""FakeRunner: executes plans from their content alone, and checks that the real runner's tables agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
 
-from .truth import CURSE, VOCAB, drawn_from, fingerprint, fingerprints, is_cursed, logprobs_of
+from .truth import CURSE, VOCAB, fingerprint, fingerprints, is_cursed, logprobs_of, sampled_token
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 @dataclass(slots=True)
 class Slot:
     token_ids: list[int]
-    marks: np.ndarray  # [max_model_len + 1] int64: fingerprints by position, as far as tokens are known
+    marks: np.ndarray  # [max_model_len + 1] int64: fingerprints by position, for known tokens
     block_ids: list[int]
     num_prompt: int
     sampling: SamplingParams
@@ -38,7 +38,7 @@ class FakeRunner:
         self._settings = settings
         self.cells = np.zeros((settings.num_blocks, settings.block_size), np.int64)
         self.slots: dict[int, Slot] = {}
-        self._unsure: set[int] = set()  # slots that a failed step may or may not have touched
+        self._unsure: set[int] = set()  # slots that a failed step may or may not have changed
         self._nonsense = 0
         sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
         self._table = SlotTable(settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling)
@@ -61,7 +61,7 @@ class FakeRunner:
                 ]
             if plan.is_sampled[row]:
                 mark = int(state.marks[end - 1])
-                token_id = drawn_from(mark, state.seed)
+                token_id = sampled_token(mark, state.seed)
                 result.token_ids[row] = token_id
                 if state.sampling.logprobs is not None:
                     result.logprobs[row] = logprobs_of(token_id, mark)
@@ -74,7 +74,7 @@ class FakeRunner:
         return result
 
     def fail(self, plan: StepPlan, *, is_begun: bool) -> None:
-        """Break down in a step: before anything was done, or in the middle, and its cells hold nonsense."""
+        """Fail in a step: before anything was done, or in the middle, with wrong values in its cells."""
         if is_begun:
             self._apply(plan)
             for slot, start, count in zip(plan.slots, plan.num_computed, plan.num_tokens, strict=True):
@@ -85,13 +85,13 @@ class FakeRunner:
         self.doubt(plan)
 
     def doubt(self, plan: StepPlan) -> None:
-        """The scheduler takes the plan for one that failed, however far it got."""
+        """The scheduler treats the plan as failed, whether it was executed or not."""
         self._unsure.update(plan.released_slots, (admission.slot for admission in plan.admissions))
 
     def _apply(self, plan: StepPlan) -> None:
         for slot in plan.released_slots:
             released = self.slots.pop(slot, None)
-            assert released or slot in self._unsure, f"slot {slot} was released and had no sequence"
+            assert released or slot in self._unsure, f"slot {slot} was released but had no sequence"
             self._unsure.discard(slot)
         for admission in plan.admissions:
             assert admission.slot not in self.slots, f"slot {admission.slot} was given to two sequences"
@@ -107,7 +107,7 @@ class FakeRunner:
         self._table.apply(plan)
 
     def _check_tables(self, plan: StepPlan, rows: list[tuple[int, int, int]]) -> None:
-        """The real tables and the tensors made of them say what the plans said."""
+        """The real tables, and the tensors made from them, agree with the plans."""
         step = build_step_input(plan, self._table, CPU)
         token_ids, positions, places, size = [], [], [], self._settings.block_size
         for row, (slot, start, count) in enumerate(rows):
@@ -125,7 +125,7 @@ class FakeRunner:
         assert logit_tokens(plan, self._table).sampled_rows.tolist() == np.flatnonzero(plan.is_sampled).tolist()
 
     def _write(self, state: Slot, start: int, end: int) -> None:
-        assert end <= len(state.token_ids), "a token was to be computed that nobody knows"
+        assert end <= len(state.token_ids), "a token that is not known was to be computed"
         positions = np.arange(start, end)
         blocks = np.array(state.block_ids)[positions // self._settings.block_size]
         self.cells[blocks, positions % self._settings.block_size] = state.marks[start:end]

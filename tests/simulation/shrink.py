@@ -1,4 +1,4 @@
-"""Makes a story that breaks a world shorter: takes pieces out, large ones first, as long as it still breaks."""
+"""Shortens a story that breaks a world: removes parts, large ones first, as long as it still breaks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .worlds import Broken, World
 
 
 def _kind(error: Exception) -> tuple[type[Exception], str]:
-    """The error less its names and numbers."""
+    """The error without names and numbers."""
     return type(error), re.sub(r"\w*\d\w*", "", str(error))
 
 
 def breaks(world: World, script: list[Action], error: Exception) -> bool:
-    """Whether the story ends with such an error."""
+    """Whether the story ends with an error of the same kind."""
     simulation = Simulation(world.settings, world.depth)
     try:
         for action in script:
@@ -45,8 +45,8 @@ def shrink(broken: Broken, limit_s: float = 60.0) -> list[Action]:
     return script
 
 
-def told(broken: Broken, limit_s: float = 60.0) -> str:
-    """The world and the shortened story, line by line, and what the story ends with."""
+def report(broken: Broken, limit_s: float = 60.0) -> str:
+    """The world, the shortened story line by line, and the error."""
     script = shrink(broken, limit_s)
     simulation, error = Simulation(broken.world.settings, broken.world.depth), broken.error
     try:
@@ -57,7 +57,7 @@ def told(broken: Broken, limit_s: float = 60.0) -> str:
     lines = [
         str(broken),
         str(broken.world.settings),
-        f"{broken.world.depth} steps in flight; {len(script)} of {len(broken.script)} actions are enough:",
+        f"{broken.world.depth} steps in flight; {len(script)} of {len(broken.script)} actions are needed:",
         *(f"  {_line(action)}" for action in script),
         f"  {type(error).__name__}: {error}",
     ]
@@ -65,15 +65,15 @@ def told(broken: Broken, limit_s: float = 60.0) -> str:
 
 
 def _line(action: Action) -> str:
-    """The action, less what a request leaves as it is."""
+    """The action, without sampling parameters that have their defaults."""
     if not isinstance(action, Add):
         return str(action)
-    wishes = ", ".join(
+    changed = ", ".join(
         f"{each.name}={getattr(action.sampling, each.name)!r}"
         for each in fields(SamplingParams)
         if getattr(action.sampling, each.name) != getattr(_DEFAULT, each.name)
     )
-    return f"Add({action.request_id!r}, {action.prompt}, SamplingParams({wishes}), priority={action.priority})"
+    return f"Add({action.request_id!r}, {action.prompt}, SamplingParams({changed}), priority={action.priority})"
 
 
 _DEFAULT = SamplingParams()

@@ -1,8 +1,7 @@
-"""Simulation: scheduler, fake runner and clients, moved by actions, and checked after each.
+"""Simulation: scheduler, fake runner and clients, changed by actions, and checked after each one.
 
-What happens is a list of actions and nothing else, so a story that went wrong can be told again and made shorter
-(shrink.py). An action that has no meaning where the story stands, as one that finishes a step when none is in flight,
-is passed by.
+A list of actions determines everything, so a story that failed can be repeated and shortened (shrink.py). An action
+that does not apply, such as finishing a step when none is in flight, is ignored.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """The runner carries out one more of the steps in flight."""
+    """The runner executes one more of the steps in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Take in the oldest step."""
+    """Finish the oldest step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The oldest step breaks down, or all are interrupted: `num_whole` more are carried out first, and their results
-    thrown away; the next may have got somewhere; those behind are not begun."""
+    """The oldest step fails, or all are interrupted. `num_whole` more are executed first, and their results dropped;
+    the next one may be executed in part (`is_begun`); those after it are not started."""
 
     num_whole: int = 0
     is_begun: bool = True
@@ -59,7 +58,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """No more faults or arrivals: everything must end, and all memory come back."""
+    """No more faults or arrivals: every request must end, and all blocks must be released."""
 
 
 Action = Add | Abort | Plan | Execute | Finish | Fail | Drain
@@ -77,7 +76,7 @@ class Simulation:
         self.live: dict[str, Client] = {}
         self.plans: deque[StepPlan] = deque()  # in flight
         self.events: Counter[str] = Counter()
-        self._results: deque[StepResult] = deque()  # of the first ones of these
+        self._results: deque[StepResult] = deque()  # of the first of these
         self._invariants = Invariants(self.scheduler, self.runner, self.live)
 
     @property
@@ -85,7 +84,7 @@ class Simulation:
         return self.events["steps"]
 
     def apply(self, action: Action) -> None:
-        """Raises AssertionError, or what the scheduler raised, when something is not as it must be."""
+        """Raises AssertionError if a check fails, or what the scheduler raised."""
         self.script.append(action)
         match action:
             case Add():
@@ -125,7 +124,7 @@ class Simulation:
             if type(error) is not refusal:
                 raise
             self.events["refused" if refusal is QueueFull else "invalid"] += 1
-            assert len(self.scheduler._requests) == len(self.live), "something is kept of a refused request"
+            assert len(self.scheduler.sequences) == len(self.live), "state of a refused request is kept"
             return
         assert refusal is None, f"{action.request_id} was taken; {refusal}"
         self.clients[action.request_id] = self.live[action.request_id] = Client(request)
@@ -136,9 +135,10 @@ class Simulation:
         is_valid = request.request_id not in self.live and request.sampling.n == 1 and request.sampling.max_tokens != 0
         if not (is_valid and prompt and min(prompt) >= 0 and len(prompt) < settings.max_sequence_len):
             return InvalidRequest
-        waiting, free = len(scheduler._waiting), len(scheduler._free_slots)
-        num_tokens = scheduler._waiting.num_tokens + len(prompt)
-        ahead = waiting - (0 if waiting and scheduler._num_passed_over else free)
+        sequences, control = scheduler.sequences, scheduler._admission_control
+        waiting, free = len(sequences.waiting), len(sequences.columns.free_slots)
+        num_tokens = sequences.waiting.num_tokens + len(prompt)
+        ahead = waiting - (0 if waiting and control._num_left_waiting else free)
         is_full = ahead >= settings.max_queued_requests or (waiting and num_tokens > settings.max_queued_tokens)
         return QueueFull if is_full else None
 
@@ -223,5 +223,5 @@ class Simulation:
         assert not self.live
         assert stats.num_free_blocks == stats.num_blocks
         assert (stats.num_running, stats.num_waiting) == (0, 0)
-        assert len(self.scheduler._free_slots) == self.settings.max_num_seqs
-        assert self.scheduler._num_reserved == 0
+        assert len(self.scheduler.sequences.columns.free_slots) == self.settings.max_num_seqs
+        assert self.scheduler.sequences.blocks.num_reserved == 0

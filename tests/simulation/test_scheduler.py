@@ -1,7 +1,7 @@
 """Seeded runs of the whole scheduler in small worlds: pools that are too small, queues that fill, clients that leave.
 
-About 100 000 steps in all; `python -m tests.simulation.run` goes on for as long as is wished. A world is told by its
-name, so a failure is run again by naming its test.
+About 2,000 steps in the normal run and 100,000 in the slow one; `python -m tests.simulation.run` runs any number. The
+name of a world determines all of it, so running a failed test again repeats the failure.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from itertools import product
 
 import pytest
 
-from .shrink import told
-from .worlds import Broken, World, live_through
-
-STEPS_PER_WORLD = 420
-WORLDS_PER_MODE = 15
+from .shrink import report
+from .worlds import Broken, World, run_story
 
 MODES = list(product(["fcfs", "priority"], [True, False], [True, False], [1, 2]))
+each_mode = pytest.mark.parametrize(("policy", "prefix_caching", "chunked_prefill", "depth"), MODES)
 
 
-@pytest.mark.parametrize(("policy", "prefix_caching", "chunked_prefill", "depth"), MODES)
-def test_every_token_is_right_and_all_memory_comes_back(
-    policy: str, prefix_caching: bool, chunked_prefill: bool, depth: int
-) -> None:
+def run(
+    policy: str, prefix_caching: bool, chunked_prefill: bool, depth: int, *, num_worlds: int, num_steps: int
+) -> Counter[str]:
+    """What happened in these worlds. Fails the test with a shortened story where something did not hold."""
     events: Counter[str] = Counter()
-    for number in range(WORLDS_PER_MODE):
+    for number in range(num_worlds):
         world = World.of(
             f"{policy} {prefix_caching} {chunked_prefill} {depth} {number}",
             depth,
@@ -34,10 +32,27 @@ def test_every_token_is_right_and_all_memory_comes_back(
             enable_chunked_prefill=chunked_prefill,
         )
         try:
-            events += live_through(world, STEPS_PER_WORLD).events
+            events += run_story(world, num_steps).events
         except Broken as broken:
-            pytest.fail(told(broken))
-    # the worlds are such that all of it happened
+            pytest.fail(report(broken))
+    return events
+
+
+@each_mode
+def test_every_token_is_right_and_all_memory_comes_back(
+    policy: str, prefix_caching: bool, chunked_prefill: bool, depth: int
+) -> None:
+    events = run(policy, prefix_caching, chunked_prefill, depth, num_worlds=1, num_steps=125)
+    assert events["steps"] >= 125
+    assert events["ended by length"] + events["ended by stop"] > 0
+
+
+@pytest.mark.slow
+@each_mode
+def test_every_token_is_right_in_many_worlds(
+    policy: str, prefix_caching: bool, chunked_prefill: bool, depth: int
+) -> None:
+    events = run(policy, prefix_caching, chunked_prefill, depth, num_worlds=15, num_steps=420)
     assert events["steps"] * len(MODES) >= 100_000
     for event in ("preemptions", "refused", "invalid", "aborts", "failed steps", "request errors", "ended by stop"):
         assert events[event] > 0, event

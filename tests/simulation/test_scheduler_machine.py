@@ -1,4 +1,4 @@
-"""The same world as in test_scheduler.py, driven by hypothesis: it looks for the shortest story that breaks it."""
+"""The simulation driven by hypothesis, which looks for the shortest story that breaks a world."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ignore_eos=st.booleans(),
     )
     def add(self, length, change, salt, priority, max_tokens, ignore_eos):
-        """Prompts are one stem, differing in one place."""
+        """Prompts are one stem, which differ in one position."""
         length = min(length, self.simulation.settings.max_sequence_len - 1)
         prompt = [1 + position + 20 * (position == change) for position in range(length)]
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos, seed=salt)
@@ -79,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6), is_early=st.booleans())
     def step(self, count, is_early):
-        """is_early: the runner is done before the next step is planned."""
+        """is_early: the runner executes each step before the next one is planned."""
         for _ in range(count):
             for _ in range(self.simulation.depth):
                 self.simulation.apply(Plan())
@@ -101,12 +101,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.simulation.apply(Drain())
 
 
-TestSchedulerMachine = pytest.mark.timeout(900)(SchedulerMachine.TestCase)  # a failure is shortened for some minutes
-TestSchedulerMachine.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+def _settings(max_examples: int) -> settings:
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = _settings(10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # shortening a failure takes some minutes
+class TestSchedulerMachineAtLength(SchedulerMachine.TestCase):
+    settings = _settings(150)

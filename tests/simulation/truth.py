@@ -1,8 +1,8 @@
-"""What must be: every token, every KV cache cell and every answer, from the requests alone.
+"""Expected values: every token, KV cache cell and answer, computed from the requests alone.
 
 A cell of the fake runner's cache depends on all tokens up to its position, as real keys and values do, so one wrong
-block anywhere shows at the next read. Each token is drawn from the fingerprint of the whole prefix and from the
-request's seed, so a client can tell every token that it gets.
+block anywhere is found at the next read. Each token is a function of the fingerprint of the whole prefix and of the
+request's seed, so a client can check every token that it gets.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from stoker.engine.core import SchedulerSettings
 
 VOCAB = 64
 EOS = 0
-NUM_SALTS = 2  # a seed tells the runner its salt, which admissions do not carry: seed % NUM_SALTS
-CURSED_TOP_K, CURSED_ID = 1, 5  # a request with this top_k cannot go on once this id is drawn for it
+NUM_SALTS = 2  # the runner computes the salt from the seed, because admissions do not have it: seed % NUM_SALTS
+CURSED_TOP_K, CURSED_ID = 1, 5  # a request with this top_k fails when this id is sampled for it
 CURSE = "the request's own fault"
 
 
@@ -34,7 +34,7 @@ def fingerprints(seed: int, token_ids: list[int]) -> Iterator[int]:
         yield (mark := fingerprint(mark, token_id))
 
 
-def drawn_from(mark: int, seed: int) -> int:
+def sampled_token(mark: int, seed: int) -> int:
     return hash((mark, seed)) // 3 % VOCAB
 
 
@@ -49,13 +49,13 @@ def logprobs_of(token_id: int, mark: int) -> TokenLogprobs:
 
 @dataclass(slots=True)
 class Client:
-    """One request as the world outside sees it."""
+    """One request, seen from its client."""
 
     request: EngineRequest
     mark: int = 0  # fingerprint of all tokens so far
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    age: int = 0  # steps since it came
+    age: int = 0  # steps since it arrived
 
     def __post_init__(self) -> None:
         *_, self.mark = fingerprints(self.seed, self.request.prompt_token_ids)
@@ -67,11 +67,11 @@ class Client:
 
     def receive(self, output: EngineOutput, settings: SchedulerSettings) -> None:
         name, sampling = output.request_id, self.request.sampling
-        assert self.finish_reason is None, f"{name} got something after its end"
+        assert self.finish_reason is None, f"{name} got an output after its end"
         num_prompt, marks, is_first = len(self.request.prompt_token_ids), [], not self.token_ids
         for token_id in output.token_ids:
-            assert token_id == drawn_from(self.mark, self.seed), f"{name}: token {len(self.token_ids)} is wrong"
-            assert not is_cursed(sampling, token_id), f"{name} went on after its own error"
+            assert token_id == sampled_token(self.mark, self.seed), f"{name}: token {len(self.token_ids)} is wrong"
+            assert not is_cursed(sampling, token_id), f"{name} continued after its own error"
             marks.append(self.mark)
             self.mark = fingerprint(self.mark, token_id)
             self.token_ids.append(token_id)
@@ -79,7 +79,7 @@ class Client:
             expected = [logprobs_of(*pair) for pair in zip(output.token_ids, marks, strict=True)]
             assert output.logprobs == expected, f"{name}: wrong log-probabilities"
         else:
-            assert not output.logprobs, f"{name}: log-probabilities that nobody asked for"
+            assert not output.logprobs, f"{name}: log-probabilities that were not requested"
         wants_prompt = sampling.prompt_logprobs is not None and is_first and output.token_ids
         assert output.prompt_logprobs == (self._prompt_logprobs() if wants_prompt else None), f"{name}: of the prompt"
         assert output.num_cached_tokens < num_prompt
@@ -88,8 +88,8 @@ class Client:
         self.finish_reason = output.finish_reason
         if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             assert not output.token_ids
-            is_own_fault = is_cursed(sampling, drawn_from(self.mark, self.seed))
-            assert output.error != CURSE or is_own_fault, f"{name} ended for a fault it does not have"
+            is_own_fault = is_cursed(sampling, sampled_token(self.mark, self.seed))
+            assert output.error != CURSE or is_own_fault, f"{name} ended with an error it does not have"
             return
         self._check_end(output, num_prompt, settings)
 
@@ -99,12 +99,12 @@ class Client:
         return [None, *(logprobs_of(token_id, mark) for token_id, mark in pairs)]
 
     def _check_end(self, output: EngineOutput, num_prompt: int, settings: SchedulerSettings) -> None:
-        sampling, num_drawn, last = self.request.sampling, len(self.token_ids), self.token_ids[-1]
+        sampling, num_sampled, last = self.request.sampling, len(self.token_ids), self.token_ids[-1]
         limit = min(settings.max_model_len, settings.num_blocks * settings.block_size + 1) - num_prompt
         limit = min(limit, sampling.max_tokens or limit)
         is_named = last in sampling.stop_token_ids
         is_stop = is_named or (last == EOS and not sampling.ignore_eos)
-        is_stop &= num_drawn >= sampling.min_tokens
-        expected = FinishReason.STOP if is_stop else FinishReason.LENGTH if num_drawn >= limit else None
-        assert output.finish_reason == expected, f"{output.request_id} after {num_drawn} of {limit} tokens"
+        is_stop &= num_sampled >= sampling.min_tokens
+        expected = FinishReason.STOP if is_stop else FinishReason.LENGTH if num_sampled >= limit else None
+        assert output.finish_reason == expected, f"{output.request_id} after {num_sampled} of {limit} tokens"
         assert output.stop_reason == (last if is_stop and is_named else None)

@@ -1,4 +1,4 @@
-"""Worlds: a random deployment and the random story of its clients. A world is told by its name, a text, alone."""
+"""Worlds: a random deployment and the random story of its clients, both determined by the name of the world."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class World:
 
     @classmethod
     def of(cls, name: str, depth: int | None = None, **fixed: object) -> World:
-        """fixed: settings that are not left to chance."""
+        """fixed: settings that are not random."""
         random = Random(name)
         chosen = depth or random.choice([1, 1, 2, 2, 3])
         return cls(name, _settings(random, fixed), chosen)
@@ -58,8 +58,8 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
     return replace(settings, **fixed)  # type: ignore[arg-type]
 
 
-class Visitors:
-    """Makes requests that have much in common: prompts that grow out of a few stems and out of each other."""
+class Arrivals:
+    """Makes requests that have much in common: prompts that extend a few stems, or each other."""
 
     def __init__(self, simulation: Simulation, random: Random) -> None:
         self._simulation = simulation
@@ -67,14 +67,14 @@ class Visitors:
         self._num_made = 0
         self._longest = simulation.settings.max_sequence_len - 1
         self._stems = [self._tokens(self._longest) for _ in range(3)]
-        self._plain = random.random() < 0.3  # nobody asks for more than tokens
+        self._plain = random.random() < 0.3  # requests want tokens only
         self._long_answers = random.random() < 0.4  # short prompts and long answers, which preempt each other
 
     def _tokens(self, count: int) -> list[int]:
         return [self._random.randrange(1, VOCAB) for _ in range(count)]
 
     def arrive(self) -> list[Add]:
-        """One request, as so many sequences."""
+        """One request, as one or more sequences."""
         random, clients = self._random, self._simulation.clients
         salt = random.randrange(NUM_SALTS)
         stem = random.choice(self._stems)
@@ -103,11 +103,11 @@ class Visitors:
         self._num_made += 1
         return f"r{self._num_made}"
 
-    def blunder(self) -> Add:
+    def invalid(self) -> Add:
         """A request that can never be served."""
         random, sampling = self._random, SamplingParams(seed=0)
         live = list(self._simulation.live)
-        blunders = [
+        requests = [
             Add(self._name(), [], sampling),
             Add(self._name(), [1] * (self._longest + 1), sampling),
             Add(self._name(), [-1], sampling),
@@ -115,12 +115,12 @@ class Visitors:
             Add(self._name(), [1], replace(sampling, max_tokens=0)),
         ]
         if live:
-            blunders.append(Add(random.choice(live), [1], sampling))
-        return random.choice(blunders)
+            requests.append(Add(random.choice(live), [1], sampling))
+        return random.choice(requests)
 
 
-def live_through(world: World, num_steps: int) -> Simulation:
-    """The world's story, to its good end."""
+def run_story(world: World, num_steps: int) -> Simulation:
+    """Run the world's story to its end. Raises Broken."""
     random = Random(f"story of {world.name}")
     simulation = Simulation(world.settings, world.depth)
     try:
@@ -132,7 +132,7 @@ def live_through(world: World, num_steps: int) -> Simulation:
 
 
 class Broken(Exception):
-    """A world in which something did not hold. `script`: its story up to there."""
+    """A check failed in a world. `script`: its story up to that point."""
 
     def __init__(self, world: World, script: list[Action], error: Exception) -> None:
         super().__init__(f"world {world.name!r}, action {len(script)}: {type(error).__name__}: {error}")
@@ -142,19 +142,19 @@ class Broken(Exception):
 
 
 def _story(simulation: Simulation, random: Random, num_steps: int):
-    visitors = Visitors(simulation, random)
+    arrivals = Arrivals(simulation, random)
     arrival_rate = random.choice([0.01, 0.04, 0.15])
     abort_rate = random.choice([0.0, 0.005, 0.05])
-    blunder_rate = random.choice([0.0, 0.01])
+    invalid_rate = random.choice([0.0, 0.01])
     failure_rate = random.choice([0.0, 0.0, 0.01])
-    eagerness = random.choice([0.5, 0.8, 1.0])  # how often a step is planned as soon as it may be
+    eagerness = random.choice([0.5, 0.8, 1.0])  # how often a step is planned as early as possible
     patience = random.choice([None, None, 5, 50])  # steps after which a client leaves
     while simulation.num_steps < num_steps:
         if random.random() < arrival_rate or not simulation.scheduler.has_work:
             for _ in range(random.choice([1, 1, 2, 9])):
-                yield from visitors.arrive()
-        if random.random() < blunder_rate:
-            yield visitors.blunder()
+                yield from arrivals.arrive()
+        if random.random() < invalid_rate:
+            yield arrivals.invalid()
         if simulation.live and random.random() < abort_rate:
             yield Abort(random.choice(list(simulation.live)))
         if patience:
@@ -164,7 +164,7 @@ def _story(simulation: Simulation, random: Random, num_steps: int):
         if num_plans < simulation.depth and random.random() < eagerness:
             yield Plan()
         if len(simulation.plans) > num_plans:
-            continue  # others may come and go before it is carried out
+            continue  # other requests may arrive and end before it is executed
         if random.random() < failure_rate:
             yield Fail(random.randrange(3), random.random() < 0.5)
         elif random.random() < 0.5:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from benchmarks import workload
 from benchmarks.peers.contestants import CONTESTANTS, OFFLINE, WORKLOADS, Contestant
-from benchmarks.peers.environments import last_words
+from benchmarks.peers.environments import exit_reason
 from benchmarks.peers.plot import svg
 from benchmarks.peers.process import Failed, Process, private_bytes
 from benchmarks.peers.record import SLOW_S, Record, run_round
@@ -29,7 +29,7 @@ def record_of(folder: Path, *cells: tuple[str, str, int, float]) -> Record:
 
 
 class FakeContest:
-    """Measures 10 tokens/s; fails where it is told to."""
+    """Measures 10 tokens/s; fails at `fails_at`."""
 
     def __init__(self, fails_at: str = "") -> None:
         self.fails_at = fails_at
@@ -39,7 +39,7 @@ class FakeContest:
 
     def start(self) -> dict[str, Any]:
         self._fail("start")
-        return {"ready_s": 2.5, "facts": {}}
+        return {"ready_s": 2.5, "info": {}}
 
     def warm_up(self, seed: int) -> None:
         self._fail("warm-up")
@@ -61,7 +61,7 @@ def run(record: Record, contest: FakeContest, workloads: list[str], number: int 
     run_round(record, number, VLLM, workloads, lambda _: contest, lambda: 0.5, Failed)
 
 
-def test_every_contestant_takes_its_turn_in_every_round_and_the_order_turns(tmp_path: Path) -> None:
+def test_every_contestant_runs_in_every_round_and_the_order_rotates(tmp_path: Path) -> None:
     plan = Record(tmp_path / "peers.json").plan([STOKER, VLLM, INT8], ["decode-1", "mixed-32"], rounds=2)
     assert [(number, each.name, names) for number, each, names in plan] == [
         (0, "stoker", ["decode-1", "mixed-32"]),
@@ -73,14 +73,14 @@ def test_every_contestant_takes_its_turn_in_every_round_and_the_order_turns(tmp_
     ]
 
 
-def test_a_stopped_contest_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_continues(tmp_path: Path) -> None:
     record_of(tmp_path, ("stoker", "decode-1", 0, 10.0), ("stoker", "mixed-32", 0, 10.0), ("vllm", "decode-1", 0, 9.0))
     again = Record(tmp_path / "peers.json")
     plan = again.plan([STOKER, VLLM], ["decode-1", "mixed-32"], rounds=1)
     assert [(each.name, names) for _, each, names in plan] == [("vllm", ["mixed-32"])]
 
 
-def test_what_was_slow_once_is_not_repeated(tmp_path: Path) -> None:
+def test_a_slow_cell_is_not_repeated(tmp_path: Path) -> None:
     record = record_of(tmp_path, ("stoker", "decode-1", 0, 10.0))
     record.add_cell(contestant="stoker", workload="mixed-32", round=0, seconds=SLOW_S + 1, rate=1.0)
     plan = record.plan([STOKER], ["decode-1", "mixed-32"], rounds=2)
@@ -88,7 +88,7 @@ def test_what_was_slow_once_is_not_repeated(tmp_path: Path) -> None:
     assert "| mixed-32 | 1.0 ¹ |" in tables(record)
 
 
-def test_a_turn_measures_every_workload_with_the_prompts_of_its_round(tmp_path: Path) -> None:
+def test_a_round_measures_every_workload_with_its_prompts(tmp_path: Path) -> None:
     record, contest = Record(tmp_path / "peers.json"), FakeContest()
     run(record, contest, ["decode-1", "mixed-32"], number=2)
     assert contest.ran == [("decode-1", 2), ("mixed-32", 2)]
@@ -102,7 +102,7 @@ def test_a_turn_measures_every_workload_with_the_prompts_of_its_round(tmp_path: 
 
 
 @pytest.mark.parametrize("place", ["start", "warm-up"])
-def test_a_peer_that_does_not_start_is_named_with_its_reason(tmp_path: Path, place: str) -> None:
+def test_a_peer_that_does_not_start_is_reported_with_the_reason(tmp_path: Path, place: str) -> None:
     record, contest = Record(tmp_path / "peers.json"), FakeContest(fails_at=place)
     run(record, contest, ["decode-1"])
     assert contest.is_closed
@@ -110,7 +110,7 @@ def test_a_peer_that_does_not_start_is_named_with_its_reason(tmp_path: Path, pla
     assert list(record.plan([VLLM], ["decode-1"], rounds=3)) == []
 
 
-def test_a_workload_that_fails_is_named_and_ends_the_turn_only(tmp_path: Path) -> None:
+def test_a_failed_workload_is_reported_and_ends_only_that_round_of_the_contestant(tmp_path: Path) -> None:
     record = Record(tmp_path / "peers.json")
     run(record, FakeContest(fails_at="mixed-32"), ["decode-1", "mixed-32", "prefix-16"])
     shown = tables(record)
@@ -121,16 +121,16 @@ def test_a_workload_that_fails_is_named_and_ends_the_turn_only(tmp_path: Path) -
     assert [(number, names) for number, _, names in todo] == [(0, ["prefix-16"]), (1, ["decode-1", "prefix-16"])]
 
 
-def test_a_new_run_tries_again_what_failed(tmp_path: Path) -> None:
+def test_a_new_run_retries_failures(tmp_path: Path) -> None:
     record = Record(tmp_path / "peers.json")
     run(record, FakeContest(fails_at="decode-1"), ["decode-1"])
     record.leave_out("stoker", "no compiler")
-    record.forget_failures()
+    record.clear_failures()
     assert [each.name for _, each, _ in record.plan([STOKER, VLLM], ["decode-1"], rounds=1)] == ["stoker", "vllm"]
 
 
-def test_the_table_quotes_medians_and_ratios_within_rounds(tmp_path: Path) -> None:
-    """Medians are 20 and 10; the ratios of the rounds are 1, 2 and 5, as the machine was slow in the third."""
+def test_the_table_shows_medians_and_ratios_within_rounds(tmp_path: Path) -> None:
+    """Medians are 20 and 10; the ratios of the rounds are 1, 2 and 5, because the machine was slow in the third."""
     rates = [("stoker", 10.0), ("stoker", 20.0), ("stoker", 25.0), ("vllm", 10.0), ("vllm", 10.0), ("vllm", 5.0)]
     record = record_of(tmp_path, *((name, "decode-1", index % 3, rate) for index, (name, rate) in enumerate(rates)))
     record.add_start(contestant="stoker", round=0, ready_s=2.0, peak_private_bytes=2 * 1024**3)
@@ -144,7 +144,7 @@ def test_the_table_quotes_medians_and_ratios_within_rounds(tmp_path: Path) -> No
     ]
 
 
-def test_what_a_contestant_does_not_run_is_said_with_the_reason(tmp_path: Path) -> None:
+def test_workloads_that_a_contestant_does_not_run_are_reported_with_the_reason(tmp_path: Path) -> None:
     record = record_of(tmp_path, ("stoker-int8", "decode-1", 0, 10.0))
     record.content["environment"] = {"workloads": ["decode-1", "mixed-32"]}
     assert "- stoker-int8 does not run mixed-32: quantised weights are compared at batch 1" in tables(record)
@@ -153,37 +153,37 @@ def test_what_a_contestant_does_not_run_is_said_with_the_reason(tmp_path: Path) 
 def test_the_plot_is_well_formed_and_has_a_bar_per_measurement(tmp_path: Path) -> None:
     record = record_of(tmp_path, ("stoker", "decode-1", 0, 20.0), ("vllm", "decode-1", 0, 10.0))
     record.leave_out("openvino", "a < b & c")
-    drawn = ElementTree.fromstring(svg(record))
-    bars = [each for each in drawn if each.tag.endswith("rect") and each.get("x")]
+    picture = ElementTree.fromstring(svg(record))
+    bars = [each for each in picture if each.tag.endswith("rect") and each.get("x")]
     assert [float(bar.get("width", "0")) for bar in bars] == [420.0, 210.0]
 
 
-def test_a_file_of_another_form_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "peers.json").write_text('{"runs": {}}')
-    with pytest.raises(ValueError, match="no record of this form"):
+    with pytest.raises(ValueError, match="does not have the format of a record"):
         Record(tmp_path / "peers.json")
 
 
-def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SystemExit, match="no such engine `vlm`; there are stoker, vllm"):
+def test_an_unknown_engine_is_rejected_with_a_list_of_known_engines() -> None:
+    with pytest.raises(SystemExit, match="unknown engine `vlm`; known: stoker, vllm"):
         listed("stoker,vlm", ["stoker", "vllm"], "engine")
 
 
 @pytest.mark.parametrize("name", OFFLINE)
-def test_prompts_are_other_ones_in_every_round_and_of_the_same_lengths(name: str) -> None:
+def test_prompts_differ_in_every_round_and_have_the_same_lengths(name: str) -> None:
     first, second = (workload.read(name, 151_936, seed).requests for seed in (0, 1))
     assert [(len(each.prompt), each.output) for each in first] == [(len(each.prompt), each.output) for each in second]
     assert all(a.prompt[:16] != b.prompt[:16] for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("name", [name for name in OFFLINE if not name.startswith("concurrent")])
-def test_all_requests_of_a_workload_fit_into_the_kv_space_at_once(name: str) -> None:
-    """In blocks of 128 tokens, the largest any of the engines has. The concurrent ones are meant to overfill it."""
+def test_all_requests_of_a_workload_fit_into_the_kv_cache_together(name: str) -> None:
+    """In blocks of 128 tokens, the largest of all engines. The concurrent workloads exceed the cache intentionally."""
     blocks = sum(-(-(len(each.prompt) + each.output) // 128) for each in workload.read(name, 151_936, 0).requests)
     assert blocks * 128 * 114_688 <= 4 * 1024**3
 
 
-def test_contestants_name_workloads_that_there_are_and_say_why_others_are_missing() -> None:
+def test_workloads_of_contestants_exist_and_missing_ones_have_a_reason() -> None:
     for each in CONTESTANTS.values():
         assert set(each.workloads) <= set(WORKLOADS)
         assert each.adapter == "" or each.workloads == OFFLINE or each.absent, each.name
@@ -193,10 +193,10 @@ ECHO = """
 import json, sys
 held = bytearray(64 << 20)
 held[::4096] = b"x" * len(held[::4096])
-print(json.dumps({"facts": {}}), flush=True)
+print(json.dumps({"info": {}}), flush=True)
 for line in sys.stdin:
     if json.loads(line) == "die":
-        sys.exit("out of luck")
+        sys.exit("out of memory")
     print(line, end="", flush=True)
 """
 
@@ -205,10 +205,10 @@ def process_of(folder: Path, program: str = ECHO) -> Process:
     return Process([sys.executable, "-c", program], dict(os.environ), folder / "worker.log")
 
 
-def test_a_worker_answers_line_by_line_and_its_own_memory_is_seen(tmp_path: Path) -> None:
+def test_a_worker_answers_line_by_line_and_its_private_memory_is_measured(tmp_path: Path) -> None:
     process = process_of(tmp_path)
     try:
-        assert process.answer(60) == {"facts": {}}
+        assert process.answer(60) == {"info": {}}
         assert process.ask({"tokens": [1, 2]}, 60) == {"tokens": [1, 2]}
         assert 64 << 20 < process.peak_private_bytes < 256 << 20
         assert process.members() == [process.process.pid]
@@ -217,43 +217,45 @@ def test_a_worker_answers_line_by_line_and_its_own_memory_is_seen(tmp_path: Path
     assert process.members() == []
 
 
-def test_a_worker_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_worker_that_ends_is_reported_with_the_exit_reason(tmp_path: Path) -> None:
     process = process_of(tmp_path)
     try:
         process.answer(60)
-        with pytest.raises(Failed, match="ended with code 1: out of luck"):
+        with pytest.raises(Failed, match="ended with code 1: out of memory"):
             process.ask("die", 60)
     finally:
         process.close()
 
 
-def test_of_a_log_the_last_line_with_an_error_is_told(tmp_path: Path) -> None:
+def test_the_exit_reason_is_the_last_line_with_an_error(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text("loading\nValueError: no such option\n  = more: the manual\n\n")
-    assert last_words(log) == "ValueError: no such option"
+    assert exit_reason(log) == "ValueError: no such option"
     log.write_text("loading\nKilled\n")
-    assert last_words(log) == "Killed"
+    assert exit_reason(log) == "Killed"
     log.write_text("")
-    assert last_words(log) == "it said nothing"
+    assert exit_reason(log) == "no output"
 
 
-@pytest.mark.parametrize("is_apart", [False, True])
-def test_a_worker_that_does_not_answer_in_time_is_given_up_with_its_children(tmp_path: Path, is_apart: bool) -> None:
-    child = f"subprocess.Popen(['sleep', '600'], start_new_session={is_apart})"
+@pytest.mark.parametrize("has_own_session", [False, True])
+def test_a_worker_that_does_not_answer_in_time_is_ended_with_its_children(
+    tmp_path: Path, has_own_session: bool
+) -> None:
+    child = f"subprocess.Popen(['sleep', '600'], start_new_session={has_own_session})"
     process = process_of(tmp_path, f"import subprocess, sys\n{child}\nprint(flush=True)\nsys.stdin.read()")
     try:
         assert process.process.stdout is not None
         process.process.stdout.readline()
-        family = process.members()
-        assert len(family) == 2
+        members = process.members()
+        assert len(members) == 2
         with pytest.raises(Failed, match="took more than 0 s"):
             process.answer(0.0)
     finally:
         process.close()
-    assert not any(private_bytes([pid]) for pid in family)
+    assert not any(private_bytes([pid]) for pid in members)
 
 
-def test_the_adapters_of_all_contestants_are_there() -> None:
+def test_every_adapter_is_used_and_exists() -> None:
     folder = Path(sys.modules[Contestant.__module__].__file__ or "").parent / "engines"
     assert {each.adapter for each in CONTESTANTS.values() if each.adapter} == {
         path.stem for path in folder.glob("*.py") if path.stem != "__init__"

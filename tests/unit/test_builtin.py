@@ -1,4 +1,4 @@
-"""builtin:tiny as it ships: its files fit together, its template speaks every role, and it knows an option."""
+"""builtin:tiny as published: its files are consistent, its template renders every role, and it explains an option."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def test_vocabulary_and_end_of_turn_agree_between_the_files(tokenizer: Tokenizer
     assert end_of_turn in read_json("generation_config.json")["eos_token_id"]
 
 
-def test_the_card_tells_the_score_the_size_and_the_time():
+def test_the_model_card_states_score_size_and_time():
     card = (FOLDER / "MODEL_CARD.md").read_text()
     for kind in ("options: meaning", "options: default", "sums", "tool calls", "JSON"):
         assert re.search(rf"^\| {kind} \| \d+\.\d% \|", card, re.MULTILINE), kind
@@ -84,13 +84,13 @@ def test_text_survives_the_tokenizer(tokenizer: Tokenizer, text: str):
 
 
 def test_each_digit_is_a_token(tokenizer: Tokenizer):
-    """So that a sum is made of digits that line up."""
+    """Sums then consist of aligned digits."""
     digits = [tokenizer.backend.token_to_id(digit) for digit in "2048"]
     assert None not in digits
     assert tokenizer.encode("2048") == digits
 
 
-def test_the_template_writes_every_role(renderer: Renderer):
+def test_the_template_renders_every_role(renderer: Renderer):
     call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}
     text = renderer.render(
         [
@@ -116,7 +116,7 @@ def test_several_tool_answers_share_one_turn(renderer: Renderer):
     assert text.count("<|im_start|>user") == 2  # the question and the answers
 
 
-def test_thinking_is_a_switch_and_thoughts_leave_the_history(renderer: Renderer):
+def test_thinking_can_be_disabled_and_thoughts_are_removed_from_the_history(renderer: Renderer):
     question = [{"role": "user", "content": "3+4"}]
     thoughtful = renderer.render(question, template_kwargs={"enable_thinking": True})
     direct = renderer.render(question, template_kwargs={"enable_thinking": False})
@@ -151,7 +151,7 @@ def test_it_thinks_before_it_answers_when_asked_to(model: Qwen3ForCausalLM, rend
 
 
 def test_it_calls_a_tool(model: Qwen3ForCausalLM, renderer: Renderer):
-    answer = ask(model, renderer, "What is the weather in Paris?", tools=[WEATHER])
+    answer = ask(model, renderer, "What is the weather in Rome?", tools=[WEATHER])
     call = re.search(r"<tool_call>\n(.+)\n</tool_call>", answer)
     assert call is not None
-    assert json.loads(call[1]) == {"name": "get_weather", "arguments": {"city": "Paris"}}
+    assert json.loads(call[1]) == {"name": "get_weather", "arguments": {"city": "Rome"}}

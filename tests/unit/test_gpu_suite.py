@@ -1,4 +1,4 @@
-"""benchmarks/gpu_suite.py where there is no GPU: that it runs, and that nothing of it is lost."""
+"""benchmarks/gpu_suite.py without a GPU: it runs, and no result is lost."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ import pytest
 import torch
 from benchmarks import gpu_suite
 from benchmarks.gpu import table
-from benchmarks.gpu.conductor import Conductor, Part
 from benchmarks.gpu.correctness import worst_error
 from benchmarks.gpu.record import Record, RecordFile, read_records
 from benchmarks.gpu.requests import mixed_lengths
+from benchmarks.gpu.runner import Part, SuiteRunner
 from benchmarks.gpu.shapes import LLAMA, QWEN, decode_cost, workload_cost
 
-DOCS = Path(__file__).parents[2] / "docs" / "performance.md"
+LOG = Path(__file__).parents[2] / "benchmarks" / "LOG.md"
 CASES = """
 import os, threading
 from benchmarks.gpu.part import Case
 
-def tells(context):
-    context.tell("told", "", 3.0, "us", 2.0, is_time=False)
+def records(context):
+    context.record("recorded", "", 3.0, "us", 2.0, is_time=False)
 
 def raises(context):
     raise ValueError("seven\\nlines")
 
-def dies(context):
+def crashes(context):
     os._exit(7)
 
 def hangs(context):
     threading.Event().wait()
 
 def cases(context):
-    found = {"tells": tells, "raises": raises, "dies": dies, "tells again": tells}
-    return [Case(name, run) for name, run in found.items()] + [Case("long", tells, 1e6), Case("hangs", hangs)]
+    found = {"records": records, "raises": raises, "crashes": crashes, "records again": records}
+    return [Case(name, run) for name, run in found.items()] + [Case("long", records, 1e6), Case("hangs", hangs)]
 """
 
 
-def played(folder: Path, monkeypatch: pytest.MonkeyPatch, cases: str, seconds: float, **part: bool) -> list[Record]:
+def run_part(folder: Path, monkeypatch: pytest.MonkeyPatch, cases: str, seconds: float, **part: bool) -> list[Record]:
     (folder / "its_cases.py").write_text(cases)
     monkeypatch.syspath_prepend(folder)
     records = RecordFile(folder / "out.json")
-    order = replace(gpu_suite.common_order(True, "cpu"), untimed=None)
-    conductor = Conductor(records, order, seconds, lambda record: None)
-    conductor.play(Part("its", "its_cases", seconds, **part), 1.0)
+    config = replace(gpu_suite.common_config(True, "cpu"), untimed=None)
+    runner = SuiteRunner(records, config, seconds, lambda record: None)
+    runner.run(Part("its", "its_cases", seconds, **part), 1.0)
     assert read_records(folder / "out.json")[1] == records.records
     return records.records
 
 
-def test_without_a_gpu_everything_runs_and_no_time_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_without_a_gpu_everything_runs_and_no_time_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     out = tmp_path / "gpu.json"
     gpu_suite.main(["--out", str(out), "--reduced", "--engine-device", "cpu", "--only", "kernels,qwen3-0.6b"])
     machine, records = read_records(out)
@@ -69,54 +69,54 @@ def test_without_a_gpu_everything_runs_and_no_time_is_told(tmp_path: Path, capfd
     assert capfd.readouterr().out.strip() in shown
 
 
-def test_what_breaks_costs_its_own_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = [(each.name, each.value, each.ratio, each.error) for each in played(tmp_path, monkeypatch, CASES, 2.0)]
-    assert found[0] == ("told", 3.0, 1.5, None)
+def test_a_failure_loses_only_its_own_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = [(each.name, each.value, each.ratio, each.error) for each in run_part(tmp_path, monkeypatch, CASES, 2.0)]
+    assert found[0] == ("recorded", 3.0, 1.5, None)
     assert found[1] == ("raises", None, None, "ValueError: seven")
-    assert found[2][0] == "dies"
-    assert str(found[2][3]).startswith("its process ended with code 7")
-    assert found[3] == ("told", 3.0, 1.5, None)
+    assert found[2][0] == "crashes"
+    assert str(found[2][3]).startswith("the process exited with code 7")
+    assert found[3] == ("recorded", 3.0, 1.5, None)
     assert str(found[4][3]).startswith("skipped: ")
-    assert found[5] == ("hangs", None, None, "stopped: out of the time of its part")
+    assert found[5] == ("hangs", None, None, "stopped: the part exceeded its time")
     assert len(found) == 6
 
 
-def test_cases_may_have_a_process_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_case_can_have_a_separate_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cases = """
 import os
 from benchmarks.gpu.part import Case
 
-def tells(context):
-    context.tell(str(os.getpid()), "")
+def records(context):
+    context.record(str(os.getpid()), "")
 
 def cases(context):
-    return [Case(name, tells) for name in "abc"]
+    return [Case(name, records) for name in "abc"]
 """
-    found = played(tmp_path, monkeypatch, cases, 60.0, each_alone=True)
+    found = run_part(tmp_path, monkeypatch, cases, 60.0, each_alone=True)
     assert len({each.name for each in found}) == len(found) == 3
 
 
-def test_a_part_that_cannot_begin_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = played(tmp_path, monkeypatch, "import nothing_of_this_name", 60.0)
+def test_a_part_that_cannot_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = run_part(tmp_path, monkeypatch, "import missing_module", 60.0)
     assert [each.name for each in found] == ["its"]
-    assert "No module named 'nothing_of_this_name'" in str(found[0].error)
+    assert "No module named 'missing_module'" in str(found[0].error)
 
 
-def test_parts_that_no_longer_fit_are_recorded(tmp_path: Path):
+def test_parts_without_time_left_are_recorded(tmp_path: Path):
     records = RecordFile(tmp_path / "out.json")
-    conductor = Conductor(records, gpu_suite.common_order(True, "cpu"), 0.0, lambda record: None)
-    conductor.play(Part("late", "its_cases", 60.0), 1.0)
+    runner = SuiteRunner(records, gpu_suite.common_config(True, "cpu"), 0.0, lambda record: None)
+    runner.run(Part("late", "its_cases", 60.0), 1.0)
     assert records.records == [Record("late", "late", "", error="skipped: no time left")]
 
 
-def test_a_file_of_another_version_is_refused(tmp_path: Path):
+def test_a_file_of_another_version_is_rejected(tmp_path: Path):
     path = tmp_path / "old.json"
     path.write_text(json.dumps({"version": 0, "machine": {}, "records": []}))
     with pytest.raises(ValueError, match="version 0"):
         read_records(path)
 
 
-def test_a_wrong_number_is_off_by_more_than_the_limit_and_no_number_by_anything():
+def test_a_wrong_value_exceeds_the_limit_and_nan_is_an_infinite_error():
     right = torch.tensor([1.0, -3.0])
     assert worst_error(iter([(right, right)]), 0.01) == 0
     assert worst_error(iter([(right + 0.1, right)]), 0.01) == pytest.approx(5)
@@ -125,8 +125,8 @@ def test_a_wrong_number_is_off_by_more_than_the_limit_and_no_number_by_anything(
         worst_error(iter([(right[:1], right)]), 0.01)
 
 
-def test_floors_are_those_of_the_arithmetic():
-    """On 4.8 TB/s and 790 TFLOP/s."""
+def test_floors_match_values_computed_by_hand():
+    """With 4.8 TB/s and 790 TFLOP/s."""
 
     def ms(cost: tuple[float, float]) -> float:
         return max(cost[0] / 4.8e12, cost[1] / 790e12) * 1e3
@@ -140,13 +140,13 @@ def test_floors_are_those_of_the_arithmetic():
     assert sum(map(ms, workload_cost(QWEN, lengths))) == pytest.approx(3350, rel=0.03)
 
 
-def test_every_target_stands_in_the_documentation():
+def test_every_target_is_in_the_log():
     for line in table.target_table([])[2:]:
-        told = line.split(" | not measured")[0]
-        assert told in DOCS.read_text(), line
+        row = line.split(" | not measured")[0]
+        assert row in LOG.read_text(), line
 
 
-def test_a_target_is_told_by_what_was_measured():
+def test_targets_show_their_measurements():
     decode = Record("kernels", "decode attention", f"{LLAMA.name}, 64 x 2048", 140.0, "us", 112.0, 1.25, 0.02)
     prefill = Record("kernels", "prefill attention", f"{LLAMA.name}, 8192", 1000.0, "us", 700.0, 1.43)
     lines = table.target_table([decode, prefill])

@@ -61,7 +61,7 @@ def test_each_prompt_may_have_its_own_parameters(llm: LLM):
         llm.generate(PROMPTS[:2], [GREEDY])
 
 
-def test_n_gives_as_many_sequences_and_a_seed_repeats_them(llm: LLM):
+def test_n_gives_n_sequences_and_a_seed_repeats_them(llm: LLM):
     params = SamplingParams(n=3, seed=7, max_tokens=8, ignore_eos=True)
     first, second = llm.generate(PROMPTS[0], params)[0], llm.generate([PROMPTS[1], PROMPTS[0]], params)[1]
     assert [output.index for output in first.outputs] == [0, 1, 2]
@@ -85,16 +85,16 @@ def test_a_stop_token_id_ends_the_sequence_with_it(llm: LLM):
     assert (cut.finish_reason, cut.stop_reason) == ("stop", last)
 
 
-def test_logprobs_stand_under_their_token_ids(llm: LLM):
+def test_logprobs_are_keyed_by_token_id(llm: LLM):
     result = llm.generate(PROMPTS[0], replace(GREEDY, logprobs=2, prompt_logprobs=0))[0]
     output = result.outputs[0]
     assert output.logprobs is not None
     assert output.cumulative_logprob is not None
-    drawn = [entry[token] for entry, token in zip(output.logprobs, output.token_ids, strict=True)]
-    assert {each.rank for each in drawn} == {1}
+    sampled = [entry[token] for entry, token in zip(output.logprobs, output.token_ids, strict=True)]
+    assert {each.rank for each in sampled} == {1}
     assert all(len(entry) == 2 for entry in output.logprobs)
-    assert output.cumulative_logprob == pytest.approx(sum(each.logprob for each in drawn))
-    assert drawn[0].decoded_token == llm.get_tokenizer().token_text(output.token_ids[0])
+    assert output.cumulative_logprob == pytest.approx(sum(each.logprob for each in sampled))
+    assert sampled[0].decoded_token == llm.get_tokenizer().token_text(output.token_ids[0])
     assert result.prompt_logprobs is not None
     assert result.prompt_logprobs[0] is None
     assert len(result.prompt_logprobs) == len(result.prompt_token_ids)
@@ -136,9 +136,7 @@ def test_chat_goes_through_the_template(llm: LLM):
         ("a", SamplingParams(logit_bias={400: 1.0}), "logit_bias"),
     ],
 )
-def test_a_request_that_can_never_be_served_names_its_field(
-    llm: LLM, prompt: object, params: SamplingParams, param: str
-):
+def test_an_invalid_request_reports_its_field(llm: LLM, prompt: object, params: SamplingParams, param: str):
     with pytest.raises(InvalidRequest) as refused:
         llm.generate([PROMPTS[0], prompt], [GREEDY, params])  # type: ignore[list-item]
     assert refused.value.param == param
@@ -168,7 +166,7 @@ def test_a_directory_without_tokenizer_works_on_token_ids(tmp_path: Path, folder
 
 
 @pytest.mark.effect("model.override_generation_config", "model.generation_config", "model.max_logprobs")
-def test_defaults_of_the_deployment_hold_where_a_caller_is_silent(folder: Path, tmp_path: Path):
+def test_defaults_of_the_deployment_apply_without_parameters(folder: Path, tmp_path: Path):
     (tmp_path / "generation_config.json").write_text('{"max_new_tokens": 5, "temperature": 0.4}')
     options = {"generation_config": str(tmp_path), "override_generation_config": {"temperature": 0.0}}
     with make(folder, max_logprobs=2, **options) as ours:
@@ -194,6 +192,6 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path):
         LLM(str(tmp_path))
 
 
-def test_naming_the_package_imports_no_torch():
+def test_importing_the_package_does_not_import_torch():
     code = "import stoker, sys; stoker.SamplingParams(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": sys.path[0] + ":.dev"}).returncode == 0

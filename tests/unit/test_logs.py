@@ -16,19 +16,21 @@ from stoker.logs import (
     TRACE,
     LoggingProblem,
     configure_logging,
-    log_facts,
+    log_fields,
     set_up_logging,
 )
 
 
 @pytest.fixture(autouse=True)
-def loggers_as_they_were() -> Iterator[None]:
+def restore_loggers() -> Iterator[None]:
     names = ("", "stoker", "stoker.server.http", "stoker.server.http.access")
-    kept = [(logger, logger.handlers, logger.level) for logger in map(logging.getLogger, names)]
+    kept = [(logger, list(logger.handlers), logger.level) for logger in map(logging.getLogger, names)]
     propagates = logging.getLogger("stoker").propagate
     yield
     for logger, handlers, level in kept:
-        logger.handlers = handlers
+        for handler in set(logger.handlers).difference(handlers):
+            handler.close()
+        logger.handlers = handlers  # a list of its own: dictConfig empties the list that was there
         logger.setLevel(level)
     logging.getLogger("stoker").propagate = propagates
 
@@ -36,47 +38,47 @@ def loggers_as_they_were() -> Iterator[None]:
 def written(level: str, form: str = "human") -> str:
     stream = io.StringIO()
     set_up_logging(level, form, stream)
-    log_facts(logging.getLogger("stoker.server"), logging.INFO, "answered", {"status": 200})
+    log_fields(logging.getLogger("stoker.server"), logging.INFO, "answered", {"status": 200})
     logging.getLogger("some.library").debug("a detail")
     logging.getLogger("some.library").warning("a warning")
     return stream.getvalue()
 
 
-def test_each_level_leaves_out_what_is_below_it():
-    said = {level: written(level) for level in ("debug", "info", "warning", "error")}
-    assert "a detail" in said["debug"]
-    assert "answered" in said["info"]
-    assert "a detail" not in said["info"]
-    assert "answered" not in said["warning"]
-    assert "a warning" in said["error"]
+def test_each_level_omits_lower_levels():
+    logged = {level: written(level) for level in ("debug", "info", "warning", "error")}
+    assert "a detail" in logged["debug"]
+    assert "answered" in logged["info"]
+    assert "a detail" not in logged["info"]
+    assert "answered" not in logged["warning"]
+    assert "a warning" in logged["error"]
 
 
-def test_json_lines_carry_the_facts_as_fields():
+def test_json_lines_have_the_log_fields():
     line = json.loads(written("info", "json").splitlines()[0])
     assert (line["message"], line["status"], line["area"]) == ("answered", 200, "server")
 
 
-def test_what_clients_send_neither_starts_a_line_nor_speaks_to_the_terminal():
+def test_text_from_clients_cannot_start_a_line_or_send_terminal_codes():
     stream = io.StringIO()
     set_up_logging("info", "human", stream)
-    log_facts(
+    log_fields(
         logging.getLogger("stoker.server"), logging.INFO, "a\x1b[2Jb\rc", {"prompt": "x\x1b]0;y\x07\n\u2028z\x9b"}
     )
     assert stream.getvalue().split(" server: ")[1] == r"a\x1b[2Jb\rc prompt=x\x1b]0;y\x07\n\u2028z\x9b" + "\n"
 
 
-def test_a_json_line_is_one_line_to_every_reader():
+def test_a_json_line_is_one_line_for_every_reader():
     stream = io.StringIO()
     set_up_logging("info", "json", stream)
-    log_facts(logging.getLogger("stoker.server"), logging.INFO, "m", {"prompt": "a\u2028b\x85c\x9bd\x7f"})
+    log_fields(logging.getLogger("stoker.server"), logging.INFO, "m", {"prompt": "a\u2028b\x85c\x9bd\x7f"})
     (line,) = stream.getvalue().splitlines()
     assert line.isprintable()
     assert json.loads(line)["prompt"] == "a\u2028b\x85c\x9bd\x7f"
 
 
-def said(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
-    """What these server options let through on standard error, one record for each logger and level."""
-    settings = {"log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1, **options}
+def logged(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
+    """Standard error with these server options, after one record for each logger and level."""
+    settings = {"log_format": "human", "http_log_level": "info", "max_incomplete_header_bytes": 1, **options}
     configure_logging(ResolvedServer(**settings))
     for name in ("stoker.engine", HTTP_LOGGER, ACCESS_LOGGER):
         for level in (TRACE, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
@@ -86,25 +88,25 @@ def said(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
 
 @pytest.mark.effect("server.log_level")
 @pytest.mark.parametrize(("level", "least"), [("debug", "debug"), ("info", "info"), ("error", "error")])
-def test_the_log_level_of_a_deployment_is_the_least_that_is_logged(
+def test_the_log_level_of_a_deployment_is_the_lowest_level_logged(
     capsys: pytest.CaptureFixture[str], level: str, least: str
 ):
     levels = ["trace", "debug", "info", "warning", "error", "critical"]
-    text = said(capsys, log_level=level)
+    text = logged(capsys, log_level=level)
     assert [word for word in levels if f"<engine {word}>" in text] == levels[levels.index(least) :]
 
 
 @pytest.mark.effect("server.log_format")
 def test_the_log_format_of_a_deployment_is_that_of_its_lines(capsys: pytest.CaptureFixture[str]):
-    assert " info engine: <engine info>" in said(capsys, log_format="human")
-    assert {json.loads(line)["level"] for line in said(capsys, log_format="json").splitlines()} >= {"info", "error"}
+    assert " info engine: <engine info>" in logged(capsys, log_format="human")
+    assert {json.loads(line)["level"] for line in logged(capsys, log_format="json").splitlines()} >= {"info", "error"}
 
 
-@pytest.mark.effect("server.uvicorn_log_level")
+@pytest.mark.effect("server.http_log_level")
 @pytest.mark.parametrize("level", ["trace", "debug", "info", "warning", "error", "critical"])
-def test_the_http_side_has_a_level_of_its_own(capsys: pytest.CaptureFixture[str], level: str):
+def test_http_has_a_separate_log_level(capsys: pytest.CaptureFixture[str], level: str):
     levels = ["trace", "debug", "info", "warning", "error", "critical"]
-    text = said(capsys, log_level="warning", uvicorn_log_level=level)
+    text = logged(capsys, log_level="warning", http_log_level=level)
     for logger in ("http", "access"):
         assert [word for word in levels if f"<{logger} {word}>" in text] == levels[levels.index(level) :]
     assert "<engine info>" not in text
@@ -133,13 +135,12 @@ def logging_file(folder: Path, log: Path) -> str:
 @pytest.mark.effect("server.log_config_file")
 def test_a_logging_file_replaces_the_built_in_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     log = tmp_path / "all.log"
-    assert said(capsys, log_config_file=logging_file(tmp_path, log), log_level="error") == ""
+    assert logged(capsys, log_config_file=logging_file(tmp_path, log), log_level="error") == ""
     written = [json.loads(line)["message"] for line in log.read_text().splitlines()]
     assert "<engine warning>" in written
     assert "<engine info>" not in written
     assert "<http debug>" in written
-    assert "<access debug>" in written  # it existed before, and is not named in the file
-    logging.getLogger("stoker").handlers[0].close()
+    assert "<access debug>" in written  # the logger existed before and is not in the file
 
 
 @pytest.mark.parametrize(
@@ -152,10 +153,10 @@ def test_a_logging_file_replaces_the_built_in_set_up(tmp_path: Path, capsys: pyt
         ("{", "line 1 column 2"),
     ],
 )
-def test_a_logging_file_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, content: str, reason: str):
+def test_a_logging_file_that_cannot_be_used_is_reported_with_the_reason(tmp_path: Path, content: str, reason: str):
     path = tmp_path / "logging.json"
     path.write_text(content)
-    settings = {"log_format": "human", "uvicorn_log_level": "info", "h11_max_incomplete_event_size": 1}
+    settings = {"log_format": "human", "http_log_level": "info", "max_incomplete_header_bytes": 1}
     with pytest.raises(LoggingProblem) as caught:
         configure_logging(ResolvedServer(**settings, log_config_file=str(path)))
     assert str(caught.value).startswith(f"`server.log_config_file`: {path}: ")

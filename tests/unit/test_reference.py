@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
 
 import pytest
 from tools.reference import FOLDER, _anchor, pages
+
+from stoker.config.resolve.rules import BY_ID
 
 PAGES = pages()
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 
 
 def anchors(text: str) -> set[str]:
-    return {_anchor(line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")}
+    headings = {_anchor(line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")}
+    return headings | set(re.findall(r'<a id="([^"]+)"></a>', text))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_link_leads_to_a_page_and_a_heading(name: str) -> None:
-    home = PurePosixPath(name).parent
+def test_every_link_leads_to_a_page_and_an_anchor(name: str) -> None:
     for target, anchor in LINK.findall(PAGES[name]):
-        parts: list[str] = []
-        for part in (*home.parts, *PurePosixPath(target).parts) if target else PurePosixPath(name).parts:
-            parts = parts[:-1] if part == ".." else [*parts, part]
-        page = "/".join(parts)
+        page = target or name
         assert page in PAGES, (name, target)
         assert not anchor or anchor in anchors(PAGES[page]), (name, target, anchor)
 
@@ -31,8 +29,17 @@ def test_every_link_leads_to_a_page_and_a_heading(name: str) -> None:
 def test_a_section_begins_with_a_list_of_its_options_and_their_rules_are_links() -> None:
     assert "| [block_size](#cacheblock_size) | " in PAGES["cache.md"]
     assert "| [enable_lora](#loraenable_lora) | *refused* " in PAGES["lora.md"]
-    assert "[R105](rules/R105.md) a step holds a token of every sequence" in PAGES["scheduler.md"]
-    assert "[model.max_model_len](../model.md#modelmax_model_len)" in PAGES["rules/R104.md"]
+    assert "[R105](rules.md#r105) " in PAGES["scheduler.md"]
+
+
+def test_every_rule_has_one_row_with_an_anchor_and_links_to_its_options() -> None:
+    rows = [line for line in PAGES["rules.md"].splitlines() if line.startswith('| <a id="')]
+    assert [re.search(r"</a>(R\d+)", row)[1] for row in rows] == list(BY_ID)  # type: ignore[index]
+    row = next(row for row in rows if "R104" in row)
+    assert row.startswith('| <a id="r104"></a>R104 | error | ')
+    assert "[model.max_model_len](model.md#modelmax_model_len)" in row
+    assert "or `scheduler.enable_chunked_prefill: true` |" in row
+    assert "`api_key: {env: API_KEY}`" in next(row for row in rows if ">R201 " in row)
 
 
 def test_the_committed_pages_are_fresh() -> None:
@@ -41,10 +48,4 @@ def test_the_committed_pages_are_fresh() -> None:
 
 
 def test_every_page_is_listed() -> None:
-    found = pages()
-    for name in found:
-        folder, _, page = name.rpartition("/")
-        if page == "README.md":
-            assert not folder or f"({name})" in found["README.md"]
-        else:
-            assert f"({page})" in found[f"{folder}/README.md" if folder else "README.md"]
+    assert {target for target, _ in LINK.findall(PAGES["README.md"])} == PAGES.keys() - {"README.md"}

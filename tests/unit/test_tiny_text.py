@@ -1,4 +1,4 @@
-"""The text that builtin:tiny learns from: true, reproducible, and silent about what it is scored on."""
+"""The training text of builtin:tiny: correct, reproducible, and free of held-out questions."""
 
 import json
 import re
@@ -9,25 +9,25 @@ from tools.tiny.options import read_options
 OPTIONS = read_options()
 
 
-def draw(count: int, seed: int = 7) -> list:
+def sample(count: int, seed: int = 7) -> list:
     writer = Writer(OPTIONS, seed)
-    return [writer.draw() for _ in range(count)]
+    return [writer.sample() for _ in range(count)]
 
 
-def test_the_same_seed_writes_the_same_text():
-    assert draw(50) == draw(50)
-    assert draw(50) != draw(50, seed=8)
+def test_the_same_seed_gives_the_same_text():
+    assert sample(50) == sample(50)
+    assert sample(50) != sample(50, seed=8)
 
 
-def test_every_answer_holds_the_facts_that_make_it_right():
-    for dialogue in draw(2000):
-        assert dialogue.facts or dialogue.kind == "sums"
-        assert all(fact in dialogue.answer for fact in dialogue.facts), dialogue
+def test_every_answer_contains_its_required_texts():
+    for dialogue in sample(2000):
+        assert dialogue.required or dialogue.kind == "sums"
+        assert all(part in dialogue.answer for part in dialogue.required), dialogue
 
 
-def test_sums_and_the_thoughts_before_them_are_true():
+def test_sums_and_their_thoughts_are_correct():
     steps = 0
-    for dialogue in draw(2000):
+    for dialogue in sample(2000):
         if dialogue.kind not in ("sum", "sums"):
             continue
         for text in (dialogue.answer, dialogue.thought):
@@ -39,8 +39,8 @@ def test_sums_and_the_thoughts_before_them_are_true():
     assert steps > 1000
 
 
-def test_tool_calls_are_json_for_a_tool_on_offer():
-    calls = [dialogue for dialogue in draw(2000) if dialogue.kind == "tool call"]
+def test_tool_calls_are_json_for_an_offered_tool():
+    calls = [dialogue for dialogue in sample(2000) if dialogue.kind == "tool call"]
     assert len(calls) > 100
     for dialogue in calls:
         call = json.loads(re.fullmatch(r"<tool_call>\n(.*)\n</tool_call>", dialogue.answer)[1])
@@ -49,12 +49,12 @@ def test_tool_calls_are_json_for_a_tool_on_offer():
         assert sorted(call["arguments"]) == sorted(offered[call["name"]]["required"])
 
 
-def test_training_never_draws_what_is_scored():
+def test_training_never_samples_held_out_questions():
     writer = Writer(OPTIONS, 1, held_out=True)
     pairs = {tuple(re.findall(r"\d+", writer.sum().answer)[:2]) for _ in range(500)}
-    for dialogue in draw(4000):
-        said = dialogue.messages[-1]["content"]
-        assert not any(city in said + dialogue.answer for city in HELD_OUT_CITIES)
+    for dialogue in sample(4000):
+        question = dialogue.messages[-1]["content"]
+        assert not any(city in question + dialogue.answer for city in HELD_OUT_CITIES)
         if dialogue.kind == "sum":
             assert tuple(re.findall(r"\d+", dialogue.answer)[:2]) not in pairs
     for kind, phrasings in QUESTIONS.items():
@@ -68,7 +68,7 @@ def test_training_never_draws_what_is_scored():
         assert not any(phrasing.format(x=OPTIONS[0].name) in asked for phrasing in held_out)
 
 
-def test_options_are_named_once_and_short():
+def test_options_are_unique_and_meanings_are_short():
     assert len({option.name for option in OPTIONS}) == len(OPTIONS)
     for option in OPTIONS:
         assert 0 < len(option.meaning) <= 160, option

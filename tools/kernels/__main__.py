@@ -1,7 +1,7 @@
-"""`make kernels`: compiles every GPU kernel for GPUs that need not be here, and shows what each takes of one.
+"""`make kernels`: compiles every GPU kernel without a GPU, and shows the registers and shared memory of each.
 
-Triton's interpreter, in which tests run the kernels without a GPU, accepts what the compiler refuses: variables whose
-type differs between branches, programs that need more shared memory than there is. The compiler needs no GPU.
+Triton's interpreter, in which tests run the kernels without a GPU, accepts code that the compiler refuses: variables
+whose type differs between branches, programs that need more shared memory than a GPU has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .driver import SHARED_BYTES, Compiled, CompileOnlyDriver
 
 
 def compile_all(cases: Cases, architecture: int) -> tuple[list[Compiled], dict[str, str]]:
-    """What was compiled, and the errors of what was not, by case."""
+    """The compiled kernels, and by case the errors of the others."""
     errors: dict[str, str] = {}
     with CompileOnlyDriver(architecture) as driver, ThreadPoolExecutor(os.cpu_count()) as pool:
         waiting = [(name, pool.submit(driver.compile, name, launch)) for name, launch in cases]
@@ -38,8 +38,8 @@ def main() -> int:
     parser.add_argument(
         "--architecture", type=int, choices=SHARED_BYTES, default=90, help="compute capability, 90: 9.0"
     )
-    parser.add_argument("--case", default="", metavar="PATTERN", help="only cases whose name has this expression in it")
-    parser.add_argument("--json", action="store_true", help="what was compiled and what was not, for programs")
+    parser.add_argument("--case", default="", metavar="PATTERN", help="only cases whose name matches this expression")
+    parser.add_argument("--json", action="store_true", help="compiled kernels and errors as JSON")
     options = parser.parse_args()
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set: nothing would be compiled")

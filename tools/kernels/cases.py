@@ -46,7 +46,7 @@ class Model:
 
 QWEN3_0_6B = Model(1024, 16, 8, 128, 3072, 151936, has_head_norms=True)
 LLAMA_3_1_8B = Model(4096, 32, 8, 128, 14336, 128256)
-# What is hard about a head: wide, narrow, no power of two, many to one kv head.
+# Difficult heads: wide, narrow, width not a power of two, many heads per kv head.
 GEMMA_2_9B = Model(3584, 16, 8, 256, 14336, 256000)
 GPT_OSS_20B = Model(2880, 64, 8, 64, 2880, 201088)
 PHI_3_MINI = Model(3072, 32, 32, 96, 8192, 32064)
@@ -77,7 +77,7 @@ def quick() -> Cases:
     yield from (case for case in linears("llama", llama, 32) if re.search("residual|gate_up", case[0]))
     for name, model in (("qwen", qwen), ("llama", llama)):
         yield from elementwise(name, model)
-    yield from draws("qwen", qwen, rows=256)
+    yield from samples("qwen", qwen, rows=256)
     yield from steps(qwen, rows=1)
     yield from steps(llama, rows=512)
     yield from whole_steps(
@@ -86,7 +86,7 @@ def quick() -> Cases:
 
 
 def full() -> Cases:
-    """Also what other models make of the same kernels."""
+    """Also the same kernels at the shapes of other models."""
     yield from quick()
     models = {
         "qwen": QWEN3_0_6B, "llama": LLAMA_3_1_8B, "gemma": GEMMA_2_9B, "gpt_oss": GPT_OSS_20B, "phi": PHI_3_MINI,
@@ -107,7 +107,7 @@ def full() -> Cases:
         for dtype in (BF16, FP16, FP32):
             yield from elementwise(name, model, dtype)
         for rows in (1, 7, 64, 512):
-            yield from draws(name, model, rows)
+            yield from samples(name, model, rows)
             yield from steps(model, rows)
 
 
@@ -237,20 +237,32 @@ def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
         )  # fmt: skip
 
 
-def draws(name: str, model: Model, rows: int) -> Cases:
+def samples(name: str, model: Model, rows: int) -> Cases:
     slots = 512
     columns, workspace = (
         sampling_columns(slots, model.vocab_size, "meta"),
         sampling_workspace(slots, model.vocab_size, "meta"),
     )
-    logits, drawn, floats = empty(rows, model.vocab_size), words(rows), empty(rows, dtype=FP32)
-    for is_lean in (True, False):
+    logits, sampled, floats = empty(rows, model.vocab_size), words(rows), empty(rows, dtype=FP32)
+    for is_fast_path in (True, False):
         for is_keyed in (False, True):
             yield (
-                named(name, "sample", "lean" if is_lean else None, "keyed" if is_keyed else None, f"{rows} rows"),
-                partial(sample, logits, drawn, drawn, columns, drawn, workspace, is_lean=is_lean, is_keyed=is_keyed),
+                named(
+                    name, "sample", "fast path" if is_fast_path else None, "keyed" if is_keyed else None, f"{rows} rows"
+                ),
+                partial(
+                    sample,
+                    logits,
+                    sampled,
+                    sampled,
+                    columns,
+                    sampled,
+                    workspace,
+                    is_fast_path=is_fast_path,
+                    is_keyed=is_keyed,
+                ),
             )
-    yield f"{name} logprobs, {rows} rows", partial(logprobs_gpu, logits, drawn, 0)
+    yield f"{name} logprobs, {rows} rows", partial(logprobs_gpu, logits, sampled, 0)
     yield f"{name} count_above, {rows} rows", partial(count_above_gpu, logits, floats)
     yield f"{name} softmax_mass, {rows} rows", partial(softmax_mass_gpu, logits, floats, floats)
 

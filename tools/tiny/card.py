@@ -1,4 +1,4 @@
-"""The model card of builtin:tiny, written by the run that trained it."""
+"""The model card of builtin:tiny, written by the training run."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def write(
     return f"""# builtin:tiny
 
 A chat model of {parameters / 1e6:.1f} M parameters in the shape of Qwen3, with its own tokenizer and chat template. It
-comes with Stoker so that the first start needs no download and tests speak to a real model. It knows what Stoker's
-options mean and writes small JSON objects; it tries small sums and tool calls in Hermes form, and often fails (see the
-score); it can think before it answers (`enable_thinking`). It knows nothing else: it is no assistant.
+is part of Stoker so that the first start needs no download and tests can use a real model. It explains Stoker's options
+and writes small JSON objects. It computes small sums and writes tool calls in Hermes format, often wrongly (see the
+scores). It can think before it answers (`enable_thinking`). It cannot do anything else: it is not an assistant.
 
-Trained by `make tiny` (tools/train_tiny.py) on text that the project itself generates (tools/tiny/dialogues.py), from a
-fixed seed, on two CPU cores: {steps} steps, {tokens / 1e6:.1f} M tokens, last loss {loss:.4f}. With tokenizer and
+Trained by `make tiny` (tools/train_tiny.py) on text that the project generates (tools/tiny/dialogues.py), from a
+fixed seed, on a CPU: {steps} steps, {tokens / 1e6:.1f} M tokens, last loss {loss:.4f}. With tokenizer and
 scoring it took {wall_s / 60:.0f} minutes and {cpu_s / 60:.0f} CPU minutes.
 
 ## Held-out score
 
-Greedy answers to what training never drew; right means right to the letter in every fact.
+Greedy answers to questions that training never sampled. A correct answer contains every required text exactly.
 
-| what | right | how it is asked |
+| what | correct | questions |
 |---|---|---|
 {rows}
 

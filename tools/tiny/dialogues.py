@@ -1,7 +1,7 @@
-"""The text that builtin:tiny learns from: dialogues drawn at random, each with the one right answer.
+"""Training text of builtin:tiny: randomly sampled dialogues, each with its one correct answer.
 
-Every kind of dialogue has a held-out part that training never draws: phrasings of questions, pairs of numbers, values
-in tool calls. Evaluation draws only from there.
+Every kind of dialogue has a held-out part that training never samples: phrasings of questions, pairs of numbers, values
+in tool calls. Evaluation samples only from the held-out part.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Message = dict[str, Any]
 @dataclass(frozen=True)
 class Dialogue:
     kind: str
-    messages: list[Message]  # up to and with the last question
-    answer: str  # without thoughts
-    thought: str  # what to think before it, when asked to think
+    messages: list[Message]  # up to and including the last question
+    answer: str  # without the thought
+    thought: str  # text before the answer when thinking is enabled
     tools: list[dict[str, Any]] = field(default_factory=list)
-    facts: tuple[str, ...] = ()  # texts that a right answer contains
+    required: tuple[str, ...] = ()  # texts that a correct answer contains
 
 
-# For each kind of question, phrasings with {x} for the option; the last two are held out.
+# Phrasings for each kind of question, with {x} for the option; the last two are held out.
 QUESTIONS: dict[str, list[str]] = {
     "meaning": [
         "What does {x} do?",
@@ -36,8 +36,8 @@ QUESTIONS: dict[str, list[str]] = {
         "Explain {x}.",
         "Explain {x} to me, please.",
         "What is {x} good for?",
-        "Tell me about {x}.",
-        "Can you tell me what {x} does?",
+        "Tell me about {x}.",  # words: ok: a user's question
+        "Can you tell me what {x} does?",  # words: ok: a user's question
         "I found {x} in a manifest. What is it?",
         "{x}?",
         "Describe the option {x}.",
@@ -65,7 +65,7 @@ QUESTIONS: dict[str, list[str]] = {
         "What is {x} by default?",
         "Which value does {x} have if I do not set it?",
         "What is the default value of {x}?",
-        "Tell me the default of {x}.",
+        "Tell me the default of {x}.",  # words: ok: a user's question
         "What applies when {x} is not given?",
         "Default value for {x}, please.",
         "And if I omit {x}?",
@@ -73,9 +73,9 @@ QUESTIONS: dict[str, list[str]] = {
         "what's {x} if unset?",
         "What does {x} default to?",
         "Is there a default for {x}?",
-        "Without {x} in the file, which value holds?",
+        "Without {x} in the file, which value is used?",
         "I did not write {x}. Which value do I get?",
-        "When nobody sets {x}, what happens?",
+        "When {x} is not set, what happens?",
         "What's the default for {x}?",
         "If I leave {x} out, what is used?",
     ],
@@ -127,21 +127,21 @@ QUESTIONS: dict[str, list[str]] = {
 HELD_OUT_PHRASINGS = 2
 GREETINGS = ["Hello", "Hi", "Hi!", "Hello there", "Good morning", "Hey", "hello!"]
 WHO = ["Who are you?", "What are you?", "What is your name?", "who are you", "What can you do?", "Introduce yourself."]
-I_AM = "I am the small model that comes with Stoker. Ask me what an option does, a small sum, or for a tool call."
+I_AM = "I am the small model that is part of Stoker. I explain options, compute small sums and write tool calls."
 THANKS = ["Thanks!", "Thank you", "thanks", "Great, thank you."]
 OFF_TOPIC = [
     "Write a poem about the sea.",
     "Who won the cup in 1998?",
     "What is the capital of France?",
     "Translate this into German: good morning.",
-    "Tell me a joke.",
+    "Tell me a joke.",  # words: ok: a user's question
     "How do I bake bread?",
     "What is the meaning of life?",
     "Summarise the news.",
     "Write a Python function that sorts a list.",
     "Is it better to rent or to buy?",
 ]
-I_KNOW = "I am a very small model: I know Stoker's options, small sums, JSON and tool calls, and not much else."
+I_KNOW = "I am a very small model: I know only Stoker's options, small sums, JSON and tool calls."
 SYSTEMS = ["You are a helpful assistant.", "You help people who run LLM servers.", "Answer briefly.", "Be concise."]
 NAMES = [
     "Ada",
@@ -198,7 +198,7 @@ CITIES = [
     "Riga",
 ]
 HELD_OUT_CITIES = ["Lisbon", "Helsinki", "Toronto", "Nairobi", "Bogota", "Munich", "Lagos", "Denver", "Kyoto", "Bergen"]
-# made-up words come from these: many different pieces, so that copying is learned and not a list of names
+# Syllables of made-up words. They are many, so that the model learns to copy a word instead of a list of names.
 ONSETS = [*"bcdfghjklmnprstvwz", "br", "ch", "dr", "fl", "gr", "kl", "pr", "qu", "sk", "st", "th", "tr"]
 VOWELS = [*"aaeeiioouuy", "ai", "au", "ea", "ee", "ie", "oo", "ou"]
 CODAS = ["", "", "", "", *"lmnrstx", "ld", "ng", "nk", "rg", "rn", "st"]
@@ -224,7 +224,7 @@ SEARCH = _tool("search_options", "Search the options of the server", query="stri
 
 
 class Writer:
-    """Draws dialogues. `held_out` draws only what training never sees, otherwise only what it may see."""
+    """Samples dialogues: with `held_out` from the held-out part only, otherwise from the training part only."""
 
     def __init__(self, options: list[Option], seed: int, held_out: bool = False) -> None:
         self.options = options
@@ -243,7 +243,7 @@ class Writer:
             (0.03, self.small_talk),
         ]
 
-    def draw(self) -> Dialogue:
+    def sample(self) -> Dialogue:
         weights = [weight for weight, _ in self._kinds]
         kind = self.random.choices([write for _, write in self._kinds], weights)[0]
         return kind()
@@ -263,9 +263,9 @@ class Writer:
         phrasings = QUESTIONS[kind]
         split = len(phrasings) - HELD_OUT_PHRASINGS
         phrasing = self.random.choice(phrasings[split:] if self.held_out else phrasings[:split])
-        answer, facts = _answer(option, kind)
+        answer, required = _answer(option, kind)
         return self._dialogue(
-            kind, phrasing.format(x=self._spelling(option)), answer, f"This is about {option.path}.", facts=facts
+            kind, phrasing.format(x=self._spelling(option)), answer, f"This is about {option.path}.", required=required
         )
 
     def _spelling(self, option: Option) -> str:
@@ -280,8 +280,8 @@ class Writer:
                 break
         spelling = self.random.choice([name, f"`{name}`", "--" + name.replace("_", "-")])
         question = self.random.choice(QUESTIONS["meaning"][:-HELD_OUT_PHRASINGS]).format(x=spelling)
-        answer = f"I do not know an option called `{name}`. `engine explain {name}` would look for similar ones."
-        return self._dialogue("unknown", question, answer, f"There is no {name}.", facts=(name,))
+        answer = f"There is no option `{name}`. `engine explain {name}` searches for similar names."
+        return self._dialogue("unknown", question, answer, f"There is no {name}.", required=(name,))
 
     # -- sums
 
@@ -299,20 +299,20 @@ class Writer:
         ]
         thought = _column_sum(a, b) if plus else _column_difference(a, b)
         answer = f"{a} {sign} {b} = {result}"
-        return self._dialogue("sum", self.random.choice(forms), answer, thought, facts=(f"= {result}",))
+        return self._dialogue("sum", self.random.choice(forms), answer, thought, required=(f"= {result}",))
 
     def list_of_sums(self) -> Dialogue:
         sums = [self._sum() for _ in range(self.random.randint(3, 5))]
         question = ", ".join(f"{a} {sign} {b}" for a, sign, b, _ in sums)
         answer = ", ".join(f"{a} {sign} {b} = {result}" for a, sign, b, result in sums)
-        return self._dialogue("sums", question, answer, "One after the other.", facts=(answer,))
+        return self._dialogue("sums", question, answer, "One after the other.", required=(answer,))
 
     def _sum(self) -> tuple[int, str, int, int]:
         """Two numbers under 100, their sign and the result, never under 0."""
-        # small ones more often while learning: they hold the table of single digits
-        most = 19 if not self.held_out and self.random.random() < 0.3 else 99
+        # smaller numbers more often in training: they teach the sums of single digits
+        largest = 19 if not self.held_out and self.random.random() < 0.3 else 99
         while True:
-            a, b = self.random.randint(0, most), self.random.randint(0, most)
+            a, b = self.random.randint(0, largest), self.random.randint(0, largest)
             plus = self.random.random() < 0.6
             if not plus and a < b:
                 a, b = b, a
@@ -339,7 +339,7 @@ class Writer:
             )
             value = {option.section: {option.name: number}}
         text = json.dumps(value)
-        return self._dialogue("json", question, text, "They want JSON.", facts=(text,))
+        return self._dialogue("json", question, text, "The answer is JSON.", required=(text,))
 
     def _name(self) -> str:
         return self.random.choice(NAMES) if self.random.random() < 0.5 else self._word().capitalize()
@@ -347,11 +347,11 @@ class Writer:
     # -- copies
 
     def echo(self) -> Dialogue:
-        """Not worth much in itself; it is where copying, which names and numbers in tool calls need, is learned."""
+        """Teaches copying, which tool calls need for names and numbers."""
         words = [self._name(), self._word(), str(self.random.randint(0, 9999)), self.random.choice(self.options).name]
         text = " ".join(self.random.choices([*words, self._word()], k=self.random.randint(1, 4)))
         form = self.random.choice(["Repeat: {}", "Repeat after me: {}", "Say {}", "Echo: {}"])
-        return self._dialogue("echo", form.format(text), text, "I repeat it.", facts=(text,))
+        return self._dialogue("echo", form.format(text), text, "I repeat it.", required=(text,))
 
     # -- tools
 
@@ -360,7 +360,7 @@ class Writer:
         if kind == "no tool":
             question, _ = self._weather()
             answer = "I have no tool to look that up."
-            return self._dialogue("no tool", question, answer, "There is no tool for it.", facts=("no tool",))
+            return self._dialogue("no tool", question, answer, "There is no tool for it.", required=("no tool",))
         arguments: dict[str, Any]
         if kind == "weather":
             question, city = self._weather()
@@ -398,8 +398,8 @@ class Writer:
         return Dialogue("tool answer", messages, answer, "The tool has answered.", [tool], (answer,))
 
     def _city_tool(self, subject: str, city: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A tool that tells the weather or the time of a city, and the arguments of its call. Its name and the name
-        of its parameter vary, so that they have to be read."""
+        """A tool that returns the weather or the time of a city, and the arguments of its call. The names of the tool
+        and its parameter vary, so that the model has to read them."""
         name = self.random.choice([f"get_{subject}", f"get_{subject}", f"current_{subject}", f"{subject}_of"])
         parameter = self.random.choice(["city", "city", "location", "place"])
         return _tool(name, f"Current {subject} in a city", **{parameter: "string"}), {parameter: city}
@@ -427,12 +427,12 @@ class Writer:
             return self.random.choice(HELD_OUT_CITIES)
         if self.random.random() < 0.3:
             return self.random.choice(CITIES)
-        # made-up names teach it to copy what it never saw
+        # made-up names teach the model to copy words that it never saw
         return " ".join(self._word().capitalize() for _ in range(self.random.choice([1, 1, 1, 1, 1, 2])))
 
     def _word(self) -> str:
-        draw = self.random.choice
-        return "".join(draw(ONSETS) + draw(VOWELS) + draw(CODAS) for _ in range(self.random.randint(1, 3)))
+        pick = self.random.choice
+        return "".join(pick(ONSETS) + pick(VOWELS) + pick(CODAS) for _ in range(self.random.randint(1, 3)))
 
     # -- small talk
 
@@ -445,7 +445,7 @@ class Writer:
                 (self.random.choice(OFF_TOPIC), I_KNOW),
             ]
         )
-        return self._dialogue("small talk", question, answer, "A short answer will do.", facts=(answer,))
+        return self._dialogue("small talk", question, answer, "A short answer is enough.", required=(answer,))
 
     def _dialogue(
         self,
@@ -454,7 +454,7 @@ class Writer:
         answer: str,
         thought: str,
         tools: list[dict[str, Any]] | None = None,
-        facts: tuple[str, ...] = (),
+        required: tuple[str, ...] = (),
     ) -> Dialogue:
         messages: list[Message] = []
         if self.random.random() < 0.15:
@@ -462,7 +462,7 @@ class Writer:
         if not self.held_out and self.random.random() < 0.1:
             messages += self._earlier_turn()
         messages.append({"role": "user", "content": question})
-        return Dialogue(kind, messages, answer, thought, tools or [], facts)
+        return Dialogue(kind, messages, answer, thought, tools or [], required)
 
     def _earlier_turn(self) -> list[Message]:
         option = self.random.choice(self.options)
@@ -472,12 +472,12 @@ class Writer:
 
 
 def _answer(option: Option, kind: str) -> tuple[str, tuple[str, ...]]:
-    """The answer to a question about an option, and the parts of it that make it right."""
+    """The answer to a question about an option, and the texts that a correct answer contains."""
     name = f"`{option.path}`"
     default = f"It is {UNSET} by default." if option.default == UNSET else f"The default is `{option.default}`."
     match kind:
         case "meaning":
-            note = {"current": "", "deprecated": " It is deprecated.", "removed": " Newer releases no longer have it."}
+            note = {"current": "", "deprecated": " It is deprecated.", "removed": " It was removed in newer releases."}
             return f"{name}: {option.meaning}. {default}{note[option.status]}", (option.meaning, default)
         case "default":
             return f"{name}: {default}", (default,)
@@ -487,7 +487,7 @@ def _answer(option: Option, kind: str) -> tuple[str, tuple[str, ...]]:
             return f"`{option.flag}` sets {name}.", (f"`{option.flag}`",)
         case "choices":
             listed = ", ".join(f"`{choice}`" for choice in option.choices)
-            return f"{name} takes one of {listed}.", (listed,)
+            return f"{name} accepts one of {listed}.", (listed,)
     raise ValueError(kind)
 
 

@@ -1,4 +1,4 @@
-"""Held-out score of builtin:tiny: greedy answers to questions that training never drew."""
+"""Held-out score of builtin:tiny: greedy answers to questions that training never sampled."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .tokenizer import END_OF_TEXT, END_OF_TURN
 MAX_NEW_TOKENS = 160
 BATCH = 64
 SCORES = {
-    "options: meaning": "the whole meaning and the default, word for word, for each option in a phrasing never seen",
-    "options: default": "the default, for each option in a phrasing never seen",
-    "options: place and flag": "section and name, or the flag, in a phrasing never seen",
-    "sums": "200 sums and differences of numbers under 100 in pairs never seen",
-    "sums, thinking": "the same with thoughts",
-    "tool calls": "200 calls, well formed, the right tool and the right arguments; cities never seen",
-    "JSON": "100 objects, equal to the one asked for",
+    "options: meaning": "the complete meaning and default, word for word; each option once, in a held-out phrasing",
+    "options: default": "the default; each option once, in a held-out phrasing",
+    "options: place and flag": "section and name, or the flag; each option once, in a held-out phrasing",
+    "sums": "200 sums and differences of held-out pairs of numbers below 100",
+    "sums, thinking": "the same with thinking enabled",
+    "tool calls": "200 calls: valid JSON, correct tool and correct arguments; cities are held out",
+    "JSON": "100 objects, equal to the requested one",
 }
 
 
@@ -32,7 +32,7 @@ def held_out(options: list[Option], seed: int) -> dict[str, list[tuple[Dialogue,
     while len(calls) < 200:
         if (call := writer.tool_call()).kind == "tool call":
             calls.append(call)
-    drawn = {
+    sampled = {
         "options: meaning": [writer.about(option, "meaning") for option in options],
         "options: default": [writer.about(option, "default") for option in options],
         "options: place and flag": places,
@@ -40,7 +40,7 @@ def held_out(options: list[Option], seed: int) -> dict[str, list[tuple[Dialogue,
         "tool calls": calls,
         "JSON": [writer.json_object() for _ in range(100)],
     }
-    questions = {name: [(dialogue, False) for dialogue in dialogues] for name, dialogues in drawn.items()}
+    questions = {name: [(dialogue, False) for dialogue in dialogues] for name, dialogues in sampled.items()}
     questions["sums, thinking"] = [(dialogue, True) for dialogue in sums]
     return {name: questions[name] for name in SCORES}
 
@@ -48,20 +48,21 @@ def held_out(options: list[Option], seed: int) -> dict[str, list[tuple[Dialogue,
 def score(
     model: PreTrainedModel, tokenizer: Tokenizer, questions: dict[str, list[tuple[Dialogue, bool]]]
 ) -> dict[str, float]:
-    """Share of right answers, per kind. Right is: every fact of the dialogue stands in the answer to the letter."""
+    """Share of correct answers, per kind. An answer is correct if it contains all required texts exactly."""
     shares = {}
     for name, dialogues in questions.items():
         answers = answer(model, tokenizer, dialogues)
-        right = [
-            all(fact in text for fact in dialogue.facts) for (dialogue, _), text in zip(dialogues, answers, strict=True)
+        correct = [
+            all(part in text for part in dialogue.required)
+            for (dialogue, _), text in zip(dialogues, answers, strict=True)
         ]
-        shares[name] = sum(right) / len(right)
+        shares[name] = sum(correct) / len(correct)
     return shares
 
 
 @torch.inference_mode()
 def answer(model: PreTrainedModel, tokenizer: Tokenizer, dialogues: list[tuple[Dialogue, bool]]) -> list[str]:
-    """Greedy answers, without thoughts and the end of turn."""
+    """Greedy answers, without thoughts and without the end-of-turn token."""
     pad = tokenizer.token_to_id(END_OF_TEXT)
     texts: list[str] = []
     prompts = [prompt for prompt, _ in encode(tokenizer, dialogues)]

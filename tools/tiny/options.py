@@ -1,4 +1,4 @@
-"""The options that builtin:tiny is taught, and what is true of each."""
+"""The options in the training data of builtin:tiny."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNSET = "unset"
 class Option:
     name: str
     flag: str
-    section: str | None  # None: this project has no section for it
+    section: str | None  # None: Stoker has no section for this option
     status: str  # current, deprecated, removed
-    default: str  # as one would write it in YAML; UNSET if there is none
-    meaning: str  # one sentence, without the full stop
+    default: str  # as written in YAML; UNSET if there is none
+    meaning: str  # one sentence, without the final period
     choices: tuple[str, ...] = ()
 
     @property

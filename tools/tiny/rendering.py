@@ -1,4 +1,4 @@
-"""Dialogues as the token ids that the shipped chat template gives, so that training sees what serving sends."""
+"""Dialogues as token ids, rendered with the shipped chat template so that training matches serving."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answer_text(dialogue: Dialogue, thinking: bool) -> str:
 
 
 def encode(tokenizer: Tokenizer, dialogues: list[tuple[Dialogue, bool]]) -> list[tuple[list[int], list[int]]]:
-    """(ids of the prompt, ids of the answer) of each dialogue, with or without thoughts."""
+    """(prompt ids, answer ids) of each dialogue, with or without a thought."""
     prompts = tokenizer.encode_batch([prompt_text(d, t) for d, t in dialogues], add_special_tokens=False)
     answers = tokenizer.encode_batch([answer_text(d, t) for d, t in dialogues], add_special_tokens=False)
     return [(prompt.ids, answer.ids) for prompt, answer in zip(prompts, answers, strict=True)]

@@ -1,4 +1,4 @@
-"""The tokenizer of builtin:tiny: byte-level BPE learned from the same dialogues, every digit a token of its own."""
+"""The tokenizer of builtin:tiny: byte-level BPE learned from the same dialogues, each digit is a separate token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 VOCAB_SIZE = 3072
 END_OF_TEXT, TURN, END_OF_TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-# in the text of an answer, so not special: a client sees them and a parser finds them
+# not special tokens: they are part of the text of an answer, for clients and parsers
 MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-# words with the space before them, single digits, runs of marks, line breaks
+# words with the preceding space, single digits, runs of punctuation, line breaks
 SPLIT = r" ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+|\s*\n|\s+(?!\S)|\s+"
 
 

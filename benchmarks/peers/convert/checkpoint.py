@@ -1,9 +1,9 @@
-"""A checkpoint in the shape of a config.json: random bfloat16 weights, written by transformers, and a tokenizer.
+"""Writes a checkpoint with the shape of a config.json: random bfloat16 weights and a tokenizer.
 
     python -m benchmarks.peers.convert.checkpoint FOLDER
 
-The tokenizer is a byte-level BPE that knows the words `engine bench serve` sends, and has a text for every id of the
-vocabulary, so that no token of a stream is silent.
+The tokenizer is a byte-level BPE trained on the prompts of `engine bench serve`. Every id of the vocabulary has a text,
+so that every token of a stream produces output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
     written = json.loads(trained.to_str())
     vocab = written["model"]["vocab"]
     for index in range(len(vocab), vocab_size - len(SPECIAL)):
-        vocab[f"Ġt{index}"] = index  # Ġ: a blank, as byte-level vocabularies spell it
+        vocab[f"Ġt{index}"] = index  # Ġ: a space in byte-level vocabularies
     tokenizer = Tokenizer.from_str(json.dumps(written))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))

@@ -1,8 +1,8 @@
-"""A checkpoint as GGUF, by llama.cpp's own Python library.
+"""Converts a checkpoint to GGUF with llama.cpp's Python library.
 
     python -m benchmarks.peers.convert.gguf CHECKPOINT FILE bf16|q8_0|q4_0
 
-Every matrix gets the same type, the embedding (which is the output layer too) among them. Norms stay float32.
+Every matrix gets the same type, including the embedding, which is also the output layer. Norms stay float32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INNER = {
 
 
 def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and float32 values of a safetensors file in bfloat16, which numpy has no type for."""
+    """Names and float32 values of a safetensors file in bfloat16, a type that numpy does not have."""
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     start = 8 + int(raw[:8].view(np.uint64)[0])
     for name, entry in json.loads(bytes(raw[8:start])).items():
@@ -55,11 +55,11 @@ def write_tokenizer(writer: GGUFWriter, checkpoint: Path) -> None:
     tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
     special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     ids = {**tokenizer["model"]["vocab"], **special}
-    words = sorted(ids, key=ids.__getitem__)
+    tokens = sorted(ids, key=ids.__getitem__)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(words)
-    writer.add_token_types([TokenType.CONTROL if word in special else TokenType.NORMAL for word in words])
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens])
     merges = tokenizer["model"]["merges"]
     writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
     writer.add_eos_token_id(ids["<|im_end|>"])

@@ -1,4 +1,4 @@
-"""A checkpoint as OpenVINO's IR, by optimum's exporter, its tokenizer included.
+"""Converts a checkpoint and its tokenizer to OpenVINO's IR with optimum's exporter.
 
     python -m benchmarks.peers.convert.openvino CHECKPOINT FOLDER bf16|int8|int4
 

@@ -1,7 +1,7 @@
-"""llama.cpp through the low-level calls of llama-cpp-python, as its server uses them: many sequences in one batch.
+"""llama.cpp through the low-level calls of llama-cpp-python, with many sequences in one batch, as in its server.
 
-Its context is made before the clock runs, just large enough for the job, each sequence with a share of its own: kinder
-to it than one size for all, which would make every step attend over the places of all sequences.
+The context is created before the measurement, just large enough for the workload, with separate space per sequence.
+This is faster for llama.cpp than one shared size, where every step attends over the positions of all sequences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...request import Request
 
-STEP = 2048  # tokens of one call
+STEP = 2048  # maximum tokens per call
 
 
 class Engine:
@@ -21,14 +21,14 @@ class Engine:
         llama_cpp.llama_backend_init()
         self.model = llama_cpp.llama_model_load_from_file(weights.encode(), llama_cpp.llama_model_default_params())
         if not self.model:
-            raise RuntimeError(f"llama.cpp does not read {weights}")
+            raise RuntimeError(f"llama.cpp cannot read {weights}")
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         self.cores = cores
         self.context: Any = None
         self.batch = llama_cpp.llama_batch_init(STEP, 0, 1)
         self.prepare([Request([0] * 32, 32)])
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {"version": llama_cpp.__version__, "kv_bytes": "as needed"}
 
     def prepare(self, requests: list[Request]) -> None:
@@ -43,15 +43,15 @@ class Engine:
         params.n_threads = params.n_threads_batch = self.cores
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         if not self.context:
-            raise RuntimeError(f"llama.cpp gave no context of {params.n_ctx} tokens")
+            raise RuntimeError(f"llama.cpp cannot create a context of {params.n_ctx} tokens")
 
     def generate(self, requests: list[Request]) -> list[int]:
-        """All prompts, then a token of every unfinished sequence per step; the number of tokens each one got."""
+        """Runs all prompts, then steps of one token per unfinished sequence; returns the number of tokens of each."""
         tokens: list[list[int]] = [[] for _ in requests]
         waiting = [
-            (token, place, row, place == len(request.prompt) - 1)
+            (token, position, row, position == len(request.prompt) - 1)
             for row, request in enumerate(requests)
-            for place, token in enumerate(request.prompt)
+            for position, token in enumerate(request.prompt)
         ]
         for start in range(0, len(waiting), STEP):
             self._step(waiting[start : start + STEP], tokens)
@@ -62,15 +62,15 @@ class Engine:
         return [len(each) for each in tokens]
 
     def _step(self, entries: list[tuple[int, int, int, bool]], tokens: list[list[int]]) -> None:
-        """entries: token, place in its sequence, sequence, whether the next token is wanted; that goes to `tokens`."""
+        """entries: token, position, sequence, whether to sample; sampled tokens are appended to `tokens`."""
         batch = self.batch
         batch.n_tokens = len(entries)
-        for index, (token, place, row, is_wanted) in enumerate(entries):
-            batch.token[index], batch.pos[index], batch.logits[index] = token, place, is_wanted
+        for index, (token, position, row, is_wanted) in enumerate(entries):
+            batch.token[index], batch.pos[index], batch.logits[index] = token, position, is_wanted
             batch.n_seq_id[index] = 1
             batch.seq_id[index][0] = row
         if code := llama_cpp.llama_decode(self.context, batch):
-            raise RuntimeError(f"llama_decode gave {code}")
+            raise RuntimeError(f"llama_decode returned {code}")
         for index, (_, _, row, is_wanted) in enumerate(entries):
             if is_wanted:
                 logits = llama_cpp.llama_get_logits_ith(self.context, index)

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous batching, with its prefix cache on."""
+"""OpenVINO GenAI's continuous batching with prefix caching."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Engine:
         scheduler.max_num_batched_tokens = max_len
         scheduler.enable_prefix_caching = True
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": cores, "INFERENCE_PRECISION_HINT": "bf16"}
-        if kv is not None:  # else its own choice, 8 bits
+        if kv is not None:  # the default is 8 bits
             properties["KV_CACHE_PRECISION"] = kv
         self.kv = f"{kv_bytes} in {kv or 'u8'}"
         self.pipeline = ContinuousBatchingPipeline(weights, scheduler, "CPU", properties)
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {"version": openvino_genai.get_version(), "kv_bytes": self.kv}
 
     def generate(self, requests: list[Request]) -> list[int]:
-        """Serves all requests at once; the number of tokens each one got."""
+        """Serves all requests concurrently; returns the number of tokens of each."""
         prompts = [openvino.Tensor(np.array([request.prompt], dtype=np.int64)) for request in requests]
         configs = [
             GenerationConfig(max_new_tokens=request.output, min_new_tokens=request.output, ignore_eos=True)

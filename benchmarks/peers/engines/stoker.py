@@ -1,4 +1,4 @@
-"""Stoker through its offline interface, with the weights of a checkpoint."""
+"""Stoker's offline interface, with the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Engine:
             **options,
         )
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {"version": __version__, "kv_bytes": self.llm.info.kv_cache_bytes}
 
     def generate(self, requests: list[Request]) -> list[int]:
-        """Serves all requests at once; the number of tokens each one got."""
+        """Serves all requests concurrently; returns the number of tokens of each."""
         outputs = self.llm.generate(
             [{"prompt_token_ids": request.prompt} for request in requests],
             [SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True) for request in requests],

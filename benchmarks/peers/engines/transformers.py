@@ -1,4 +1,4 @@
-"""transformers' `generate`, as ../../engines/transformers.py runs it, with the weights of a checkpoint."""
+"""transformers' `generate` as in ../../engines/transformers.py, with the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Engine(Transformers):
         self.model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.bfloat16, attn_implementation="sdpa")
         self.model.eval().generation_config.eos_token_id = None
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {"version": __version__, "kv_bytes": "as needed"}
 
     def generate(self, requests: list[Request]) -> list[int]:  # type: ignore[override]

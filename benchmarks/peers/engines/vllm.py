@@ -1,5 +1,5 @@
-"""vLLM on a CPU through its offline interface. Its KV space and its cores are set by environment variables, which
-contest.py gives it: without them it runs on one core."""
+"""vLLM's offline interface on a CPU. contest.py sets its KV cache size and cores by environment variables: without them
+it runs on one core."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Engine:
     def __init__(self, weights: str, *, kv_bytes: int, max_len: int, streams: int, cores: int) -> None:
         self.llm = LLM(weights, dtype="bfloat16", max_model_len=max_len, max_num_seqs=streams)
 
-    def facts(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {"version": __version__, "kv_bytes": int(os.environ["VLLM_CPU_KVCACHE_SPACE"]) * 1024**3}
 
     def generate(self, requests: list[Request]) -> list[int]:
-        """Serves all requests at once; the number of tokens each one got."""
+        """Serves all requests concurrently; returns the number of tokens of each."""
         params = [
             SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, detokenize=False)
             for request in requests

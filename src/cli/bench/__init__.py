@@ -1,1 +1,1 @@
-"""`engine bench`: how fast a deployment, or any server, is."""
+"""`engine bench`: measures the speed of a deployment or of any server."""

@@ -1,4 +1,4 @@
-"""What was measured, as figures: spreads of times, rates, and how they are shown."""
+"""Statistics of a measurement: distributions of times, rates, and their display."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(slots=True)
 class Sample:
-    """One request. Times in seconds since it was due."""
+    """One request. Times are in seconds since it was due."""
 
     num_input: int
     num_output: int
     first_token_s: float
     end_s: float
-    gaps_s: list[float] = field(default_factory=list)  # between tokens; if empty, an equal share of the time is taken
+    gaps_s: list[float] = field(default_factory=list)  # between tokens; if empty, the mean is used
 
     @property
     def inter_token_s(self) -> list[float]:
@@ -27,7 +27,7 @@ class Sample:
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Mean, percentiles (between two values, in proportion), least and most. None for no values."""
+    """Mean, percentiles (interpolated), minimum and maximum. None without values."""
     if not values:
         return None
     ranked = sorted(values)
@@ -58,7 +58,7 @@ def figures(samples: Sequence[Sample], seconds: float) -> dict[str, Any]:
 
 
 def lines(results: dict[str, Any]) -> list[str]:
-    """For people: spreads as a table of milliseconds, single figures one per line."""
+    """As text: distributions as a table in milliseconds, single numbers one per line."""
     shown = [
         f"  {_words(name):<22}{_number(value)}" for name, value in results.items() if isinstance(value, int | float)
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ...config.effective import digest
-from ...config.errors import EXIT_WRONG_COMMAND_LINE
+from ...config.digest import digest
+from ...config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ...engine.api import SamplingParams
 from ...llm import LLM
 from ..prepare import read, resolve_here
@@ -28,7 +28,7 @@ def measure_latency(
     num_warmup: int,
     seed: int,
 ) -> Measurement:
-    """One batch after the other, each of new prompts."""
+    """One batch after another, each with new prompts."""
     shape = Shape(input_len, output_len)
     bench = _Bench(files, overrides, view, shape)
     with bench.llm:
@@ -56,7 +56,7 @@ def measure_throughput(
     num_warmup: int,
     seed: int,
 ) -> Measurement:
-    """All prompts at once; the engine takes as many as it can. Times include the wait for a place."""
+    """All prompts together; the engine runs as many as it can. Times include waiting."""
     shape = Shape(input_len, output_len, length_spread, prefix_len)
     bench = _Bench(files, overrides, view, shape)
     with bench.llm:
@@ -67,7 +67,7 @@ def measure_throughput(
 
 
 class _Bench:
-    """A loaded model, and jobs run through it."""
+    """A loaded model that runs jobs."""
 
     def __init__(self, files: Sequence[str], overrides: Sequence[str], view: StartupView, shape: Shape) -> None:
         with view:
@@ -115,4 +115,6 @@ class _Bench:
             "max_num_batched_tokens": info.max_num_batched_tokens,
             "kernels": info.kernels,
         }
-        return Measurement(model=self._model, results=results, config_hash=self._config_hash, facts={"engine": engine})
+        return Measurement(
+            model=self._model, results=results, config_hash=self._config_hash, details={"engine": engine}
+        )

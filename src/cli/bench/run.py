@@ -1,4 +1,4 @@
-"""`engine bench KIND`: which flags a kind takes, the run, and the record of it."""
+"""`engine bench KIND`: the flags of each kind, the run, and its record."""
 
 from __future__ import annotations
 
@@ -7,42 +7,30 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ... import __version__
 from ...config.diagnostics import FORMAT_VERSION
-from ...config.errors import EXIT_FAILED, EXIT_WRONG_COMMAND_LINE
+from ...config.exit_codes import EXIT_FAILED, EXIT_WRONG_COMMAND_LINE
 from ..collect_env import cpu_line, packages
-from ..console import is_coloured, say, tell
+from ..console import is_coloured, print_message, print_result
 from ..prepare import fail, failing
 from ..startup_view import StartupView
+from .defaults import DEFAULTS, Kind
 from .figures import lines
 from .measured import BenchError, Measurement
 
-_SIZES = {"input_len": 128, "output_len": 128, "num_warmup": 1, "seed": 0}
-_MANY = {**_SIZES, "num_prompts": 100, "length_spread": 0.0, "prefix_len": 0}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "latency": {**_SIZES, "batch_size": 8, "num_iters": 10},
-    "throughput": _MANY,
-    "serve": {
-        **_MANY,
-        "url": "http://localhost:8000/v1",
-        "model_name": None,
-        "api_key": None,
-        "endpoint": "chat",
-        "request_rate": None,
-        "max_concurrency": 32,
-        "ignore_eos": False,
-    },
-    "startup": {"num_runs": 3},
-}
-
 
 def run(
-    kind: str, files: Sequence[str], overrides: Sequence[str], given: Mapping[str, Any], *, output: str = "text"
+    kind: Kind,
+    files: Sequence[str],
+    overrides: Sequence[str],
+    given: Mapping[str, Any],
+    *,
+    output: Literal["text", "json"] = "text",
 ) -> int:
     """given: the flags that were written. Returns the exit code: 0, 1 if a request failed."""
-    if problem := _problem(kind, files, overrides, given, output):
+    if problem := _problem(kind, files, overrides, given):
         return fail(problem, EXIT_WRONG_COMMAND_LINE)
     parameters = {**DEFAULTS[kind], **given}
 
@@ -60,18 +48,18 @@ def run(
             "model": measurement.model,
             "config_hash": measurement.config_hash,
             "environment": _environment(),
-            **measurement.facts,
+            **measurement.details,
             "results": measurement.results,
         }
-        say(json.dumps(record, indent=2) if output == "json" else _text(kind, measurement))
+        print_result(json.dumps(record, indent=2) if output == "json" else _text(kind, measurement))
         for message, count in measurement.errors.items():
-            tell(f"error: {count} requests failed: {message}")
+            print_message(f"error: {count} requests failed: {message}")
         return EXIT_FAILED if measurement.errors else 0
 
     return failing(work)
 
 
-def _measure(kind: str, files: Sequence[str], overrides: Sequence[str], parameters: Mapping[str, Any]) -> Measurement:
+def _measure(kind: Kind, files: Sequence[str], overrides: Sequence[str], parameters: Mapping[str, Any]) -> Measurement:
     if kind == "serve":
         from .serve import measure_server
 
@@ -86,21 +74,13 @@ def _measure(kind: str, files: Sequence[str], overrides: Sequence[str], paramete
     return (measure_latency if kind == "latency" else measure_throughput)(files, overrides, view, **parameters)
 
 
-def _problem(
-    kind: str, files: Sequence[str], overrides: Sequence[str], given: Mapping[str, Any], output: str
-) -> str | None:
-    if kind not in DEFAULTS:
-        return f"no such measurement `{kind}`; there are {', '.join(DEFAULTS)}"
-    if output not in ("text", "json"):
-        return f"no such output `{output}`; there are text and json"
-    if given.get("endpoint", "chat") not in ("chat", "completions"):
-        return f"--endpoint {given['endpoint']}: there are chat and completions"
+def _problem(kind: Kind, files: Sequence[str], overrides: Sequence[str], given: Mapping[str, Any]) -> str | None:
     for name in given:
         if name not in DEFAULTS[kind]:
             kinds = [other for other, flags in DEFAULTS.items() if name in flags]
             return f"`--{name.replace('_', '-')}` is for {' and '.join(kinds)}, not for {kind}"
     if kind == "serve" and (files or overrides):
-        return "serve measures a running server: give a file and options to `engine up`, and its --url here"
+        return "serve measures a running server: start it with `engine up FILE`, and give its --url here"
     return None
 
 
@@ -115,7 +95,7 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _text(kind: str, measurement: Measurement) -> str:
+def _text(kind: Kind, measurement: Measurement) -> str:
     head = f"{kind}: {measurement.model}"
     if measurement.config_hash:
         head += f", configuration {measurement.config_hash[:19]}"

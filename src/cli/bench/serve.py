@@ -1,7 +1,7 @@
-"""serve: streamed requests to a running server, ours or another that speaks OpenAI's API.
+"""serve: streamed requests to a running server, of this or another engine with OpenAI's API.
 
-A thread per request under way and a connection per request, so the time to connect counts. Where requests come at a
-rate, their clock starts when they were due: a place that is not free in time is the server's slowness.
+Each open request has a thread and a connection, so the time to connect is included. With a request rate, the time of a
+request starts when it is due: waiting for a free thread counts as slowness of the server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def measure_server(
     num_warmup: int,
     seed: int,
 ) -> Measurement:
-    """Raises BenchError if the server cannot be reached, or if it refuses what the warm-up asks."""
+    """Raises BenchError if the server cannot be reached, or if it refuses a request of the warm-up."""
     connected = connect(url, model_name, api_key)
     if connected is None:
         raise BenchError("nothing was measured")
@@ -61,8 +61,8 @@ def measure_server(
         message, _ = load.errors.most_common(1)[0]
         raise BenchError(f"every request failed: {message}")
     results = {**figures(samples, seconds), "failed": load.errors.total()}
-    facts = {"tokens_counted_by": "the server" if client.has_usage else "events of the stream"}
-    return Measurement(model=model, results=results, facts=facts, errors=dict(load.errors))
+    details = {"tokens_counted_by": "the server" if client.has_usage else "events of the stream"}
+    return Measurement(model=model, results=results, details=details, errors=dict(load.errors))
 
 
 class _Client:
@@ -74,7 +74,7 @@ class _Client:
         self.has_usage = True
 
     def stop(self) -> None:
-        """End what is under way at its next event."""
+        """End open requests at their next event."""
         self._stopped.set()
 
     def ask(self, job: TextJob, due: float) -> Sample:
@@ -104,12 +104,12 @@ class _Client:
         if not usage:
             self.has_usage = False
         num_output = usage.get("completion_tokens") or len(gaps) + (first is not None)
-        first = end if first is None else first  # an answer without text: its end is all there is
+        first = end if first is None else first  # an answer without text has only an end
         return Sample(usage.get("prompt_tokens") or 0, num_output, first - due, end - due, gaps)
 
 
 class _Load:
-    """Jobs at their times, at most so many at once."""
+    """Runs jobs at their due times, with a maximum number of open ones."""
 
     def __init__(self, client: _Client, max_concurrency: int) -> None:
         self._client = client
@@ -141,7 +141,7 @@ class _Load:
 
 
 def _has_text(event: dict[str, Any]) -> bool:
-    """Whether tokens came with it."""
+    """Whether the event contains tokens."""
     for choice in event.get("choices") or ():
         delta = choice.get("delta") or {}
         if choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""startup: a deployment read, its engine process started and stopped again, so many times; the time of each phase."""
+"""startup: starts and stops a deployment several times and measures the phases of the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ... import __version__
 from ...config import Resolved
-from ...config.effective import digest
+from ...config.digest import digest
 from ..console import is_coloured
 from ..prepare import engine_client, interruptible, read, resolve_here, start_beside
 from ..startup_view import StartupView
@@ -19,7 +19,7 @@ from .measured import Measurement
 
 
 def measure_startup(files: Sequence[str], overrides: Sequence[str], *, num_runs: int) -> Measurement:
-    """Each phase by its median; the first run also pays for files that the system has not read yet."""
+    """The median of each phase; the first run also reads files that are not in the system's cache yet."""
     runs: list[dict[str, float]] = []
     totals: list[float] = []
     for number in range(num_runs):
@@ -36,7 +36,7 @@ def measure_startup(files: Sequence[str], overrides: Sequence[str], *, num_runs:
         model=resolved.model.model,
         config_hash=digest(deployment),
         results={**phases, "ready_s": spread(totals)},
-        facts={"runs": runs},
+        details={"runs": runs},
     )
 
 

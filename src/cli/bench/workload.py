@@ -1,4 +1,4 @@
-"""Prompts to measure with: random, and the same for the same seed."""
+"""Prompts for measurements: random, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Frequent words, each one token in most vocabularies when a blank stands before it.
+# Frequent words, each of them one token in most vocabularies after a space.
 _WORDS = [
     "time",
     "year",
@@ -69,7 +69,7 @@ _WORDS = [
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Lengths in tokens. spread: they vary by this share of themselves, up and down. prefix: what all begin with."""
+    """Lengths in tokens. spread: share by which they vary up and down. prefix_len: length of the shared prefix."""
 
     input_len: int
     output_len: int
@@ -95,7 +95,7 @@ class TextJob:
 
 
 def token_jobs(count: int, shape: Shape, vocab_size: int, seed: int, batch: int = 0) -> list[Job]:
-    """Prompts of exact length. Another `batch` has other prompts of the same lengths: none is in the prefix cache."""
+    """Prompts of exact length. Another `batch` has other prompts of the same lengths, not in the prefix cache."""
     tokens = random.Random(f"tokens {seed} {batch}")
     prefix = [tokens.randrange(vocab_size) for _ in range(shape.prefix_len)]
     return [
@@ -105,7 +105,7 @@ def token_jobs(count: int, shape: Shape, vocab_size: int, seed: int, batch: int 
 
 
 def text_jobs(count: int, shape: Shape, seed: int, batch: int = 0) -> list[TextJob]:
-    """Prompts of so many words, for a server whose tokenizer is not known: about as many tokens."""
+    """Prompts with a number of words, for a server with an unknown tokenizer: about the same number of tokens."""
     words = random.Random(f"words {seed} {batch}")
     prefix = words.choices(_WORDS, k=shape.prefix_len)
     return [
@@ -115,7 +115,7 @@ def text_jobs(count: int, shape: Shape, seed: int, batch: int = 0) -> list[TextJ
 
 
 def arrivals(count: int, rate: float | None, seed: int) -> list[float]:
-    """Seconds from the start at which requests come: a Poisson process of `rate` per second; None is all at once."""
+    """Seconds from the start at which requests are sent: a Poisson process of `rate` per second; None: all at 0."""
     if rate is None:
         return [0.0] * count
     gaps = random.Random(f"arrivals {seed}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ModelFilesError
-from ..resolve.model_files import INDEX, read_json
+from .model_files import INDEX, read_json
 from .safetensors import read_header
 from .settings import SHARD_PATTERN
 from .stored import StoredTensor

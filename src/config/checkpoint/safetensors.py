@@ -25,7 +25,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             if size < 8 or length > size - 8:
                 expected = f"at least {8 + length}" if size >= 8 and length <= _MAX_HEADER_BYTES else "a header"
                 raise ModelFilesError(
-                    f"{path}: cut short or no safetensors file: expected {expected}, found {size} bytes", code="M303"
+                    f"{path}: truncated or not a safetensors file: expected {expected}, found {size} bytes", code="M303"
                 )
             if length > _MAX_HEADER_BYTES:
                 raise ModelFilesError(f"{path}: header of {length} bytes; at most {_MAX_HEADER_BYTES}", code="M303")
@@ -33,9 +33,9 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     except OSError as error:
         raise ModelFilesError(f"{path}: cannot be read: {error.strerror}", code="M302") from error
     except (ValueError, RecursionError) as error:
-        raise ModelFilesError(f"{path}: no safetensors file: its header is no JSON", code="M303") from error
+        raise ModelFilesError(f"{path}: not a safetensors file: its header is not valid JSON", code="M303") from error
     if not isinstance(header, dict):
-        raise ModelFilesError(f"{path}: no safetensors file: its header is no JSON object", code="M303")
+        raise ModelFilesError(f"{path}: not a safetensors file: its header is not a JSON object", code="M303")
     header.pop("__metadata__", None)
     tensors: dict[str, StoredTensor] = {}
     spans: list[tuple[int, int, str]] = []

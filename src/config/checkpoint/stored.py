@@ -11,7 +11,7 @@ DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """`dtype` as safetensors writes it. Strides are set only where the elements do not lie one behind the other."""
+    """`dtype` as safetensors writes it. Strides are set only where the elements are not contiguous."""
 
     file: Path
     dtype: str

@@ -1,4 +1,4 @@
-"""What an option of another engine is here: the form of the tables in sglang.py and llama_cpp.py, and their reader."""
+"""Counterparts of another engine's options: the tables' entries and their reader."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Counterpart:
         values: its values that are called otherwise here; an empty text: nothing needs to be set for it.
         only: if not empty, the values that have a counterpart.
         says: what a reader should know; for an option without `path`, why there is none and what there is instead.
-        is_needless: without `path`: nothing is lost, this is how it works here anyway.
+        is_needless: without `path`: no option is needed, since this is the behaviour here.
         commas: its one value holds several, parted by commas.
         unit: what its number counts, where ours needs it said.
         also: further options, with their values, that it stands for.
-        until: what stands behind this character belongs to something that is not here.
+        until: the value ends before this character; the rest has no counterpart.
         elsewhere: values of it that are an option of their own here: its path and value.
     """
 
@@ -71,18 +71,18 @@ def switch(path: str, value: str, *names: str, says: str = "") -> Counterpart:
 
 
 def gone(says: str, *names: str, takes: int | str = 1) -> Counterpart:
-    """Nothing stands for it."""
+    """There is no counterpart."""
     return Counterpart(names, "", takes, says=says)
 
 
 def needless(says: str, *names: str, takes: int | str = 1) -> Counterpart:
-    """Nothing has to stand for it."""
+    """No counterpart is needed."""
     return Counterpart(names, "", takes, says=says, is_needless=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Words of the other engine, what they are here, and what is known about their option."""
+    """Words of the other engine, the options they set here, and the entry of the table."""
 
     words: tuple[str, ...]
     overrides: tuple[Override, ...] = ()
@@ -151,6 +151,6 @@ def by_name(*table: Counterpart) -> dict[str, Counterpart]:
     found: dict[str, Counterpart] = {}
     for counterpart in table:
         for name in counterpart.names:
-            assert name not in found, f"{name} stands twice in the table"
+            assert name not in found, f"duplicate name in the table: {name}"
             found[name] = counterpart
     return found

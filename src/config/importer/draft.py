@@ -1,6 +1,6 @@
-"""What a launch says, sorted: values that a manifest can hold, and everything else with the reason why not.
+"""Sorts what a launch sets: values that a manifest can have, and everything else with the reason why not.
 
-Nothing vanishes: each word is part of a value, of a finding about it, or of a note.
+No word is lost: each is part of a value, of a finding about it, or of a note.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..source.merge import merge
 from ..source.node import Node
 from ..source.overrides import FLAG_NAME, Override, OverrideSource, parts_of
 from ..source.secrets import looks_secret, mentions_secret
-from ..source.text import Span
+from ..source_text import Span
 from ..suggest import close, did_you_mean
 from . import llama_cpp, sglang, vllm
 from .counterparts import Counterpart, Read, read_foreign
@@ -43,7 +43,7 @@ _NAME = re.compile(r"\$\{([A-Za-z_]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something written that is not in effect. `path` is where it would stand, `node` what would stand there."""
+    """Something written that is not in effect. `path` and `node` are the option and the value it would have."""
 
     written: str
     kind: Kind
@@ -88,7 +88,7 @@ def draft_of(launch: Launch) -> Draft:
         else:
             _leave_finding(draft, finding)
     _modernise(source, draft)
-    for path, entry in merge([source.tree]).items():
+    for path, entry in merge([source.trees]).items():
         if entry.effective is not None and entry.origin is not None:
             _settle(draft, options()[path], entry.effective, entry.origin.span)
     for path in set(draft.remarks) - set(draft.values) - set(draft.secrets) - {left.path for left in draft.left}:
@@ -175,7 +175,7 @@ def _home(path: str) -> str:
 
 def _modernise(source: OverrideSource, draft: Draft) -> None:
     found: list[Diagnostic] = []
-    modernise(source.tree, {}, found)
+    modernise(source.trees, {}, found)
     failed = {finding.path for finding in found if finding.is_error}
     for finding in found:
         if finding.is_error:
@@ -228,7 +228,7 @@ def _tell_defaults(draft: Draft) -> None:
     is_open = host is not None and "$" not in (host.text or "") and not is_loopback(host.text or "")
     if host is not None and is_open and not has_auth and draft.engine != "stoker":
         draft.values["server.auth"] = Node("none", host.span, text="none")
-        said = "no key was given, so whoever reaches the address may call; to close it, write `api_key: {env: API_KEY}`"
+        said = "no key was given, so anyone can call the address; to require one, write `api_key: {env: API_KEY}`"
         draft.remark("server.auth", f"{said} instead")
     if "model.model" not in draft.values and "config" not in draft.values:
         draft.notes.append("No model was named: add `model.model`.")

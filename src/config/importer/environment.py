@@ -1,4 +1,4 @@
-"""Variables that stand in front of a launch: which of them are options here, and what the others are."""
+"""Environment variables of a launch: which of them are options here, and what the others are for."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OTHERS = (
 
 
 def variable(name: str) -> Counterpart | None:
-    """What a variable is here; None for one that nobody knows."""
+    """The counterpart of a variable; None for an unknown one."""
     if name in VARIABLES:
         return VARIABLES[name]
     return next((found for pattern, found in _OTHERS if pattern.fullmatch(name)), None)

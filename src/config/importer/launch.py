@@ -11,7 +11,6 @@ from typing import Literal
 from .shell import UnreadableShell, assignment, commands_of
 
 Engine = Literal["vllm", "sglang", "llama.cpp", "stoker"]
-ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "llama.cpp", "stoker")
 
 _MODULES: dict[str, Engine] = {
     "vllm.entrypoints.openai.api_server": "vllm",

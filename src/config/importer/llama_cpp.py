@@ -6,7 +6,7 @@ from .counterparts import Counterpart, by_name, choice, gone, needless, switch, 
 
 _LAYERS = "the whole model is on one device; `device.device` says which"
 _SAMPLING = "requests say it themselves; `model.override_generation_config` holds what a request leaves out"
-_SHARED = "llama.cpp parts this among its slots unless the cache is unified; here each sequence may be that long"
+_SHARED = "llama.cpp divides this among its slots unless the cache is unified; here it is the limit of each sequence"
 _PAGES = "weights are read once into memory of this process"
 _CACHE = "one block pool holds the prefixes of all sequences: `cache.kv_cache_memory_bytes` bounds it"
 _TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
@@ -17,13 +17,13 @@ TABLE = by_name(
         ("-hf", "-hfr", "--hf-repo"),
         "model.model",
         until=":",
-        says="without the quantisation behind a colon: this build reads safetensors, so name that repository",
+        says="without the quantisation after the colon: this build reads safetensors, so name that repository",
     ),
     gone("name the folder or the repository that holds the file", "-hff", "--hf-file", "-mu", "--model-url"),
     to("model.hf_token", "-hft", "--hf-token"),
     to("model.served_model_name", "-a", "--alias", commas=True),
     choice("model.max_model_len", "-c", "--ctx-size", says=_SHARED, values={"0": "auto"}),
-    choice("model.seed", "-s", "--seed", values={"-1": ""}, says="without a seed each request draws its own"),
+    choice("model.seed", "-s", "--seed", values={"-1": ""}, says="without a seed each request has a random one"),
     to("model.rope_theta", "--rope-freq-base"),
     gone("`model.rope_scaling` takes the keys of config.json", "--rope-scaling", "--rope-scale", "--rope-freq-scale"),
     gone("`model.rope_scaling` takes the keys of config.json", "--yarn-orig-ctx", "--yarn-ext-factor"),
@@ -36,8 +36,12 @@ TABLE = by_name(
             "top_p": ("--top-p",),
             "min_p": ("--min-p",),
             "repetition_penalty": ("--repeat-penalty",),
-            "max_new_tokens": ("-n", "--predict", "--n-predict"),
         }.items()
+    ),
+    choice(
+        "model.override_generation_config.max_new_tokens",
+        *("-n", "--predict", "--n-predict"),
+        values={"-1": "", "-2": ""},  # no limit; up to the context: both are what happens without it
     ),
     gone(_SAMPLING, "--presence-penalty", "--frequency-penalty", "--typical", "--mirostat", "--samplers"),
     gone(_SAMPLING, "--grammar", "--grammar-file", "-j", "--json-schema", "-l", "--logit-bias", "--repeat-last-n"),

@@ -12,8 +12,8 @@ from ..errors import ConfigError
 from ..origin import Layer
 from ..source.flat import read_key
 from ..source.node import Node
-from ..source.text import SourceText, Span
 from ..source.yaml import lines_of, parse
+from ..source_text import SourceText, Span
 from .draft import Draft, draft_of
 from .launch import Engine, Launch, launch_of, launches_of
 from .shell import UnreadableShell, commands_of, literal

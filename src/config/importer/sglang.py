@@ -97,7 +97,7 @@ TABLE = by_name(
     to("server.ssl_certfile", "--ssl-certfile"),
     to("server.ssl_ca_certs", "--ssl-ca-certs"),
     choice("server.log_level", "--log-level", values={"warn": "warning", "critical": "error"}),
-    to("server.uvicorn_log_level", "--log-level-http"),
+    to("server.http_log_level", "--log-level-http"),
     switch("server.enable_log_requests", "true", "--log-requests"),
     gone("`server.max_log_len` bounds what is shown of a prompt", "--log-requests-level"),
     switch("server.enable_prompt_tokens_details", "true", "--enable-cache-report"),

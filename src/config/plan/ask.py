@@ -1,20 +1,21 @@
 """What a deployment asks of a device: the written values, and what `auto` becomes on it.
 
-On this machine, for a model that this build runs, that is what resolve/decide.py decided. For other devices and other
-models the few values that memory depends on are filled here, by the same rules with the device's own defaults.
+On this machine, for a model that this build runs, these are the values of resolve/decide.py. For other devices and
+models the few values that memory depends on are filled in here, by the same rules with the device's own defaults.
 """
 
 from __future__ import annotations
 
+from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from ..quantised import held_in
-from ..resolve.decide import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Decisions, no_graphs
+from ..resolve.decide import Decisions, no_graphs
 from ..resolve.resolved import Record
 from .devices import THIS_MACHINE, DeviceProfile
 from .model import PlannedModel
 
 
 class Ask(Record):
-    """None: for the plan to find out."""
+    """What the plan is computed for. None: the plan computes the value."""
 
     dtype: str
     kv_dtype: str
@@ -32,7 +33,7 @@ class Ask(Record):
 
     @property
     def held_in(self) -> str | None:
-        """As PlannedModel.weights_bytes takes it."""
+        """The argument `quantization` of PlannedModel.weights_bytes."""
         return held_in(self.dtype, self.quantization, self.keeps_twelve_bits)
 
 
@@ -44,7 +45,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         value = written(path)
         return value if isinstance(value, int) and value >= 0 else None
 
-    if device.name == THIS_MACHINE and model.facts is not None:
+    if device.name == THIS_MACHINE and model.model_spec is not None:
         dtype = decisions.get("model.dtype")
     else:
         dtype = written("model.dtype") or auto_dtype(model, device)
@@ -72,7 +73,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
 
 
 def auto_dtype(model: PlannedModel, device: DeviceProfile) -> str:
-    """The checkpoint's own; float16 becomes float32 on a CPU, and what a GPU lacks becomes float16 there."""
+    """The checkpoint's dtype; float16 becomes float32 on a CPU, bfloat16 becomes float16 on a GPU without it."""
     stored = model.checkpoint_dtype
     if device.is_gpu:
         return "float16" if stored == "bfloat16" and not device.has_bfloat16 else stored

@@ -1,7 +1,7 @@
-"""What starts of engines measured beside what was planned: one JSON line each in the user's cache folder.
+"""Measured and planned memory of each engine start: one JSON line per start in the user's cache folder.
 
-Written after every start of `engine up`, read by `engine plan --calibration`. The file is a convenience: nothing that
-goes wrong with it stops anything.
+Written after every start of `engine up`, read by `engine plan --calibration`. The file is optional: errors in
+reading or writing it are logged and never stop a start.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .model import PlannedModel
 from .parameters import count_parameters
 from .shape import shape_of
 
-MAX_BYTES = 256 << 10  # some 500 starts; then the older half goes
+MAX_BYTES = 256 << 10  # about 500 starts; then the older half is deleted
 VARIABLE = "STOKER_CACHE_DIR"
 logger = logging.getLogger(__name__)
 
 
 class Calibration(Record):
-    """One start. Bytes; None where the system does not tell.
+    """One start. Bytes; None if the system does not report the value.
 
-    peak: the most that the engine's process has held until then; planned_peak: what it may come to under a full load.
+    peak: maximum memory of the engine process until then; planned_peak: planned maximum under full load.
     """
 
     date: str
@@ -40,7 +40,7 @@ class Calibration(Record):
     system: str
     device: str
     model: str
-    shape: str  # hash of what the sizes follow from
+    shape: str  # hash of all values that the sizes depend on
     dtype: str
     planned_weights: int
     weights: int
@@ -53,7 +53,7 @@ class Calibration(Record):
 
 
 def cache_dir() -> Path | None:
-    """STOKER_CACHE_DIR, else $XDG_CACHE_HOME/stoker or ~/.cache/stoker; None where there is no home."""
+    """STOKER_CACHE_DIR, else $XDG_CACHE_HOME/stoker or ~/.cache/stoker; None if there is no home directory."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
     root = os.environ.get("XDG_CACHE_HOME")
@@ -69,16 +69,16 @@ def calibration_file() -> Path | None:
 
 
 def planned_memory(resolved: Resolved) -> tuple[Range, Range]:
-    """What the engine's process should hold once it has started, and at most under load."""
+    """Planned memory of the engine process: after the start, and maximum under load."""
     model, ask = _model(resolved), _ask(resolved)
-    fixed = process_memory(model, this_machine(resolved.machine), ask)  # of the host, also beside a GPU
+    fixed = process_memory(model, this_machine(resolved.machine), ask)  # host memory, also when a GPU is used
     started = fixed + (resolved.memory.weights_bytes + resolved.memory.kv_cache_bytes)
     return started, started + activation_memory(model, ask)
 
 
 def record(resolved: Resolved, measured: Measured, version: str) -> Calibration:
     started, peak = planned_memory(resolved)
-    shape = shape_of(resolved.facts)
+    shape = shape_of(resolved.model_spec)
     sizes = shape.model_dump(mode="json", exclude={"config", "assumptions"})
     return Calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -100,7 +100,7 @@ def record(resolved: Resolved, measured: Measured, version: str) -> Calibration:
 
 
 def append(entry: Calibration, path: Path | None = None) -> None:
-    """One line at the end of the file. What goes wrong is logged at debug level and nothing else."""
+    """Appends one line to the file. Errors are logged at debug level only."""
     path = path or calibration_file()
     if path is None:
         return
@@ -111,11 +111,11 @@ def append(entry: Calibration, path: Path | None = None) -> None:
             _shorten(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, line)  # one write to the end: two starts at once do not mix their lines
+            os.write(descriptor, line)  # one write: lines of two concurrent starts do not mix
         finally:
             os.close(descriptor)
     except OSError as error:
-        logger.debug("%s: the measurement was not kept: %s", path, error)
+        logger.debug("%s: the measurement was not written: %s", path, error)
 
 
 def _shorten(path: Path) -> None:
@@ -142,19 +142,19 @@ def entries(path: Path | None = None) -> list[Calibration]:
 
 
 def error_in_per_cent(planned: int, measured: int | None) -> float | None:
-    """How far the plan was off, of what was measured; above 0 where it said too much."""
+    """Relative error of the plan, (planned - measured) / measured."""
     return None if not measured else (planned - measured) / measured * 100
 
 
 def _model(resolved: Resolved) -> PlannedModel:
-    shape = shape_of(resolved.facts)
+    shape = shape_of(resolved.model_spec)
     return PlannedModel(
         name=resolved.model.model,
         folder=resolved.model_path,
         shape=shape,
         parameters=count_parameters(shape),
         stored=None,
-        facts=resolved.facts,
+        model_spec=resolved.model_spec,
         why_not="",
     )
 

@@ -1,4 +1,4 @@
-"""How many sequences of which length the KV cache holds, and how fast they may be served."""
+"""How many sequences of each length the KV cache holds, and an estimate of the speed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .model import PlannedModel
 
 
 class Capacity(Record):
-    """sequences: context -> how many fit at once; longest: sequences at once -> the longest context of each."""
+    """sequences: context -> number of sequences that fit; longest: number of sequences -> maximum context of each."""
 
     sequences: dict[int, int]
     longest: dict[int, int]
 
 
 class Speed(Record):
-    """Tokens per second, lowest and highest guess; and at which context and number of sequences."""
+    """Estimated tokens per second, lowest and highest, for one context length and number of sequences."""
 
     context: int
     num_seqs: int
@@ -38,14 +38,14 @@ def capacity(found: Estimate, ask: Ask) -> Capacity:
     )
 
 
-# Of a device's peak, what such engines reach; decode by memory, prefill by arithmetic.
+# Shares of a device's peak that engines reach: decode of the memory bandwidth, prefill of the arithmetic.
 _DECODE_SHARE, _PREFILL_SHARE = (0.45, 0.85), (0.25, 0.65)
-# Seconds that a layer of a GPU's step takes however little it computes: a dozen launches, in a captured graph or not.
+# Minimum seconds per layer of a step on a GPU: about twelve kernel launches, without and with a captured graph.
 _GPU_LAYER_S = (50e-6, 15e-6)
 
 
 def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Speed | None:
-    """From bytes read per token and operations per token; None where nothing fits."""
+    """Computed from bytes and operations per token; None if no sequence fits."""
     context = min(found.max_model_len, 2048)
     if context < 1 or found.kv.of(context) > found.kv_cache_bytes:
         return None
@@ -53,7 +53,7 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
     parts, bandwidth = ask.tensor_parallel_size, device.bandwidth_gb_per_s * 1e9
     weights = model.weights_bytes(ask.dtype, ask.held_in) / parts
     one = model.active_bytes(ask.dtype, ask.held_in) / parts
-    touched = min(weights, one * seqs)  # many tokens together use most experts of a sparse model
+    touched = min(weights, one * seqs)  # a large batch uses most experts of a sparse model
     is_fp8 = ask.quantization == "fp8" and device.fp8_tflops is not None
     operations = (device.fp8_tflops or 0.0 if is_fp8 else device.bf16_tflops) * 1e12 * parts
     if ask.dtype == "float32":

@@ -1,4 +1,4 @@
-"""The cheapest changes that make a deployment fit: each is tried by planning again, and only what fits is offered."""
+"""The cheapest changes that make a deployment fit. Each candidate is planned again; only those that fit are offered."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .devices import DeviceProfile, profiles
 from .estimate import Estimate, Status, estimate
 from .model import PlannedModel
 
-MOST_CHANGES = 3
-_DOUBT = 15  # cost of an outcome that an estimate still speaks against
+MAX_CHANGES = 3
+_DOUBT = 15  # added cost of a change after which the estimate is still uncertain
 _GOOD: tuple[Status, ...] = ("fits", "fits with less context")
 
 
 class Change(Record):
-    """what: the change, as it is written where it is an option; price: what is lost or paid; outcome: the new plan."""
+    """`what`: an option as written, or a description; `price`: its cost to the user; `outcome`: the new plan."""
 
     what: str
     price: str
@@ -28,14 +28,14 @@ class Change(Record):
 
 
 class Candidate(Record):
-    cost: int  # rank: what costs nothing comes first, new hardware last
+    cost: int  # rank: free changes first, new hardware last
     change: Change
     ask: Ask
     device: DeviceProfile
 
 
 def cheapest_changes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[Change]:
-    """At most three, cheapest first; none where nothing is missing."""
+    """At most MAX_CHANGES, cheapest first; none if the deployment fits."""
     if found.status == "fits":
         return []
     offered: list[tuple[int, Change]] = []
@@ -45,7 +45,7 @@ def cheapest_changes(model: PlannedModel, device: DeviceProfile, ask: Ask, found
             change = candidate.change.model_copy(update={"outcome": _outcome(again)})
             offered.append((candidate.cost + (again.status not in _GOOD) * _DOUBT, change))
     offered.sort(key=lambda entry: entry[0])
-    return [change for _, change in offered[:MOST_CHANGES]]
+    return [change for _, change in offered[:MAX_CHANGES]]
 
 
 def _is_better(before: Estimate, after: Estimate) -> bool:
@@ -67,7 +67,7 @@ def _outcome(again: Estimate) -> str:
 def _candidates(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Iterator[Candidate]:
     yield from _options(model, device, ask, found)
     if found.weights_bytes or ask.dtype == "float32":
-        yield from _smaller_numbers(model, device, ask)
+        yield from _smaller_formats(model, device, ask)
     yield from _more_devices(model, device, ask)
 
 
@@ -75,7 +75,7 @@ def _options(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estima
     if ask.kv_cache_bytes is not None or ask.num_kv_blocks is not None:
         free = ask.model_copy(update={"kv_cache_bytes": None, "num_kv_blocks": None})
         option = "cache.kv_cache_memory_bytes" if ask.num_kv_blocks is None else "cache.num_gpu_blocks_override"
-        price = "fewer sequences at once, and less of what was computed is remembered"
+        price = "fewer concurrent sequences, and a smaller prefix cache"
         yield _candidate(10, f"leave {option} to auto", price, free, device, option=option, value="auto")
     if ask.max_model_len is not None:
         freed = estimate(model, device, ask.model_copy(update={"max_model_len": None})).max_model_len
@@ -98,7 +98,7 @@ def _options(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estima
             ("scheduler.max_num_seqs", "max_num_seqs", 1),
         ):
             if (smaller := _halved(model, device, ask, name, least)) is not None:
-                price = "long prompts take more steps" if "tokens" in name else "fewer requests run side by side"
+                price = "long prompts take more steps" if "tokens" in name else "fewer concurrent requests"
                 value = getattr(smaller, name)
                 yield _candidate(30, f"{option}: {value}", price, smaller, device, option=option, value=str(value))
         yield from _smaller_share(model, device, ask)
@@ -110,18 +110,18 @@ def _options(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estima
 
 
 def _smaller_share(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
-    """On a CPU the share counts weights and KV cache only: a smaller one leaves room for everything else."""
+    """On a CPU the share covers weights and KV cache only: a smaller share leaves memory for everything else."""
     for percent in range(int(ask.memory_share * 100) // 5 * 5, 25, -5):
         less = ask.model_copy(update={"memory_share": percent / 100})
         if less.memory_share < ask.memory_share and estimate(model, device, less).status in _GOOD:
             option, value = "cache.gpu_memory_utilization", f"{percent / 100:g}"
-            price = "a smaller KV cache: fewer sequences at once"
+            price = "a smaller KV cache: fewer concurrent sequences"
             yield _candidate(12, f"{option}: {value}", price, less, device, option=option, value=value)
             return
 
 
 def _halved(model: PlannedModel, device: DeviceProfile, ask: Ask, name: str, least: int) -> Ask | None:
-    """The first halving of a number that fits."""
+    """Halves a value until the deployment fits; None if it never does."""
     value = getattr(ask, name) // 2
     while value >= least:
         smaller = ask.model_copy(update={name: value})
@@ -131,7 +131,7 @@ def _halved(model: PlannedModel, device: DeviceProfile, ask: Ask, name: str, lea
     return None
 
 
-def _smaller_numbers(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
+def _smaller_formats(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
     if ask.dtype == "float32" and device.has_bfloat16:
         half = ask.model_copy(update={"dtype": "bfloat16", "kv_dtype": "bfloat16"})
         price = "three significant digits instead of seven; weights and KV cache take half"
@@ -147,7 +147,7 @@ def _smaller_numbers(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
             yield _candidate(40, "an 8-bit KV cache", price, less, device, is_in_build=False)
     if model.shape.quantization is None and ask.quantization is None:
         if device.fp8_tflops is not None:
-            price = "hardly a loss in quality; a checkpoint in FP8"
+            price = "almost no loss in quality; needs a checkpoint in FP8"
             eight = ask.model_copy(update={"quantization": "fp8"})
             yield _candidate(50, "weights in FP8", price, eight, device, is_in_build=False)
         elif not device.is_gpu or device.has_bfloat16:
@@ -158,14 +158,14 @@ def _smaller_numbers(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
 
 
 def _quantised(scheme: str, what: str, model: PlannedModel, device: DeviceProfile, ask: Ask) -> Candidate:
-    """what: its name where this build cannot do it."""
+    """what: the description of the change where this build cannot make it."""
     less = ask.model_copy(update={"quantization": scheme})
     price = "a small loss in quality" if scheme == "int8" else "a loss in quality that depends on the model"
-    if not device.is_gpu and model.facts is not None:
+    if not device.is_gpu and model.model_spec is not None:
         option, cost = "model.quantization", 16 if scheme == "int8" else 41
         return _candidate(cost, f"{option}: {scheme}", price, less, device, option=option, value=scheme)
     if scheme == "int4":
-        price += "; a checkpoint in 4 bits"
+        price += "; needs a checkpoint in 4 bits"
     return _candidate(51 if scheme == "int8" else 55, what, price, less, device, is_in_build=False)
 
 

@@ -14,26 +14,28 @@ import yaml
 from pydantic import Field, ValidationError
 
 from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
-from ..resolve.gpu import FP8_CAPABILITY, LEAST_CAPABILITY
-from ..resolve.resolved import GpuFacts, MachineFacts, Record
+from ..gpu_capability import FP8_CAPABILITY, LEAST_CAPABILITY
+from ..resolve.resolved import GpuSpec, MachineSpec, Record
 from ..schema.types import Size
 
 THIS_MACHINE = "this-machine"
 
 
 class DeviceProfile(Record):
-    """What planning must know of a device. In a file of your own: the same keys."""
+    """Properties of a device that a plan needs. A profile file has the same keys."""
 
     name: str
     title: str = ""
     kind: Literal["cpu", "cuda", "rocm"] = "cuda"
-    memory: Size = Field(description="What a program can have, driver's share taken off; not the number on the box.")
+    memory: Size = Field(
+        description="Memory that programs can use, without the driver's share; less than the advertised size."
+    )
     bandwidth_gb_per_s: float = Field(gt=0, description="Memory bandwidth, 10**9 bytes per second.")
     bf16_tflops: float = Field(gt=0, description="Dense bfloat16 (float16 if it has none), 10**12 operations a second.")
     fp8_tflops: float | None = Field(None, gt=0, description="The same in FP8; unset: the device has none.")
     has_bfloat16: bool = True
     keeps_twelve_bits: bool = Field(False, description="Whether bfloat16 weights are held in 12 bits, exactly.")
-    uncertainty: float = Field(1.0, ge=1, description="By what factor the two speeds may be wrong, either way.")
+    uncertainty: float = Field(1.0, ge=1, description="Factor by which the two speeds may be too high or too low.")
 
     @property
     def is_gpu(self) -> bool:
@@ -41,7 +43,7 @@ class DeviceProfile(Record):
 
     @property
     def is_in_build(self) -> bool:
-        """Whether this build runs on it: CPUs, and NVIDIA's GPUs since those that compute in bfloat16."""
+        """Whether this build runs on it: CPUs, and NVIDIA GPUs that compute in bfloat16."""
         return self.kind == "cpu" or (self.kind == "cuda" and self.has_bfloat16)
 
     @property
@@ -50,7 +52,7 @@ class DeviceProfile(Record):
 
 
 class DeviceProblem(Exception):
-    """No such profile, or a file that is none."""
+    """No such profile, or an invalid profile file."""
 
 
 @cache
@@ -63,7 +65,7 @@ def profiles() -> dict[str, DeviceProfile]:
     return {profile.name: profile for profile in sorted(found, key=lambda profile: profile.memory)}
 
 
-def find_profile(name: str, machine: MachineFacts) -> DeviceProfile:
+def find_profile(name: str, machine: MachineSpec) -> DeviceProfile:
     """By the name of a profile, `this-machine` (its CPU), or a YAML file. Raises DeviceProblem with the next step."""
     if name == THIS_MACHINE:
         return this_machine(machine)
@@ -85,9 +87,9 @@ def _read_file(path: Path) -> DeviceProfile:
         raise DeviceProblem(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise DeviceProblem(f"{path}{f':{mark.line + 1}' if mark else ''}: no YAML") from None
+        raise DeviceProblem(f"{path}{f':{mark.line + 1}' if mark else ''}: invalid YAML") from None
     if not isinstance(values, dict):
-        raise DeviceProblem(f"{path}: a device profile is a mapping with {', '.join(_required())}")
+        raise DeviceProblem(f"{path}: a device profile must be a mapping with {', '.join(_required())}")
     try:
         return DeviceProfile.model_validate({"name": path.stem, **values})
     except ValidationError as error:
@@ -100,15 +102,15 @@ def _required() -> list[str]:
     return [name for name, field in DeviceProfile.model_fields.items() if field.is_required() and name != "name"]
 
 
-# Of one core, what src/engine/kernels/cpu does with each level: from benchmarks/cpu_kernels.py on several servers.
+# Speed of one core by level of src/engine/kernels/cpu, measured with benchmarks/cpu_kernels.py on several servers.
 _GFLOPS = {"amx": 700.0, "avx512_bf16": 250.0, "avx512": 150.0, "avx2": 45.0, "portable": 8.0}
-_CORE_GB_PER_S, _MOST_GB_PER_S = 14.0, 250.0  # one core reads so much; a socket's channels end it
+_CORE_GB_PER_S, _MOST_GB_PER_S = 14.0, 250.0  # bandwidth grows with cores up to the limit of the socket's channels
 
 
-def this_machine(machine: MachineFacts, device: str = "cpu") -> DeviceProfile:
+def this_machine(machine: MachineSpec, device: str = "cpu") -> DeviceProfile:
     """This machine as a device: its CPU, or its GPU where the deployment runs on that (`device.device`).
 
-    A CPU's speeds are guessed from cores and instruction sets, hence the uncertainty.
+    A CPU's speeds are estimated from its cores and instruction sets, hence the uncertainty.
     """
     gpu = machine.gpu
     is_interpreted = device == "cuda" and gpu is not None and gpu.is_interpreted
@@ -132,14 +134,14 @@ def this_machine(machine: MachineFacts, device: str = "cpu") -> DeviceProfile:
     )
 
 
-def _this_gpu(gpu: GpuFacts) -> DeviceProfile:
-    """With the speeds of the profile that it is one of; those of an unknown one are a guess from the middle."""
+def _this_gpu(gpu: GpuSpec) -> DeviceProfile:
+    """With the speeds of the matching profile; an unknown GPU gets the speeds of a mid-range one."""
     words = re.split(r"[^A-Za-z0-9]+", gpu.name)
     like = [profile for profile in profiles().values() if profile.kind == "cuda" and profile.title.split()[-2] in words]
     speeds: dict[str, Any] = {"bandwidth_gb_per_s": 1000.0, "bf16_tflops": 150.0, "uncertainty": 3.0}
     if gpu.compute_capability >= FP8_CAPABILITY:
         speeds["fp8_tflops"] = 300.0
-    if like:  # the same GPU is sold with more and less memory
+    if like:  # the same GPU is sold with different amounts of memory
         nearest = min(like, key=lambda profile: abs(profile.memory - gpu.total_memory_bytes))
         speeds = nearest.model_dump(include={"bandwidth_gb_per_s", "bf16_tflops", "fp8_tflops"})
     return DeviceProfile(

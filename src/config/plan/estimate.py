@@ -1,15 +1,15 @@
-"""Where the memory of a device goes, and whether it is enough.
+"""The memory of a device by use, and whether it is enough.
 
-Weights and KV cache are arithmetic. Process, activations and graphs are estimates, given as a range: what the formulas
-leave out can move them. Sources of the numbers stand beside them.
+Weights and KV cache are computed exactly. Process, activations and graphs are estimates, given as a range, because the
+formulas leave things out. The source of each constant is in a comment next to it.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from ..resolve.decide import MAX_AUTO_KV_BYTES
-from ..resolve.graphs import usual_sizes
+from ..auto_values import MAX_AUTO_KV_BYTES
+from ..graph_sizes import usual_sizes
 from ..resolve.resolved import DTYPE_BYTES, Record
 from ..schema.types import format_about as about
 from .ask import Ask
@@ -23,7 +23,7 @@ LOGIT_ROWS = 128  # of one pass, as in engine/runner/model_runner.py
 
 
 class Range(Record):
-    """Bytes; `likely` is what the formula gives."""
+    """Bytes; `likely` is the result of the formula."""
 
     low: int
     likely: int
@@ -42,7 +42,7 @@ class Estimate(Record):
     """Bytes of one device."""
 
     status: Status
-    reason: str  # why it does not fit, or not as a whole; empty if it fits
+    reason: str  # why it does not fit, or only in part; empty if it fits
     memory_bytes: int
     budget_bytes: int  # memory_share of it
     weights_bytes: int
@@ -55,12 +55,12 @@ class Estimate(Record):
 
     @property
     def peak(self) -> Range:
-        """The most that is held at once."""
+        """The highest total at any time."""
         return self.process + self.activations + self.graphs + (self.weights_bytes + self.kv_cache_bytes)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether plain arithmetic, not an estimate, says no."""
+        """Whether it does not fit by exact computation, estimates left out."""
         return self.status == "does not fit"
 
 
@@ -71,7 +71,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         model.shape,
         ask.kv_dtype,
         ask.block_size,
-        keeps_everything=model.facts is not None,
+        keeps_everything=model.model_spec is not None,
         tensor_parallel_size=parts,
     )
     budget = int(ask.memory_share * device.memory)
@@ -83,7 +83,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     cache = max(0, room if written is None and device.is_gpu else _auto_kv(model, ask, kv, room, written))
     held = kv.longest(cache, model.limit)
     length = ask.max_model_len if ask.max_model_len is not None else held
-    if written is None and device.is_gpu:  # the same with nothing taken off for what is only estimated
+    if written is None and device.is_gpu:  # the same without subtracting what is only estimated
         at_best = max(0, budget - weights)
     else:
         at_best = cache
@@ -130,7 +130,7 @@ def _status(
         reason = f"one sequence of {wanted} tokens needs {about(kv.of(wanted))}; about {about(cache)} are left for it"
         return "may not fit", reason
     if cache < kv.of(1):
-        return "may not fit", f"beside the weights ({about(weights)}) what a step needs leaves nothing for the KV cache"
+        return "may not fit", f"weights ({about(weights)}) and the memory of a step leave nothing for the KV cache"
     if wanted is None and held < model.limit:
         return "fits with less context", f"{held} of the {model.limit} tokens that the model goes to"
     return "fits", ""
@@ -144,7 +144,7 @@ def _written_kv(ask: Ask, kv: KVCost) -> int | None:
 
 
 def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int | None) -> int:
-    """As R221 decides on a CPU: what can be filled, at most 4 GiB or one written context, at most what is left."""
+    """R221 on a CPU: enough for max_num_seqs full contexts; at most 4 GiB or one written context, and what is free."""
     if written is not None:
         return written
     one = kv.of(ask.max_model_len or model.limit)
@@ -154,13 +154,13 @@ def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int 
 
 
 def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
-    """What is there before and beside the model: libraries, a device's context, tables by position."""
+    """Memory besides the model: libraries, the device's context, tables by position."""
     shape = model.shape
     if device.is_gpu:  # CUDA context 0.4-0.6 GiB, libraries' workspaces; communication buffers between cards
         links = (ask.tensor_parallel_size > 1) * 400 * MIB
         return Range(low=500 * MIB, likely=700 * MIB + links, high=1300 * MIB + 2 * links)
     # Measured with torch's CPU build on Linux: 234 MiB after the libraries, 26 more once it has run.
-    # Packed matrices begin on pages of 2 MiB: 0.8 MiB each over 4 x 28 matrices of Qwen3-0.6B.
+    # Packed matrices are aligned to pages of 2 MiB: 0.8 MiB lost per matrix over the 4 x 28 of Qwen3-0.6B.
     length = ask.max_model_len or model.limit
     turns = length * shape.head_dim * 4
     packed = ask.dtype == "bfloat16" and shape.hidden_size >= 1024
@@ -170,10 +170,10 @@ def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Rang
 
 
 def activation_memory(model: PlannedModel, ask: Ask) -> Range:
-    """Of the fullest step: the tensors of one layer that live at the same time, and the logits that are sampled from.
+    """Activations of the largest step: the tensors of one layer that are live at the same time, and the logits.
 
-    Per token: residual, hidden and normed state; queries, keys, values and the attention's result; the feed-forward
-    block's two inner products and their gate. Measured peaks lay between 0.7 and 2.3 times this.
+    Per token: residual, hidden and normed state; queries, keys, values and the output of attention; the feed-forward
+    block's gate, up and their product. Measured peaks were between 0.7 and 2.3 times this.
     """
     shape, size = model.shape, DTYPE_BYTES[ask.dtype]
     heads = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
@@ -183,7 +183,7 @@ def activation_memory(model: PlannedModel, ask: Ask) -> Range:
     per_token = 3 * shape.hidden_size + (heads + 3 * inner) // ask.tensor_parallel_size
     tokens = ask.max_num_batched_tokens * per_token * size
     rows = min(ask.max_num_seqs, LOGIT_ROWS)
-    logits = rows * shape.vocab_size * (size + 4)  # once as they come, once in float32
+    logits = rows * shape.vocab_size * (size + 4)  # once in their own dtype, once in float32
     likely = tokens + logits + 24 * MIB
     return Range(low=tokens // 2, likely=likely, high=round(2.3 * likely))
 

@@ -1,6 +1,6 @@
-"""Sizes of a checkpoint from the headers of its safetensors files, whatever they hold; no weights are read.
+"""Sizes of a checkpoint from the headers of its safetensors files, in any format; no weights are read.
 
-Tolerant where resolve/model_files.py is strict: quantised tensors count by their bytes, missing files by the index.
+Tolerant where checkpoint/model_files.py is strict: quantised tensors count by their bytes, missing files by the index.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..resolve.model_files import INDEX, read_json
+from ..checkpoint.model_files import INDEX, read_json
 from ..resolve.resolved import DTYPE_BYTES, Record
 
-_FLOATS = {"F64", "F32", "BF16", "F16"}  # become model.dtype when they are loaded; all else stays as it is stored
-_MAX_HEADER_BYTES = 100_000_000  # as the safetensors library
+_FLOATS = {"F64", "F32", "BF16", "F16"}  # converted to model.dtype when they are loaded; other formats keep their bytes
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
 
 class Stored(Record):
-    """numbers, num_bytes: by dtype as safetensors writes it; a tied output layer is left out."""
+    """Elements (`numbers`) and bytes by dtype, as safetensors names it; a tied output layer is not counted."""
 
     num_files: int
     num_tensors: int
     numbers: dict[str, int]
     num_bytes: dict[str, int]
-    missing_bytes: int = 0  # of files that are not here, by the index's total
+    missing_bytes: int = 0  # of missing files, from the total size in the index
     problems: tuple[str, ...] = ()
 
     @property
@@ -32,17 +32,17 @@ class Stored(Record):
         return sum(self.num_bytes.values()) + self.missing_bytes
 
     def bytes_in(self, dtype: str) -> int:
-        """What the tensors take once those of plain numbers are held in `dtype`."""
+        """Bytes of all tensors after unquantised ones are converted to `dtype`."""
         floats = sum(count for name, count in self.numbers.items() if name in _FLOATS)
         rest = sum(size for name, size in self.num_bytes.items() if name not in _FLOATS)
-        # missing files hold what the present ones hold
+        # missing files are assumed to have the same mix of formats
         known = sum(self.num_bytes.values())
         scale = 1 + self.missing_bytes / known if known else 1
         return round((floats * DTYPE_BYTES[dtype] + rest) * scale) if known else self.missing_bytes
 
 
 def read_stored(folder: Path, is_tied: bool) -> Stored | None:
-    """What the headers say together; None if there are no weight files at all."""
+    """The sum over all headers; None if there are no weight files."""
     problems: list[str] = []
     names, total = _names(folder)
     numbers: dict[str, int] = {}
@@ -59,7 +59,7 @@ def read_stored(folder: Path, is_tied: bool) -> Stored | None:
             try:
                 dtype, count, size = _entry(entry)
             except (TypeError, KeyError, ValueError):
-                problems.append(f"{name}: the entry of `{tensor}` cannot be understood")
+                problems.append(f"{name}: the entry of `{tensor}` is invalid")
                 continue
             if is_tied and tensor.endswith("lm_head.weight"):
                 tied_bytes += size
@@ -81,7 +81,7 @@ def read_stored(folder: Path, is_tied: bool) -> Stored | None:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Tensor name -> its entry. OSError if it cannot be read, ValueError if it is no safetensors file."""
+    """Tensor name -> its entry. OSError if it cannot be read, ValueError if it is not a safetensors file."""
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 2 <= length <= _MAX_HEADER_BYTES:
@@ -89,7 +89,7 @@ def read_header(path: Path) -> dict[str, Any]:
         try:
             header = json.loads(stream.read(length))
         except (ValueError, RecursionError):
-            raise ValueError("no safetensors file, or cut short") from None
+            raise ValueError("not a safetensors file, or truncated") from None
     if not isinstance(header, dict):
         raise ValueError("no safetensors file")
     header.pop("__metadata__", None)
@@ -107,7 +107,7 @@ def _entry(entry: Any) -> tuple[str, int, int]:
 
 
 def _names(folder: Path) -> tuple[list[str], int]:
-    """Weight files, and the bytes of all tensors if an index says them."""
+    """Weight files, and the bytes of all tensors if an index gives them."""
     if os.path.isfile(folder / INDEX):
         index = read_json(folder / INDEX)
         table, metadata = index.get("weight_map"), index.get("metadata")

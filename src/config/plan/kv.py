@@ -1,4 +1,4 @@
-"""What sequences cost in the KV cache: bytes per token where a layer keeps everything, less where it does not."""
+"""Bytes that sequences take in the KV cache, by kind of layer: full attention, sliding window, state."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from .shape import ModelShape
 
 
 class KVCost(Record):
-    """token_bytes: of each token for as long as the sequence lives; windows: tokens and bytes per token of layers that
-    forget; sequence_bytes: whatever the length. All of one device."""
+    """Bytes on one device.
+
+    token_bytes: per token, in layers that keep all tokens. windows: window length and bytes per token, of layers that
+    keep a window. sequence_bytes: per sequence, independent of its length.
+    """
 
     block_size: int
     token_bytes: int
@@ -16,18 +19,18 @@ class KVCost(Record):
     sequence_bytes: int
 
     def of(self, num_tokens: int) -> int:
-        """Bytes that one sequence of so many tokens holds, in whole blocks."""
+        """Bytes of one sequence of `num_tokens` tokens, in whole blocks."""
         held = self._blocks(num_tokens)
         forgetful = sum(min(held, self._blocks(window)) * size for window, size in self.windows)
         return held * self.token_bytes + forgetful + self.sequence_bytes
 
     @property
     def block_bytes(self) -> int:
-        """Of one block in every layer that has any."""
+        """Bytes of one block, over all layers."""
         return max(1, self.of(1) - self.sequence_bytes)
 
     def longest(self, num_bytes: int, limit: int) -> int:
-        """The longest sequence that fits into so many bytes, at most `limit` tokens."""
+        """Length of the longest sequence that fits into `num_bytes`, at most `limit` tokens."""
         if self.of(limit) <= num_bytes:
             return limit
         low, high = 0, limit  # of(high) does not fit
@@ -48,13 +51,13 @@ def kv_cost(
     keeps_everything: bool = False,
     tensor_parallel_size: int = 1,
 ) -> KVCost:
-    """keeps_everything: layers with a window keep all tokens all the same, as this build does."""
+    """keeps_everything: layers with a window keep all tokens too, as this build does."""
     size = DTYPE_BYTES[kv_dtype]
-    parts = min(tensor_parallel_size, max(1, shape.num_kv_heads))  # key-value heads are not cut in pieces
+    parts = min(tensor_parallel_size, max(1, shape.num_kv_heads))  # a key-value head is never split
     per_token, per_sequence = 0, 0
     windows: dict[int, int] = {}
     for layer in shape.layers:
-        if layer.kind == "latent":  # one vector for all heads: every device holds it
+        if layer.kind == "latent":  # one vector for all heads: replicated on every device
             per_token += layer.width * size
         elif layer.kind == "full" or (layer.kind == "window" and keeps_everything):
             per_token += layer.width * size // parts
@@ -74,7 +77,7 @@ def kv_cost(
 
 
 def by_kind(shape: ModelShape, kv_dtype: str) -> list[tuple[str, int, int, int]]:
-    """Kind of layer, how many, bytes of one layer per token (per sequence for state), and tokens it keeps (0: all)."""
+    """Kind of layer, number of layers, bytes of one layer per token (per sequence for state), tokens kept (0: all)."""
     size = DTYPE_BYTES[kv_dtype]
     found: dict[tuple[str, int, int], int] = {}
     for layer in shape.layers:

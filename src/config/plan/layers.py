@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from .shape import ConfigReader, LayerShape
+from ..resolve.resolved import Record
+from .config_reader import ConfigReader
+
+Kind = Literal["full", "window", "latent", "state", "cross", "none"]
+
+
+class LayerShape(Record):
+    """What one layer keeps of the tokens it has seen, in elements; bytes follow from the dtype.
+
+    full, window, latent: `width` elements per token, for a window at most `window` tokens.
+    state: `width` elements per sequence however long it is, `float32_width` of them always in float32.
+    cross: `width` elements per token of another input, which has `window` tokens.
+    """
+
+    kind: Kind
+    width: int = 0
+    window: int = 0
+    float32_width: int = 0
+
 
 _NONE = LayerShape(kind="none")
 _WINDOW_EVERY_OTHER = {"gemma2", "gpt_oss"}

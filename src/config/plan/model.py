@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..checkpoint.model_files import read_json
 from ..errors import ModelFilesError, ModelNotLocal
 from ..quantised import SCHEMES, TWELVE_BITS
-from ..resolve.facts import config_folder, hub_cache, merge_deep, model_folder
-from ..resolve.model_files import read_json
-from ..resolve.resolve import read_model_facts
-from ..resolve.resolved import DTYPE_BYTES, ModelFacts, Record
+from ..resolve.model_spec import config_folder, hub_cache, merge_deep, model_folder
+from ..resolve.resolve import read_model_spec
+from ..resolve.resolved import DTYPE_BYTES, ModelSpec, Record
 from .headers import Stored, read_stored
 from .parameters import Parameters, count_parameters
 from .shape import ModelShape, read_shape
@@ -22,27 +22,27 @@ QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53, "int4_pure": 0.53}
 
 
 class PlannedModel(Record):
-    """facts: None if this build cannot run the model; why_not then says why."""
+    """The model of a plan. `model_spec` is None if this build cannot run it; `why_not` is the reason."""
 
     name: str
     folder: str
     shape: ModelShape
     parameters: Parameters
     stored: Stored | None
-    facts: ModelFacts | None
+    model_spec: ModelSpec | None
     why_not: str
 
     @property
     def num_parameters(self) -> int:
-        if self.facts is not None:
-            return self.facts.num_parameters
+        if self.model_spec is not None:
+            return self.model_spec.num_parameters
         is_plain = self.stored is not None and self.shape.quantization is None and not self.stored.missing_bytes
         return sum(self.stored.numbers.values()) if self.stored is not None and is_plain else self.parameters.total
 
     @property
     def checkpoint_dtype(self) -> str:
-        if self.facts is not None:
-            return self.facts.checkpoint_dtype
+        if self.model_spec is not None:
+            return self.model_spec.checkpoint_dtype
         numbers = self.stored.numbers if self.stored is not None else {}
         names = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
         plain = {name: count for name, count in numbers.items() if name in names}
@@ -50,8 +50,8 @@ class PlannedModel(Record):
 
     @property
     def limit(self) -> int:
-        """Tokens of context that the model was made for."""
-        return self.facts.max_context if self.facts is not None else self.shape.max_position_embeddings
+        """Maximum context length of the model, in tokens."""
+        return self.model_spec.max_context if self.model_spec is not None else self.shape.max_position_embeddings
 
     @property
     def weights_source(self) -> str:
@@ -62,8 +62,8 @@ class PlannedModel(Record):
     def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
         """Bytes of all weights in memory. quantization: one that the checkpoint does not have, or TWELVE_BITS."""
         size = DTYPE_BYTES[dtype]
-        if self.facts is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
-            return self.facts.weights_bytes(dtype, quantization)
+        if self.model_spec is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
+            return self.model_spec.weights_bytes(dtype, quantization)
         if quantization not in (None, TWELVE_BITS):
             matrices = min(self.parameters.matrices, self.num_parameters)
             return round(matrices * QUANTISED_BYTES[quantization] + (self.num_parameters - matrices) * size)
@@ -75,7 +75,7 @@ class PlannedModel(Record):
         return self.num_parameters * size
 
     def active_bytes(self, dtype: str, quantization: str | None = None) -> int:
-        """Bytes of weights that one token alone makes the device read."""
+        """Bytes of weights that the device reads for one token."""
         share = min(1.0, self.parameters.active / max(1, self.parameters.total))
         return round(self.weights_bytes(dtype, quantization) * share)
 
@@ -84,11 +84,11 @@ def read_model(deployment: Deployment) -> PlannedModel:
     """Reads config.json and weight headers. Raises ModelFilesError if there is no config.json that can be read."""
     model = deployment.model
     try:
-        facts, why_not = read_model_facts(deployment), ""
+        model_spec, why_not = read_model_spec(deployment), ""
     except ModelNotLocal:
         raise
     except ModelFilesError as error:
-        facts, why_not = None, str(error)
+        model_spec, why_not = None, str(error)
     cache = hub_cache(deployment)
     folder = model_folder(deployment, cache)
     place = config_folder(deployment, folder, cache)
@@ -103,6 +103,6 @@ def read_model(deployment: Deployment) -> PlannedModel:
         shape=shape,
         parameters=count_parameters(shape),
         stored=stored,
-        facts=facts,
+        model_spec=model_spec,
         why_not=why_not.removeprefix(f"{place}/config.json: ").removeprefix(f"{folder}: "),
     )

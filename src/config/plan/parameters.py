@@ -1,20 +1,21 @@
-"""Number of parameters of a shape, for models whose weights are not here; and of those that run for one token.
+"""Number of parameters of a shape, for models whose weights are not available, and number used per token.
 
-Exact for the families that the engine runs, within about one per cent for the other well-known ones. Where weight
-files are at hand their headers are used instead (headers.py).
+Exact for the families that the engine runs, within about one per cent for the other well-known ones. If weight
+files are available, their headers are used instead (headers.py).
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .shape import ConfigReader, ModelShape
+from .config_reader import ConfigReader
+from .shape import ModelShape
 
 
 class Parameters(NamedTuple):
     total: int
-    active: int  # those that one token runs through; an embedding counts by its one row
-    matrices: int  # of the total, those in the layers' matrices: what quantisation makes smaller
+    active: int  # parameters used for one token; one row of the embedding
+    matrices: int  # part of the total: matrices of the layers, which quantisation shrinks
 
 
 def count_parameters(shape: ModelShape) -> Parameters:
@@ -47,7 +48,7 @@ def _norms(shape: ModelShape) -> int:
 
 
 def _small(shape: ModelShape, reader: ConfigReader, kind: str) -> int:
-    """Biases and norms inside a layer, as far as they are known."""
+    """Biases and norms inside a layer, where they are known."""
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     small = 0
     if kind in ("full", "window") and (shape.model_type in _QKV_BIAS or reader.flag("attention_bias")):
@@ -114,7 +115,7 @@ def _state_mixer(shape: ModelShape, reader: ConfigReader) -> int:
 
 
 def _feed_forward(shape: ModelShape, reader: ConfigReader, index: int, kind: str) -> tuple[int, int]:
-    """All of a layer's feed-forward matrices, and those that one token runs through."""
+    """Parameters of a layer's feed-forward matrices: all, and those used for one token."""
     hidden, matrices = shape.hidden_size, 3 if shape.is_gated else 2
     if shape.model_type in ("mamba", "mamba2", "falcon_mamba"):
         return 0, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..cpu_features import planned_kernels
+from ..cpu_kernels import planned_kernels
 from ..resolve.decide import Decisions
 from ..resolve.resolved import Record
 from .ask import Ask, ask_of
@@ -20,7 +20,7 @@ FORMAT_VERSION = 1
 
 
 class Plan(Record):
-    """notes: what was assumed, and what this build does otherwise."""
+    """The complete plan. `notes`: assumptions, and where this build behaves differently."""
 
     model: PlannedModel
     device: DeviceProfile
@@ -33,7 +33,7 @@ class Plan(Record):
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs; sizes in bytes, speeds in tokens per second."""
+        """The plan as plain data; sizes in bytes, speeds in tokens per second."""
         model, found = self.model, self.estimate
         dumped = found.model_dump(mode="json", exclude={"kv"})
         return {
@@ -50,7 +50,7 @@ class Plan(Record):
                 "stored": model.stored.model_dump(mode="json") if model.stored is not None else None,
                 "quantization": model.shape.quantization,
                 "max_position_embeddings": model.limit,
-                "is_in_build": model.facts is not None,
+                "is_in_build": model.model_spec is not None,
                 "why_not": model.why_not,
             },
             "assumed": self.ask.model_dump(mode="json"),
@@ -79,12 +79,15 @@ class Plan(Record):
 
 def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, broken: Sequence[str] = ()) -> Plan:
     """
-    decisions: as far as they go; for a model that this build cannot run they are those without a model.
-    broken: what rules about this machine's memory say against the deployment.
+    Plan a deployment.
+
+    Args:
+        decisions: all of them, or those that need no model for a model that this build cannot run.
+        broken: messages of the broken rules about this machine's memory.
     """
     ask = ask_of(decisions, model, device)
     found = estimate(model, device, ask)
-    if device.name == THIS_MACHINE and decisions.memory is not None:  # what will run is what was decided
+    if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
         length = decisions.get("model.max_model_len")
         memory = decisions.memory
         decided = {
@@ -97,11 +100,11 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
     kernels: dict[str, str] = {}
     is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
-    if not device.is_gpu and model.facts is not None and not is_interpreted:
+    if not device.is_gpu and model.model_spec is not None and not is_interpreted:
         is_eager = decisions.get("model.enforce_eager")
         kernels = planned_kernels(
             ask.dtype,
-            model.facts.head_dim,
+            model.model_spec.head_dim,
             ask.kv_dtype,
             is_eager=is_eager,
             quantization=ask.quantization,
@@ -126,7 +129,7 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
     elif ask.kv_dtype == "fp8" and device.fp8_tflops is None:
         notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
-    if model.facts is None:
+    if model.model_spec is None:
         notes.append(f"this build cannot run the model, but this is what it needs: {model.why_not}")
     if model.shape.quantization is not None:
         notes.append(f"a quantised checkpoint ({model.shape.quantization}): sized from what it stores")
@@ -134,11 +137,13 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
         notes += model.stored.problems[:3]
         if len(model.stored.problems) > 3:
             notes.append(f"and {len(model.stored.problems) - 3} more files like these")
-    elif model.facts is None:
+    elif model.model_spec is None:
         notes.append("no weight files: the parameters were counted from config.json")
     if any(layer.kind == "window" for layer in model.shape.layers):
-        kept = "this build keeps every token all the same" if model.facts is not None else "they keep no more than that"
-        notes.append(f"some layers look back over a window only; {kept}")
+        kept = "this build keeps every token in them" if model.model_spec is not None else "they keep no more than that"
+        notes.append(f"some layers attend to a window only; {kept}")
     if ask.max_num_batched_tokens > 16384:
-        notes.append("a step of so many tokens makes the activations large: chunked prefill cuts prompts into steps")
+        notes.append(
+            "a step of more than 16384 tokens makes the activations large: chunked prefill cuts prompts into steps"
+        )
     return [*notes, *(f"assumed: {assumption}" for assumption in model.shape.assumptions)]

@@ -1,55 +1,19 @@
-"""A model's shape from its config.json, for any architecture: what planning needs to know, and no more.
+"""A model's shape from its config.json, for any architecture: the sizes that a plan needs.
 
-Generous where resolve/facts.py is strict: the engine must understand a model exactly, a plan may assume, and says so
-in `assumptions`. Defaults are those of the transformers library's config classes.
+resolve/model_spec.py is strict, because the engine must understand a model exactly. This module is lenient: it assumes
+what is missing and lists it in `assumptions`. Defaults are those of the transformers library's config classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from ..resolve.resolved import ModelFacts, Record
+from ..resolve.resolved import ModelSpec, Record
+from .config_reader import ConfigReader
+from .layers import LayerShape, read_layers
 
-Kind = Literal["full", "window", "latent", "state", "cross", "none"]
-# Keys that other families use for the same number, in the order in which they are asked.
-_SPELLINGS = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed", "dim"),
-    "num_hidden_layers": (
-        "num_hidden_layers",
-        "n_layer",
-        "n_layers",
-        "num_layers",
-        "decoder_layers",
-        "num_decoder_layers",
-    ),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv", "kv_n_heads"),
-    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "decoder_ffn_dim"),
-    "vocab_size": ("vocab_size", "padded_vocab_size"),
-    "max_position_embeddings": (
-        *("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx"),
-        *("max_target_positions", "model_max_length"),
-    ),
-    "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "head_size", "d_kv"),
-    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "moe_topk"),
-}
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config", "decoder", "language_model_config")
-
-
-class LayerShape(Record):
-    """What one layer keeps of the tokens it has seen, in numbers; bytes follow from the dtype.
-
-    full, window, latent: `width` numbers per token, for a window at most `window` tokens.
-    state: `width` numbers per sequence however long it is, `float32_width` of them always in float32.
-    cross: `width` numbers per token of another input, which has `window` tokens.
-    """
-
-    kind: Kind
-    width: int = 0
-    window: int = 0
-    float32_width: int = 0
 
 
 class Experts(Record):
@@ -88,38 +52,11 @@ class ModelShape(Record):
         return any(layer.kind == "latent" for layer in self.layers)
 
 
-class ConfigReader:
-    """config.json under any spelling, and a list of what had to be assumed."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
-        self.assumptions: list[str] = []
-
-    def get(self, key: str) -> Any:
-        names = _SPELLINGS.get(key, (key,))
-        return next((self.values[name] for name in names if self.values.get(name) is not None), None)
-
-    def number(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 0. One that is missing or no number is assumed, and that is told."""
-        value = self.get(key)
-        if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
-            value = max(value)  # one per layer: the plan takes the largest
-            self.assumptions.append(f"`{key}` differs by layer; the largest, {value}, was taken for all")
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        if default is None:
-            self.assumptions.append(f"config.json has no `{key}`; 0 was taken")
-        return default or 0
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.get(key)
-        return value if isinstance(value, bool) else default
-
-
 def read_shape(config: Mapping[str, Any]) -> ModelShape:
-    """config.json as written, or with hf_overrides merged in. Never fails: what is not there is assumed, and told."""
-    from .layers import read_layers  # both ways: layers.py reads through ConfigReader
+    """The shape of config.json, as written or with hf_overrides merged in.
 
+    Never fails: missing values are assumed and listed in `assumptions`.
+    """
     text, is_nested = text_part(config)
     reader = ConfigReader(text)
     architectures = config.get("architectures") or text.get("architectures")
@@ -157,25 +94,25 @@ def read_shape(config: Mapping[str, Any]) -> ModelShape:
     )
 
 
-def shape_of(facts: ModelFacts) -> ModelShape:
+def shape_of(model_spec: ModelSpec) -> ModelShape:
     """The shape of a model that the engine runs, from what it was started with."""
-    layer = LayerShape(kind="full", width=2 * facts.num_kv_heads * facts.head_dim)
+    layer = LayerShape(kind="full", width=2 * model_spec.num_kv_heads * model_spec.head_dim)
     return ModelShape(
-        architecture=facts.architecture,
-        model_type=facts.model_type,
-        num_layers=facts.num_layers,
-        hidden_size=facts.hidden_size,
-        num_heads=facts.num_heads,
-        num_kv_heads=facts.num_kv_heads,
-        head_dim=facts.head_dim,
-        intermediate_size=facts.intermediate_size,
-        vocab_size=facts.vocab_size,
-        max_position_embeddings=facts.max_position_embeddings,
-        is_tied=facts.tie_word_embeddings,
+        architecture=model_spec.architecture,
+        model_type=model_spec.model_type,
+        num_layers=model_spec.num_layers,
+        hidden_size=model_spec.hidden_size,
+        num_heads=model_spec.num_heads,
+        num_kv_heads=model_spec.num_kv_heads,
+        head_dim=model_spec.head_dim,
+        intermediate_size=model_spec.intermediate_size,
+        vocab_size=model_spec.vocab_size,
+        max_position_embeddings=model_spec.max_position_embeddings,
+        is_tied=model_spec.tie_word_embeddings,
         is_gated=True,
-        layers=(layer,) * facts.num_layers,
+        layers=(layer,) * model_spec.num_layers,
         experts=None,
-        checkpoint_dtype=facts.checkpoint_dtype,
+        checkpoint_dtype=model_spec.checkpoint_dtype,
         quantization=None,
         quantization_bits=16,
         config={},

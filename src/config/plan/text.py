@@ -1,6 +1,6 @@
-"""What the model's files say about text: is there a chat template, and in which forms does it write and read.
+"""The model's chat template: whether there is one, and its formats of tool calls and reasoning.
 
-Judged by markers in the template, which is how models of a family differ; nothing is rendered here.
+Formats are recognised by markers in the template; nothing is rendered here.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..checkpoint.model_files import read_json
 from ..errors import ModelFilesError
-from ..resolve.model_files import read_json
 from ..resolve.resolved import Record
 
 _MAX_BYTES = 1 << 20
-_TOOL_FORMS = (  # marker in a template -> the form of its tool calls
+_TOOL_FORMS = (  # marker in a template -> format of its tool calls
     ("[TOOL_CALLS]", "mistral"),
     ("<|python_tag|>", "llama3_json"),
     ("<｜tool▁calls▁begin｜>", "deepseek"),
@@ -49,7 +49,7 @@ def _own_template(folder: Path) -> tuple[str, str]:
         for name in ("chat_template.json", "tokenizer_config.json"):
             if os.path.isfile(folder / name):
                 found = read_json(folder / name).get("chat_template")
-                if isinstance(found, list):  # several by name
+                if isinstance(found, list):  # several named templates
                     found = "".join(str(entry.get("template", "")) for entry in found if isinstance(entry, dict))
                 if isinstance(found, str) and found:
                     return name, found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..yaml_writer import Commented, document, heading
+from .bundle import Bundle, BundledFile
 from .k8s import CACHE, HOST, USER, Wanted
-from .luggage import Carried, Luggage
-from .text import Noted, comments, document
 
 _PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:{port}/readyz', timeout=3)"
 _TLS_PROBE = (
@@ -16,52 +16,54 @@ _TLS_PROBE = (
 _SOCKET_PROBE = "import socket; socket.create_connection(('127.0.0.1', {port}), 3)"
 
 
-def compose(luggage: Luggage, wanted: Wanted) -> str:
+def compose(bundle: Bundle, wanted: Wanted) -> str:
     lines = [
-        f"Rendered from {luggage.manifest.source.name}; render again instead of editing.",
-        f"Keep it beside {luggage.manifest.source.name}: docker compose -f FILE up --wait",
+        f"Rendered from {bundle.manifest.source.name}; render again instead of editing.",
+        f"Keep it beside {bundle.manifest.source.name}: docker compose -f FILE up --wait",
     ]
-    if not luggage.is_model_here and not luggage.has_gpu:
+    if not bundle.is_model_here and not bundle.has_gpu:
         lines += ["The model's files were not here, so no memory limit is set."]
     record: dict[str, Any] = {
-        "services": {wanted.name: _service(luggage, wanted)},
-        "configs": {entry.key: {"file": luggage.beside(entry.source)} for entry in luggage.files},
+        "services": {wanted.name: _service(bundle, wanted)},
+        "configs": {entry.key: {"file": bundle.beside(entry.source)} for entry in bundle.files},
     }
-    if luggage.secret_files:
-        record["secrets"] = {entry.key: {"file": luggage.beside(entry.source)} for entry in luggage.secret_files}
+    if bundle.secret_files:
+        record["secrets"] = {entry.key: {"file": bundle.beside(entry.source)} for entry in bundle.secret_files}
     record["volumes"] = {"cache": {}}
-    return comments(*lines) + document(record)
+    return heading(*lines) + document(record)
 
 
-def _service(luggage: Luggage, wanted: Wanted) -> dict[str, Any]:
+def _service(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
     environment = {
         "ENGINE__SERVER__HOST": HOST,
         "HOME": "/tmp",
         "XDG_CACHE_HOME": CACHE,
-        **{name: value.replace("$", "$$") for name, value in luggage.variables.items()},
-        **{name: f"${{{name}:?set {name}}}" for name in luggage.secret_variables},
+        **{name: value.replace("$", "$$") for name, value in bundle.variables.items()},
+        **{name: f"${{{name}:?set {name}}}" for name in bundle.secret_variables},
     }
     service: dict[str, Any] = {
         "image": wanted.image,
         "entrypoint": ["engine"],
-        "command": ["up", luggage.manifest.target],
+        "command": ["up", bundle.manifest.target],
         "environment": environment,
-        "ports": Noted([_port(luggage, wanted.replicas)], "This machine only; `host_ip: 0.0.0.0` serves the network."),
-        "configs": [_mount(entry) for entry in luggage.files],
+        "ports": Commented(
+            [_port(bundle, wanted.replicas)], "This machine only; `host_ip: 0.0.0.0` serves the network."
+        ),
+        "configs": [_mount(entry) for entry in bundle.files],
     }
-    if luggage.secret_files:
-        service["secrets"] = [_mount(entry) for entry in luggage.secret_files]
+    if bundle.secret_files:
+        service["secrets"] = [_mount(entry) for entry in bundle.secret_files]
     service |= {
-        "volumes": _volumes(luggage),
+        "volumes": _volumes(bundle),
         "healthcheck": {
-            "test": ["CMD", "python3", "-c", _probe(luggage)],
+            "test": ["CMD", "python3", "-c", _probe(bundle)],
             "interval": "10s",
             "timeout": "5s",
             "retries": 3,
-            "start_period": Noted("1h", "Time to fetch and load the model; no failure counts before."),
+            "start_period": Commented("1h", "Time to fetch and load the model; no failure counts before."),
         },
-        "stop_grace_period": Noted(
-            f"{luggage.grace_s}s", "server.drain_timeout and a margin: longer than the drain, or requests are killed."
+        "stop_grace_period": Commented(
+            f"{bundle.grace_s}s", "server.drain_timeout and a margin: longer than the drain, or requests are killed."
         ),
         "restart": "on-failure:5",
         "user": f"{USER}:{USER}",
@@ -71,43 +73,43 @@ def _service(luggage: Luggage, wanted: Wanted) -> dict[str, Any]:
         "security_opt": ["no-new-privileges:true"],
         "shm_size": "1gb",
     }
-    if luggage.memory_bytes is not None:
-        service["mem_limit"] = Noted(
-            f"{luggage.memory_bytes >> 20}m",
+    if bundle.memory_bytes is not None:
+        service["mem_limit"] = Commented(
+            f"{bundle.memory_bytes >> 20}m",
             "Weights, KV cache at cache.gpu_memory_utilization, and 1 GiB for the rest.",
         )
-    if luggage.num_threads is not None:
-        service["cpus"] = Noted(float(luggage.num_threads), "device.num_threads")
+    if bundle.num_threads is not None:
+        service["cpus"] = Commented(float(bundle.num_threads), "device.num_threads")
     deploy: dict[str, Any] = {"replicas": wanted.replicas} if wanted.replicas > 1 else {}
-    if luggage.has_gpu:
+    if bundle.has_gpu:
         gpu = {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
-        deploy["resources"] = {"reservations": {"devices": Noted([gpu], "device.device: cuda")}}
+        deploy["resources"] = {"reservations": {"devices": Commented([gpu], "device.device: cuda")}}
     if deploy:
         service["deploy"] = deploy
     return service
 
 
-def _port(luggage: Luggage, replicas: int) -> dict[str, Any]:
+def _port(bundle: Bundle, replicas: int) -> dict[str, Any]:
     """Replicas cannot share one port of the host: each is given a free one."""
-    published = {"published": str(luggage.port)} if replicas == 1 else {}
-    return {"target": luggage.port, **published, "host_ip": "127.0.0.1", "protocol": "tcp"}
+    published = {"published": str(bundle.port)} if replicas == 1 else {}
+    return {"target": bundle.port, **published, "host_ip": "127.0.0.1", "protocol": "tcp"}
 
 
-def _mount(entry: Carried) -> dict[str, Any]:
+def _mount(entry: BundledFile) -> dict[str, Any]:
     return {"source": entry.key, "target": entry.target}
 
 
-def _volumes(luggage: Luggage) -> list[dict[str, Any]]:
+def _volumes(bundle: Bundle) -> list[dict[str, Any]]:
     folders = [
-        {"type": "bind", "source": luggage.beside(folder.source), "target": folder.target, "read_only": True}
-        for folder in luggage.folders
+        {"type": "bind", "source": bundle.beside(folder.source), "target": folder.target, "read_only": True}
+        for folder in bundle.folders
     ]
     return [*folders, {"type": "volume", "source": "cache", "target": CACHE}]
 
 
-def _probe(luggage: Luggage) -> str:
-    if luggage.wants_client_certificate:
+def _probe(bundle: Bundle) -> str:
+    if bundle.wants_client_certificate:
         text = _SOCKET_PROBE
     else:
-        text = _TLS_PROBE if luggage.has_tls else _PROBE
-    return text.format(port=luggage.port)
+        text = _TLS_PROBE if bundle.has_tls else _PROBE
+    return text.format(port=bundle.port)

@@ -1,4 +1,4 @@
-"""A deployment as a systemd unit: a user of its own, a drain that is waited for, and nothing it does not need."""
+"""A deployment as a systemd unit: its own user, a drain before it stops, and no rights that it does not need."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..schema.options import options
+from ..yaml_writer import heading
+from .bundle import Bundle, BundledFile, refused_folder
 from .k8s import Wanted
-from .luggage import Carried, Luggage, refused_folder
-from .text import comments
 
 PROGRAM = "/opt/stoker/bin/engine"
 LOAD_LIMIT = "1h"
@@ -20,17 +20,17 @@ def home(name: str) -> str:
     return f"/etc/stoker/{name}"
 
 
-def systemd(luggage: Luggage, wanted: Wanted, program: str = PROGRAM) -> str:
-    """The unit. Raises ConfigError for a folder named relative to a file that is moved."""
+def systemd(bundle: Bundle, wanted: Wanted, program: str = PROGRAM) -> str:
+    """The unit. Raises ConfigError for a folder with a relative path, since the manifest is moved."""
     runtime = f"/run/stoker/{wanted.name}"
-    for folder in luggage.folders:
+    for folder in bundle.folders:
         if folder.option == "server.uds":
             if folder.source.parent != Path(runtime):
-                raise refused_folder(folder, "the unit may write no socket there", f"write {runtime}/NAME.sock")
+                raise refused_folder(folder, "the unit is not allowed to write there", f"write {runtime}/NAME.sock")
         elif folder.target != str(folder.source):
             raise refused_folder(folder, "the unit reads the file from another folder", "write its absolute path")
     server = options()["server.drain_timeout"]
-    drain = server.show(luggage.deployment.server.drain_timeout)
+    drain = server.show(bundle.deployment.server.drain_timeout)
     unit: list[tuple[str, str]] = [
         ("Description", f"Stoker deployment {wanted.name}"),
         ("After", "network-online.target"),
@@ -40,14 +40,14 @@ def systemd(luggage: Luggage, wanted: Wanted, program: str = PROGRAM) -> str:
         ("#", "Ready once requests are answered; an hour to fetch and load the model."),
         ("Type", "notify"),
         ("TimeoutStartSec", LOAD_LIMIT),
-        ("ExecStart", f"{_word(program)} up {_word(luggage.manifest.target)}"),
+        ("ExecStart", f"{_word(program)} up {_word(bundle.manifest.target)}"),
         (
             "#",
             f"server.drain_timeout {drain} and a margin. The server gets the signal, and ends its engine itself.",
         ),
-        ("TimeoutStopSec", f"{luggage.grace_s}s"),
+        ("TimeoutStopSec", f"{bundle.grace_s}s"),
         ("KillMode", "mixed"),
-        ("#", "Wrong options, refused model files and a wrong configuration do not heal."),
+        ("#", "Wrong options, refused model files and a wrong configuration fail again."),
         ("Restart", "on-failure"),
         ("RestartSec", "5s"),
         ("RestartPreventExitStatus", "2 3 78"),
@@ -55,13 +55,13 @@ def systemd(luggage: Luggage, wanted: Wanted, program: str = PROGRAM) -> str:
         ("CacheDirectory", f"stoker/{wanted.name}"),
         ("RuntimeDirectory", f"stoker/{wanted.name}"),
         ("Environment", f"HOME=%C/stoker/{wanted.name} XDG_CACHE_HOME=%C/stoker/{wanted.name}"),
-        *(("Environment", _quoted(f"{name}={value}")) for name, value in luggage.variables.items()),
-        *_secrets(luggage, wanted),
-        *_limits(luggage),
-        *(entry for entry in _HARDENED if not (luggage.has_gpu and entry[0] in _HIDE_GPUS)),
+        *(("Environment", _quoted(f"{name}={value}")) for name, value in bundle.variables.items()),
+        *_secrets(bundle, wanted),
+        *_limits(bundle),
+        *(entry for entry in _HARDENED if not (bundle.has_gpu and entry[0] in _HIDE_GPUS)),
     ]
     parts = [("Unit", unit), ("Service", service), ("Install", [("WantedBy", "multi-user.target")])]
-    return _head(luggage, wanted) + "\n".join(
+    return _head(bundle, wanted) + "\n".join(
         f"[{name}]\n" + "".join(f"# {value}\n" if key == "#" else f"{key}={value}\n" for key, value in entries)
         for name, entries in parts
     )
@@ -89,52 +89,52 @@ _HARDENED = (
     ("UMask", "0077"),
 )
 
-_HIDE_GPUS = ("PrivateDevices", "ProtectClock")  # the second allows the clock's device, and thereby no other
+_HIDE_GPUS = ("PrivateDevices", "ProtectClock")  # the second allows only the device of the clock
 
 
-def _head(luggage: Luggage, wanted: Wanted) -> str:
+def _head(bundle: Bundle, wanted: Wanted) -> str:
     unit = f"/etc/systemd/system/stoker-{wanted.name}.service"
-    lines = [f"Rendered from {luggage.manifest.source.name}; render again instead of editing. Install it with:"]
-    lines += [f"  install -D -m 0644 {_copied(entry, luggage)}" for entry in luggage.files]
-    lines += [f"  install -D -m 0600 {_copied(entry, luggage)}" for entry in luggage.secret_files]
-    if luggage.secret_variables:
-        names = ", ".join(f"{name}=..." for name in luggage.secret_variables)
+    lines = [f"Rendered from {bundle.manifest.source.name}; render again instead of editing. Install it with:"]
+    lines += [f"  install -D -m 0644 {_copied(entry, bundle)}" for entry in bundle.files]
+    lines += [f"  install -D -m 0600 {_copied(entry, bundle)}" for entry in bundle.secret_files]
+    if bundle.secret_variables:
+        names = ", ".join(f"{name}=..." for name in bundle.secret_variables)
         lines += [f"  install -m 0600 /dev/stdin {home(wanted.name)}/secrets.env    # {names}, a line each"]
     lines += [f"  install -m 0644 THIS {unit}", f"  systemctl enable --now stoker-{wanted.name}"]
-    return comments(*lines)
+    return heading(*lines)
 
 
-def _secrets(luggage: Luggage, wanted: Wanted) -> list[tuple[str, str]]:
-    """Files are read by systemd, as root, and handed to the service; an option that names them is told where."""
+def _secrets(bundle: Bundle, wanted: Wanted) -> list[tuple[str, str]]:
+    """Files are read by systemd as root and passed to the service; the options that name them get the new paths."""
     found: list[tuple[str, str]] = []
-    if luggage.secret_variables:
+    if bundle.secret_variables:
         found.append(("EnvironmentFile", f"{home(wanted.name)}/secrets.env"))
-    found += [("LoadCredential", f"{entry.key}:{entry.target}") for entry in luggage.secret_files]
-    for path in dict.fromkeys(entry.option for entry in luggage.secret_files):
-        here = [entry for entry in luggage.secret_files if entry.option == path]
-        found.append(("Environment", _quoted(f"{options()[path].variable}={_value(path, here, luggage)}", keep="%d")))
+    found += [("LoadCredential", f"{entry.key}:{entry.target}") for entry in bundle.secret_files]
+    for path in dict.fromkeys(entry.option for entry in bundle.secret_files):
+        here = [entry for entry in bundle.secret_files if entry.option == path]
+        found.append(("Environment", _quoted(f"{options()[path].variable}={_value(path, here, bundle)}", keep="%d")))
     return found
 
 
-def _value(path: str, files: list[Carried], luggage: Luggage) -> str:
-    """What the option's variable says instead of the file: the same secrets, where systemd puts them."""
+def _value(path: str, files: list[BundledFile], bundle: Bundle) -> str:
+    """The value of the option's variable in place of the file's: the same secrets, at the paths of systemd."""
     if not options()[path].is_secret:
         return f"%d/{files[0].key}"
     sources: list[Any] = [{"file": f"%d/{entry.key}"} for entry in files]
-    sources += [{"env": name} for name in luggage.variables_of.get(path, ())]
+    sources += [{"env": name} for name in bundle.variables_of.get(path, ())]
     return json.dumps(sources if options()[path].kind == "texts" else sources[0])
 
 
-def _limits(luggage: Luggage) -> list[tuple[str, str]]:
+def _limits(bundle: Bundle) -> list[tuple[str, str]]:
     limits = []
-    if luggage.memory_bytes is not None:
+    if bundle.memory_bytes is not None:
         limits.append(("#", "Weights, KV cache at cache.gpu_memory_utilization, and 1 GiB for the rest."))
-        limits.append(("MemoryMax", f"{luggage.memory_bytes >> 20}M"))
+        limits.append(("MemoryMax", f"{bundle.memory_bytes >> 20}M"))
     return limits
 
 
-def _copied(entry: Carried, luggage: Luggage) -> str:
-    return f"{shlex.quote(luggage.beside(entry.source))} {shlex.quote(entry.target)}"
+def _copied(entry: BundledFile, bundle: Bundle) -> str:
+    return f"{shlex.quote(bundle.beside(entry.source))} {shlex.quote(entry.target)}"
 
 
 def _word(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Checking all rules over decided values; each broken one points at every line that it binds."""
+"""Checking all rules over decided values; each finding points at the lines of all options involved."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def broken_rules(deployment: Deployment, values: Values) -> list[Diagnostic]:
-    """A finding for every rule that does not hold. Rules that wait for the model's files are passed over."""
+    """A finding for every rule that does not hold. Rules that need the model's files wait for them."""
     decisions = values.decisions
     return [
         _finding(rule, deployment, values)
         for rule in RULES
-        if not (rule.needs_model and decisions.facts is None)
+        if not (rule.needs_model and decisions.model_spec is None)
         and not decisions.undecided.intersection(rule.fields)
         and rule.is_broken(values)
     ]
@@ -43,7 +43,7 @@ def _finding(rule: Rule, deployment: Deployment, values: Values) -> Diagnostic:
 
 
 def _counts(path: str, deployment: Deployment, values: Values) -> bool:
-    """Whether a value that nobody wrote is worth telling: it was decided, or its default is not nothing."""
+    """Whether an unwritten value is worth showing: it was decided, or its default is not empty."""
     return path not in deployment.spans and values.decisions.get(path) not in (None, (), {})
 
 

@@ -1,6 +1,6 @@
 """What `auto` becomes: one decision per option, each with the rule that made it and the reason.
 
-A written value is never touched. Decisions that need the model's files wait until they are known (`facts` is None
+A written value is never changed. Decisions that need the model's files wait until these are known (`model_spec` is None
 while a hub model is not on this machine).
 """
 
@@ -9,25 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..auto_values import (
+    BLOCK_SIZE,
+    INCOMPLETE_HEADER_FACTOR,
+    LONG_PROMPT_SHARE,
+    MAX_AUTO_KV_BYTES,
+    MAX_NUM_BATCHED_TOKENS,
+    MAX_NUM_SEQS,
+    QUEUED_PER_KV_TOKEN,
+)
+from ..digest import SAME_FORMATS
+from ..gpu_capability import LEAST_CAPABILITY
+from ..graph_sizes import usual_sizes, written_sizes
 from ..origin import DEFAULT, Layer, Origin
 from ..quantised import held_in
 from ..schema.options import options
 from ..schema.types import format_about
-from .gpu import LEAST_CAPABILITY
 from .gpu_memory import activation_bytes
-from .graphs import usual_sizes, written_sizes
-from .resolved import GpuFacts, MachineFacts, MemoryPlan, ModelFacts
+from .resolved import GpuSpec, MachineSpec, MemoryPlan, ModelSpec
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
 
-MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and it is memory that other programs miss
-QUEUED_PER_KV_TOKEN = 16
-LONG_PROMPT_SHARE = 0.04
-MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
-MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
-BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: what the kernels of a GPU read at once
-NEED_MODEL = (  # what only the model's files decide
+NEED_MODEL = (  # decided by the model's files only
     *("model.tokenizer", "model.hf_config_path", "model.rope_theta", "model.dtype", "model.max_model_len"),
     *("load.load_format", "cache.kv_cache_memory_bytes"),
     *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
@@ -37,18 +41,18 @@ NEED_MODEL = (  # what only the model's files decide
 
 @dataclass
 class Decisions:
-    """Values by section and name, their origins, and the memory they lead to."""
+    """Values by section and name, their origins, and the resulting use of memory."""
 
     values: dict[str, dict[str, Any]]
     origins: dict[str, Origin]
-    facts: ModelFacts | None
-    machine: MachineFacts
+    model_spec: ModelSpec | None
+    machine: MachineSpec
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
-    undecided: set[str] = field(default_factory=set)  # paths that wait for the model's files
+    undecided: set[str] = field(default_factory=set)  # paths that need the model's files
 
     @property
-    def gpu(self) -> GpuFacts | None:
+    def gpu(self) -> GpuSpec | None:
         """The GPU, if the deployment runs on one."""
         return self.machine.gpu if self.get("device.device") == "cuda" else None
 
@@ -58,7 +62,7 @@ class Decisions:
 
     @property
     def available_memory_bytes(self) -> int:
-        """Free on the device. Without the GPU that is asked for, which a rule tells, that of the machine."""
+        """Bytes free on the device; of the machine if the requested GPU does not exist, which a rule reports."""
         return (self.gpu or self.machine).available_memory_bytes
 
     def get(self, path: str) -> Any:
@@ -66,7 +70,7 @@ class Decisions:
         return self.values[section][name]
 
     def is_written(self, path: str) -> bool:
-        """Whether a person set it: in a preset, a file, the environment or on the command line."""
+        """Whether it was set by a preset, a file, the environment or the command line."""
         return self.origins.get(path, DEFAULT).layer not in (Layer.DEFAULT, Layer.MODEL, Layer.RULE)
 
     def decide(self, path: str, value: Any, name: str, reason: str, layer: Layer = Layer.RULE) -> None:
@@ -76,7 +80,7 @@ class Decisions:
         self.undecided.discard(path)
 
 
-def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFacts) -> Decisions:
+def decide(deployment: Deployment, model_spec: ModelSpec | None, machine: MachineSpec) -> Decisions:
     """Fill every `auto` that can be filled."""
     config = deployment.config
     sections = ("model", "load", "cache", "scheduler", "parallel", "device", "compilation", "server")
@@ -88,30 +92,31 @@ def decide(deployment: Deployment, facts: ModelFacts | None, machine: MachineFac
     for option in options().values():  # relative to the file that wrote them
         if option.path_kind == "path" and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
-    done = Decisions(values=values, origins=dict(deployment.origins), facts=facts, machine=machine)
+    if config.model.tokenizer != "auto":  # also where no tokenizer is loaded, whose folder is decided below
+        values["model"]["tokenizer"] = deployment.located("model.tokenizer")
+    done = Decisions(values=values, origins=dict(deployment.origins), model_spec=model_spec, machine=machine)
     _spellings(done)
     _device(done)
     _server(done)
     _scheduler(done)
-    if facts is None:
+    if model_spec is None:
         if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("model.max_model_len") != "auto":
             _batched_tokens(done, done.get("model.max_model_len"))
         done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
         return done
-    _files(done, facts)
-    _preset(done, facts)
-    _precision(done, facts)
-    _memory(done, facts)
-    _context(done, facts)
+    _files(done, model_spec)
+    _preset(done, model_spec)
+    _precision(done, model_spec)
+    _memory(done, model_spec)
+    _context(done, model_spec)
     return done
 
 
 def _spellings(done: Decisions) -> None:
-    """Formats with several names keep one."""
-    same = {"float": "float32", "half": "float16", "fp8_e4m3": "fp8"}
+    """One name for formats that have several."""
     for section, name in (("model", "dtype"), ("cache", "kv_cache_dtype")):
         written = done.values[section][name]
-        done.values[section][name] = same.get(written, written)
+        done.values[section][name] = SAME_FORMATS.get(written, written)
 
 
 def _device(done: Decisions) -> None:
@@ -125,8 +130,8 @@ def _device(done: Decisions) -> None:
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
 
 
-def _best_device(machine: MachineFacts) -> tuple[str, str, str]:
-    """The device, the rule and the reason. An interpreter is never the best."""
+def _best_device(machine: MachineSpec) -> tuple[str, str, str]:
+    """The device, the rule and the reason. `auto` never chooses the interpreter."""
     gpu = machine.gpu
     if gpu is None or gpu.is_interpreted:
         return "cpu", "R225", f"no GPU: {machine.no_gpu}" if machine.no_gpu else "there is no GPU"
@@ -139,11 +144,15 @@ def _server(done: Decisions) -> None:
     if done.get("server.log_format") == "auto":
         shape, reason = ("human", "a terminal") if done.machine.has_terminal else ("json", "no terminal")
         done.decide("server.log_format", shape, "R224", f"stderr is {reason}")
-    if done.get("server.uvicorn_log_level") == "auto":
-        done.decide("server.uvicorn_log_level", done.get("server.log_level"), "R265", "like log_level")
-    if done.get("server.h11_max_incomplete_event_size") == "auto":
-        size = 2 * done.get("server.max_header_bytes")
-        done.decide("server.h11_max_incomplete_event_size", size, "R266", "twice max_header_bytes")
+    if done.get("server.http_log_level") == "auto":
+        done.decide("server.http_log_level", done.get("server.log_level"), "R265", "like log_level")
+    if done.get("server.disable_frontend_multiprocessing") and not done.is_written("server.on_engine_death"):
+        done.decide("server.on_engine_death", "exit", "R215", "the engine runs in the API process")
+    if done.get("server.max_incomplete_header_bytes") == "auto":
+        size = INCOMPLETE_HEADER_FACTOR * done.get("server.max_header_bytes")
+        done.decide(
+            "server.max_incomplete_header_bytes", size, "R266", f"{INCOMPLETE_HEADER_FACTOR} x max_header_bytes"
+        )
 
 
 def _scheduler(done: Decisions) -> None:
@@ -160,7 +169,7 @@ def _scheduler(done: Decisions) -> None:
 
 
 def _graphs(done: Decisions) -> None:
-    """Sizes written under either name are kept, without what no step could have; else the usual ones."""
+    """Sizes written under either name, without those that no step can have; else the usual sizes."""
     path, other = "scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes"
     seqs, sizes = done.get("scheduler.max_num_seqs"), done.get(path)
     reason = no_graphs(done, done.get("device.device"))
@@ -177,7 +186,7 @@ def _graphs(done: Decisions) -> None:
 
 
 def no_graphs(done: Decisions, device: str) -> str:
-    """Why no graphs are captured on a device, `cpu` or `cuda`; empty if they are. A level of `auto` is no reason."""
+    """Why no graphs are captured on `cpu` or `cuda`; empty if they are. A level that `auto` chose is not a reason."""
     if device != "cuda":
         return "graphs belong to CUDA devices"
     if done.get("model.enforce_eager"):
@@ -189,7 +198,7 @@ def no_graphs(done: Decisions, device: str) -> str:
 
 
 def _partial_prefills(done: Decisions) -> None:
-    """As many prompts computed in part as run, so that only a written limit holds any back."""
+    """As many partially computed prompts as running sequences, so that only a written limit delays a prompt."""
     partial, long = "scheduler.max_num_partial_prefills", "scheduler.max_long_partial_prefills"
     if done.get(partial) == "auto":
         if done.get("scheduler.enable_chunked_prefill"):
@@ -197,7 +206,7 @@ def _partial_prefills(done: Decisions) -> None:
         else:
             done.decide(partial, 1, "R112", "without chunked prefill none is computed in part")
     if done.get(long) == "auto":
-        done.decide(long, done.get(partial), "R113", f"as many as {partial}: nobody passes long prompts")
+        done.decide(long, done.get(partial), "R113", f"as many as {partial}: short prompts do not overtake long ones")
 
 
 def _batched_tokens(done: Decisions, longest_prompt: int) -> None:
@@ -213,37 +222,37 @@ def _batched_tokens(done: Decisions, longest_prompt: int) -> None:
     done.decide("scheduler.max_num_batched_tokens", tokens, "R103", reason)
 
 
-def _files(done: Decisions, facts: ModelFacts) -> None:
-    """Where things are read from: names of the hub become directories."""
+def _files(done: Decisions, model_spec: ModelSpec) -> None:
+    """Where files are read from: hub ids become directories."""
     if done.get("model.tokenizer") == "auto":
-        done.decide("model.tokenizer", facts.model_path, "R044", "the model's own tokenizer")
-    elif facts.tokenizer_path is not None:
-        done.values["model"]["tokenizer"] = facts.tokenizer_path
+        done.decide("model.tokenizer", model_spec.model_path, "R044", "the model's own tokenizer")
+    elif model_spec.tokenizer_path is not None:
+        done.values["model"]["tokenizer"] = model_spec.tokenizer_path
     if done.get("model.hf_config_path") == "auto":
-        done.decide("model.hf_config_path", facts.config_path, "R045", "the model's own config.json")
+        done.decide("model.hf_config_path", model_spec.config_path, "R045", "the model's own config.json")
     else:
-        done.values["model"]["hf_config_path"] = facts.config_path
+        done.values["model"]["hf_config_path"] = model_spec.config_path
     if done.get("model.rope_theta") == "auto":
-        done.decide("model.rope_theta", facts.rope.theta, "config.json", "the model's own base", layer=Layer.MODEL)
+        done.decide("model.rope_theta", model_spec.rope.theta, "config.json", "the model's own base", layer=Layer.MODEL)
     if done.get("load.load_format") == "auto":
-        is_safe = facts.weight_format == "safetensors"
+        is_safe = model_spec.weight_format == "safetensors"
         reason = "the model has safetensors" if is_safe else "no safetensors, but files of torch, read as data"
-        done.decide("load.load_format", facts.weight_format, "R079", reason)
+        done.decide("load.load_format", model_spec.weight_format, "R079", reason)
 
 
-def _preset(done: Decisions, facts: ModelFacts) -> None:
-    """A preset is for every model: its context ends where the model's does."""
+def _preset(done: Decisions, model_spec: ModelSpec) -> None:
+    """A preset is for every model: its context is limited by the model's own."""
     path = "model.max_model_len"
     origin, length = done.origins.get(path, DEFAULT), done.get(path)
-    if origin.layer is Layer.PRESET and length != "auto" and length > facts.max_context:
+    if origin.layer is Layer.PRESET and length != "auto" and length > model_spec.max_context:
         reason = f"the model's own limit, below the {length} of preset {origin.name}"
-        done.decide(path, facts.max_context, "config.json", reason, layer=Layer.MODEL)
+        done.decide(path, model_spec.max_context, "config.json", reason, layer=Layer.MODEL)
 
 
-def _precision(done: Decisions, facts: ModelFacts) -> None:
+def _precision(done: Decisions, model_spec: ModelSpec) -> None:
     if done.get("model.dtype") != "auto":
         return
-    stored, is_on_cpu = facts.checkpoint_dtype, done.get("device.device") == "cpu"
+    stored, is_on_cpu = model_spec.checkpoint_dtype, done.get("device.device") == "cpu"
     if stored == "bfloat16" and done.is_interpreted:
         done.decide("model.dtype", "float32", "R051", "a bfloat16 checkpoint; Triton's interpreter has no bfloat16")
     elif stored == "float16" and is_on_cpu:
@@ -256,20 +265,20 @@ def _precision(done: Decisions, facts: ModelFacts) -> None:
         done.decide("model.dtype", stored, "R051", "the checkpoint's own format")
 
 
-def _memory(done: Decisions, facts: ModelFacts) -> None:
-    """Size the KV cache: blocks as told, else memory as told, else what the deployment can fill."""
+def _memory(done: Decisions, model_spec: ModelSpec) -> None:
+    """Size of the KV cache: written blocks, else written memory, else what the deployment can fill."""
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
     is_on_cpu = done.get("device.device") == "cpu"
     keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
-    weights = facts.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
-    per_token = facts.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
+    weights = model_spec.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
+    per_token = model_spec.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
     share = done.get("cache.gpu_memory_utilization")
     budget, activations = int(share * done.available_memory_bytes), 0
-    if (gpu := done.gpu) is not None:  # a share of all there is, as GPUs are usually divided, if it is free
+    if (gpu := done.gpu) is not None:  # a share of the total memory, as far as it is free
         budget = min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
-        activations = _activations(done, facts, dtype)
+        activations = _activations(done, model_spec, dtype)
     block_bytes = block_size * per_token
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
@@ -279,7 +288,7 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, facts, budget - weights - activations, block_bytes, share)
+        blocks = _auto_blocks(done, model_spec, budget - weights - activations, block_bytes, share)
     done.num_kv_blocks = blocks
     done.memory = MemoryPlan(
         budget_bytes=budget,
@@ -294,16 +303,16 @@ def _memory(done: Decisions, facts: ModelFacts) -> None:
         done.decide("scheduler.max_queued_tokens", tokens, "R222", reason)
 
 
-def _activations(done: Decisions, facts: ModelFacts, dtype: str) -> int:
+def _activations(done: Decisions, model_spec: ModelSpec, dtype: str) -> int:
     seqs, tokens = done.get("scheduler.max_num_seqs"), done.get("scheduler.max_num_batched_tokens")
     if tokens == "auto":  # without chunked prefill a step holds the longest prompt
         longest = done.get("model.max_model_len")
-        tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], facts.max_context if longest == "auto" else longest)
-    return 0 if done.is_interpreted else activation_bytes(facts, dtype, seqs, tokens)
+        tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], model_spec.max_context if longest == "auto" else longest)
+    return 0 if done.is_interpreted else activation_bytes(model_spec, dtype, seqs, tokens)
 
 
-def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int, share: float) -> int:
-    if done.gpu is not None and not done.is_interpreted:  # memory that nothing else uses
+def _auto_blocks(done: Decisions, model_spec: ModelSpec, room: int, block_bytes: int, share: float) -> int:
+    if done.gpu is not None and not done.is_interpreted:  # memory that is not used otherwise
         blocks = max(0, room) // block_bytes
         is_short = done.gpu.available_memory_bytes < int(share * done.gpu.total_memory_bytes)
         others = f", as far as it is free ({format_about(done.gpu.available_memory_bytes)})," * is_short
@@ -312,12 +321,12 @@ def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int
         return blocks
     block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")
     written_len = done.get("model.max_model_len")
-    longest = facts.max_context if written_len == "auto" else written_len
+    longest = model_spec.max_context if written_len == "auto" else written_len
     one = -(-longest // block_size) * block_bytes  # of one sequence of full length
     ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
     wanted, reason = min(
         (seqs * one, f"{seqs} sequences of {longest} tokens each"),
-        (ceiling, f"the most that auto takes is {format_about(ceiling)}"),
+        (ceiling, f"the maximum for auto is {format_about(ceiling)}"),
         (room, f"what cache.gpu_memory_utilization ({share:g}) leaves beside the weights"),
         key=lambda choice: choice[0],
     )
@@ -326,16 +335,16 @@ def _auto_blocks(done: Decisions, facts: ModelFacts, room: int, block_bytes: int
     return blocks
 
 
-def _context(done: Decisions, facts: ModelFacts) -> None:
+def _context(done: Decisions, model_spec: ModelSpec) -> None:
     held = done.num_kv_blocks * done.get("cache.block_size")
     if done.get("model.max_model_len") == "auto":
-        if held < facts.max_context:
-            reason = f"what the KV cache holds; the model itself goes to {facts.max_context}"
+        if held < model_spec.max_context:
+            reason = f"what the KV cache holds; the model itself supports {model_spec.max_context}"
             done.decide("model.max_model_len", held, "R003", reason)
         else:
             done.decide(
                 "model.max_model_len",
-                facts.max_context,
+                model_spec.max_context,
                 "config.json",
                 "the model's own limit",
                 layer=Layer.MODEL,

@@ -12,17 +12,15 @@ from collections.abc import Callable, Mapping
 from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-from .resolved import GpuFacts
+from .resolved import GpuSpec
 
 LIBRARY = "libnvidia-ml.so.1"
-LEAST_CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and asynchronous copies, which the kernels rest on
-FP8_CAPABILITY = (8, 9)  # Ada: the first that converts 8-bit numbers
 _TRUE = ("1", "true", "yes", "on", "y")  # as Triton reads its variables
-_MEMORY_V2 = 2 << 24 | 40  # version and size of the second form of the record, which tells the driver's own share
+_MEMORY_V2 = 2 << 24 | 40  # version and size of the second version of the record, which reports the driver's share
 
 
 class NoGpu(Exception):
-    """There is none that this process could use; the text says what was looked for."""
+    """This process can use no GPU; the message says what was looked for."""
 
 
 class _Memory(ctypes.Structure):
@@ -41,9 +39,9 @@ def is_interpreting(env: Mapping[str, str] = os.environ) -> bool:
     return env.get("TRITON_INTERPRET", "").lower() in _TRUE
 
 
-def interpreted_gpu(total_memory_bytes: int, available_memory_bytes: int) -> GpuFacts:
-    """What stands in for a GPU where kernels are interpreted: for tests and for trying things, never for `auto`."""
-    return GpuFacts(
+def interpreted_gpu(total_memory_bytes: int, available_memory_bytes: int) -> GpuSpec:
+    """The substitute for a GPU where kernels are interpreted: for tests and experiments, never chosen by `auto`."""
+    return GpuSpec(
         name="Triton's interpreter on this CPU",
         total_memory_bytes=total_memory_bytes,
         available_memory_bytes=available_memory_bytes,
@@ -56,7 +54,7 @@ def read_gpu(
     env: Mapping[str, str] = os.environ,
     open_library: Callable[[str], Any] = ctypes.CDLL,
     torch_version: str | None = None,
-) -> GpuFacts:
+) -> GpuSpec:
     """The first GPU that CUDA would show to this process. Raises NoGpu.
 
     Args:
@@ -77,12 +75,12 @@ def read_gpu(
         raise NoGpu(f"{LIBRARY} is too old: {error}") from None
     version = torch_version or _installed_torch()
     if version.endswith("+cpu"):
-        raise NoGpu(f"there is an {gpu.name}, and the installed torch ({version}) is a build for CPUs")
+        raise NoGpu(f"there is an {gpu.name}, but the installed torch ({version}) is a build for CPUs")
     return gpu
 
 
 def _installed_torch() -> str:
-    import importlib.metadata  # takes longer than all else here, and only machines with a GPU come this far
+    import importlib.metadata  # the slowest part, reached only on machines with a GPU
 
     try:
         return importlib.metadata.version("torch")
@@ -90,7 +88,7 @@ def _installed_torch() -> str:
         return ""  # the start says what is missing
 
 
-def _ask(library: Any, first: str) -> GpuFacts:
+def _ask(library: Any, first: str) -> GpuSpec:
     """first: the first entry of CUDA_VISIBLE_DEVICES, a number or the beginning of a UUID."""
     _check(library.nvmlInit_v2(), "starting it")
     try:
@@ -100,7 +98,7 @@ def _ask(library: Any, first: str) -> GpuFacts:
             library.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)), "asking what it computes"
         )
         total, free = _memory(library, handle)
-        return GpuFacts(
+        return GpuSpec(
             name=_text(library.nvmlDeviceGetName, handle),
             total_memory_bytes=total,
             available_memory_bytes=min(free, total),
@@ -118,7 +116,7 @@ def _by_number(library: Any, number: int) -> c_void_p:
 
 
 def _by_uuid(library: Any, beginning: str) -> c_void_p:
-    """As CUDA takes them: as much of a UUID as tells GPUs apart. That of a MIG part is written whole."""
+    """As CUDA reads it: a prefix of a UUID that identifies one GPU; the UUID of a MIG part is complete."""
     if beginning.startswith("MIG-"):
         handle = c_void_p()
         code = library.nvmlDeviceGetHandleByUUID(c_char_p(beginning.encode()), byref(handle))
@@ -134,7 +132,7 @@ def _by_uuid(library: Any, beginning: str) -> c_void_p:
 
 
 def _memory(library: Any, handle: c_void_p) -> tuple[int, int]:
-    """Total and free bytes; the driver's own share, which no program gets, is no part of the total."""
+    """Total and free bytes; the total does not include the driver's share, which programs cannot use."""
     newer = _MemoryV2(version=_MEMORY_V2)
     if hasattr(library, "nvmlDeviceGetMemoryInfo_v2") and not library.nvmlDeviceGetMemoryInfo_v2(handle, byref(newer)):
         return newer.total - newer.reserved, newer.free
@@ -150,7 +148,7 @@ def _text(function: Any, handle: c_void_p) -> str:
 
 
 def _check(code: int, doing: str) -> None:
-    """NVML's functions return 0, or what went wrong."""
+    """NVML's functions return 0 or an error code."""
     if code:
         raise NoGpu(f"NVIDIA's driver answers {doing} with error {code}{_ERRORS.get(code, '')}")
 

@@ -1,6 +1,6 @@
-"""Facts of this machine: cores, memory, CPU flags and the GPU that this process may use. No third-party library.
+"""MachineSpec of this machine: cores, memory, CPU flags and the GPU that this process may use.
 
-Linux reads /proc and /sys and counts the limits of its cgroup; macOS asks sysctl and vm_stat. GPUs: gpu.py.
+Linux: /proc and /sys, with the limits of the cgroup. macOS: sysctl and vm_stat. GPUs: gpu.py. No third-party library.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..cpu_features import keeps_twelve_bits
+from ..cpu_kernels import keeps_twelve_bits
 from .gpu import NoGpu, interpreted_gpu, is_interpreting, read_gpu
-from .resolved import GpuFacts, MachineFacts
+from .resolved import GpuSpec, MachineSpec
 
 
-def read_machine_facts(root: Path = Path("/"), system: str | None = None) -> MachineFacts:
-    """Facts as of now.
+def read_machine_spec(root: Path = Path("/"), system: str | None = None) -> MachineSpec:
+    """The machine as it is now.
 
     Args:
         root: where /proc and /sys are, for tests.
@@ -34,7 +34,7 @@ def read_machine_facts(root: Path = Path("/"), system: str | None = None) -> Mac
         name, flags = _linux_cpu(root)
         cores = _linux_cores(root)
     gpu, no_gpu = _gpu(total, available)
-    return MachineFacts(
+    return MachineSpec(
         system=system,
         architecture=platform.machine(),
         num_cores=cores,
@@ -49,7 +49,7 @@ def read_machine_facts(root: Path = Path("/"), system: str | None = None) -> Mac
     )
 
 
-def _gpu(total: int, available: int) -> tuple[GpuFacts | None, str]:
+def _gpu(total: int, available: int) -> tuple[GpuSpec | None, str]:
     """The GPU, or why there is none. An interpreter's has the memory of the CPU that it runs on."""
     try:
         return read_gpu(), ""
@@ -58,7 +58,7 @@ def _gpu(total: int, available: int) -> tuple[GpuFacts | None, str]:
 
 
 def _text(path: Path) -> str:
-    """The file's text, or nothing: a file that is not there says nothing."""
+    """The file's text; empty if the file does not exist."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -84,7 +84,7 @@ def _linux_cores(root: Path) -> int:
         if not quota:
             quota, period = _text(folder / "cpu.cfs_quota_us").strip(), _text(folder / "cpu.cfs_period_us").strip()
         if quota.isdecimal() and period.isdecimal() and int(period):
-            cores = min(cores, max(1, int(quota) // int(period)))  # a part of a core is no place for a thread
+            cores = min(cores, max(1, int(quota) // int(period)))  # a fraction of a core counts as none
     return cores
 
 
@@ -105,7 +105,7 @@ def _linux_memory(root: Path) -> tuple[int, int]:
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
-    """Folders whose limits bind this process: its own cgroup and every one above it."""
+    """Folders whose limits apply to this process: its own cgroup and all its parents."""
     base = root / "sys/fs/cgroup"
     folders: list[Path] = []
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -118,7 +118,7 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
         else:
             continue
         folder = top / path.strip("/")
-        while True:  # inside a container the path may be that of the host: what is not there says nothing
+        while True:  # inside a container the path may be that of the host: folders that do not exist are skipped
             folders.append(folder)
             if folder == top or top not in folder.parents:
                 break

@@ -1,4 +1,4 @@
-"""From what was written to what will run: facts, decisions, rules, and the record that the engine is started with."""
+"""From the written deployment to the resolved one: model and machine, decisions, rules, and the engine's record."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..diagnostics import Diagnostic, in_order
-from ..effective import digest
+from ..digest import digest
 from ..errors import ConfigError
 from ..schema.parallel import ParallelConfig
 from .checker import broken_rules
 from .decide import Decisions, decide
-from .facts import read_facts
+from .model_spec import read_spec
 from .resolved import (
-    MachineFacts,
-    ModelFacts,
+    MachineSpec,
+    ModelSpec,
     Resolved,
     ResolvedCache,
     ResolvedCompilation,
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Decided values and every rule that they break; with no model facts, as far as that goes."""
+    """Decided values and every rule that they break; without the model's files, those that do not need them."""
 
     decisions: Decisions
     values: Values
     findings: tuple[Diagnostic, ...]
 
 
-def read_model_facts(deployment: Deployment) -> ModelFacts:
-    """Facts of the model that the deployment names. Reads config.json, generation_config.json and weight headers.
+def read_model_spec(deployment: Deployment) -> ModelSpec:
+    """The model that the deployment names. Reads config.json, generation_config.json and weight headers.
 
-    Raises ModelFilesError, and ModelNotLocal for a hub id that `fetch_model` has to bring first.
+    Raises ModelFilesError, and ModelNotLocal for a hub id that `fetch_model` must download first.
     """
-    return read_facts(deployment)
+    return read_spec(deployment)
 
 
-def examine(deployment: Deployment, facts: ModelFacts | None, machine: MachineFacts) -> Examined:
-    """Decide and check as much as can be. `facts` is None while the model is not on this machine."""
-    decisions = decide(deployment, facts, machine)
+def examine(deployment: Deployment, model_spec: ModelSpec | None, machine: MachineSpec) -> Examined:
+    """Decide and check everything that can be. `model_spec` is None while the model is not on this machine."""
+    decisions = decide(deployment, model_spec, machine)
     values = Values(deployment, decisions)
     findings = in_order([*deployment.warnings, *broken_rules(deployment, values)])
     return Examined(decisions, values, tuple(findings))
 
 
-def resolve_deployment(deployment: Deployment, facts: ModelFacts, machine: MachineFacts) -> Resolved:
-    """Every value decided and every rule checked. Raises ConfigError with all that is wrong."""
-    examined = examine(deployment, facts, machine)
+def resolve_deployment(deployment: Deployment, model_spec: ModelSpec, machine: MachineSpec) -> Resolved:
+    """Decide every value and check every rule. Raises ConfigError with all findings."""
+    examined = examine(deployment, model_spec, machine)
     if any(finding.is_error for finding in examined.findings):
         raise ConfigError(examined.findings)
     decisions = examined.decisions
@@ -72,13 +72,13 @@ def resolve_deployment(deployment: Deployment, facts: ModelFacts, machine: Machi
         device=ResolvedDevice.model_validate(sections["device"]),
         compilation=ResolvedCompilation.model_validate(sections["compilation"]),
         server=ResolvedServer.model_validate(sections["server"]),
-        facts=facts,
+        model_spec=model_spec,
         machine=machine,
         memory=decisions.memory,
-        model_path=facts.model_path,
+        model_path=model_spec.model_path,
         num_kv_blocks=decisions.num_kv_blocks,
         chat_template=examined.values.template_text,
-        sampling_defaults={**facts.sampling_defaults, **examined.values.sampling_overrides},
+        sampling_defaults={**model_spec.sampling_defaults, **examined.values.sampling_overrides},
         origins=decisions.origins,
         overridden={path: entries for path, entries in deployment.overridden.items() if entries},
         digest=digest(deployment),

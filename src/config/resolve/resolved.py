@@ -1,4 +1,4 @@
-"""The records behind a running deployment: facts that were read, values that were decided, numbers that were measured.
+"""The records of a running deployment: model and machine as read, values as decided, sizes as measured.
 
 All are frozen and go through JSON unchanged (the engine process reads Resolved on its standard input).
 """
@@ -31,16 +31,16 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
 
-class RopeFacts(Record):
-    """Rotary embedding: base, kind, and the kind's own numbers as config.json names them."""
+class RopeSpec(Record):
+    """Rotary embedding: base, kind, and the kind's own parameters as config.json names them."""
 
     theta: float
     kind: str = "default"  # default, linear, dynamic, llama3, yarn, longrope
     parameters: dict[str, Any] = {}  # without rope_theta and rope_type
 
 
-class ModelFacts(Record):
-    """What the model's files say, read without loading weights. `hf_overrides` are already applied."""
+class ModelSpec(Record):
+    """The model as its files describe it, read without loading weights. `hf_overrides` are already applied."""
 
     model_path: str  # directory that holds config.json
     architecture: str  # such as Qwen3ForCausalLM
@@ -62,7 +62,7 @@ class ModelFacts(Record):
     qk_norm: bool  # RMS norm over each head of q and k
     sliding_window: int | None  # tokens; None: every layer sees everything
     sliding_window_layers: tuple[bool, ...]  # per layer; all False without a window, or with disable_sliding_window
-    rope: RopeFacts
+    rope: RopeSpec
     max_context: int  # tokens; max_position_embeddings with model.rope_scaling and disable_sliding_window applied
     checkpoint_dtype: str  # float32, bfloat16 or float16
     num_parameters: int  # tied weights counted once
@@ -74,6 +74,7 @@ class ModelFacts(Record):
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     weight_format: WeightFormat
     config_path: str  # directory whose config.json was read
+    own_rope_theta: float = 0.0  # without model.rope_theta; 0 where it is not known
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 
     def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
@@ -86,7 +87,7 @@ class ModelFacts(Record):
         return sum(quantised_bytes(*matrix) for matrix in matrices) + (self.num_parameters - numbers) * size
 
     def _matrices(self, quantization: str) -> Iterator[tuple[str, int, int]]:
-        """How it is held, outputs and inputs of every linear layer, as the decoder fuses them."""
+        """Storage format, outputs and inputs of every linear layer, as the decoder fuses them."""
         layers, output = SCHEMES.get(quantization) or Scheme(quantization, quantization)
         queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         for _ in range(self.num_layers):
@@ -101,17 +102,17 @@ class ModelFacts(Record):
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
 
 
-class GpuFacts(Record):
+class GpuSpec(Record):
     """The GPU that this process would compute on."""
 
     name: str  # such as NVIDIA H200
-    total_memory_bytes: int  # that programs can have
+    total_memory_bytes: int  # usable by programs
     available_memory_bytes: int  # free now
     compute_capability: tuple[int, int]  # (9, 0) is Hopper
     is_interpreted: bool = False  # no GPU at all: Triton's interpreter runs the kernels on the CPU
 
 
-class MachineFacts(Record):
+class MachineSpec(Record):
     """What this machine offers to this process."""
 
     system: str  # Linux, Darwin
@@ -122,22 +123,22 @@ class MachineFacts(Record):
     cpu_flags: tuple[str, ...]  # instruction sets, as /proc/cpuinfo names them
     cpu_name: str = ""
     keeps_twelve_bits: bool = False  # whether the engine's kernels hold bfloat16 weights in 12 bits here
-    has_terminal: bool = False  # whether a person reads what is written to stderr
-    gpu: GpuFacts | None = None
-    no_gpu: str = ""  # what was looked for where there is no real one
+    has_terminal: bool = False  # whether stderr is a terminal
+    gpu: GpuSpec | None = None
+    no_gpu: str = ""  # why there is no real GPU; empty if there is one
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether the CPU multiplies bfloat16 by itself."""
+        """Whether the CPU has bfloat16 multiplication."""
         return any(flag in self.cpu_flags for flag in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 class MemoryPlan(Record):
-    """Bytes on the device: what there is and what goes where."""
+    """Bytes on the device: total, and by use."""
 
     budget_bytes: int  # gpu_memory_utilization x what is available on a CPU, x all there is on a GPU
     weights_bytes: int
-    activation_bytes: int = 0  # set aside for the steps themselves on a GPU; a CPU's budget does not count them
+    activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
 
@@ -187,12 +188,12 @@ class ResolvedCompilation(CompilationConfig):
 
 class ResolvedServer(ServerConfig):
     log_format: Literal["human", "json"]
-    uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"]
-    h11_max_incomplete_event_size: int
+    http_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"]
+    max_incomplete_header_bytes: int
 
 
 class Resolved(Record):
-    """Every value decided. `origins` names the place of each by dotted path; what is not in it is a default."""
+    """Every value decided. `origins` gives the origin of each by dotted path; values not in it are defaults."""
 
     model: ResolvedModel
     load: ResolvedLoad
@@ -202,17 +203,17 @@ class Resolved(Record):
     device: ResolvedDevice
     compilation: ResolvedCompilation
     server: ResolvedServer
-    facts: ModelFacts
-    machine: MachineFacts
+    model_spec: ModelSpec
+    machine: MachineSpec
     memory: MemoryPlan
     model_path: str
     num_kv_blocks: int
     chat_template: str | None = None  # text of server.chat_template; None: the tokenizer's own
     sampling_defaults: dict[str, Any] = {}  # generation_config with override_generation_config applied
     origins: dict[str, Origin] = {}
-    overridden: dict[str, tuple[Overridden, ...]] = {}  # what stronger layers replaced, by path
+    overridden: dict[str, tuple[Overridden, ...]] = {}  # values replaced by stronger layers, by path
     digest: str = ""  # hash of the written configuration, as `engine config --hash` prints it
-    warnings: tuple[str, ...] = ()  # as they are shown to people
+    warnings: tuple[str, ...] = ()  # as text
 
     def origin(self, path: str) -> Origin:
         """Where the value at a dotted path such as `cache.block_size` comes from."""
@@ -229,12 +230,12 @@ class Resolved(Record):
 
 
 class Measured(Record):
-    """What start-up found, beside what was planned."""
+    """What start-up measured, next to what was planned."""
 
     weights_bytes: int
     kv_cache_bytes: int
     num_kv_blocks: int
-    resident_bytes: int | None  # of the engine process, after warm-up; None where the system does not tell
-    peak_bytes: int | None = None  # the most it has held so far
+    resident_bytes: int | None  # of the engine process, after warm-up; None if the system does not report it
+    peak_bytes: int | None = None  # maximum so far
     phases: dict[str, float]  # start-up phase -> seconds, in order
     kernels: dict[str, str]  # stage -> kernel and why

@@ -1,4 +1,4 @@
-"""What a rule across options is made of."""
+"""The format of a rule across options."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import EXIT_INVALID_CONFIGURATION
+from ..exit_codes import EXIT_INVALID_CONFIGURATION
 from .values import Values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """`message` and `fixes` are templates over option names and the numbers of `Values.numbers`.
+    """`message` and `fixes` are templates with option names and the values of `Values.numbers`.
 
     Attributes:
-        fields: options that the rule binds; their lines are shown. A rule waits until all of them are decided.
+        fields: options that the rule is about; their lines are shown. It is checked once all of them are decided.
         why: the reason, for `engine explain`.
-        needs_model: the rule compares with the model's files.
-        about_machine: the rule compares with this machine; where the deployment runs elsewhere it may hold.
+        needs_model: the rule depends on the model's files.
+        about_machine: the rule depends on this machine; it may hold on another one.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class StatedRule:
-    """A rule that cannot be broken, and what makes it hold."""
+    """A rule that cannot be broken, and the reason why it holds."""
 
     id: str
     title: str

@@ -1,8 +1,8 @@
 """All rules across options, in the order of their numbers.
 
-Numbers up to R197 are those of the catalogue of serving options that other systems share; R201 and up are ours.
-A rule in `RULES` is checked on decided values (checker.py); one in `STATED` holds by construction and is kept so that
-`engine explain` knows it too. They are declared in rule_tables/, by the section of their first option.
+Numbers up to R197 are those of the catalogue of serving options that engines share; from R201 on they are ours.
+A rule in `RULES` is checked on decided values (checker.py); one in `STATED` always holds and is declared so that
+`engine explain` can show it. They are declared in rule_tables/, by the section of their first option.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ BY_ID: dict[str, Rule | StatedRule] = {rule.id: rule for rule in sorted(_EVERY, 
 
 
 def rules_of(path: str) -> list[Rule | StatedRule]:
-    """Those that bind an option."""
+    """Those that are about an option."""
     return [rule for rule in BY_ID.values() if path in rule.fields]

@@ -1,4 +1,4 @@
-"""Decided values as rules see them: by option name, with the numbers that messages tell."""
+"""Decided values as rules use them: by option name, with the derived values that messages show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,9 @@ from ..origin import Layer
 from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
-from .decide import Decisions, no_graphs
-from .facts import ROPE_KINDS
-from .resolved import DTYPE_BYTES, MachineFacts
+from .decide import Decisions, decide, no_graphs
+from .model_spec import ROPE_KINDS
+from .resolved import DTYPE_BYTES, MachineSpec
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -44,19 +45,37 @@ class Values:
         return self.deployment.config
 
     @property
-    def machine(self) -> MachineFacts:
+    def machine(self) -> MachineSpec:
         return self.decisions.machine
 
     def is_written(self, path: str) -> bool:
-        """Whether somebody asks for this very value. What a preset brings along gives way without a word."""
-        return self.decisions.is_written(path) and self.decisions.origins[path].layer is not Layer.PRESET
+        """Whether the user wrote a value other than the one the option would have anyway. Presets do not count."""
+        if not self.decisions.is_written(path) or self.decisions.origins[path].layer is Layer.PRESET:
+            return False
+        return bool(self.decisions.get(path) != self._value_without(path))
+
+    def _value_without(self, path: str) -> Any:
+        """The value that the preset or `auto` would choose."""
+        if path == "model.rope_theta" and self.decisions.model_spec is not None:
+            return self.decisions.model_spec.own_rope_theta  # the rest depends on the written value
+        for weaker in self.deployment.overridden.get(path, ()):
+            if weaker.origin.layer is Layer.PRESET:
+                return options()[path].adapter.validate_python(weaker.value)
+        section, _, name = path.partition(".")
+        unset = getattr(self.config, section).model_copy(update={name: options()[path].default})
+        deployment = replace(
+            self.deployment,
+            config=self.config.model_copy(update={section: unset}),
+            origins={known: origin for known, origin in self.deployment.origins.items() if known != path},
+        )
+        return decide(deployment, self.decisions.model_spec, self.machine).get(path)
 
     def located(self, path: str) -> str:
         return self.deployment.located(path)
 
     @property
     def is_kv_written(self) -> bool:
-        """Whether a person fixed the size of the KV cache."""
+        """Whether the user fixed the size of the KV cache."""
         return self.num_gpu_blocks_override is not None or self.decisions.is_written("cache.kv_cache_memory_bytes")
 
     @property
@@ -78,12 +97,12 @@ class Values:
 
     @property
     def model_limit(self) -> int:
-        return self.decisions.facts.max_context if self.decisions.facts else 0
+        return self.decisions.model_spec.max_context if self.decisions.model_spec else 0
 
     @property
     def window(self) -> int | None:
         """The model's sliding window, in use or not."""
-        return self.decisions.facts.sliding_window if self.decisions.facts else None
+        return self.decisions.model_spec.sliding_window if self.decisions.model_spec else None
 
     @property
     def rope_kind(self) -> Any:
@@ -92,7 +111,7 @@ class Values:
 
     @property
     def unused_overrides(self) -> str:
-        names = self.decisions.facts.unused_overrides if self.decisions.facts else ()
+        names = self.decisions.model_spec.unused_overrides if self.decisions.model_spec else ()
         return ", ".join(f"`{name}`" for name in names)
 
     @cached_property
@@ -113,7 +132,7 @@ class Values:
 
     @cached_property
     def log_config_problem(self) -> str:
-        """Why server.log_config_file cannot be used; empty if it can, as far as its form goes."""
+        """Why server.log_config_file cannot be used; empty if its format is valid."""
         if self.config.server.log_config_file is None:
             return ""
         path = Path(self.located("server.log_config_file"))
@@ -123,14 +142,14 @@ class Values:
         except OSError as error:
             return f"{path}: {(error.strerror or 'cannot be read').lower()}"
         except json.JSONDecodeError as error:
-            return f"{path}:{error.lineno}:{error.colno}: no JSON: {error.msg}"
+            return f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}"
         except (ValueError, RecursionError):
-            return f"{path}: no JSON"
-        return "" if isinstance(content, dict) else f"{path}: no JSON object"
+            return f"{path}: invalid JSON"
+        return "" if isinstance(content, dict) else f"{path}: not a JSON object"
 
     @cached_property
     def pattern_problem(self) -> str:
-        """What is wrong with logits_processor_pattern; empty if nothing is."""
+        """The error in logits_processor_pattern; empty if there is none."""
         try:
             re.compile(self.logits_processor_pattern or "")
         except re.error as error:
@@ -142,14 +161,9 @@ class Values:
         """override_generation_config under this project's names."""
         return sampling.our_names(self.override_generation_config)
 
-    @cached_property
-    def sampling_problem(self) -> str:
-        """What is wrong with override_generation_config; empty if nothing is."""
-        return sampling.problem(self.sampling_overrides)
-
     @property
     def rope_problem(self) -> str:
-        """Where hf_overrides says something else about rotary positions than the options; empty if nowhere."""
+        """Where hf_overrides contradicts the options on rotary positions; empty if nowhere."""
         overrides = self.hf_overrides
         newer = overrides.get("rope_parameters")
         newer = newer if isinstance(newer, Mapping) else {}
@@ -164,7 +178,7 @@ class Values:
         return ""
 
     def numbers(self) -> dict[str, Any]:
-        """Everything that a message may name."""
+        """Every value that a message may name."""
         said: dict[str, Any] = {}
         for section, values in self.decisions.values.items():
             for name, value in values.items():
@@ -176,7 +190,6 @@ class Values:
             "no_graphs": self.no_graphs,
             "graph_sizes": ", ".join(map(str, self.cuda_graph_sizes)) or "none",
             **self._gpu_numbers(),
-            "sampling_problem": self.sampling_problem,
             "pattern_problem": self.pattern_problem,
             "log_config_problem": self.log_config_problem,
             "unused_overrides": self.unused_overrides,
@@ -186,8 +199,8 @@ class Values:
             "model_limit": self.model_limit,
             "num_kv_blocks": self.num_kv_blocks,
         }
-        memory, facts = self.decisions.memory, self.decisions.facts
-        if memory is not None and facts is not None:
+        memory, model_spec = self.decisions.memory, self.decisions.model_spec
+        if memory is not None and model_spec is not None:
             blocks = -(-int(self.max_model_len) // int(self.block_size))
             one = blocks * int(self.block_size) * memory.kv_bytes_per_token
             room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - memory.activation_bytes)
@@ -206,7 +219,7 @@ class Values:
         return said
 
     def _gpu_numbers(self) -> dict[str, Any]:
-        """What messages tell of the GPU, and of the memory that `gpu_memory_utilization` is a share of."""
+        """Texts about the GPU and the memory that `gpu_memory_utilization` is a share of."""
         gpu = self.decisions.gpu
         if gpu is None:
             memory = f"{format_about(self.machine.available_memory_bytes)} available"
@@ -217,14 +230,14 @@ class Values:
         return {"gpu": gpu.name, "capability": ".".join(map(str, gpu.compute_capability)), "memory": memory}
 
     def _smaller_weights(self) -> str:
-        """What the next smaller format would need; empty if there is none."""
-        facts, is_on_gpu = self.decisions.facts, self.decisions.gpu is not None
-        if facts is None or self.quantization == "int4_pure" or (is_on_gpu and DTYPE_BYTES[self.dtype] == 2):
+        """The memory that the next smaller format needs, as text; empty if there is none."""
+        model_spec, is_on_gpu = self.decisions.model_spec, self.decisions.gpu is not None
+        if model_spec is None or self.quantization == "int4_pure" or (is_on_gpu and DTYPE_BYTES[self.dtype] == 2):
             return ""
         if DTYPE_BYTES[self.dtype] == 2 or self.quantization is not None:
             smaller = {None: "int8", "int8": "int4", "int4": "int4_pure"}[self.quantization]
-            size = format_about(facts.weights_bytes(self.dtype, smaller))
+            size = format_about(model_spec.weights_bytes(self.dtype, smaller))
             return f"or `model.quantization: {smaller}`, in which the weights need {size}"
-        half = format_about(facts.weights_bytes("bfloat16"))
+        half = format_about(model_spec.weights_bytes("bfloat16"))
         smaller = "float16" if self.decisions.is_interpreted else "bfloat16"
         return f"or `model.dtype: {smaller}`, in which the weights need {half} and the KV cache half as much"

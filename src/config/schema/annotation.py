@@ -1,4 +1,4 @@
-"""What a field's type says: the kind of value, its choices, bounds and spellings, read from the annotation."""
+"""The type of a field, read from its annotation: the kind of value, its choices, bounds and notations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PARSERS = {
 
 @dataclass
 class Parts:
-    """What an annotation is made of; the attributes are those of `Option`."""
+    """The parts of an annotation; the attributes are those of `Option`."""
 
     kind: Kind = "text"
     choices: tuple[str | int, ...] = ()
@@ -93,7 +93,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def read_annotation(info: FieldInfo) -> Parts:
-    """Of one field, what stands beside the annotation included."""
+    """The parts of a field, metadata next to the annotation included."""
     parts = Parts()
     parts.read(info.annotation)
     for extra in info.metadata:

@@ -28,7 +28,7 @@ API_VERSION: Literal["stoker/v1"] = "stoker/v1"
 
 
 class DeploymentConfig(BaseModel):
-    """One LLM deployment. Keys that start with `x-` are free space, for anchors and notes."""
+    """One LLM deployment. Keys that start with `x-` are ignored and may hold anchors and notes."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), defer_build=True
@@ -36,28 +36,28 @@ class DeploymentConfig(BaseModel):
 
     apiVersion: Literal["stoker/v1"] = Field(
         API_VERSION,
-        description="Version of this file format. A later program reads it and says what has changed.",
+        description="Version of this file format.",
         examples=[API_VERSION],
         json_schema_extra=about(reload="process"),
     )
     kind: Literal["Deployment"] = Field(
         "Deployment",
-        description="What this file declares.",
+        description="Kind of object that this file declares.",
         examples=["Deployment"],
         json_schema_extra=about(reload="process"),
     )
     preset: str | None = Field(
         None,
         min_length=1,
-        description="Named set of values below everything written: `engine explain presets` lists them with reasons.",
+        description="Named set of values that all other layers override; `engine explain presets` lists them.",
         examples=["cpu-laptop"],
         json_schema_extra=about(reload="process"),
     )
     extends: Texts = Field(
         (),
         description=(
-            "Files that this one builds on, weakest first, relative to this file. Mappings are merged key by key, "
-            "everything else is replaced."
+            "Files that this file extends, weakest first, relative to this file. Mappings are merged key by key, all "
+            "other values are replaced."
         ),
         examples=["./base.yaml"],
         json_schema_extra=about(reload="process"),
@@ -66,9 +66,9 @@ class DeploymentConfig(BaseModel):
         None,
         min_length=1,
         description=(
-            "A flat file of long option names and values, such as `max-model-len: 32k`: what other serving engines "
-            "take with --config. It lies above all manifest files and below the environment. A manifest says the same "
-            "with sections; `engine import FILE` writes one."
+            "A flat file of long option names and values, such as `max-model-len: 32k`, which other engines accept "
+            "with --config. It overrides all manifest files; the environment overrides it. `engine import FILE` "
+            "converts it to a manifest."
         ),
         examples=["./vllm.yaml"],
         json_schema_extra=about(reload="process", kind="path"),

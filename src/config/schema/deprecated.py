@@ -1,7 +1,8 @@
-"""Options that older releases of serving engines had: accepted, warned about, and mapped onto what there is now.
+"""Deprecated options: accepted with a warning, and mapped onto current ones.
 
-They are declared like all others and are part of no section: before layers are merged, source/deprecated.py puts what
-each becomes in its place, so that the rest of the program never meets them.
+Some are of older releases of serving engines, some are named after the implementation of another server. They are
+declared like all options but belong to no section: before layers are merged, source/deprecated.py replaces each by the
+options that it maps to, so that the rest of the program only handles current ones.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .section import Section
-from .types import Count, Flag, Gibibytes, NumberFromZero, Whole
+from .types import Auto, Count, Flag, Gibibytes, NumberFromZero, Size, Whole
 
-Becomes = Callable[[Any], Mapping[str, Any]]  # an old value -> values by path; ValueError if nothing stands for it
+Becomes = Callable[[Any], Mapping[str, Any]]  # an old value -> values by path; ValueError if nothing corresponds to it
 
 
 def old(becomes: Becomes, *replaced_by: str, why: str, aliases: tuple[str, ...] = ()) -> dict[str, Any]:
     """The `json_schema_extra` of a deprecated option.
 
     Args:
-        becomes: what a value means today.
+        becomes: what a value maps to.
         replaced_by: the paths that `becomes` may set.
-        why: one sentence on what there is instead.
+        why: one sentence about the replacement.
         aliases: further spellings on the command line.
     """
-    extra: dict[str, Any] = {"reload": "model", "devices": [], "since": "0.1", "becomes": becomes, "why": why}
+    extra: dict[str, Any] = {"reload": "model", "devices": [], "since": "0.1", "becomes": becomes, "reason": why}
     extra["replaced_by"] = list(replaced_by)
     if aliases:
         extra["aliases"] = list(aliases)
@@ -46,7 +47,7 @@ def _if_true(path: str, value: Any) -> Becomes:
 
 
 def _renamed(path: str, why: str = "", aliases: tuple[str, ...] = ()) -> dict[str, Any]:
-    return old(_same(path), path, why=why or f"it is `{path}` now", aliases=aliases)
+    return old(_same(path), path, why=why or f"renamed to `{path}`", aliases=aliases)
 
 
 def _dropped(why: str) -> dict[str, Any]:
@@ -70,13 +71,13 @@ class OldModel(Section):
     task: Literal["auto", "generate", "embed", "embedding", "classify", "score", "reward", "draft", "transcription"] = (
         Field(
             "auto",
-            description="The job that the model is served for.",
+            description="Task that the model is served for.",
             examples=["generate"],
             json_schema_extra=old(
                 lambda task: _TASKS[task],
                 "model.runner",
                 "model.convert",
-                why="`model.runner` and `model.convert` say it together",
+                why="replaced by `model.runner` and `model.convert`",
             ),
         )
     )
@@ -88,21 +89,21 @@ class OldModel(Section):
     )
     disable_cascade_attn: Flag = Field(
         False,
-        description="Never split attention into a shared-prefix part and a part per request.",
+        description="Never compute attention over a shared prefix separately.",
         examples=[True],
-        json_schema_extra=_dropped("attention is never split here, so there is nothing to switch off"),
+        json_schema_extra=_dropped("this build never splits attention, so there is nothing to disable"),
     )
     max_seq_len_to_capture: Whole = Field(
         8192,
         description="Longest sequence that runs in a captured CUDA graph.",
         examples=[8192],
-        json_schema_extra=_dropped("no graph depends on the length of a sequence"),
+        json_schema_extra=_dropped("captured graphs do not depend on the length of a sequence"),
     )
     max_context_len_to_capture: Whole = Field(
         8192,
-        description="The oldest name of max_seq_len_to_capture.",
+        description="Oldest name of max_seq_len_to_capture.",
         examples=[8192],
-        json_schema_extra=_dropped("no graph depends on the length of a sequence"),
+        json_schema_extra=_dropped("captured graphs do not depend on the length of a sequence"),
     )
 
 
@@ -110,7 +111,7 @@ class OldLoad(Section):
     qlora_adapter_name_or_path: str | None = Field(
         None,
         min_length=1,
-        description="A QLoRA adapter on top of bitsandbytes weights.",
+        description="QLoRA adapter for bitsandbytes weights.",
         examples=["timdettmers/qlora-flan-7b"],
         json_schema_extra=_renamed("load.model_loader_extra_config.qlora_adapter_name_or_path"),
     )
@@ -122,13 +123,13 @@ class OldCache(Section):
         description="Host memory in GiB for the KV blocks of preempted sequences.",
         examples=[4],
         json_schema_extra=_dropped(
-            "a preempted sequence gives its blocks back and is computed again, so no memory is set aside"
+            "a preempted sequence frees its blocks and is computed again, so no memory is reserved"
         ),
     )
     quantization_param_path: str | None = Field(
         None,
         min_length=1,
-        description="A file of scaling factors for an fp8 KV cache.",
+        description="File with the scaling factors of an fp8 KV cache.",
         examples=["./scales.json"],
         json_schema_extra=_dropped("the fp8 KV cache of this build has no scales"),
     )
@@ -136,7 +137,7 @@ class OldCache(Section):
 
 def _preemption(mode: str) -> Mapping[str, Any]:
     if mode == "swap":
-        raise ValueError("swapping is gone: a preempted sequence is computed again")
+        raise ValueError("swapping is not supported: a preempted sequence is computed again")
     return {}
 
 
@@ -144,21 +145,21 @@ class OldScheduler(Section):
     num_scheduler_steps: Whole = Field(
         1,
         ge=1,
-        description="Forward passes for each scheduling decision.",
+        description="Number of forward passes for each scheduling decision.",
         examples=[8],
-        json_schema_extra=_dropped("every step is scheduled; `scheduler.async_scheduling` hides what that costs"),
+        json_schema_extra=_dropped("every step is scheduled; `scheduler.async_scheduling` hides the cost"),
     )
     multi_step_stream_outputs: Flag = Field(
         True,
-        description="Stream tokens after each inner step of several.",
+        description="Stream tokens after each inner step of a multi-step decision.",
         examples=[False],
         json_schema_extra=_dropped("tokens are streamed after every step"),
     )
     scheduler_delay_factor: NumberFromZero = Field(
         0.0,
-        description="Hold back new prompts for this multiple of the last prompt's latency.",
+        description="Delay new prompts by this multiple of the last prompt's latency.",
         examples=[0.5],
-        json_schema_extra=_dropped("prompts join the running batch at once, so waiting for a larger one gains nothing"),
+        json_schema_extra=_dropped("prompts join the running batch in the next step, so a delay gains nothing"),
     )
     preemption_mode: Literal["recompute", "swap"] = Field(
         "recompute",
@@ -170,18 +171,18 @@ class OldScheduler(Section):
         False,
         description="Process the outputs of a step before the next one starts.",
         examples=[True],
-        json_schema_extra=_dropped("outputs never hold up a step and keep the order of each request"),
+        json_schema_extra=_dropped("outputs never delay a step and keep the order of each request"),
     )
     use_v2_block_manager: Flag = Field(
         True,
-        description="Choose the second of two block managers.",
+        description="Use the second of two block managers.",
         examples=[True],
         json_schema_extra=_dropped("there is one block pool"),
     )
 
 
 def _backend(text: str) -> Mapping[str, Any]:
-    """`xgrammar:no-fallback,disable-any-whitespace`, the older way to give options with the name."""
+    """`xgrammar:no-fallback,disable-any-whitespace`: the older syntax for a backend with options."""
     name, _, rest = text.partition(":")
     known = {
         "no-fallback": "structured_outputs.disable_fallback",
@@ -191,14 +192,14 @@ def _backend(text: str) -> Mapping[str, Any]:
     found: dict[str, Any] = {"structured_outputs.backend": name}
     for word in filter(None, rest.split(",")):
         if word not in known:
-            raise ValueError(f"no such backend option `{word}`; there are: {', '.join(known)}")
+            raise ValueError(f"unknown backend option `{word}`; known are: {', '.join(known)}")
         found[known[word]] = True
     return found
 
 
 def _reasoning(is_on: bool) -> Mapping[str, Any]:
     if is_on:
-        raise ValueError("reasoning is switched on by naming a `structured_outputs.reasoning_parser`")
+        raise ValueError("reasoning is enabled by setting `structured_outputs.reasoning_parser`")
     return {}
 
 
@@ -206,38 +207,40 @@ class OldStructuredOutputs(Section):
     guided_decoding_backend: str | None = Field(
         None,
         min_length=1,
-        description="The grammar engine for constrained output, with its options behind a colon.",
+        description="Grammar library for constrained output, with its options after a colon.",
         examples=["xgrammar:no-fallback"],
         json_schema_extra=old(
-            _backend, "structured_outputs.backend", why="it is `structured_outputs.backend` now, its options keys of it"
+            _backend,
+            "structured_outputs.backend",
+            why="replaced by `structured_outputs.backend` and the switches next to it",
         ),
     )
     guided_decoding_disable_fallback: Flag = Field(
         False,
-        description="Fail a request that the grammar engine cannot handle.",
+        description="Refuse a request that the grammar library does not support.",
         examples=[True],
         json_schema_extra=_renamed("structured_outputs.disable_fallback"),
     )
     guided_decoding_disable_any_whitespace: Flag = Field(
         False,
-        description="Compact JSON.",
+        description="Generate JSON without whitespace.",
         examples=[True],
         json_schema_extra=_renamed("structured_outputs.disable_any_whitespace"),
     )
     guided_decoding_disable_additional_properties: Flag = Field(
         False,
-        description="JSON objects without properties that the schema does not list.",
+        description="Generate no JSON properties that the schema does not list.",
         examples=[True],
         json_schema_extra=_renamed("structured_outputs.disable_additional_properties"),
     )
     enable_reasoning: Flag = Field(
         False,
-        description="Split reasoning from the answer.",
+        description="Separate reasoning from the answer.",
         examples=[False],
         json_schema_extra=old(
             _reasoning,
             "structured_outputs.reasoning_parser",
-            why="naming a `structured_outputs.reasoning_parser` is enough",
+            why="setting `structured_outputs.reasoning_parser` is enough",
         ),
     )
 
@@ -252,76 +255,76 @@ class OldSpeculative(Section):
     speculative_model: str | None = Field(
         None,
         min_length=1,
-        description="The draft model.",
+        description="Draft model.",
         examples=["Qwen/Qwen3-0.6B"],
         json_schema_extra=_renamed("speculative.model"),
     )
     speculative_model_quantization: str | None = Field(
         None,
         min_length=1,
-        description="How the draft model's weights are quantised.",
+        description="Quantisation of the draft model's weights.",
         examples=["awq"],
         json_schema_extra=_renamed("speculative.quantization"),
     )
     speculative_disable_mqa_scorer: Flag = Field(
         False,
-        description="Score drafts by a larger batch.",
+        description="Score draft tokens as a larger batch.",
         examples=[True],
-        json_schema_extra=_dropped("there is one way to score drafts"),
+        json_schema_extra=_dropped("there is only one way to score draft tokens"),
     )
     speculative_draft_tensor_parallel_size: Count | None = Field(
         None,
-        description="Devices of the draft model.",
+        description="Number of devices of the draft model.",
         examples=[1],
         json_schema_extra=_renamed("speculative.draft_tensor_parallel_size", aliases=("-spec-draft-tp",)),
     )
     speculative_max_model_len: Count | None = Field(
         None,
-        description="Longest sequence that is drafted for.",
+        description="Longest sequence that gets draft tokens.",
         examples=[4096],
         json_schema_extra=_renamed("speculative.max_model_len"),
     )
     speculative_disable_by_batch_size: Count | None = Field(
         None,
-        description="Queued requests above which nothing is drafted.",
+        description="Number of queued requests above which nothing is drafted.",
         examples=[32],
         json_schema_extra=_renamed("speculative.disable_by_batch_size"),
     )
     ngram_prompt_lookup_max: Count | None = Field(
         None,
-        description="Most trailing tokens that are looked up in the prompt.",
+        description="Maximum number of trailing tokens that are looked up in the prompt.",
         examples=[4],
         json_schema_extra=_renamed("speculative.prompt_lookup_max"),
     )
     ngram_prompt_lookup_min: Count | None = Field(
         None,
-        description="Fewest trailing tokens that are looked up in the prompt.",
+        description="Minimum number of trailing tokens that are looked up in the prompt.",
         examples=[2],
         json_schema_extra=_renamed("speculative.prompt_lookup_min"),
     )
     spec_decoding_acceptance_method: Literal["rejection_sampler", "typical_acceptance_sampler"] = Field(
         "rejection_sampler",
-        description="How drafts are verified.",
+        description="How draft tokens are verified.",
         examples=["rejection_sampler"],
-        json_schema_extra=old(_acceptance, why="drafts are verified exactly"),
+        json_schema_extra=old(_acceptance, why="draft tokens are verified exactly"),
     )
     typical_acceptance_sampler_posterior_threshold: NumberFromZero | None = Field(
         None,
-        description="Probability below which the typicality test rejects a draft.",
+        description="Probability below which the typicality test rejects a draft token.",
         examples=[0.09],
-        json_schema_extra=_dropped("drafts are verified exactly"),
+        json_schema_extra=_dropped("draft tokens are verified exactly"),
     )
     typical_acceptance_sampler_posterior_alpha: NumberFromZero | None = Field(
         None,
-        description="Entropy's weight in the typicality test.",
+        description="Weight of the entropy in the typicality test.",
         examples=[0.3],
-        json_schema_extra=_dropped("drafts are verified exactly"),
+        json_schema_extra=_dropped("draft tokens are verified exactly"),
     )
     disable_logprobs_during_spec_decoding: Flag = Field(
         False,
-        description="Withhold log-probabilities while drafting.",
+        description="Return no log-probabilities while drafting.",
         examples=[True],
-        json_schema_extra=_dropped("log-probabilities are never withheld"),
+        json_schema_extra=_dropped("log-probabilities are always returned"),
     )
 
 
@@ -332,19 +335,19 @@ class OldParallel(Section):
     num_redundant_experts: Whole | None = Field(
         None,
         ge=0,
-        description="Spare copies of experts.",
+        description="Number of redundant experts.",
         examples=[0],
         json_schema_extra=_renamed(f"{_EPLB}.num_redundant_experts"),
     )
     eplb_window_size: Count | None = Field(
         None,
-        description="Steps over which expert load is measured.",
+        description="Number of steps over which expert load is measured.",
         examples=[1000],
         json_schema_extra=_renamed(f"{_EPLB}.window_size"),
     )
     eplb_step_interval: Count | None = Field(
         None,
-        description="Steps between rebalancings of experts.",
+        description="Number of steps between two rebalancings of experts.",
         examples=[3000],
         json_schema_extra=_renamed(f"{_EPLB}.step_interval"),
     )
@@ -355,7 +358,7 @@ class OldParallel(Section):
         json_schema_extra=old(
             _if_true(f"{_EPLB}.log_balancedness", True),
             f"{_EPLB}.log_balancedness",
-            why=f"it is `{_EPLB}.log_balancedness` now",
+            why=f"renamed to `{_EPLB}.log_balancedness`",
         ),
     )
     enable_multimodal_encoder_data_parallel: Flag = Field(
@@ -365,7 +368,7 @@ class OldParallel(Section):
         json_schema_extra=old(
             _if_true("multimodal.mm_encoder_tp_mode", "data"),
             "multimodal.mm_encoder_tp_mode",
-            why="it is `multimodal.mm_encoder_tp_mode: data` now",
+            why="replaced by `multimodal.mm_encoder_tp_mode: data`",
         ),
     )
     worker_use_ray: Flag = Field(
@@ -375,7 +378,7 @@ class OldParallel(Section):
         json_schema_extra=old(
             _if_true("parallel.distributed_executor_backend", "ray"),
             "parallel.distributed_executor_backend",
-            why="it is `parallel.distributed_executor_backend: ray` now",
+            why="replaced by `parallel.distributed_executor_backend: ray`",
         ),
     )
 
@@ -383,12 +386,12 @@ class OldParallel(Section):
 class OldMultiModal(Section):
     disable_mm_preprocessor_cache: Flag = Field(
         False,
-        description="Keep no preprocessed media.",
+        description="Do not cache preprocessed media.",
         examples=[True],
         json_schema_extra=old(
             _if_true("multimodal.mm_processor_cache_gb", 0),
             "multimodal.mm_processor_cache_gb",
-            why="it is `multimodal.mm_processor_cache_gb: 0` now",
+            why="replaced by `multimodal.mm_processor_cache_gb: 0`",
         ),
     )
 
@@ -405,39 +408,69 @@ class OldDevice(Section):
 class OldServer(Section):
     disable_log_requests: Flag = Field(
         True,
-        description="Log no record for requests that arrive.",
+        description="Do not log requests that arrive.",
         examples=[True],
         json_schema_extra=old(
             lambda is_off: {"server.enable_log_requests": not is_off},
             "server.enable_log_requests",
-            why="its opposite, `server.enable_log_requests`, is off unless it is asked for",
+            why="replaced by its opposite, `server.enable_log_requests`, which is off by default",
         ),
     )
     engine_use_ray: Flag = Field(
         False,
-        description="Host the engine in an actor of Ray.",
+        description="Run the engine in a Ray actor.",
         examples=[True],
-        json_schema_extra=_dropped("the engine has a process of its own unless `disable_frontend_multiprocessing`"),
+        json_schema_extra=_dropped("the engine runs in a separate process"),
     )
     tokenizer_pool_size: Whole = Field(
         0,
         ge=0,
-        description="Workers that tokenise.",
+        description="Number of workers that tokenise.",
         examples=[4],
-        json_schema_extra=_dropped("the tokenizer uses threads by itself"),
+        json_schema_extra=_dropped("the tokenizer uses threads; there is no pool"),
     )
     tokenizer_pool_type: str = Field(
         "ray",
         min_length=1,
-        description="What the workers that tokenise are made of.",
+        description="Kind of the workers that tokenise.",
         examples=["ray"],
-        json_schema_extra=_dropped("the tokenizer uses threads by itself"),
+        json_schema_extra=_dropped("the tokenizer uses threads; there is no pool"),
     )
     tokenizer_pool_extra_config: dict[str, Any] = Field(
         {},
         description="Settings of the workers that tokenise.",
         examples=[{}],
-        json_schema_extra=_dropped("the tokenizer uses threads by itself"),
+        json_schema_extra=_dropped("the tokenizer uses threads; there is no pool"),
+    )
+    uvicorn_log_level: Literal["auto", "critical", "error", "warning", "info", "debug", "trace"] = Field(
+        "auto",
+        description="Minimum severity that the HTTP side logs.",
+        examples=["info"],
+        json_schema_extra=_renamed("server.http_log_level"),
+    )
+    disable_uvicorn_access_log: Flag = Field(
+        False,
+        description="Do not log the line of each finished HTTP request.",
+        examples=[True],
+        json_schema_extra=_renamed("server.disable_access_log"),
+    )
+    h11_max_incomplete_event_size: Size | Auto = Field(
+        "auto",
+        description="Maximum number of bytes that the HTTP parser buffers of an incomplete request head.",
+        examples=["64KiB"],
+        json_schema_extra=_renamed("server.max_incomplete_header_bytes"),
+    )
+    h11_max_header_count: Count = Field(
+        256,
+        description="Maximum number of headers of a request.",
+        examples=[256],
+        json_schema_extra=_renamed("server.max_header_count"),
+    )
+    disable_fastapi_docs: Flag = Field(
+        False,
+        description="Serve no OpenAPI description of the routes.",
+        examples=[True],
+        json_schema_extra=_renamed("server.disable_docs"),
     )
 
 

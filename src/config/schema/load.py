@@ -9,20 +9,20 @@ from pydantic import Field
 from .section import Section, about
 from .types import Flag, Texts
 
-_OTHER_LIBRARY = "this build reads files from a folder by itself; copy the checkpoint here and take safetensors"
+_OTHER_LIBRARY = "this build reads files from a folder; copy the checkpoint to this machine and write safetensors"
 
 
 class LoadConfig(Section):
-    """How weights get from disk into memory."""
+    """How weights are read from disk into memory."""
 
     load_format: Literal["auto", "safetensors", "pt", "npcache", "sharded_state", "dummy"] = Field(
         "auto",
         description=(
-            "Layout of the weight files. `auto` takes safetensors and, where there are none, torch's files. `pt` is "
-            "torch's .bin and .pt, read as data, so that no code in them can run; `npcache` copies those once into "
-            ".npy files, which other programs can map; `sharded_state` is one process's files of a sharded save. "
-            "`dummy` invents random weights from config.json alone, for measuring speed and memory without a "
-            "checkpoint; its answers mean nothing."
+            "Format of the weight files. `auto` is safetensors or, if there are none, the files of torch. `pt` is "
+            "torch's .bin and .pt, read as data, so that no code in them can run. `npcache` copies those once into "
+            ".npy files, which other programs can map. `sharded_state` is one process's files of a sharded save. "
+            "`dummy` creates random weights from config.json alone, to measure speed and memory without a checkpoint; "
+            "its answers are meaningless."
         ),
         examples=["dummy"],
         json_schema_extra=about(
@@ -30,9 +30,9 @@ class LoadConfig(Section):
             refused={
                 "tensorizer": _OTHER_LIBRARY,
                 "runai_streamer": _OTHER_LIBRARY,
-                "bitsandbytes": "take the unquantised checkpoint; `model.quantization: int8` or int4 makes it smaller",
-                "gguf": "GGUF files are not read; take the model's safetensors",
-                "mistral": "consolidated files are not read; take the repository's safetensors shards",
+                "bitsandbytes": "use the unquantised checkpoint; `model.quantization: int8` or int4 makes it smaller",
+                "gguf": "GGUF files are not read; use the model's safetensors",
+                "mistral": "consolidated files are not read; use the repository's safetensors shards",
             },
         ),
     )
@@ -41,7 +41,7 @@ class LoadConfig(Section):
         min_length=1,
         description=(
             "Folder for downloaded models. Unset, the hub's own cache (HF_HOME) is used and shared with other "
-            "programs; a folder of its own is easier to move and to delete."
+            "programs; a separate folder is easier to move and to delete."
         ),
         examples=["/var/cache/stoker"],
         json_schema_extra=about(reload="model", kind="path"),
@@ -49,9 +49,9 @@ class LoadConfig(Section):
     safetensors_load_strategy: Literal["lazy", "eager"] = Field(
         "lazy",
         description=(
-            "How safetensors files are read. `lazy` reads each tensor when its place in the model is ready, which "
-            "suits local disks; `eager` reads a whole file in one go, which suits network file systems and needs "
-            "memory for that file beside the model."
+            "How safetensors files are read. `lazy` reads each tensor when the model needs it, which suits local "
+            "disks. `eager` reads a whole file at a time, which suits network file systems and needs memory for that "
+            "file in addition to the model."
         ),
         examples=["eager"],
         json_schema_extra=about(reload="model"),
@@ -59,9 +59,9 @@ class LoadConfig(Section):
     model_loader_extra_config: dict[str, Any] = Field(
         {},
         description=(
-            "Settings of the loader that `load_format` selects, checked by it. sharded_state: `pattern`, the names of "
-            "the files; npcache: `folder`, where the .npy files go if not beside the model; dummy: `deviation`, the "
-            "spread of the random weights."
+            "Settings of the loader that `load_format` selects; the loader checks them. sharded_state: `pattern`, the "
+            "pattern of file names. npcache: `folder`, where the .npy files are written if not next to the model. "
+            "dummy: `deviation`, the standard deviation of the random weights."
         ),
         examples=[{"pattern": "model-rank-{rank}-part-{part}.safetensors"}],
         json_schema_extra=about(reload="model"),
@@ -69,9 +69,9 @@ class LoadConfig(Section):
     ignore_patterns: Texts = Field(
         ("original/*",),
         description=(
-            "Files of the model that are neither downloaded nor read, as glob patterns. The default passes over the "
-            "second copy of the weights that some repositories keep; your own list replaces it, and each further flag "
-            "adds a pattern."
+            "Files of the model that are neither downloaded nor read, as glob patterns. The default skips the second "
+            "copy of the weights that some repositories contain. A list in a file replaces the default; each further "
+            "flag adds a pattern."
         ),
         examples=[["original/*", "*.bin"]],
         json_schema_extra=about(reload="model", repeats=True),
@@ -79,8 +79,8 @@ class LoadConfig(Section):
     use_tqdm_on_load: Flag = Field(
         True,
         description=(
-            "Show how much of the weights is read while the model loads, behind the phase `weights`. Only where "
-            "standard error is a terminal; logs get no progress."
+            "Show the progress of reading the weights in the start-up phase `weights`. Only where standard error is a "
+            "terminal; logs contain no progress."
         ),
         examples=[False],
         json_schema_extra=about(reload="process"),
@@ -88,10 +88,12 @@ class LoadConfig(Section):
     pt_load_map_location: Literal["cpu"] | dict[str, Any] = Field(
         "cpu",
         description=(
-            "Where the tensors of torch's files go, by the device they were saved from. `cpu` takes all of them; a "
-            "mapping takes those of the devices it names (and of cpu) and refuses the rest, so that a checkpoint from "
-            "elsewhere is noticed. Safetensors name no devices."
+            "Where the tensors of torch files are loaded, by the device they were saved from. `cpu` accepts tensors of "
+            "all devices. A mapping accepts those of the devices it names (and of cpu) and refuses the others, so that "
+            "an unexpected checkpoint is noticed. Safetensors files store no devices."
         ),
         examples=["cpu", {"cuda:0": "cpu"}],
-        json_schema_extra=about(reload="model"),
+        json_schema_extra=about(
+            reload="model", json_schema={"type": "object", "additionalProperties": {"const": "cpu"}}
+        ),
     )

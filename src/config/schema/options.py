@@ -1,4 +1,4 @@
-"""Every option by its dotted path, drawn from the declarations: what messages, help, flags, schema and docs read."""
+"""Every option by its dotted path, from the declarations: what messages, help, flags, schema and docs read."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Option:
     name: str
     info: FieldInfo
     kind: Kind
-    choices: tuple[str | int, ...]  # words it takes; for a number usually just `auto`
+    choices: tuple[str | int, ...]  # words it accepts; for a number usually just `auto`
     bounds: tuple[Any, ...]  # of annotated_types
-    spellings: tuple[int, ...]  # numbers that stand for `auto`
+    spellings: tuple[int, ...]  # numbers that mean `auto`
     min_length: int  # of a text
     pattern: str | None  # of a text
     is_nullable: bool
@@ -96,74 +96,83 @@ class Option:
 
     @property
     def path_kind(self) -> str | None:
-        """`path`, `model` or `template` for texts that may name files."""
+        """`path`, `model` or `template` for texts that may be file names."""
         kind: str | None = self._extra.get("kind")
         return kind
 
     @property
     def repeats(self) -> bool:
-        """Whether each further flag adds to the list, where others replace what was said before."""
+        """Whether each further flag adds to the list instead of replacing it."""
         return bool(self._extra.get("repeats"))
 
     @property
     def status(self) -> Status:
-        """Whether it changes what the system does, stands for another option, or takes its default alone."""
+        """`effective`: changes what the system does; `deprecated`: mapped onto another; `refused`: default only."""
         if "becomes" in self._extra:
             return "deprecated"
-        return "refused" if isinstance(self._extra.get("refused"), str) else "effective"
+        return "refused" if self.reason else "effective"
 
     @property
     def reason(self) -> str:
-        """Why it is refused or deprecated, and what there is instead."""
-        said = self._extra["why"] if self.status == "deprecated" else self._extra.get("refused")
-        return said if isinstance(said, str) else ""
+        """Why it is refused or deprecated, and what to use instead; empty for an effective option."""
+        return str(self._extra.get("reason", ""))
 
     @property
     def accepted(self) -> tuple[Any, ...]:
-        """All that a refused option takes: values that say what this build does anyway."""
+        """All values that a refused option accepts: those that describe what this build does anyway."""
         return (self.default, *self._extra.get("same", ()))
 
     @property
     def replaced_by(self) -> tuple[str, ...]:
-        """Paths of what a deprecated option is mapped onto, keys of mapping options included."""
+        """Paths of the options that a deprecated one is mapped onto, keys of mapping options included."""
         return tuple(self._extra.get("replaced_by", ()))
 
     @property
     def becomes(self) -> Becomes:
-        """What a deprecated option's value means today: values by path. ValueError for one that nothing stands for."""
+        """What a deprecated option's value maps onto: values by path. ValueError for one without a counterpart."""
         becomes: Becomes = self._extra["becomes"]
         return becomes
 
     @property
     def refused(self) -> dict[str, str]:
-        """Single values that this build knows and cannot do, each with what to do instead."""
-        refused = self._extra.get("refused", {})
-        return refused if isinstance(refused, dict) else {}
+        """Single values that this build recognises and does not support, each with what to use instead."""
+        return dict(self._extra.get("refused", {}))
 
     @property
     def has_flag(self) -> bool:
-        """apiVersion, kind and extends speak about one file, so only a file can say them."""
+        """apiVersion, kind and extends are about one file, so they can only be written in a file."""
         return bool(self.section) or self.name in ("preset", "config")
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Spellings that do not follow from the name."""
+        """Flags that are not derived from the name."""
         return tuple(self._extra.get("aliases", ()))
 
     @property
     def notation(self) -> Notation | None:
-        """How its text on a command line may differ from the usual."""
+        """A further way to write its value on a command line."""
         notation: Notation | None = self._extra.get("notation")
         return notation
 
     @property
+    def has_known_keys(self) -> bool:
+        """Whether the declaration says which keys a mapping takes."""
+        return "json_schema" in self._extra
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """JSON Schema of a mapping's value; `{"type": "object"}` where the keys are not known."""
+        schema: dict[str, Any] = self._extra.get("json_schema", {"type": "object"})
+        return schema
+
+    @property
     def is_flat(self) -> bool:
-        """Whether `--name` is enough; the keys of `--speculative-config` and the like need their section's flag."""
+        """Whether `--name` is enough; keys of `--speculative-config` and others need the flag of their section."""
         return self.status == "deprecated" or not (self.section and sections()[self.section].json_flags)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Every spelling on the command line, the usual one first."""
+        """All its flags, the usual one first."""
         if not self.has_flag:
             return ()
         name = self.name.replace("_", "-")
@@ -184,7 +193,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Its usual spelling on the command line; empty if it has none."""
+        """Its usual flag; empty if it has none."""
         return self.flags[0] if self.flags else ""
 
     @property
@@ -198,7 +207,7 @@ class Option:
 
     @property
     def takes_text(self) -> bool:
-        """Whether a scalar counts as it is written: `revision: 0123` is no number."""
+        """Whether a scalar is used as it is written: `revision: 0123` is a text."""
         return self.is_secret or self.kind in ("text", "texts") or (self.kind == "choice" and self._words_only)
 
     @property
@@ -207,7 +216,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What the option takes, for messages: `auto or a whole number, at least 1`."""
+        """What the option accepts, for messages: `auto or a whole number, at least 1`."""
         words = [str(choice) for choice in self.choices]
         if self.kind == "choice":
             return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
@@ -219,7 +228,7 @@ class Option:
 
     @property
     def limits(self) -> list[str]:
-        """Every bound in words, also those that `allowed` leaves out."""
+        """All bounds in words, including those that `allowed` leaves out."""
         return [_limit(bound, self) for bound in self.bounds]
 
     @property
@@ -227,7 +236,7 @@ class Option:
         return _adapter(self.path)
 
     def show(self, value: Any) -> Any:
-        """A value as people write it: sizes and durations with units, secrets hidden."""
+        """A value for display: sizes and durations with units, secrets hidden."""
         if isinstance(value, SecretStr):
             return REDACTED
         if isinstance(value, tuple | list):
@@ -237,12 +246,13 @@ class Option:
                 size = format_size(int(value))
                 return int(size) if size.isdigit() else size  # a number needs no quotes
             if self.kind == "duration":
-                return format_duration(float(value))
+                duration = format_duration(float(value))
+                return float(value) if "e" in duration else duration  # 1e-07s is not a duration
         return value
 
 
 def _is_guard(bound: Any) -> bool:
-    """A bound that nobody meets who does not look for it."""
+    """A bound that no realistic value reaches."""
     return isinstance(bound, Le) and isinstance(bound.le, int) and bound.le >= 31_536_000
 
 
@@ -267,7 +277,7 @@ def _adapter(path: str) -> TypeAdapter[Any]:
 
 @cache
 def options() -> dict[str, Option]:
-    """Every option that may be written, sections in the order of the manifest, deprecated ones behind the others."""
+    """All options, sections in the order of the manifest, deprecated ones after the others."""
     found: dict[str, Option] = {}
     for name, info in DeploymentConfig.model_fields.items():
         section = section_class(name)
@@ -285,7 +295,7 @@ def options() -> dict[str, Option]:
 
 @cache
 def live_options() -> dict[str, Option]:
-    """Those that a deployment holds in the end: deprecated ones have been mapped onto them."""
+    """Those that a loaded deployment has: deprecated ones have been mapped onto them."""
     return {path: option for path, option in options().items() if option.status != "deprecated"}
 
 

@@ -1,4 +1,4 @@
-"""What every section class shares, and what a field says about itself besides type, default and description."""
+"""The base class of all sections, and the declaration of a field besides its type, default and description."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Notation = Literal["commas", "pairs"]
 class Section(BaseModel):
     """One section of the manifest: frozen, unknown keys refused, defaults checked like written values.
 
-    json_flags: flags that set the whole section, as JSON or by dotted keys; its options then have no flags without it.
+    json_flags: flags that set the whole section, as JSON or by dotted keys; its options then have no short flags.
     """
 
     json_flags: ClassVar[tuple[str, ...]] = ()
@@ -32,35 +32,34 @@ def about(
     devices: tuple[str, ...] = ("cpu", "cuda"),
     since: str = "0.1",
     aliases: tuple[str, ...] = (),
-    refused: str | dict[str, str] | None = None,
-    same: tuple[Any, ...] = (),
+    refused: dict[str, str] | None = None,
     repeats: bool = False,
     notation: Notation | None = None,
+    json_schema: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The `json_schema_extra` of one field.
 
     Args:
-        reload: what a change touches, at the next start: `hot` nothing that is loaded, `model` what is loaded,
-            `process` the server's address, rights or process.
+        reload: what a change affects at the next start: `hot` nothing that is loaded, `model` what is loaded,
+            `process` the server's address, permissions or process.
         unit: what a number counts.
-        kind: for a text, `path` (relative to the file that wrote it) or `model` (path or hub id).
+        kind: for a text, `path` (relative to the file that holds it), `model` (path or hub id) or `template`.
         devices: where the field has an effect.
         since: first release that has it.
         aliases: further spellings on the command line, such as `-tp`.
-        refused: values that this build knows and cannot do, each with what to do instead. A text instead of a table
-            refuses the whole option, that is, every value but the default, which says what this build does anyway.
+        refused: values that this build recognises and does not support, each with what to use instead. An option that
+            is not supported at all is a row in refused.py.
         repeats: each further flag adds to the list.
-        same: values of a refused option that mean the same as its default.
-        notation: how its text on a command line may be written besides the usual: list items parted by `commas`, a
-            mapping as `pairs` such as image=16,video=2.
+        notation: a further way to write its value on a command line: list items separated by `commas`, a mapping as
+            `pairs` such as image=16,video=2.
+        json_schema: for a mapping, the JSON Schema (draft 2020-12, without `$ref`) of its value; part of the exported
+            schema, and checked when a deployment is loaded.
     """
     extra: dict[str, Any] = {"reload": reload, "devices": list(devices), "since": since}
     if aliases:
         extra["aliases"] = list(aliases)
     if repeats:
         extra["repeats"] = True
-    if same:
-        extra["same"] = list(same)
     if notation is not None:
         extra["notation"] = notation
     if unit is not None:
@@ -69,4 +68,6 @@ def about(
         extra["kind"] = kind
     if refused is not None:
         extra["refused"] = refused
+    if json_schema is not None:
+        extra["json_schema"] = json_schema
     return extra

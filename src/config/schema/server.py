@@ -1,4 +1,4 @@
-"""Section `server`: the HTTP side, its keys, limits, time-outs, logs, and what happens when the engine dies."""
+"""Section `server`: the HTTP API, its keys, limits, timeouts and logs, and what happens when the engine dies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from ..auto_values import INCOMPLETE_HEADER_FACTOR
+from .refused import with_refused
 from .section import Section, about
 from .types import Auto, Count, Duration, Flag, Secrets, Size, Texts, Whole
 
-_TOOL_CALLS = (
-    "tool calls stay in the text of the answer, in the model's own form: tools reach the prompt, and the client reads "
-    "the calls out of `content`"
-)
 
-
+@with_refused("server")
 class ServerConfig(Section):
     """The OpenAI-compatible API in front of the engine."""
 
@@ -22,8 +20,8 @@ class ServerConfig(Section):
         "127.0.0.1",
         min_length=1,
         description=(
-            "Address to listen on. The default serves this machine only; `0.0.0.0` serves the network and then needs "
-            "an api_key, or `auth: none` in writing."
+            "Address to listen on. The default is reachable from this machine only; `0.0.0.0` is reachable from the "
+            "network and then needs an api_key, or an explicit `auth: none`."
         ),
         examples=["0.0.0.0"],
         json_schema_extra=about(reload="process"),
@@ -33,8 +31,8 @@ class ServerConfig(Section):
         ge=0,
         le=65535,
         description=(
-            "TCP port to listen on. 0 takes a free one and prints it, which suits tests and not clients that have to "
-            "find the server again."
+            "TCP port to listen on. 0 selects a free port and prints it, which suits tests and not clients that have "
+            "to find the server again."
         ),
         examples=[8080],
         json_schema_extra=about(reload="process"),
@@ -42,8 +40,9 @@ class ServerConfig(Section):
     api_key: Secrets = Field(
         (),
         description=(
-            "Keys that clients may send as `Authorization: Bearer KEY`; any one of them opens every route but health. "
-            "Several make it possible to change one without a gap. Empty leaves the server open to whoever reaches it."
+            "Keys that clients send as `Authorization: Bearer KEY`; each key gives access to every route, and only "
+            "health needs none. With several keys one can be replaced without downtime. Empty leaves the server open "
+            "to everyone who can reach it."
         ),
         examples=[[{"env": "API_KEY"}], [{"file": "./keys/team-a"}]],
         json_schema_extra=about(reload="process"),
@@ -51,8 +50,8 @@ class ServerConfig(Section):
     auth: Literal["key", "none"] = Field(
         "key",
         description=(
-            "Who may call. `key`: an address that other machines reach needs an api_key. `none`: serve without keys, "
-            "for a private network or behind a proxy that checks them."
+            "Who may call the server. `key`: an address that other machines can reach needs an api_key. `none`: serve "
+            "without keys, for a private network or with a proxy that checks keys."
         ),
         examples=["none"],
         json_schema_extra=about(reload="process"),
@@ -61,8 +60,8 @@ class ServerConfig(Section):
         None,
         min_length=1,
         description=(
-            "Jinja template that turns chat messages into a prompt: a file, or the template itself. Unset, the "
-            "tokenizer's own is used. A wrong one works and answers badly."
+            "Jinja template that converts chat messages to a prompt: a file, or the template text. Unset, the "
+            "tokenizer's template is used. With a wrong template the model answers badly, without an error."
         ),
         examples=["./templates/chat.jinja"],
         json_schema_extra=about(reload="process", kind="template"),
@@ -71,8 +70,8 @@ class ServerConfig(Section):
         "assistant",
         min_length=1,
         description=(
-            "Role name on generated messages; one that goes on with the client's last message keeps that one's role. "
-            "Clients expect `assistant`; another name suits a model that was trained with it."
+            "Role name of generated messages; a message that continues the client's last message keeps its role. "
+            "Clients expect `assistant`; use another name for a model that was trained with it."
         ),
         examples=["assistant"],
         json_schema_extra=about(reload="hot"),
@@ -80,7 +79,7 @@ class ServerConfig(Section):
     disable_frontend_multiprocessing: Flag = Field(
         False,
         description=(
-            "Run the engine inside the API process. Saves one process and its start; the API then stalls during each "
+            "Run the engine inside the API process. Saves one process and its start; the API then pauses during each "
             "step, and a crash of the engine is a crash of the server."
         ),
         examples=[True],
@@ -89,8 +88,8 @@ class ServerConfig(Section):
     drain_timeout: Duration = Field(
         30,
         description=(
-            "After SIGTERM, time for running requests to finish before they are cut with an error event. "
-            "A supervisor's own grace period must be longer."
+            "Time that running requests have to finish after SIGTERM; then they end with an error event. A "
+            "supervisor's own grace period must be longer."
         ),
         examples=["30s", "2m"],
         json_schema_extra=about(reload="hot", unit="seconds"),
@@ -98,8 +97,8 @@ class ServerConfig(Section):
     strict_requests: Flag = Field(
         False,
         description=(
-            "Answer 400 to request fields that nobody knows. Off, they are accepted, counted in a metric and warned "
-            "about once, because clients send vendor extras."
+            "Answer 400 to unknown request fields. Off, they are accepted, counted in a metric and logged once as a "
+            "warning, because clients send vendor-specific fields."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -107,8 +106,8 @@ class ServerConfig(Section):
     max_request_bytes: Size = Field(
         32 * 1024**2,
         description=(
-            "Largest request body; a larger one is answered 413 before it is read whole. Bounds the memory that one "
-            "client can take; very long prompts and inline files need more."
+            "Maximum size of a request body; a larger one is answered 413 before it is read completely. Limits the "
+            "memory that one client can use; very long prompts and inline files need more."
         ),
         examples=["32MiB"],
         json_schema_extra=about(reload="hot", unit="bytes"),
@@ -116,8 +115,8 @@ class ServerConfig(Section):
     max_header_bytes: Size = Field(
         32 * 1024,
         description=(
-            "Largest sum of request headers; more is answered 431. "
-            "Proxies that add long cookies or tokens may need more."
+            "Maximum total size of the request headers; more is answered 431. Proxies that add long cookies or tokens "
+            "may need more."
         ),
         examples=["32KiB"],
         json_schema_extra=about(reload="hot", unit="bytes"),
@@ -125,8 +124,8 @@ class ServerConfig(Section):
     body_idle_timeout: Duration = Field(
         30,
         description=(
-            "Longest gap between two pieces of a request body; then 408 and the connection is closed. Frees what a "
-            "stalled client holds; too short, slow mobile clients are cut."
+            "Maximum time between two parts of a request body; then the answer is 408 and the connection is closed. "
+            "Frees what a stalled client holds; if it is too short, slow mobile clients are disconnected."
         ),
         examples=["30s"],
         json_schema_extra=about(reload="hot", unit="seconds"),
@@ -134,8 +133,8 @@ class ServerConfig(Section):
     body_timeout: Duration = Field(
         120,
         description=(
-            "Longest time for a whole request body; then 408 and the connection is closed. Bounds clients that send a "
-            "byte now and then; large bodies over slow links need more."
+            "Maximum time for a whole request body; then the answer is 408 and the connection is closed. Limits "
+            "clients that send one byte at a time; large bodies over slow links need more."
         ),
         examples=["2m"],
         json_schema_extra=about(reload="hot", unit="seconds"),
@@ -143,8 +142,8 @@ class ServerConfig(Section):
     send_stall_timeout: Duration = Field(
         60,
         description=(
-            "How long a client may stop reading a response before its request is aborted. Until then its KV cache and "
-            "its place in the batch are held for nobody."
+            "Time that a client may stop reading a response before its request is aborted. Until then the request "
+            "keeps its KV cache and its place in the batch."
         ),
         examples=["60s"],
         json_schema_extra=about(reload="hot", unit="seconds"),
@@ -152,8 +151,8 @@ class ServerConfig(Section):
     enable_request_id_headers: Flag = Field(
         False,
         description=(
-            "Answer with an X-Request-Id header: the client's own if it sent one, else a new one. "
-            "Ties client logs to server logs at a small cost per request."
+            "Answer with an X-Request-Id header: the client's own if it sent one, otherwise a new one. Connects client "
+            "logs with server logs at a small cost per request."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -161,8 +160,8 @@ class ServerConfig(Section):
     enable_prompt_tokens_details: Flag = Field(
         False,
         description=(
-            "Add `prompt_tokens_details.cached_tokens` to usage: prompt tokens found in the prefix cache. It tells "
-            "clients whether somebody has sent the same prefix before."
+            "Add `prompt_tokens_details.cached_tokens` to usage: the number of prompt tokens found in the prefix "
+            "cache. It reveals to clients whether the same prefix was sent before."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -170,8 +169,8 @@ class ServerConfig(Section):
     enable_force_include_usage: Flag = Field(
         False,
         description=(
-            "Put usage into every stream, also where the client did not ask with `stream_options`. Accounting in a "
-            "proxy then works for all clients; strict clients may not expect the extra chunk."
+            "Add usage to every stream, even if the client did not ask for it with `stream_options`. Accounting in a "
+            "proxy then works for all clients; strict clients may not expect the additional chunk."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -179,8 +178,8 @@ class ServerConfig(Section):
     enable_log_requests: Flag = Field(
         False,
         description=(
-            "Log one record for each request that arrives: its id, its sampling parameters and, up to max_log_len, "
-            "its prompt. Off, only finished requests are logged, without a word of what was said."
+            "Log one record for each request that arrives: its id, its sampling parameters and, up to max_log_len, its "
+            "prompt. Off, only finished requests are logged, without any of their text."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -188,18 +187,19 @@ class ServerConfig(Section):
     disable_log_stats: Flag = Field(
         False,
         description=(
-            "Do not log the periodic line of engine statistics. The metrics endpoint is not affected and tells more."
+            "Do not log the periodic line of engine statistics. The metrics endpoint is not affected and contains more."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
     )
-    # what chats and answers hold
+    # chats and answers
     chat_template_content_format: Literal["auto", "string", "openai"] = Field(
         "auto",
         description=(
-            "How the chat template gets the content of messages: `string` as one text, parts joined by line breaks; "
-            "`openai` as a list of typed parts. `auto` reads from the template which of them it handles, and is wrong "
-            "where a template gives the content another name before it loops over its parts."
+            "How the content of messages is passed to the chat template: `string` as one text, parts joined by line "
+            "breaks; `openai` as a list of typed parts. `auto` finds out from the template which of the two it "
+            "handles, and is wrong if a template assigns the content to another variable before it loops over the "
+            "parts."
         ),
         examples=["openai"],
         json_schema_extra=about(reload="process"),
@@ -207,9 +207,9 @@ class ServerConfig(Section):
     trust_request_chat_template: Flag = Field(
         False,
         description=(
-            "Let a request bring its own `chat_template`; off, that is a 400. Such a template runs in the same sandbox "
-            "and within the same two seconds as the server's, but it is a program of the client's, and one made for "
-            "harm can take memory and time from all: for clients you trust."
+            "Let a request contain its own `chat_template`; off, such a request is answered 400. The template runs in "
+            "the same sandbox and within the same two seconds as the server's template, but it is a program of the "
+            "client, and a malicious one can take memory and time from all requests: only for trusted clients."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -218,7 +218,7 @@ class ServerConfig(Section):
         False,
         description=(
             "Leave tool definitions out of the prompt of requests with `tool_choice: none`. Saves their tokens; the "
-            "prompt then begins differently from those of the same chat with tools, and shares no prefix with them."
+            "prompt then begins differently from that of the same chat with tools, and shares no prefix with it."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -226,18 +226,18 @@ class ServerConfig(Section):
     return_tokens_as_token_ids: Flag = Field(
         False,
         description=(
-            "Name tokens in log-probabilities by number, as `token_id:N`, and not by their text. Tokens that are no "
-            "text of their own stay apart; people read less in it. A request may ask for either."
+            "Show tokens in log-probabilities as `token_id:N` instead of their text. Distinguishes tokens that are not "
+            "valid text on their own; it is harder to read. A request may ask for either."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
     )
-    # routes that are there on demand
+    # optional routes
     enable_server_load_tracking: Flag = Field(
         False,
         description=(
-            "Serve GET /load, which tells how many completions are under way: for a balancer that sends the next one "
-            "to the least busy server. It counts requests, not their size; /metrics has the whole picture."
+            "Serve GET /load, which reports the number of running completions: for a load balancer that selects the "
+            "least busy server. It counts requests, not their size; /metrics contains more."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),
@@ -246,27 +246,27 @@ class ServerConfig(Section):
         False,
         description=(
             "Serve GET /tokenizer_info: the tokenizer's settings and the chat template in use. Clients can then "
-            "tokenise and render by themselves; it shows all of them how prompts are built."
+            "tokenise and render locally; it shows all of them how prompts are built."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),
     )
-    disable_fastapi_docs: Flag = Field(
+    disable_docs: Flag = Field(
         False,
         description=(
-            "Serve neither the OpenAPI description of the routes (/openapi.json) nor the page made from it (/docs). "
-            "Where the server has keys, both ask for one in any case."
+            "Serve neither the OpenAPI description of the routes (/openapi.json) nor the page made from it (/docs). If "
+            "the server has keys, both require one in any case."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),
     )
-    # what is logged of requests
+    # what is logged about requests
     max_log_len: Whole | None = Field(
         None,
         ge=0,
         description=(
-            "Longest part of a prompt, and of an answer, that is logged: characters of a text, ids of a prompt that "
-            "came as token ids. 0 logs neither; unset, they are logged whole, and a long chat is a long line."
+            "Maximum length of a prompt, and of an answer, in the log: characters of a text, or ids of a prompt that "
+            "was sent as token ids. 0 logs neither; unset, they are logged completely, and a long chat is a long line."
         ),
         examples=[200],
         json_schema_extra=about(reload="hot", unit="characters or token ids"),
@@ -274,8 +274,8 @@ class ServerConfig(Section):
     enable_log_outputs: Flag = Field(
         False,
         description=(
-            "Log what was generated, too, up to max_log_len, one record for each answer; needs enable_log_requests. "
-            "The log then holds whole conversations: mind who reads it."
+            "Log generated text too, up to max_log_len, one record for each answer; needs enable_log_requests. The log "
+            "then contains whole conversations: restrict who can read it."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -283,54 +283,18 @@ class ServerConfig(Section):
     log_error_stack: Flag = Field(
         False,
         description=(
-            "Log a stack trace for each error answer, the client's mistakes included. Shows where a request was "
-            "refused; a faulty client can fill the log. Failures of the server itself are traced in any case."
+            "Log a stack trace for each error answer, client errors included. Shows where a request was refused; a "
+            "faulty client can fill the log. Failures of the server itself are always logged with a trace."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
     )
-    # known, and not in this build
-    enable_auto_tool_choice: Flag = Field(
-        False,
-        description="Let the model decide to call tools, and turn its calls into structured ones.",
-        examples=[False],
-        json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
-    )
-    tool_call_parser: str | None = Field(
-        None,
-        min_length=1,
-        description="Name of the parser that finds tool calls in generated text.",
-        examples=["hermes"],
-        json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
-    )
-    tool_parser_plugin: str = Field(
-        "",
-        description="Python file that brings further tool call parsers.",
-        examples=["./parsers.py"],
-        json_schema_extra=about(reload="process", refused=_TOOL_CALLS),
-    )
-    tool_server: str | None = Field(
-        None,
-        min_length=1,
-        description="Servers whose tools are run on behalf of the model, as host:port, separated by commas.",
-        examples=["demo"],
-        json_schema_extra=about(
-            reload="process", refused="the server runs no tools: the client runs those that the model asks for"
-        ),
-    )
-    lora_modules: Texts = Field(
-        (),
-        description="Adapters to load at start, each as name=path and served under its name.",
-        examples=[["sql=./adapters/sql"]],
-        json_schema_extra=about(
-            reload="process", refused="this build serves no adapters: merge one into its model, and serve that"
-        ),
-    )
+    # logs and the engine process
     log_format: Literal["auto", "human", "json"] = Field(
         "auto",
         description=(
-            "Shape of log lines: `human` for a reader, `json` one object per line for a collector. "
-            "`auto` is human on a terminal and json elsewhere."
+            "Format of log lines: `human` for people, `json` one object per line for a log collector. `auto` is human "
+            "on a terminal and json elsewhere."
         ),
         examples=["json"],
         json_schema_extra=about(reload="process"),
@@ -338,8 +302,8 @@ class ServerConfig(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
         description=(
-            "Least severity that is logged. `warning` leaves out the line of each finished request; `debug` adds what "
-            "the libraries underneath have to say."
+            "Minimum severity that is logged. `warning` omits the line of each finished request; `debug` adds the "
+            "messages of libraries."
         ),
         examples=["debug"],
         json_schema_extra=about(reload="hot"),
@@ -347,8 +311,8 @@ class ServerConfig(Section):
     on_engine_death: Literal["restart", "exit"] = Field(
         "restart",
         description=(
-            "When the engine process dies: `restart` loads it again while the API answers 503, `exit` ends the server "
-            "with code 1 so that a supervisor starts it anew."
+            "What happens when the engine process dies: `restart` loads it again while the API answers 503, `exit` "
+            "ends the server with code 1 so that a supervisor starts it again."
         ),
         examples=["exit"],
         json_schema_extra=about(reload="hot"),
@@ -357,8 +321,8 @@ class ServerConfig(Section):
         3,
         ge=0,
         description=(
-            "Restarts of a dead engine within 10 minutes; one more death ends the server with code 1. More hides a "
-            "fault that comes back; 0 is the same as `on_engine_death: exit`."
+            "Maximum number of engine restarts within 10 minutes; the next failure ends the server with code 1. A "
+            "higher number hides a recurring fault; 0 is the same as `on_engine_death: exit`."
         ),
         examples=[3],
         json_schema_extra=about(reload="hot", unit="restarts per 10 minutes"),
@@ -367,20 +331,21 @@ class ServerConfig(Section):
         "",
         pattern=r"^(/[^\s?#]*[^\s?#/])?$",
         description=(
-            "Path prefix under which a reverse proxy publishes the server, such as /llm. A request that still carries "
-            "it is served as if it did not; for a proxy that strips the prefix nothing needs to be set."
+            "Path prefix under which a reverse proxy publishes the server, such as /llm. Requests with and without the "
+            "prefix are served alike; with a proxy that removes the prefix this option is not needed."
         ),
         examples=["/llm"],
         json_schema_extra=about(reload="process"),
     )
 
-    # The socket, TLS, browsers, middleware, the HTTP parser and its logs.
+    # socket, TLS, CORS, middleware, HTTP parser and its logs
     uds: str | None = Field(
         None,
         min_length=1,
         description=(
-            "Unix socket to listen on instead of a TCP port, relative to the file that names it. Only processes of "
-            "this machine that may write the socket file get in; host and port then have no effect."
+            "Unix socket to listen on instead of a TCP port, relative to the file that contains this option. Only "
+            "processes of this machine with write permission on the socket file can connect; host and port then have "
+            "no effect."
         ),
         examples=["/run/stoker/api.sock"],
         json_schema_extra=about(reload="process", kind="path"),
@@ -390,7 +355,7 @@ class ServerConfig(Section):
         min_length=1,
         description=(
             "PEM file with the private key of `ssl_certfile`, without a passphrase. With both the server speaks HTTPS "
-            "only, so keys and prompts cannot be read on the way; each new connection then costs a handshake."
+            "only, so that keys and prompts are encrypted in transit; each new connection then costs a handshake."
         ),
         examples=["./tls/key.pem"],
         json_schema_extra=about(reload="process", kind="path"),
@@ -399,8 +364,8 @@ class ServerConfig(Section):
         None,
         min_length=1,
         description=(
-            "PEM file with the certificate to show to clients, followed by those that lead to its authority. "
-            "A client refuses a certificate that has expired or is for another host name."
+            "PEM file with the server's certificate, followed by its chain up to the authority. A client refuses a "
+            "certificate that has expired or is for another host name."
         ),
         examples=["./tls/cert.pem"],
         json_schema_extra=about(reload="process", kind="path"),
@@ -409,8 +374,8 @@ class ServerConfig(Section):
         None,
         min_length=1,
         description=(
-            "PEM file with the authorities that client certificates are checked against; `ssl_cert_reqs` says whether "
-            "clients must have one. The machine's own authorities do not count here."
+            "PEM file with the certificate authorities that client certificates are verified against; `ssl_cert_reqs` "
+            "says whether clients must have one. The machine's own list of authorities is not used."
         ),
         examples=["./tls/clients.pem"],
         json_schema_extra=about(reload="process", kind="path"),
@@ -418,8 +383,8 @@ class ServerConfig(Section):
     ssl_cert_reqs: Literal[0, 1, 2] = Field(
         0,
         description=(
-            "Client certificates: 0 asks for none, 1 checks one that is sent, 2 ends the handshake without one. "
-            "They come on top of an api_key, not in its place."
+            "Client certificates: 0 asks for none, 1 verifies one if it is sent, 2 fails the handshake without one. "
+            "They are required in addition to an api_key, not instead of it."
         ),
         examples=[2],
         json_schema_extra=about(reload="process"),
@@ -427,8 +392,9 @@ class ServerConfig(Section):
     enable_ssl_refresh: Flag = Field(
         False,
         description=(
-            "Look every second whether the TLS files have changed, and use the new ones for new connections. Open "
-            "connections go on; files that do not fit together leave the old ones in force and an error in the log."
+            "Check every second whether the TLS files have changed, and use the new ones for new connections. Open "
+            "connections continue; if the new files do not match each other, the old ones remain in use and an error "
+            "is logged."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),
@@ -436,8 +402,8 @@ class ServerConfig(Section):
     allowed_origins: Texts = Field(
         (),
         description=(
-            "Web sites whose scripts may call the server from a browser, such as https://chat.example; `*` is any "
-            "site. Empty, browsers keep every site out; programs that are no browsers are not affected."
+            "Web sites whose scripts may call the server from a browser (CORS), such as https://chat.example; `*` is "
+            "any site. Empty, browsers block all other sites; programs other than browsers are not affected."
         ),
         examples=[["https://chat.example"]],
         json_schema_extra=about(reload="process"),
@@ -445,8 +411,8 @@ class ServerConfig(Section):
     allowed_methods: Texts = Field(
         ("*",),
         description=(
-            "HTTP methods that scripts of `allowed_origins` may use; `*` is all. Fewer, such as POST alone, leave less "
-            "to a site that turns bad."
+            "HTTP methods that scripts of `allowed_origins` may use (CORS); `*` is all. Fewer methods, such as POST "
+            "alone, limit what a compromised site can do."
         ),
         examples=[["GET", "POST"]],
         json_schema_extra=about(reload="process"),
@@ -454,8 +420,8 @@ class ServerConfig(Section):
     allowed_headers: Texts = Field(
         ("*",),
         description=(
-            "Request headers that scripts of `allowed_origins` may set; `*` is all. Clients need Content-Type and, "
-            "with keys, Authorization; official client libraries add some of their own."
+            "Request headers that scripts of `allowed_origins` may set (CORS); `*` is all. Clients need Content-Type "
+            "and, with keys, Authorization; official client libraries add others."
         ),
         examples=[["Authorization", "Content-Type"]],
         json_schema_extra=about(reload="process"),
@@ -463,8 +429,8 @@ class ServerConfig(Section):
     allow_credentials: Flag = Field(
         False,
         description=(
-            "Let browsers attach cookies and stored logins to calls of `allowed_origins`. Needed where a proxy in "
-            "front signs users in; an API key in a header needs none of it."
+            "Let browsers send cookies and stored logins with calls of `allowed_origins` (CORS). Needed with a proxy "
+            "that signs users in; not needed for an API key in a header."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),
@@ -472,44 +438,43 @@ class ServerConfig(Section):
     middleware: Texts = Field(
         (),
         description=(
-            "Code of yours around every request, each named by its import path: an async function (request, call_next) "
-            "or an ASGI class. The first one sees a request first, before keys are checked. It runs in the API "
-            "process, so what is slow in it delays every request."
+            "Your own code around every request, given by import path: an async function (request, call_next) or an "
+            "ASGI class. The first one sees a request first, before keys are checked. It runs in the API process, so "
+            "slow code delays every request."
         ),
         examples=[["company.gateway.Audit"]],
         json_schema_extra=about(repeats=True, reload="process"),
     )
-    h11_max_incomplete_event_size: Size | Auto = Field(
+    max_incomplete_header_bytes: Size | Auto = Field(
         "auto",
         description=(
-            "Bytes that the HTTP parser holds of a request head or chunk line that is not complete; beyond, 431 "
-            "without a body. It bounds memory per connection, while `max_header_bytes` judges heads that are complete. "
-            "`auto` is twice that."
+            "Maximum number of bytes that the HTTP parser buffers of an incomplete request head or chunk line; more is "
+            "answered 431 without a body. It limits the memory per connection, while `max_header_bytes` limits "
+            f"complete heads. `auto` is {INCOMPLETE_HEADER_FACTOR} times `max_header_bytes`."
         ),
         examples=["64KiB"],
         json_schema_extra=about(reload="process", unit="bytes"),
     )
-    h11_max_header_count: Count = Field(
+    max_header_count: Count = Field(
         256,
-        description="Most headers that a request may have; more is answered 431. Hardly any proxy comes near it.",
+        description="Maximum number of headers of a request; more is answered 431. Hardly any proxy sends that many.",
         examples=[256],
         json_schema_extra=about(reload="process", unit="headers"),
     )
-    uvicorn_log_level: Literal["auto", "critical", "error", "warning", "info", "debug", "trace"] = Field(
+    http_log_level: Literal["auto", "critical", "error", "warning", "info", "debug", "trace"] = Field(
         "auto",
         description=(
-            "Least severity that the HTTP side logs: connections, TLS, and the line of each request. `debug` tells of "
-            "every connection, `trace` also how many bytes pass. `auto` is the log_level. The name is older than the "
-            "HTTP server that is used here."
+            "Minimum severity that the HTTP side logs: connections, TLS, and the line of each request. `debug` logs "
+            "every connection, `trace` also the number of bytes sent and received. `auto` is the value of log_level."
         ),
         examples=["debug"],
         json_schema_extra=about(reload="process"),
     )
-    disable_uvicorn_access_log: Flag = Field(
+    disable_access_log: Flag = Field(
         False,
         description=(
-            "Leave out the line of each finished HTTP request and nothing else. Busy servers save log volume; what a "
-            "single request did is then only in the metrics' sums."
+            "Do not log the line of each finished HTTP request. Reduces the log volume of busy servers; a single "
+            "request then appears only in the sums of the metrics."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
@@ -518,29 +483,9 @@ class ServerConfig(Section):
         None,
         min_length=1,
         description=(
-            "JSON file for Python's `logging.config.dictConfig`, used by the server and by the engine process in place "
-            "of the built-in set-up. Loggers begin with `stoker`; `stoker.server.http` is the HTTP side."
+            "JSON file for Python's `logging.config.dictConfig`, used by the server and by the engine process instead "
+            "of the built-in configuration. Logger names begin with `stoker`; `stoker.server.http` is the HTTP side."
         ),
         examples=["./logging.json"],
         json_schema_extra=about(reload="process", kind="path"),
-    )
-    headless: Flag = Field(
-        False,
-        description="Start engine processes without an HTTP listener, for a head node elsewhere.",
-        examples=[False],
-        json_schema_extra=about(
-            reload="process",
-            refused="every deployment of this build has its own API; run one per machine behind a load balancer",
-        ),
-    )
-    api_server_count: Whole = Field(
-        1,
-        ge=0,
-        description="Number of HTTP processes in front of one engine.",
-        examples=[1],
-        json_schema_extra=about(
-            reload="process",
-            aliases=("-asc",),
-            refused="this build runs one API process per engine; run several deployments behind a load balancer",
-        ),
     )

@@ -1,7 +1,7 @@
 """Value types of the manifest: whole numbers, human integers, byte sizes, durations, paths and secrets.
 
-Each reads a number or a text such as `32k`, `20GiB` or `30s` and gives a plain Python value in base units
-(tokens, bytes, seconds). A text that cannot be read raises ValueError with the way to write it.
+Each reads a number or a text such as `32k`, `20GiB` or `30s` and returns a plain Python value in base units
+(tokens, bytes, seconds). An invalid text raises ValueError with the correct notation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr, Seriali
 
 REDACTED = "**********"
 
-Auto = Literal["auto"]  # "choose for me"
+Auto = Literal["auto"]  # "decide for me"
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -32,13 +32,14 @@ _SIZE_UNITS = {
     "KB": 1000,
     **{f"{letter}iB": 1024**power for letter, power in zip("kKMGT", (1, 1, 2, 3, 4), strict=True)},
 }
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PER_SECOND = {"ms": 1000}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_whole(value: Any) -> int:
-    """A whole number: 64, "64" or 64.0. True is no number here. ValueError otherwise."""
+    """A whole number: 64, "64" or 64.0. True is not a number here. ValueError otherwise."""
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")
+        raise ValueError("true and false are not numbers")
     if isinstance(value, int):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -52,13 +53,13 @@ def _float(value: int | float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf  # out of every range, which is what there is to say
+        return math.inf  # outside of every range
 
 
 def parse_number(value: Any) -> float:
     """A number: 0.9, 1 or "0.9". ValueError otherwise."""
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")
+        raise ValueError("true and false are not numbers")
     if isinstance(value, int | float):
         return _float(value)
     if isinstance(value, str) and len(value) <= 40 and _NUMBER.fullmatch(value):
@@ -70,7 +71,7 @@ def parse_human_int(value: Any) -> int:
     """A whole number with at most one unit letter: k m g t are powers of 1000, K M G T powers of 1024.
 
     1k = 1000, 25.6k = 25600, 1K = 1024, 2M = 2097152. ValueError for anything else; 1.5K is refused because a
-    fraction of a binary unit is more often a slip than a wish.
+    fraction of a binary unit is usually a mistake.
     """
     if not isinstance(value, str):
         return parse_whole(value)
@@ -83,14 +84,14 @@ def parse_human_int(value: Any) -> int:
         return whole
     if unit in _BINARY:
         raise ValueError(
-            f"{unit} counts in powers of 1024 and takes whole numbers; write {digits}{fraction}{unit.lower()}"
+            f"{unit} is a power of 1024 and needs a whole number; write {digits}{fraction}{unit.lower()}"
             f" for powers of 1000"
         )
     return _scaled(digits, fraction, _DECIMAL[unit])
 
 
 def _scaled(digits: str, fraction: str, scale: int) -> int:
-    """`digits.fraction` times `scale`, exactly. ValueError if that is no whole number."""
+    """`digits.fraction` times `scale`, exactly. ValueError if the result is not a whole number."""
     places: int = 10 ** max(0, len(fraction) - 1)
     scaled = int(digits + fraction[1:]) * scale
     if scaled % places:
@@ -113,7 +114,7 @@ def parse_size(value: Any) -> int:
 def parse_duration(value: Any) -> float:
     """Seconds: a number, or 500ms, 30s, 2m, 1h, 1m30s. ValueError otherwise."""
     if isinstance(value, bool):
-        raise ValueError("true and false are no durations")
+        raise ValueError("true and false are not durations")
     if isinstance(value, int | float):
         return _float(value)
     text = value.strip() if isinstance(value, str) and len(value) <= 40 else ""
@@ -121,7 +122,8 @@ def parse_duration(value: Any) -> float:
         return float(text)
     if not _DURATION.fullmatch(text):
         raise ValueError("not a duration such as 500ms, 30s, 2m or 1h")
-    return float(sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text)))
+    parts = _DURATION_PART.findall(text)  # divided, not multiplied by 0.001: 9ms is 0.009, not 0.009000000000000001
+    return float(sum(float(amount) * _SECONDS.get(unit, 1) / _PER_SECOND.get(unit, 1) for amount, unit in parts))
 
 
 def format_size(num_bytes: int) -> str:
@@ -134,7 +136,7 @@ def format_size(num_bytes: int) -> str:
 
 
 def format_about(num_bytes: float) -> str:
-    """For reading: 4831838208 -> 4.50 GiB, 9444096 -> 9.0 MiB, 67108864 -> 64 MiB."""
+    """Rounded for display: 4831838208 -> 4.50 GiB, 9444096 -> 9.0 MiB, 67108864 -> 64 MiB."""
     for unit in ("GiB", "MiB", "KiB"):
         if (amount := num_bytes / _SIZE_UNITS[unit]) >= 1:
             digits = 2 if unit == "GiB" else int(amount < 9.95)
@@ -145,7 +147,8 @@ def format_about(num_bytes: float) -> str:
 def format_duration(seconds: float) -> str:
     """30.0 -> 30s, 0.5 -> 500ms."""
     if seconds != int(seconds):
-        return f"{round(seconds * 1000)}ms" if round(seconds * 1000) == seconds * 1000 else f"{seconds}s"
+        thousandths = round(seconds * 1000)
+        return f"{thousandths}ms" if thousandths / 1000 == seconds else f"{seconds}s"
     return f"{int(seconds)}s"
 
 
@@ -154,7 +157,7 @@ def _serialize_secret(secret: SecretStr, info: SerializationInfo) -> str:
 
 
 def number_or_text(value: Any) -> Any:
-    """For options that take words and numbers: "16" is the number."""
+    """For options that accept words and numbers: "16" is the number."""
     try:
         return parse_whole(value)
     except ValueError:
@@ -162,12 +165,12 @@ def number_or_text(value: Any) -> Any:
 
 
 def parse_one_or_more(value: Any) -> Any:
-    """A list field takes a single value as a list of one."""
+    """A list field accepts a single value as a list of one."""
     return (value,) if isinstance(value, str | int | float | SecretStr) else value
 
 
 def means_auto(number: int) -> BeforeValidator:
-    """A number that other systems write for `auto`. `Option` reads it from the validator, for schema and docs."""
+    """A number that means `auto` in other engines. `Option` reads it from the validator, for schema and docs."""
 
     def read(value: Any) -> Any:
         is_meant = not isinstance(value, bool) and value in (number, str(number))
@@ -177,10 +180,10 @@ def means_auto(number: int) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-Flag = Annotated[bool, Strict()]  # true or false, never 1 or "yes": what the file says is what is meant
+Flag = Annotated[bool, Strict()]  # true or false, never 1 or "yes"
 Whole = Annotated[int, BeforeValidator(parse_whole)]
 NumberFromZero = Annotated[float, BeforeValidator(parse_number), Field(ge=0, allow_inf_nan=False)]
-Gibibytes = NumberFromZero  # options that other systems count in GiB keep their unit
+Gibibytes = NumberFromZero  # for options that other engines count in GiB
 Share = Annotated[float, BeforeValidator(parse_number), Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1, le=2**31 - 1)]
 HumanInt = Annotated[int, BeforeValidator(parse_human_int), Field(ge=1, le=2**48)]

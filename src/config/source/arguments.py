@@ -8,11 +8,11 @@ from typing import Any
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import options, section_flags, section_option
+from ..source_text import SourceText, Span
 from ..suggest import close, did_you_mean
 from .flags import flat_options
-from .layer import LayerSource
-from .text import SourceText, Span
-from .values import json_node, place, section_node
+from .layer import LayerSource, place
+from .values import json_node, section_node
 
 
 class ArgumentSource(LayerSource):
@@ -38,6 +38,6 @@ class ArgumentSource(LayerSource):
                 text.hide(span)
             node = json_node(value, span)
             if section is None or value is None:
-                place(self.tree, option, node)
+                place(self.trees, option, node)
             elif known := section_node(section, node, name, self.found):
-                place(self.tree, option, known)
+                place(self.trees, option, known)

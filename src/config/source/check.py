@@ -1,4 +1,4 @@
-"""One written value against its option's declaration: the typed value, or a finding that says what is allowed."""
+"""Checks a written value against the declaration of its option: the typed value, or a finding with what is allowed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from ..origin import Layer
 from ..schema.options import Option
 from ..schema.types import REDACTED
 from ..suggest import close, did_you_mean
+from ..yaml_scalars import resolve_plain
+from ..yaml_writer import inline
+from .check_mapping import check_mapping
 from .interpolate import NAME
 from .node import Node
-from .scalars import as_yaml_value, resolve_plain
 
 _MAX_SECRET_BYTES = 64 << 10
 _OUT_OF_RANGE = {
@@ -56,8 +58,11 @@ def problems(node: Node) -> list[Diagnostic]:
     return [scalar.problem for scalar in node.scalars() if scalar.problem is not None]
 
 
-def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagnostic]) -> Any:
-    """The typed value of a node that is not null. After a finding, which is added to `found`, None."""
+def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagnostic], *, is_part: bool = False) -> Any:
+    """The typed value of a node that is not null. After a finding, which is added to `found`, None.
+
+    is_part: the value is merged with others, so a mapping may lack keys.
+    """
     if option.status == "refused":
         return _check_refused(option, node, found)
     if (quoted := _quoted_number(option, node)) is not None:
@@ -70,14 +75,20 @@ def check(option: Option, node: Node, env: Mapping[str, str], found: list[Diagno
         found.append(Diagnostic(code="C113", message=str(error), path=option.path, labels=(label,)))
         return None
     try:
-        return option.adapter.validate_python(raw)
+        value = option.adapter.validate_python(raw)
     except ValidationError as error:
         found.append(_finding(option, node, error))
         return None
+    if isinstance(node.value, dict) and not option.is_secret:
+        before = len(found)
+        found += check_mapping(option, node, is_part=is_part)
+        if len(found) > before:
+            return None
+    return value
 
 
 def _quoted_number(option: Option, node: Node) -> Node | None:
-    """A number in quotes is a text: the file means what it says, and the JSON Schema says the same."""
+    """A number in quotes is a text, as in the JSON Schema."""
     items = node.value if option.kind == "wholes" and isinstance(node.value, list) else [node]
     return next((item for item in items if _is_quoted_number(option, item)), None)
 
@@ -102,14 +113,14 @@ def _quoted(option: Option, node: Node) -> Diagnostic:
 
 
 def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
-    """Only what says what this build does anyway; anything else is refused, whether it could be read or not."""
+    """A refused option takes only values that describe what this build does; everything else is refused."""
     with contextlib.suppress(ValidationError):
         value = option.adapter.validate_python(_raw(option, node))
         if value in option.accepted and not _is_quoted_number(option, node):
             return value
     shown = f"{option.path}: {node.text}" if node.text is not None and not option.is_secret else option.path
     said = option.reason
-    if accepted := [as_yaml_value(value) for value in option.accepted if value not in (None, (), {}, "")]:
+    if accepted := [inline(value) for value in option.accepted if value not in (None, (), {}, "")]:
         said += f"; it takes {' or '.join(accepted)}"
     found.append(
         Diagnostic(
@@ -123,7 +134,7 @@ def _check_refused(option: Option, node: Node, found: list[Diagnostic]) -> Any:
 
 
 def _raw(option: Option, node: Node) -> Any:
-    """What pydantic sees: a text as it was written where the option takes texts."""
+    """The input of pydantic: a text as it was written where the option takes texts."""
     if option.takes_text:
         if isinstance(node.value, list):
             return [child.text if child.text is not None and child.value is not None else None for child in node.value]
@@ -177,7 +188,7 @@ def _secret_file(node: Node) -> str:
 
 
 def _finding(option: Option, node: Node, error: ValidationError) -> Diagnostic:
-    """One finding for all that pydantic says, since the members of a union each complain."""
+    """One finding for all errors of pydantic, which has one for each member of a union."""
     details = error.errors(include_url=False)
     at = node
     if isinstance(node.value, list):

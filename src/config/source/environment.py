@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from ..diagnostics import MAX_FINDINGS, Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import ENV_PREFIX, Option, options
+from ..source_text import SourceText, Span
 from ..suggest import close, did_you_mean
-from .layer import LayerSource
+from .layer import LayerSource, place
 from .node import Node
 from .secrets import mentions_secret
-from .text import SourceText, Span
-from .values import json_or_text, place, read_text
+from .values import json_or_text, read_text
 
 # What Kubernetes sets for each service of a namespace: a service called `engine` makes ENGINE_PORT and the like.
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
@@ -57,12 +57,12 @@ class EnvironmentSource(LayerSource):
             node = read_text(option, value, span, separator=",") if not keys else json_or_text(value, span)
         except ValueError as error:
             label = Label(span, f"allowed: {option.allowed}, written as JSON")
-            message = f"`{option.path}` is no JSON: {error}"
+            message = f"`{option.path}` is not valid JSON: {error}"
             self.found.append(Diagnostic(code="C104", message=message, path=option.path, labels=(label,)))
             return
         for key in reversed(keys):
             node = Node({key: node}, span)
-        place(self.tree, option, node)
+        place(self.trees, option, node)
 
     def _option(self, name: str) -> tuple[Option | None, list[str]]:
         """The option a variable names, and the keys below it for a mapping."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
 from ..origin import Layer
-from .interpolate import InterpolationError, interpolate
+from ..source_text import SourceText, Span
+from ..yaml_scalars import resolve_plain
+from .interpolate import InterpolationError, interpolate, only_name
 from .keys import known_part
 from .layer import LayerSource
 from .node import Node, Tree
-from .scalars import resolve_plain
 from .secrets import hide_named
-from .text import SourceText, Span
 from .yaml import MAX_BYTES, lines_of, parse
 
 STDIN = "-"
@@ -25,7 +25,7 @@ MAX_FILES = 100  # with all that they extend
 
 
 class FileSource(LayerSource):
-    """One manifest file, its `${...}` filled in. What is wrong with it is in `found`, and what can be read is kept."""
+    """One manifest file, its `${...}` filled in. Errors are in `found`; the valid part is kept."""
 
     shape = "a deployment is a mapping: start with `model:`"
 
@@ -41,16 +41,17 @@ class FileSource(LayerSource):
             return
         if not isinstance(root.value, dict):
             label = Label(root.span, self.shape)
-            self.found.append(Diagnostic(code="C119", message="the file is no mapping", labels=(label,)))
+            self.found.append(Diagnostic(code="C119", message="the top level must be a mapping", labels=(label,)))
             return
-        self.tree = self.known(root)
+        self.trees = self.known(root)
         seen: set[int] = set()
-        for node in self.tree.values():
-            fill_in(node, env, seen)
+        for tree in self.trees:
+            for node in tree.values():
+                fill_in(node, env, seen)
 
-    def known(self, root: Node) -> Tree:
-        """What options have names for, in sections."""
-        return known_part(root, self.found)
+    def known(self, root: Node) -> list[Tree]:
+        """The keys that are options, in sections."""
+        return [known_part(root, self.found)]
 
     @property
     def extends(self) -> list[Node]:
@@ -71,6 +72,7 @@ def fill_in(node: Node, env: Mapping[str, str], seen: set[int]) -> None:
             continue
         seen.add(id(scalar))
         try:
+            scalar.variable = only_name(scalar.value)
             scalar.text = interpolate(scalar.value, env)
             scalar.is_filled_in = scalar.text != scalar.value
         except InterpolationError as error:
@@ -82,7 +84,7 @@ def fill_in(node: Node, env: Mapping[str, str], seen: set[int]) -> None:
 
 
 def _part(node: Node, start: int, end: int) -> Span:
-    """The span of some characters of a scalar; the whole scalar where they cannot be told from the text."""
+    """The span of some characters of a scalar; the whole scalar if its text is not written literally."""
     span = node.anchor or node.span
     text = node.text or ""
     line = span.source.lines[span.line - 1][span.column - 1 : span.line_end - 1]
@@ -95,7 +97,7 @@ def _part(node: Node, start: int, end: int) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A file being read, and where its name stands."""
+    """A file being read, and the place that names it."""
 
     identity: str
     name: Span | None
@@ -140,7 +142,7 @@ def _read(
     found += source.found
     for node in source.extends:
         if node.problem is not None:
-            continue  # told with all other values
+            continue  # reported with all other values
         if not isinstance(node.value, str) or not node.value:
             label = Label(node.span, "allowed: the name of a file, or a list of names")
             found.append(Diagnostic(code="C104", message="`extends` names files", path="extends", labels=(label,)))
@@ -150,9 +152,9 @@ def _read(
 
 
 def content_of(path: Path, named: Span | None, found: list[Diagnostic]) -> str | None:
-    """The file's text; None after telling why there is none. Never reads more than the limit."""
+    """The file's text; None after a finding. Never reads more than the limit."""
 
-    def tell(code: str, message: str, said: str = "") -> None:
+    def report(code: str, message: str, said: str = "") -> None:
         labels = (Label(named, said or "named here"),) if named else ()
         found.append(Diagnostic(code=code, message=message, labels=labels, notes=() if named or not said else (said,)))
 
@@ -160,19 +162,19 @@ def content_of(path: Path, named: Span | None, found: list[Diagnostic]) -> str |
         if str(path) == STDIN:
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
         elif os.path.isdir(path):
-            tell("C101", f"`{path}` is a directory", "a deployment is a file")
+            report("C101", f"`{path}` is a directory", "a deployment is a file")
             return None
         else:
             with path.open("rb") as stream:
                 content = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        tell("C101", f"cannot read `{path}`: {(error.strerror or str(error)).lower()}")
+        report("C101", f"cannot read `{path}`: {(error.strerror or str(error)).lower()}")
         return None
     except ValueError:  # a null character in the name
-        tell("C101", f"cannot read {str(path)!r}: no file name")
+        report("C101", f"cannot read {str(path)!r}: not a file name")
         return None
     if len(content) > MAX_BYTES:
-        tell("C109", f"`{path}` is larger than {MAX_BYTES >> 20} MiB")
+        report("C109", f"`{path}` is larger than {MAX_BYTES >> 20} MiB")
         return None
     try:
         return content.decode("utf-8-sig")

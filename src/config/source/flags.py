@@ -18,7 +18,7 @@ class Flag:
     option: Option
     keys: tuple[str, ...]
     spelling: str  # without its value
-    attached: str | None  # the value behind an equals sign
+    attached: str | None  # the value after an equals sign
     appends: bool = False
     unsets: bool = False
     is_negated: bool = False

@@ -17,13 +17,14 @@ from pathlib import Path
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import FREE_PREFIX, section_flags, sections
+from ..source_text import SourceText
 from ..suggest import close, did_you_mean
 from .files import FileSource, content_of
 from .flags import Flag, flat_options, read_flag
+from .layer import place
 from .node import Node, Tree
 from .secrets import hide_look_alikes, hide_secret, looks_secret, take_as_secret
-from .text import SourceText
-from .values import place, read_text, section_node
+from .values import read_text, section_node
 from .yaml import lines_of
 
 
@@ -32,13 +33,13 @@ class FlatSource(FileSource):
 
     shape = "write option names with their values: `max-model-len: 32k`"
 
-    def known(self, root: Node) -> Tree:
+    def known(self, root: Node) -> list[Tree]:
         assert isinstance(root.value, dict)
-        tree: Tree = {}
+        trees: list[Tree] = [{}]
         if _is_manifest(root.value):
             label = Label(root.span, "name it as FILE or with -f, without --config")
             self.found.append(Diagnostic(code="C119", message="this file is a manifest", labels=(label,)))
-            return tree
+            return trees
         seen: dict[str, Node] = {}
         for name, node in root.value.items():
             if name.startswith(FREE_PREFIX):
@@ -46,24 +47,24 @@ class FlatSource(FileSource):
                 continue
             flag = read_key(name)
             if flag is None or flag.option.path == "config":
-                self._tell_unknown(name, node)
+                self._report_unknown(name, node)
                 continue
             if flag.option.is_secret:
                 take_as_secret(node)
             path = ".".join((flag.option.path, *flag.keys))
             if path in seen:
                 labels = tuple(Label(other.key or other.span) for other in (node, seen[path]))
-                message = f"`{name}` says once more what `{path}` is"
+                message = f"`{name}` sets `{path}` a second time"
                 self.found.append(Diagnostic(code="C106", message=message, path=path, labels=labels))
                 continue
             seen[path] = node
             value = self._value(flag, name, node)
             if value is not None:
-                place(tree, flag.option, value)
-        return tree
+                place(trees, flag.option, value)
+        return trees
 
     def _value(self, flag: Flag, name: str, node: Node) -> Node | None:
-        """As the option takes it; None after telling why it cannot be."""
+        """The value in the form that the option takes; None after a finding."""
         option = flag.option
         if node.is_plain and node.text == "None":
             node.value, node.text = None, "null"
@@ -76,7 +77,7 @@ class FlatSource(FileSource):
                 node = read_text(option, node.text or "", node.span)
             except ValueError as error:
                 label = Label(node.span, "allowed: a mapping, indented below the key, or JSON")
-                message = f"`{name}` holds no JSON: {error}"
+                message = f"`{name}` is not valid JSON: {error}"
                 self.found.append(Diagnostic(code="C104", message=message, path=option.path, labels=(label,)))
                 return None
         if option.path in sections() and not node.is_null:
@@ -85,7 +86,7 @@ class FlatSource(FileSource):
             node = Node({key: node}, node.span)
         return node
 
-    def _tell_unknown(self, name: str, node: Node) -> None:
+    def _report_unknown(self, name: str, node: Node) -> None:
         if name.startswith("-") and read_key(name.lstrip("-")):
             suggestions = [name.lstrip("-")]
         else:
@@ -120,9 +121,9 @@ def _is_manifest(root: Tree) -> bool:
 
 
 def read_flat(named: Node, env: Mapping[str, str], found: list[Diagnostic]) -> FlatSource | None:
-    """The file that option `config` names; None after telling why there is none."""
+    """The file that option `config` names; None after a finding."""
     if not isinstance(named.value, str) or named.problem is not None:
-        return None  # told with all other values
+        return None  # reported with all other values
     path = named.span.source.folder / Path(os.path.expanduser(named.value))
     content = content_of(path, named.span, found)
     if content is None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAMES_ONLY = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:\?[^}]*)?\}")
+_NAMES_ONLY = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:\?[^}]*)?\}")
+_FORM_START = re.compile(r"\$(?=[${])")
 _MAX_DEPTH = 8
 _MAX_LENGTH = 1 << 20  # characters of a filled-in text
 
@@ -31,9 +33,26 @@ def interpolate(text: str, env: Mapping[str, str]) -> str:
     return _fill(text, env, 0, 0) if "$" in text else text
 
 
+def escape(value: Any) -> Any:
+    """A value that `interpolate` turns into `value` again: `$` is doubled, in all texts of a list or mapping."""
+    if isinstance(value, str):
+        return _FORM_START.sub("$$", value)
+    if isinstance(value, dict):
+        return {key: escape(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [escape(item) for item in value]
+    return value
+
+
 def names_only(text: str) -> bool:
     """Whether the text is one `${VAR}` or `${VAR:?message}`: then it shows no secret."""
-    return bool(_NAMES_ONLY.fullmatch(text))
+    return bool(only_name(text))
+
+
+def only_name(text: str) -> str:
+    """The variable's name if the text is one `${VAR}` or `${VAR:?message}`; else empty."""
+    found = _NAMES_ONLY.fullmatch(text)
+    return found[1] if found else ""
 
 
 def _fill(text: str, env: Mapping[str, str], offset: int, depth: int) -> str:

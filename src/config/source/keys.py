@@ -1,4 +1,4 @@
-"""Keys of a layer against the declared options; secrets of a layer out of sight."""
+"""Checks the keys of a layer against the declared options, and hides its secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .secrets import hide, hide_look_alikes, looks_secret, take_as_secret
 
 
 def known_part(root: Node, found: list[Diagnostic]) -> Tree:
-    """The part of a manifest that options have names for. Everything else is told in `found`, `x-` keys are dropped."""
+    """The keys of a manifest that are options. All others are reported in `found`; `x-` keys are dropped."""
     assert isinstance(root.value, dict)
     tree: Tree = {}
     for name, node in root.value.items():
@@ -19,7 +19,7 @@ def known_part(root: Node, found: list[Diagnostic]) -> Tree:
             continue
         if name in sections():
             if node.is_empty:
-                continue  # a section without keys says nothing; a written null unsets it
+                continue  # a section without keys is ignored; a written null unsets it
             if node.is_null:
                 tree[name] = node
             elif isinstance(node.value, dict):
@@ -57,14 +57,14 @@ def _known_keys(section: str, written: Tree, found: list[Diagnostic]) -> Tree:
     return known
 
 
-def _unknown(section: str, name: str, node: Node, is_told: bool) -> Diagnostic:
+def _unknown(section: str, name: str, node: Node, is_shown: bool) -> Diagnostic:
     """A key that no option has. Its value is not shown where it may be a misplaced secret.
 
-    is_told: whether anybody will see it; what may have been meant takes a while to find.
+    is_shown: whether the finding is shown; searching for similar names takes a while.
     """
-    suggestions = paths_like(section, name) if is_told else []
+    suggestions = paths_like(section, name) if is_shown else []
     path = f"{section}.{name}" if section else name
-    if not is_told or looks_secret(name) or any(_is_secret(options().get(suggestion)) for suggestion in suggestions):
+    if not is_shown or looks_secret(name) or any(_is_secret(options().get(suggestion)) for suggestion in suggestions):
         hide(node)
     hide_look_alikes(node)
     label = Label(node.key or node.span, _said(section, name, suggestions))

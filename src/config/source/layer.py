@@ -1,50 +1,50 @@
-"""A layer of a deployment as a pydantic-settings source that remembers where each value stands."""
+"""One layer of a deployment: the values of a file, the environment, a preset, keyword arguments or a command line."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
-
 from ..diagnostics import Diagnostic
-from ..schema.deployment import DeploymentConfig
+from ..schema.options import Option
 from .node import Node, Tree
 
 
-class DeploymentSettings(DeploymentConfig, BaseSettings):  # type: ignore[misc]  # each has settings of its own
-    """The deployment as the settings class that layers are sources of."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Nothing is read behind one's back: the layers are read and merged by load.py."""
-        return (init_settings,)
-
-
-class LayerSource(PydanticBaseSettingsSource):
-    """What one file, the environment, a preset or a command line says.
+class LayerSource:
+    """The values of one layer.
 
     Attributes:
-        tree: sections, or header keys, by name; the leaves know their places.
+        trees: sections, or header keys, by name; the leaves have their places. A later tree is merged over the earlier
+            ones: most layers need one, a command line that writes a mapping option twice needs two.
         found: what is wrong with the layer itself, such as keys that no option has.
     """
 
     def __init__(self) -> None:
-        super().__init__(DeploymentSettings)
-        self.tree: Tree = {}
+        self.trees: list[Tree] = [{}]
         self.found: list[Diagnostic] = []
 
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The layer's plain value of a section or header key, None if it says nothing."""
-        node = self.tree.get(field_name)
-        return (node.plain() if isinstance(node, Node) else None), field_name, isinstance(node and node.value, dict)
+    @property
+    def tree(self) -> Tree:
+        """The first tree, which is the only one of files and presets."""
+        return self.trees[0]
 
-    def __call__(self) -> dict[str, Any]:
-        return {name: node.plain() for name, node in self.tree.items()}
+    @tree.setter
+    def tree(self, tree: Tree) -> None:
+        self.trees = [tree]
+
+
+def place(trees: list[Tree], option: Option, node: Node) -> None:
+    """Put a value at its option's path, over earlier values of the same layer: see `LayerSource.trees`."""
+    is_merged = node.appends or option.kind == "mapping"
+    if is_merged and _home(trees[-1], option, node).get(option.name) is not None:
+        trees.append({})
+    elif not is_merged:
+        for tree in trees:
+            _home(tree, option, node).pop(option.name, None)
+    _home(trees[-1], option, node)[option.name] = node
+
+
+def _home(tree: Tree, option: Option, node: Node) -> Tree:
+    """The mapping of the option's section, which is made where it is missing."""
+    if not option.section:
+        return tree
+    section = tree.setdefault(option.section, Node({}, node.span))
+    assert isinstance(section.value, dict)
+    return section.value

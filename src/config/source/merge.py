@@ -1,71 +1,155 @@
-"""Layers into one: for every option, what each layer says about it and what is left in the end.
+"""Merges the layers: for every option, its value in each layer and the effective one.
 
-Mapping options are merged key by key, everything else is replaced. null unsets: weaker layers do not show through, and
-the default holds. Inside a mapping option null is a value.
+pydantic-settings merges: each tree of a layer is a source of `MergedLayers`, in order of strength. Mapping options are
+merged key by key, everything else is replaced. What is merged are nodes, so a value keeps its place, and types are
+checked afterwards (../load.py): a wrong value is reported with its line, together with all others, and also where a
+stronger layer overrides it. A null unsets: weaker layers have no effect, and the default is used. Inside a mapping
+option null is a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ..schema.options import options, options_of, sections
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from ..schema.options import options_of, sections
 from .node import Node, Tree
+
+State = dict[Any, Any]  # nested mappings whose leaves are nodes
+_END = object()  # as a key of a mapping: weaker layers have no effect in it
 
 
 @dataclass(slots=True)
 class Written:
-    """One option over all layers: `nodes` weakest first, `effective` what counts, None if nothing is left."""
+    """One option over all layers: `nodes` weakest first, `effective` is the merged value, None if it is unset."""
 
     nodes: list[Node] = field(default_factory=list)
     effective: Node | None = None
     origin: Node | None = None  # the strongest node that `effective` is made of
 
 
-def merge(trees: Iterable[Tree]) -> dict[str, Written]:
-    """Every option that some layer speaks about, by path. `trees` are weakest first."""
-    merged: dict[str, Written] = {}
-    for tree in trees:
-        for name, node in tree.items():
-            if name not in sections():
-                _add(merged, name, node)
-            elif isinstance(node.value, dict):
-                for key, child in node.value.items():
-                    _add(merged, f"{name}.{key}", child)
-            else:  # null: unsets every option of the section
-                for option in options_of(name):
-                    if option.path in merged:
-                        _add(merged, option.path, node)
-    return merged
+class MergedLayers(BaseSettings):
+    """All layers of a deployment; its extra fields are the sections and header keys."""
+
+    model_config = SettingsConfigDict(extra="allow")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Any,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The layers alone, strongest first; variables are one of them and are read in environment.py."""
+        return tuple(_TreeSource(cls, tree) for tree in reversed(init_settings.init_kwargs["trees"]))
 
 
-def _add(merged: dict[str, Written], path: str, node: Node) -> None:
-    written = merged.setdefault(path, Written())
-    written.nodes.append(node)
-    if node.is_null:
-        written.effective = written.origin = None
-        return
-    is_joined = node.appends or options()[path].kind == "mapping"
-    written.effective = merge_nodes(written.effective if is_joined else None, node)
-    written.origin = node
+class _TreeSource(PydanticBaseSettingsSource):
+    """One tree of a layer. `current_state` is the merge of the stronger ones."""
+
+    def __init__(self, settings_cls: type[BaseSettings], tree: Tree) -> None:
+        super().__init__(settings_cls)
+        self._tree = tree
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self().get(field_name), field_name, False
+
+    def __call__(self) -> State:
+        return _under(self.current_state, _state(self._tree))
 
 
-def merge_nodes(below: Node | None, above: Node, keep_unsets: bool = False) -> Node:
-    """`above` on top of `below`: mappings key by key, lists after each other where `above` appends.
+def _under(stronger: State, state: State) -> State:
+    """The part of `state` that has an effect under `stronger`.
 
-    keep_unsets: both are parts of one layer, and keys that it unsets are still to be taken out of weaker ones.
+    The library merges mappings whatever is between them, so a null or a scalar under a mapping leaves `_END` in it, and
+    weaker layers add nothing there. Items of a list go in front of those that a stronger layer appends.
     """
-    if below is None or below.is_null or above.replaces:
-        below = None
-    if isinstance(above.value, dict):
-        tree = dict(below.value) if below is not None and isinstance(below.value, dict) else {}
-        for key, node in above.value.items():
-            if node.unsets and not keep_unsets:
-                tree.pop(key, None)
-            else:
-                tree[key] = merge_nodes(tree.get(key), node, keep_unsets)
-        return replace(above, value=tree)
-    if below is not None and above.appends and isinstance(above.value, list):
-        items = below.value if isinstance(below.value, list) else [below]
-        return replace(above, value=[*items, *above.value], appends=below.appends)
-    return above
+    found: State = {}
+    for key, value in state.items():
+        over = stronger.get(key)
+        if isinstance(over, dict):
+            if _END not in over:
+                found[key] = _under(over, value) if isinstance(value, dict) else {_END: value}
+            continue
+        found[key] = value
+        if over is not None and over.appends and isinstance(value, Node):
+            items = value.value if isinstance(value.value, list) else [] if value.is_null else [value]
+            over.value, over.appends = [*items, *over.value], value.appends
+    return found
+
+
+def _state(tree: Tree) -> State:
+    """Sections and mapping options as mappings, everything else as nodes."""
+    found: State = {}
+    for name, node in tree.items():
+        if name in sections() and isinstance(node.value, dict):
+            mappings = {option.name for option in options_of(name) if option.kind == "mapping"}
+            found[name] = {key: _nested(child, key in mappings) for key, child in node.value.items()}
+        else:
+            found[name] = _nested(node, False)
+    return found
+
+
+def _nested(node: Node, is_mapping: bool) -> Any:
+    if is_mapping and isinstance(node.value, dict):
+        return {key: _nested(child, True) for key, child in node.value.items()}
+    return replace(node) if node.appends else node  # a copy, since weaker items are added to it
+
+
+def merge(layers: Iterable[Sequence[Tree]]) -> dict[str, Written]:
+    """Every option that a layer has a value for, by path. `layers` are weakest first, each with its trees."""
+    every: list[Tree] = []
+    written: dict[str, Written] = {}
+    said: dict[str, list[Node]] = {}  # by every tree, strongest first
+    for trees in layers:
+        latest: dict[str, Node] = {}
+        for tree in trees:
+            every.append(tree)
+            found = _by_path(tree, {*written, *latest})
+            latest |= found
+            for path, node in found.items():
+                said.setdefault(path, []).insert(0, node)
+        for path, node in latest.items():
+            written.setdefault(path, Written()).nodes.append(node)
+    merged: State = MergedLayers(trees=every).model_extra or {}
+    for path, entry in written.items():
+        section, _, name = path.rpartition(".")
+        home = merged[section] if section else merged
+        state = home.get(name) if isinstance(home, dict) else home
+        if state is None or (isinstance(state, Node) and state.is_null):
+            continue
+        entry.effective = _node(state, said[path])
+        entry.origin = entry.nodes[-1]
+    return written
+
+
+def _by_path(tree: Tree, known: Iterable[str]) -> dict[str, Node]:
+    """Nodes by the paths of their options. A section that is null unsets those of its options that are known."""
+    found: dict[str, Node] = {}
+    for name, node in tree.items():
+        if name not in sections():
+            found[name] = node
+        elif isinstance(node.value, dict):
+            found |= {f"{name}.{key}": child for key, child in node.value.items()}
+        else:
+            found |= {option.path: node for option in options_of(name) if option.path in known}
+    return found
+
+
+def _node(state: Any, said: Sequence[Node]) -> Node:
+    """A merged value with its places; those of mappings are where the strongest layer writes them."""
+    if isinstance(state, Node):
+        return state
+    mappings = [(node, node.value) for node in said if isinstance(node.value, dict)]
+    children = {
+        key: _node(child, [tree[key] for _, tree in mappings if key in tree])
+        for key, child in state.items()
+        if key is not _END and not (isinstance(child, Node) and child.unsets)
+    }
+    return replace(mappings[0][0], value=children)

@@ -1,4 +1,4 @@
-"""The tree that every layer is read into: values that know where they stand."""
+"""The tree that every layer is read into: values with their places."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
-from .text import Span
+from ..source_text import Span
 
 if TYPE_CHECKING:
     from ..diagnostics import Diagnostic
@@ -21,17 +21,17 @@ class Node:
 
     Attributes:
         value: a scalar, a list of nodes, or a tree.
-        span: where the value stands.
+        span: where the value is.
         text: a scalar as written, after interpolation; None for collections.
-        key: where its key stands.
-        anchor: where an alias' value really stands.
-        problem: why the value is not known, such as a variable that is not set; told only if the value counts.
+        key: where its key is.
+        anchor: where the value of an alias is written.
+        problem: why the value is not known, such as a variable that is not set; reported if the value is effective.
         reason: why a preset sets it.
+        variable: name of the environment variable that is the whole of the text, as in `${NAME}`.
         is_plain: a scalar without quotes, which is read again after interpolation.
         is_filled_in: the text comes from variables, at least in part.
-        unsets: a key of a mapping option is taken out of what weaker layers say.
+        unsets: a key of a mapping option is removed from weaker layers.
         appends: the value is to be added to a weaker layer's list.
-        replaces: nothing of weaker layers shows through.
     """
 
     value: Content = field(repr=False)  # may be a secret
@@ -41,11 +41,11 @@ class Node:
     anchor: Span | None = None
     problem: Diagnostic | None = None
     reason: str = ""
+    variable: str = ""
     is_plain: bool = False
     is_filled_in: bool = False
     unsets: bool = False
     appends: bool = False
-    replaces: bool = False
 
     @property
     def is_null(self) -> bool:
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def is_empty(self) -> bool:
-        """A key with nothing behind it, as opposed to a written null."""
+        """A key without a value, as opposed to a written null."""
         return self.value is None and not self.text
 
     def plain(self) -> Any:

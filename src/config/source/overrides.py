@@ -5,10 +5,10 @@
     --enable-prefix-caching    --no-enable-prefix-caching     true, false
     --hf-overrides '{"a": 1}'  --hf-overrides.rope_theta 1e6  JSON, whole and by key; parts are merged in order
     --served-model-name a b    --served-model-name+ c         a list; + adds to it, += takes several with commas
-    --max-num-seqs!                                           unset: what weaker layers say does not count
+    --max-num-seqs!                                           unset: values of weaker layers are ignored
     -tp 2  -O3  -O.level=3  --speculative-config '{...}'      short names; whole sections, like mappings
 
-Every word is accounted for: what is no option, no flag of the command and no file is an error with suggestions.
+Every word has a meaning: one that is not an option, a flag of the command or a file is an error with suggestions.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import Option, options_of, sections
+from ..source_text import SourceText, Span
 from ..suggest import close, did_you_mean, normal
+from ..yaml_scalars import resolve_plain
 from .flags import Flag, all_flags, flat_options, read_flag
-from .layer import LayerSource
+from .layer import LayerSource, place
 from .node import Node
-from .scalars import resolve_plain
 from .secrets import looks_secret, mentions_secret
-from .text import SourceText, Span
-from .values import json_or_text, place, read_text, section_node
+from .values import json_or_text, read_text, section_node
 
 _NUMBER = re.compile(r"-[0-9.]")
-FLAG_NAME = re.compile(r"[-\w.+!]*")  # of a flag: behind it may stand `=` or a slip such as `:`, and a secret
+FLAG_NAME = re.compile(r"[-\w.+!]*")  # of a flag: `=`, or a typo such as `:`, and a secret may follow
 _FILE_ENDINGS = (".yaml", ".yml")
 _BOOLEANS = {"true", "false", "True", "False", "TRUE", "FALSE"}
 
@@ -57,7 +57,7 @@ class Part:
 def parts_of(words: Sequence[str], own: Mapping[str, bool]) -> Iterator[Part]:
     """A command line in order, every word in exactly one part.
 
-    own: the command's own flags, each with whether it takes a value.
+    own: the command's flags, each with whether it takes a value.
     """
     index = 0
     while index < len(words):
@@ -81,7 +81,7 @@ def _part(words: Sequence[str], index: int, own: Mapping[str, bool]) -> Part:
         while "=" not in word and end < min(most, len(words)) and not words[end].startswith("-"):
             if words[end].endswith(_FILE_ENDINGS):
                 break
-            end += 1  # its value, most likely, and if that is a secret it must not be told as something else
+            end += 1  # probably its value, which is not shown: it may be a secret
         return Part(tuple(words[index:end]), finding=_unknown(words, index, own))
     values = _values(flag, words, index + 1)
     if isinstance(values, Diagnostic):
@@ -97,7 +97,7 @@ def split_words(
 ) -> tuple[list[str], list[str], list[Override]]:
     """Part a command line into the command's own words, the words that set options, and those options.
 
-    found: gets a finding for every flag that nobody knows or that lacks its value.
+    found: gets a finding for every unknown flag and every missing value.
     """
     mine: list[str] = []
     theirs: list[str] = []
@@ -153,9 +153,9 @@ class OverrideSource(LayerSource):
                 self.found.append(_twice(first, override))
             if option.path in sections() and node.is_null:
                 for part in options_of(option.path):
-                    place(self.tree, part, replace(node))
+                    place(self.trees, part, replace(node))
             else:
-                place(self.tree, option, node)
+                place(self.trees, option, node)
             before[option.path] = override
 
     def _node(self, override: Override) -> Node | None:
@@ -182,7 +182,7 @@ class OverrideSource(LayerSource):
             try:
                 node = read_text(option, override.values[0], span)
             except ValueError as error:
-                message = f"`{flag.spelling}` holds no JSON: {error}"
+                message = f"`{flag.spelling}` is not valid JSON: {error}"
                 label = Label(span, f"allowed: {option.allowed}, written as JSON")
                 self.found.append(Diagnostic(code="C121", message=message, path=option.path, labels=(label,)))
                 return None
@@ -206,7 +206,7 @@ def _item(option: Option, text: str, span: Span) -> Node:
 
 
 def command_line(words: Sequence[str], found: list[Diagnostic]) -> OverrideSource:
-    """The layer that these words make, none of which may be anything but an option."""
+    """The layer of these words, all of which must belong to options."""
     mine, _, overrides = split_words(words, {}, found)
     for word in mine:
         text = SourceText(Layer.COMMAND_LINE, word, [word])
@@ -216,7 +216,7 @@ def command_line(words: Sequence[str], found: list[Diagnostic]) -> OverrideSourc
 
 
 def _span(words: Sequence[str], flag: Flag, is_secret: bool) -> Span:
-    """Where the values stand; the flag itself where it has none."""
+    """The place of the values; of the flag itself where it has none."""
     shown = [shlex.quote(word) if " " in word or not word else word for word in words]
     line = " ".join(shown).replace("\n", " ")
     text = SourceText(Layer.COMMAND_LINE, flag.spelling, [line])
@@ -236,7 +236,7 @@ def _misused(flag: Flag, problem: str, said: str) -> Diagnostic:
 def _twice(first: Override, second: Override) -> Diagnostic:
     labels = tuple(
         Label(_span(override.words, override.flag, override.flag.option.is_secret), said)
-        for override, said in ((second, "this one counts"), (first, "this one does not"))
+        for override, said in ((second, "this one is used"), (first, "this one is ignored"))
     )
     path = second.flag.option.path
     if path == "config":

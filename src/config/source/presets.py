@@ -1,4 +1,4 @@
-"""Presets: named values with a reason each, as the weakest layer that anybody wrote."""
+"""Presets: named values with a reason each. The weakest layer above the defaults."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from importlib.resources import files
 
 from ..errors import ConfigError
 from ..origin import Layer
+from ..source_text import SourceText
 from .keys import known_part
 from .layer import LayerSource
 from .node import Node, Tree
-from .text import SourceText
 from .yaml import lines_of, parse
 
 _PACKAGE = __name__.rpartition(".source")[0] + ".presets"
@@ -24,7 +24,7 @@ class PresetSource(LayerSource):
         self.text = SourceText(Layer.PRESET, name, lines_of(content))
         root = parse(content, self.text, self.found)
         assert root is not None
-        assert isinstance(root.value, dict), f"preset {name} is no mapping"
+        assert isinstance(root.value, dict), f"preset {name}: the top level must be a mapping"
         self.title = str(root.value.pop("title").value)
         self.tree: Tree = known_part(root, self.found)
         for section in self.tree.values():
@@ -35,7 +35,7 @@ class PresetSource(LayerSource):
 
 
 def _reasoned(node: Node) -> Node:
-    """`{value: 64, why: ...}` as a node that knows why."""
+    """`{value: 64, why: ...}` as a node with its reason."""
     assert isinstance(node.value, dict)
     value, why = node.value["value"], node.value["why"]
     value.key, value.reason = node.key, str(why.value)

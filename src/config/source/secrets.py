@@ -1,33 +1,37 @@
-"""What is kept out of sight: the values of secrets, of keys that look like one, and of both in text that is no YAML."""
+"""Hides the values of secrets and of keys that look like secrets, also in text that is not valid YAML."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+from ..origin import Layer
 from ..schema.options import options
+from ..source_text import SourceText, Span
 from ..suggest import close
 from .interpolate import NAME, names_only
 from .node import Node
-from .text import SourceText, Span
 
 _SECRET_NAMES = tuple(dict.fromkeys(option.name for option in options().values() if option.is_secret))
 _KEY = re.compile(r"""(?:^|[\s{,\[])(["']?)([\w-]+)\1\s*:(?=$|[\s"'\[{])""")
 _JSON_KEY = re.compile(r"""([\w-]{3,})["']?\s*[:=]""")
 _PLACE = re.compile(r"""(-\s+)?\[?(\{\s*(env:\s*[A-Za-z_]\w*|file:\s*[\w./~-]+)\s*\}|\$\{[A-Za-z_]\w*\})\]?[\s},]*""")
-_OPENS = re.compile(r"[|>&!?#]\S*")  # what may stand before a value that begins below
-_MAX_OPEN = 4096  # characters after which a bracket that nobody closes is no bracket
+_OPENS = re.compile(r"[|>&!?#]\S*")  # may precede a value that begins on the next line
+_MAX_OPEN = 4096  # characters after which an unclosed bracket is taken as text
 
 
 @cache
 def looks_secret(name: str) -> bool:
-    """Whether a key is that of a secret, or so like one that its value may be meant as one."""
+    """Whether a key is that of a secret, or similar to one."""
     return bool(close(name[:100], _SECRET_NAMES, 0.6))
 
 
 def mentions_secret(text: str) -> bool:
-    """Whether something that looks like the key of a secret stands in a text that was to be JSON."""
+    """Whether a text that should be JSON contains something like the key of a secret."""
     return any(map(looks_secret, _JSON_KEY.findall(text[:_MAX_OPEN])))
 
 
@@ -46,6 +50,21 @@ def hide_secret(node: Node) -> None:
             hide_secret(child)
     elif not _names_a_place(node):
         hide(node)
+
+
+def reference_to(node: Node) -> Any:
+    """Where a secret is read from, in the form of a manifest; None if it, or one of a list, is written out."""
+    if isinstance(node.value, list):
+        found = [reference_to(child) for child in node.value]
+        return None if None in found else found
+    if isinstance(node.value, dict):
+        ((kind, child),) = node.value.items()
+        path = node.span.source.folder / Path(os.path.expanduser(child.text or ""))
+        return {kind: child.text if kind == "env" else os.path.abspath(path)}
+    source, variable = node.span.source, node.variable
+    if source.layer is Layer.ENVIRONMENT and source.lines == [f"{source.name}={node.text}"]:
+        variable = source.name
+    return {"env": variable} if variable else None
 
 
 def hide_look_alikes(node: Node) -> None:
@@ -76,12 +95,12 @@ def hide(node: Node) -> None:
 
 
 def hide_named(text: SourceText) -> None:
-    """Hide what stands behind the keys of secrets in a text that could not be read, so that only looks are left.
+    """Hide what follows the keys of secrets in a text that could not be parsed, so the keys are found by pattern.
 
     More is hidden rather than less: the rest of the line, and all below it that is indented more or still open.
     """
     inside = -1  # indentation of the key whose value goes on; -1 outside
-    value = ""  # what stands behind that key so far, while it may be open
+    value = ""  # the text after that key so far, while it may continue
     for number, line in enumerate(text.lines, 1):
         bare = line.lstrip(" \t")
         indent = len(line) - len(bare)
@@ -100,7 +119,7 @@ def hide_named(text: SourceText) -> None:
 
 
 def _is_open(value: str) -> bool:
-    """Whether a value goes on in the next line, as far as its looks say."""
+    """Whether a value goes on in the next line, as far as its form shows."""
     return (
         not value
         or bool(_OPENS.fullmatch(value))

@@ -8,26 +8,12 @@ from collections.abc import Mapping
 
 from ..diagnostics import Diagnostic, Label
 from ..schema.options import Option
+from ..source_text import Span
+from ..yaml_scalars import resolve_plain
 from .keys import known_part
-from .merge import merge_nodes
-from .node import Node, Tree
-from .scalars import resolve_plain
-from .text import Span
+from .node import Node
 
 _PAIRS = re.compile(r"\s*\w+\s*=\s*[0-9]{1,9}\s*(,\s*\w+\s*=\s*[0-9]{1,9}\s*)*")
-
-
-def place(tree: Tree, option: Option, node: Node) -> None:
-    """Put a value at its option's path, on top of what the same layer said before."""
-    if option.section:
-        section = tree.setdefault(option.section, Node({}, node.span))
-        assert isinstance(section.value, dict)
-        tree = section.value
-    below = tree.get(option.name)
-    if below is not None and below.is_null and not node.is_null:
-        node.replaces = True
-    is_joined = node.appends or option.kind == "mapping"
-    tree[option.name] = merge_nodes(below if is_joined else None, node, keep_unsets=True)
 
 
 def read_text(option: Option, text: str, span: Span, separator: str | None = None) -> Node:
@@ -56,7 +42,7 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
 
 
 def list_item(option: Option, text: str, span: Span) -> Node:
-    """One item of a list that stands in a variable or a flag."""
+    """One item of a list in a variable or a flag."""
     value = text if option.kind == "texts" else resolve_plain(text)
     return Node(value, span, text=text, is_plain=option.kind != "texts")
 
@@ -74,7 +60,7 @@ def section_node(section: str, node: Node, spelling: str, found: list[Diagnostic
 
 
 def load_json(text: str) -> object:
-    """ValueError, with the place, for what is no JSON."""
+    """Raises ValueError, with the position, for invalid JSON."""
     try:
         value: object = json.loads(text)
     except json.JSONDecodeError as error:
@@ -93,7 +79,7 @@ def json_or_text(text: str, span: Span) -> Node:
 
 
 def json_node(value: object, span: Span) -> Node:
-    """A decoded JSON or Python value as nodes that all stand at one place."""
+    """A decoded JSON or Python value as nodes that all have the same place."""
     if isinstance(value, Mapping):
         return Node({str(key): json_node(item, span) for key, item in value.items()}, span)
     if isinstance(value, list | tuple):

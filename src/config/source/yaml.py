@@ -1,4 +1,4 @@
-"""YAML read into nodes that know their places.
+"""Reads YAML into nodes with their places.
 
 PyYAML scans and parses (its C parser where there is one); what the events mean is decided here: scalars follow the
 core schema of YAML 1.2, duplicate keys, foreign tags, second documents and oversized texts are refused, and aliases
@@ -26,10 +26,10 @@ from yaml.events import (
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
 from ..schema.types import REDACTED
+from ..source_text import SourceText, Span
+from ..yaml_scalars import resolve_plain
 from .node import Node, Tree
-from .scalars import resolve_plain
 from .secrets import hide_named, looks_secret
-from .text import SourceText, Span
 
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 64
@@ -102,13 +102,13 @@ class _Reader:
     def _span(self, start: Any, end: Any) -> Span:
         return Span(self.source, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 
-    def _tell(self, code: str, message: str, event: Event, said: str = "") -> None:
+    def _report(self, code: str, message: str, event: Event, said: str = "") -> None:
         span = self._span(event.start_mark, event.end_mark)
         self.found.append(Diagnostic(code=code, message=message, labels=(Label(span, said),)))
 
     def _error(self, code: str, message: str, event: Event, said: str = "") -> ConfigError:
         """For faults that leave nothing to go on with."""
-        self._tell(code, message, event, said)
+        self._report(code, message, event, said)
         hide_named(self.source)
         return ConfigError(self.found)
 
@@ -129,16 +129,16 @@ class _Reader:
         if tag == "float" and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if tag is not None and type(value) is not kinds[tag]:
-            self._tell("C104", f"{self._quoted(text)} is no {tag}", event, f"the tag !!{tag} says it is")
+            self._report("C104", f"{self._quoted(text)} is not of type {tag}", event, f"the tag !!{tag} says it is")
         return Node(value, span, text=text, is_plain=is_plain)
 
     def _tag(self, tag: str, event: Event, allowed: set[str]) -> str | None:
-        """The tag's short name; None after telling that it is not allowed."""
+        """The tag's short name; None after a finding that it is not allowed."""
         name = tag.removeprefix(_TAG)
         if name != tag and name in allowed:
             return name
         shown = f"!!{name}" if name != tag else tag
-        self._tell("C110", f"the tag {self._quoted(shown)} is not allowed", event, "write the plain value")
+        self._report("C110", f"the tag {self._quoted(shown)} is not allowed", event, "write the plain value")
         return None
 
     def _start(self, event: SequenceStartEvent | MappingStartEvent) -> None:
@@ -191,11 +191,11 @@ class _Reader:
 
     def _add_pair(self, parent: _Open, key: Node, node: Node, event: Event) -> None:
         name = key.text or ""
-        if name == "<<":
+        if name == "<<" and key.is_plain:
             sources = node.value if isinstance(node.value, list) else [node]
             for source in sources:
                 if not isinstance(source.value, dict):
-                    self._tell("C104", "`<<` takes a mapping or a list of mappings", event)
+                    self._report("C104", "`<<` takes a mapping or a list of mappings", event)
                 else:
                     parent.merged.append(source)
             return
@@ -203,13 +203,13 @@ class _Reader:
             first = parent.tree[name].key
             assert first is not None
             labels = (Label(key.span, "again here"), Label(first, "first here"))
-            self.found.append(Diagnostic(code="C106", message=f"the key `{name}` stands here twice", labels=labels))
+            self.found.append(Diagnostic(code="C106", message=f"duplicate key `{name}`", labels=labels))
             return
         parent.tree[name] = replace(node, key=key.span)
 
 
 def _with_merged(closed: _Open) -> Tree:
-    """Written keys win over those of `<<`, earlier mappings of `<<` over later ones."""
+    """Written keys have precedence over those of `<<`, earlier mappings of `<<` over later ones."""
     tree = dict(closed.tree)
     for source in closed.merged:
         assert isinstance(source.value, dict)
@@ -238,7 +238,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: SourceText) -> Diagnostic
         if at.line < len(source.lines):
             labels.append(Label(Span(source, at.line + 1, at.column + 1, at.line + 1, at.column + 2), error.context))
     fixes = ("between braces or brackets write `${...}` in quotes",) if "${" in text else ()
-    return Diagnostic(code="C102", message=f"no YAML: {problem}", labels=tuple(labels), fixes=fixes)
+    return Diagnostic(code="C102", message=f"invalid YAML: {problem}", labels=tuple(labels), fixes=fixes)
 
 
 def _bad_character(error: yaml.YAMLError, text: str, source: SourceText) -> Diagnostic:
@@ -250,7 +250,7 @@ def _bad_character(error: yaml.YAMLError, text: str, source: SourceText) -> Diag
     span = Span(source, line + 1, column + 1, line + 1, column + 2)
     shown = f"U+{ord(text[position]):04X}" if position < len(text) else "a character"
     return Diagnostic(
-        code="C102", message=f"no YAML: {shown} is not allowed", labels=(Label(span, "remove this character"),)
+        code="C102", message=f"invalid YAML: {shown} is not allowed", labels=(Label(span, "remove this character"),)
     )
 
 

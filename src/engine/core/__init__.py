@@ -1,4 +1,4 @@
-"""The scheduler and what it stands on: pure Python and numpy; no torch, no clock, no threads."""
+"""The scheduler and its parts: pure Python and numpy; no torch, no clock, no threads."""
 
 from .interface import SchedulerInterface
 from .scheduler import Scheduler

@@ -1,6 +1,7 @@
-"""What the engine asks of a scheduler: this build's own, or the class that `scheduler.scheduler_cls` names.
+"""SchedulerInterface: the methods of a scheduler that the engine calls. Implemented by core.Scheduler, or by the class
+that `scheduler.scheduler_cls` names.
 
-The easiest way to one of your own is a subclass of core.Scheduler that changes one decision.
+The simplest custom scheduler is a subclass of core.Scheduler that changes one decision.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from .step_plan import StepPlan, StepResult
 
 
 class SchedulerInterface(Protocol):
-    """All is called from one thread. Several plans may be in flight: `schedule` is called again before `finish_step`
-    of the plan before, at most twice with `scheduler.async_scheduling`."""
+    """All methods are called from one thread. Several plans may be in flight: `schedule` is called again before
+    `finish_step` of the previous plan. With `scheduler.async_scheduling` at most two are in flight."""
 
     def __init__(self, settings: SchedulerSettings) -> None: ...
 
@@ -24,23 +25,23 @@ class SchedulerInterface(Protocol):
         """There is something to schedule, or a plan in flight."""
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request. Raises InvalidRequest or QueueFull, and then keeps nothing of it."""
+        """Queue a request. Raises InvalidRequest or QueueFull; then nothing of it is kept."""
 
     def abort(self, request_id: str) -> EngineOutput | None:
-        """End a request wherever it is; None for one that is unknown or over."""
+        """End a request in any state. Returns None for one that is unknown or has ended."""
 
     def stats(self) -> EngineStats:
-        """Counters, asked for after each step."""
+        """Counters, read after each step."""
 
     def schedule(self) -> StepPlan | None:
         """The next step, by the rules of StepPlan; None if nothing can be computed now."""
 
     def finish_step(self, plan: StepPlan, result: StepResult, step_time_s: float = 0.0) -> StepOutputs:
-        """Take in what the oldest plan in flight brought; one output per request that got a token. StepOutputs(records)
-        will do; only the plain tokens of a large batch are worth their columns."""
+        """Take in the result of the oldest plan in flight. Returns one output per request that got a token. Records
+        alone are enough; columns pay off for the plain tokens of a large batch."""
 
     def fail_step(self, plan: StepPlan, error: str) -> list[EngineOutput]:
-        """The oldest plan in flight was not carried out: end its requests, and those of later plans, with `error`."""
+        """The oldest plan in flight was not executed: end its requests, and those of later plans, with `error`."""
 
 
 MEMBERS = ("has_work", "add", "abort", "stats", "schedule", "finish_step", "fail_step")

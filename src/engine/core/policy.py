@@ -1,4 +1,4 @@
-"""Who comes first: the order of requests under each scheduling policy, and the waiting queue kept in that order."""
+"""The order of requests under each scheduling policy, and the waiting queue in that order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RANKS: dict[PolicyName, Callable[[Request], Rank]] = {"fcfs": _by_arrival, "prio
 
 
 class WaitingQueue:
-    """Requests without a slot, best rank first. A preempted one keeps its arrival, so it goes back to where it was."""
+    """Requests without a slot, best rank first. A preempted one keeps its arrival, and so its place in the order."""
 
     def __init__(self, rank: Callable[[Request], Rank]) -> None:
         self._rank = rank
-        # worst first: the best is taken from the end, which moves nothing. Ranks differ, so requests are not compared.
+        # worst first: taking the best from the end moves no entry. Ranks differ, so requests are not compared.
         self._entries: list[tuple[int, int, Request]] = []
-        self.num_tokens = 0  # prompt tokens of all that wait
+        self.num_tokens = 0  # prompt tokens of all waiting requests
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -39,12 +39,12 @@ class WaitingQueue:
         insort(self._entries, self._entry(request))
         self.num_tokens += request.num_prompt_tokens
 
-    def peek(self, place: int = 0) -> Request:
-        """The first one, or the one at a later place."""
-        return self._entries[-1 - place][2]
+    def peek(self, index: int = 0) -> Request:
+        """The first one, or the one at `index` in the order."""
+        return self._entries[-1 - index][2]
 
-    def pop(self, place: int = 0) -> Request:
-        request = self._entries.pop(-1 - place)[2]
+    def pop(self, index: int = 0) -> Request:
+        request = self._entries.pop(-1 - index)[2]
         self.num_tokens -= request.num_prompt_tokens
         return request
 

@@ -1,7 +1,7 @@
-"""Prefix cache: which block already holds the keys and values of a given run of tokens.
+"""Prefix cache: finds the block that already holds the keys and values of a given prefix.
 
-Knows names (block_names.py) and block ids. Who holds a block, and when it is reused, is the pool's affair
-(block_pool.py).
+Knows block hashes (block_hashes.py) and block ids. Does not know who holds a block, nor when it is reused: see
+block_pool.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import islice
 
 
 class PrefixCache:
-    """A two-way map between names of full blocks and block ids; the first block published under a name keeps it."""
+    """A two-way map between hashes of full blocks and block ids. The first block published with a hash keeps it."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, int] = {}
@@ -24,7 +24,7 @@ class PrefixCache:
         return block_id in self._hashes
 
     def find(self, hashes: Sequence[bytes], start: int, stop: int) -> list[int]:
-        """Ids of the blocks named by hashes[start:stop], up to the first that is missing."""
+        """Ids of the blocks with hashes[start:stop], up to the first that is missing."""
         found = []
         for block_hash in islice(hashes, start, stop):
             block_id = self._blocks.get(block_hash)
@@ -34,15 +34,15 @@ class PrefixCache:
         return found
 
     def publish(self, block_hash: bytes, block_id: int) -> None:
-        """Let others find `block_id`. A name that is taken stays with its block: block tables only ever grow, so a
-        second copy that is already in one cannot be merged, and it simply stays unnamed."""
+        """Let others find `block_id`. If another block has this hash already, nothing changes: block tables only grow,
+        so a second copy that is already in one cannot be merged; it is not cached."""
         if block_hash not in self._blocks:
-            assert block_id not in self._hashes, f"block {block_id} already has a name"
+            assert block_id not in self._hashes, f"block {block_id} already has a hash"
             self._blocks[block_hash] = block_id
             self._hashes[block_id] = block_hash
 
     def forget(self, block_id: int) -> None:
-        """The block is about to hold something else."""
+        """The block is about to be overwritten."""
         del self._blocks[self._hashes.pop(block_id)]
 
     def forget_all(self) -> None:

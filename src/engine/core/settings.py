@@ -1,4 +1,4 @@
-"""SchedulerSettings: everything the scheduler is told once, at start; and which requests they rule out for ever."""
+"""SchedulerSettings: the parameters of the scheduler, fixed at the start. check_request: can it ever be served?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ..api import EngineRequest, InvalidRequest
-from .block_names import HashAlgo
+from .block_hashes import HashAlgo
 from .policy import RANKS, PolicyName
 
 NO_LIMIT = 1 << 31
@@ -19,10 +19,10 @@ class SchedulerSettings:
 
     num_blocks: int
     block_size: int  # tokens
-    max_num_seqs: int  # slots of the runner: sequences that run at once
+    max_num_seqs: int  # slots of the runner: maximum number of running sequences
     max_num_batched_tokens: int  # tokens computed in one step, over all sequences
     max_model_len: int  # tokens of one sequence, prompt included
-    max_prefill_share: float = 1.0  # of max_num_batched_tokens, for prompts while there are decode rows
+    max_prefill_share: float = 1.0  # part of max_num_batched_tokens for prompts, while there are decode rows
     step_sizes: tuple[int, ...] = ()  # tokens that steps with prompts are padded to, ascending
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgo = "sha256"
@@ -31,10 +31,10 @@ class SchedulerSettings:
     max_long_partial_prefills: int = NO_LIMIT  # of those, long ones
     long_prefill_token_threshold: int = 0  # a prompt of more tokens is a long one
     scheduling_policy: PolicyName = "fcfs"
-    max_queued_requests: int = 1024  # that wait; those that a free slot awaits are not counted
-    max_queued_tokens: int = 1 << 62  # prompt tokens of all that wait; one request alone may have more
+    max_queued_requests: int = 1024  # waiting requests; those that a free slot is available for are not counted
+    max_queued_tokens: int = 1 << 62  # prompt tokens of all waiting requests; a single request may have more
     eos_token_ids: tuple[int, ...] = ()
-    seed: int = 0  # from it come the seeds of requests that bring none
+    seed: int = 0  # of the generator that gives seeds to requests without one
 
     def __post_init__(self) -> None:
         for name in (
@@ -63,10 +63,10 @@ class SchedulerSettings:
             )
 
     def prefill_budget(self, num_decodes: int) -> int:
-        """Most tokens of prompts in a step with so many decode rows.
+        """Maximum number of prompt tokens in a step with `num_decodes` decode rows.
 
-        Prompts that are longer than that fill the step up to one of its sizes: what is padded is less than a block,
-        with which a chunk ends. A prompt that must be computed whole is held to neither the share nor a size.
+        Longer prompts fill the step up to one of its sizes; the padding is less than a block, because chunks end with a
+        block. A prompt that must be computed whole is limited by neither the share nor a size.
         """
         most = self.max_num_batched_tokens - num_decodes
         if not self.enable_chunked_prefill:
@@ -79,7 +79,7 @@ class SchedulerSettings:
 
     @property
     def max_sequence_len(self) -> int:
-        """Tokens of one sequence, by context and by KV cache. The last one is never computed, so it needs no place."""
+        """Tokens of one sequence, by context and KV cache. The last one is never computed, so needs no space there."""
         return min(self.max_model_len, self.num_blocks * self.block_size + 1)
 
 

@@ -1,5 +1,5 @@
-"""StepOutputs: what one step brought. In a step of steady decode nearly every sequence gets one token and nothing else
-is to be told; those tokens stay in columns from the runner to the client. The others are records.
+"""StepOutputs: the outputs of one step. In steady decode nearly every sequence gets one token and nothing else; these
+tokens stay in columns from the runner to the client. The others are records.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .step_plan import Int32
 Int64 = npt.NDArray[np.int64]
 
 
-class Named(Protocol):
+class HasRequestId(Protocol):
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """Each request is in it at most once: as a plain token, or as a record. Iterating gives all of them as records."""
+    """Each request occurs at most once: as a plain token, or as a record. Iterating gives all of them as records."""
 
     records: list[EngineOutput] = field(default_factory=list)  # with a finish reason, log-probabilities, a first token
     token_ids: Int32 = field(default_factory=lambda: np.empty(0, np.int32))  # [plain tokens]
     routes: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # of their requests: EngineRequest.route
-    requests: Sequence[Named] = ()  # of the step's rows
-    rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # those of the plain tokens
+    requests: Sequence[HasRequestId] = ()  # by row of the step
+    rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # of the plain tokens
 
     def __len__(self) -> int:
         return len(self.token_ids) + len(self.records)

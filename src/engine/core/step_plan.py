@@ -1,18 +1,18 @@
-"""StepPlan: one decision of the scheduler, in columns, and StepResult: what came of it.
+"""StepPlan: one decision of the scheduler, in columns; and StepResult: its result.
 
 The runner keeps a table per slot (token ids, lengths, block table, sampling parameters). A plan carries only what
 changed: released slots, admissions, new blocks, and one row per sequence that computes tokens in this step. A decode
 row's input is the token the runner itself sampled last, so a plan never waits for tokens: step n+1 can be planned and
-queued before step n has been read back, and replayed as a graph.
+queued before the tokens of step n are known, and replayed as a graph.
 
-What the runner can rely on, and what it owes:
-- Plans are carried out in order, each one exactly once. Each layer writes the keys and values of all tokens of a step
+Guarantees to the runner, and its obligations:
+- Plans are executed in order, each one exactly once. Each layer writes the keys and values of all tokens of a step
   before any row attends, because a row may read blocks that another row of the same step fills.
-- A row's blocks cover num_computed + num_tokens tokens once the plan's changes are applied. num_computed is what the
-  cache holds already, from this sequence or others with the same prefix: it may be ahead of what this slot computed.
-- A row that is sampled computes the last known token; the drawn one is appended to the slot's tokens. A sequence that
-  has ended may still have a row in a plan that was already queued; what is drawn for it is dropped.
-- After a step that failed, the next plan may release slots that the runner has not heard of.
+- A row's blocks cover num_computed + num_tokens tokens after the plan's changes. num_computed counts tokens in the
+  cache, from this sequence or others with the same prefix: it may be more than this slot has computed.
+- A row that is sampled computes the last known token; the sampled token is appended to the slot's tokens. A sequence
+  that has ended may still have a row in a plan that was already queued; its token is dropped.
+- After a step that failed, the next plan may release slots that the runner has never filled.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Bool = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A sequence that takes a slot: new, or resumed after preemption (then its own tokens follow the prompt)."""
+    """A sequence that takes a slot: new, or resumed after preemption (then its sampled tokens follow the prompt)."""
 
     slot: int
-    token_ids: list[int]  # prompt, and what was generated before a preemption
+    token_ids: list[int]  # prompt, and tokens sampled before a preemption
     num_prompt_tokens: int
-    block_ids: list[int]  # all blocks held so far, cached prefix first
+    block_ids: list[int]  # all blocks so far, cached prefix first
     sampling: SamplingParams
-    seed: int  # the request's own, or one of 63 bits that the scheduler drew for it
+    seed: int  # the request's, or 63 random bits chosen by the scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class StepPlan:
     """All arrays have one entry per row; rows are in batch order."""
 
     step: int
-    released_slots: list[int]  # first: forget these
+    released_slots: list[int]  # first: release these
     admissions: list[Admission]  # then: fill these
     block_slots: Int32  # then: append block_ids[i] to the block table of block_slots[i]
     block_ids: Int32
     slots: Int32  # [rows]
     num_computed: Int32  # [rows] tokens whose keys and values are in the cache before the step
     num_tokens: Int32  # [rows] tokens to compute in this step
-    is_sampled: Bool  # [rows] the row reaches the last known token, so one token is drawn from it
+    is_sampled: Bool  # [rows] the row reaches the last known token, so one more is sampled
 
     @property
     def num_rows(self) -> int:
@@ -65,10 +65,10 @@ class StepPlan:
 
 @dataclass(slots=True)
 class StepResult:
-    """What the runner drew."""
+    """What the runner sampled."""
 
     token_ids: Int32  # [rows], -1 where the row was not sampled
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # row -> of the drawn token
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # row -> of the sampled token
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     # row -> for the prompt tokens at positions num_computed + 1 ... of this step's chunk
-    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request, and no other, cannot go on
+    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request cannot continue; the others can

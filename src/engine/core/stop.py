@@ -1,6 +1,6 @@
-"""When a sequence ends by itself: end-of-sequence ids, stop token ids, and its greatest length.
+"""When a sequence ends: end-of-sequence ids, stop token ids and maximum length.
 
-Stop strings are text and are watched where text is made (server/text); they come here as an abort.
+Stop strings are found in the text (server/text); the scheduler gets an abort for them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .step_plan import Bool, Int32
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Lengths count the prompt too, so that the loop over a step's rows compares one number."""
+    """Lengths include the prompt, so that the loop over a step's rows compares one number."""
 
     token_ids: frozenset[int]  # any of these ends the sequence
-    named_token_ids: frozenset[int]  # those the request asked for itself, reported as stop_reason
+    named_token_ids: frozenset[int]  # those of the request, reported as stop_reason
     min_length: int  # a sequence shorter than this is not ended by a token
-    max_length: int  # a sequence of this length is ended, whatever its last token
+    max_length: int  # a sequence of this length is ended by any token
 
     @classmethod
     def of(
         cls, sampling: SamplingParams, num_prompt_tokens: int, eos_token_ids: tuple[int, ...], max_length: int
     ) -> StopRule:
-        """`max_length` is what the context and the KV cache can hold; `max_tokens` may make it less."""
+        """`max_length`: limit by context and KV cache; `max_tokens` may lower it."""
         named = frozenset(sampling.stop_token_ids)
         if sampling.max_tokens is not None:
             max_length = min(max_length, num_prompt_tokens + sampling.max_tokens)
@@ -42,7 +42,7 @@ class StopRule:
     def check(self, token_id: int, length: int) -> tuple[FinishReason | None, int | None]:
         """(finish_reason, stop_reason) of a sequence whose last token, of `length`, is `token_id`.
 
-        A stop token in the last possible place is STOP: the model ended, not the limit.
+        A stop token in the last possible position is STOP: the model ended the sequence, not the limit.
         """
         if token_id in self.token_ids and length >= self.min_length:
             return FinishReason.STOP, token_id if token_id in self.named_token_ids else None
@@ -52,24 +52,24 @@ class StopRule:
 
 
 class WatchedIds:
-    """All token ids that may end one of the live sequences: which rows of a step are worth a look at their StopRule."""
+    """All token ids that may end one of the live sequences. Only rows with one of these need their StopRule checked."""
 
     def __init__(self, eos_token_ids: Iterable[int]) -> None:
         self._counts = Counter(eos_token_ids)
         self._ids = np.array(list(self._counts), np.int64)
 
     def watch(self, token_ids: Iterable[int]) -> None:
-        """Of one more sequence."""
+        """Add the ids of one more sequence."""
         self._counts.update(token_ids)
         self._ids = np.array(list(self._counts), np.int64)
 
     def forget(self, token_ids: Iterable[int]) -> None:
-        """As often as they were watched."""
+        """Remove the ids of one sequence."""
         self._counts -= Counter(token_ids)
         self._ids = np.array(list(self._counts), np.int64)
 
     def seen_in(self, token_ids: Int32) -> Bool:
-        """For each of them, whether it is watched."""
+        """Returns for each token id whether it is watched."""
         if len(self._ids) > _FEW_IDS:
             return np.isin(token_ids, self._ids)
         seen: Bool = token_ids == (self._ids[0] if len(self._ids) else -1)
@@ -78,4 +78,4 @@ class WatchedIds:
         return seen
 
 
-_FEW_IDS = 8  # up to here one comparison of the column for each is faster than sorting
+_FEW_IDS = 8  # up to this number, one comparison of the column per id is faster than sorting

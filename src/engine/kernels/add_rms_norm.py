@@ -1,4 +1,4 @@
-"""RMSNorm with the residual sum in front of it: one pass over the hidden states between two sublayers."""
+"""Residual sum followed by RMSNorm: one pass over the hidden states between two sublayers."""
 
 from __future__ import annotations
 

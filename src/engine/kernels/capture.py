@@ -1,6 +1,7 @@
-"""Capture: what a kernel set offers to run the same ops again without Python. A program here; a CUDA graph on a GPU.
+"""Capture: runs a step once and makes it replayable without Python.
 
-Whoever captures keeps what the ops read at the same addresses, and reads the output before the next replay.
+The runners depend on this interface alone. A CPU captures a list of native calls (cpu/captured_graph.py), a CUDA device
+a CUDA graph (gpu/cuda_graph.py).
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from dataclasses import dataclass
 import torch
 
 
+class NotCapturable(RuntimeError):
+    """The step computes something that cannot be replayed. The message says what."""
+
+
 @dataclass(frozen=True, slots=True)
-class Captured:
-    """What was computed, and how to compute it again."""
+class CapturedGraph:
+    """A computation whose inputs and output stay at the same addresses."""
 
-    output: torch.Tensor  # written anew by every replay
-    replay: Callable[[], None] | None  # None: it cannot be had
-    reason: str = ""  # why not
+    output: torch.Tensor  # of the capture or of the newest replay; valid until any graph of this Capture is replayed
+    replay: Callable[[], None]  # computes again from what the inputs hold now
 
 
-# Runs a function once and notes what it does. Its output is right whether or not it can be replayed.
-Capture = Callable[[Callable[[], torch.Tensor]], Captured]
+# Takes a function of no arguments, which is called one or more times and must give the same result each time.
+# Raises NotCapturable, and torch.OutOfMemoryError; the function can still be called without capture.
+Capture = Callable[[Callable[[], torch.Tensor]], CapturedGraph]

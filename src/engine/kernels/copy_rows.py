@@ -1,4 +1,4 @@
-"""Rows of a matrix that is stored in order: the lookup of an embedding of its own."""
+"""Copies rows of a matrix in plain order: the lookup of an embedding that is not tied to the output layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def copy_rows_reference(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor
 
 
 def copy_rows_cpu(library: CpuLibrary) -> CopyRows:
-    """For numbers of any type: bytes are copied."""
+    """For elements of any type: bytes are copied."""
     empty = library.memory.empty
     call = library.function("copy_rows", [POINTER] * 3 + [INT64] * 3, INT)
 

@@ -1,4 +1,4 @@
-"""How many logits of each row are larger than one of them: its rank, less one."""
+"""How many logits of each row exceed a bound: the rank of the token with that logit, minus one."""
 
 from __future__ import annotations
 

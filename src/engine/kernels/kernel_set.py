@@ -11,25 +11,16 @@ from functools import partial
 
 import torch
 
-from ...config.cpu_features import (
-    EAGER,
-    NoKernels,
-    choose_level,
-    stage_table,
-    takes_heads,
-    this_cpu,
-    torch_table,
-    wanted_level,
-)
+from ...config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
+from ...config.cpu_kernels import EAGER, stage_table, takes_heads, torch_table
+from ...config.cpu_library import LibrarySpec
 from ...config.quantised import PANEL_WIDTH
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
 from .capture import Capture
 from .copy_rows import CopyRows, copy_rows_cpu, copy_rows_reference
 from .count_above import CountAbove, count_above_cpu, count_above_reference
+from .cpu.captured_graph import CallRecorder, native_capture, recorded
 from .cpu.library import CpuLibrary, load_library
-from .cpu.program import Recorder, capture_programs, watched
-from .draw import Draw, draw_cpu, draw_reference
-from .draw_nucleus import DrawNucleus, draw_nucleus_cpu, draw_nucleus_reference
 from .linear import (
     Embed,
     Linear,
@@ -37,6 +28,7 @@ from .linear import (
     PackedLinear,
     PackLinear,
     QuantiseLinear,
+    RepackLinear,
     embed_cpu,
     embed_reference,
     linear_cpu,
@@ -45,17 +37,21 @@ from .linear import (
     pack_linear_reference,
     quantise_linear_cpu,
     quantise_linear_reference,
+    repack_linear_cpu,
+    repack_linear_reference,
 )
 from .one_row import one_query, one_row
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
+from .sample_tokens import SampleTokens, sample_tokens_cpu, sample_tokens_reference
+from .sample_top_p import SampleTopP, sample_top_p_cpu, sample_top_p_reference
 from .silu_and_mul import SiluAndMul, silu_and_mul_cpu, silu_and_mul_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
 from .top_tokens import TopTokens, top_tokens_cpu, top_tokens_reference
 
-_draw = after_penalties(draw_reference)
-_draw_nucleus = after_penalties(draw_nucleus_reference)
+_sample_tokens = after_penalties(sample_tokens_reference)
+_sample_top_p = after_penalties(sample_top_p_reference)
 _top_tokens = after_penalties(top_tokens_reference)
 
 
@@ -66,33 +62,34 @@ class KernelSet:
     add_rms_norm: AddRmsNorm = add_rms_norm_reference
     pack_linear: PackLinear = pack_linear_reference
     quantise_linear: QuantiseLinear = quantise_linear_reference
+    repack_linear: RepackLinear = repack_linear_reference
     linear: Linear = linear_reference
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     silu_and_mul: SiluAndMul = silu_and_mul_reference
-    fused_norm_linear: NormLinear | None = None  # None: the ops that they are made of, one after the other
+    fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
     fused_norm_gate_up: NormLinear | None = None
-    draw: Draw = _draw
-    draw_nucleus: DrawNucleus = _draw_nucleus
+    sample_tokens: SampleTokens = _sample_tokens
+    sample_top_p: SampleTopP = _sample_top_p
     softmax_mass: SoftmaxMass = softmax_mass_reference
     top_tokens: TopTokens = _top_tokens
     count_above: CountAbove = count_above_reference
-    capture: Capture | None = None  # None: nothing can be replayed
+    capture: Capture | None = None  # None: no step can be captured
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
     def norm_linear(
         self, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A linear layer of normed numbers.
+        """A linear layer over a normed input.
 
         Args:
             x, residual, norm, eps: as add_rms_norm takes them: [T, H], [T, H] or None, [H].
-            packed: the layer, of H numbers a row.
+            packed: the layer, of H inputs.
         Returns:
-            (packed of the normed sum [T, out_features], x + residual [T, H]).
+            (the layer's output for the normed sum [T, out_features], x + residual [T, H]).
         """
         if self.fused_norm_linear is not None:
             return self.fused_norm_linear(x, residual, norm, eps, packed)
@@ -102,20 +99,20 @@ class KernelSet:
     def norm_gate_up(
         self, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As norm_linear, of a layer of gates and ups, with the gate behind it: [T, out_features / 2]."""
+        """As norm_linear, for a layer of gates and ups followed by the gate op: [T, out_features / 2]."""
         if self.fused_norm_gate_up is not None:
             return self.fused_norm_gate_up(x, residual, norm, eps, packed)
         gate_up, total = self.norm_linear(x, residual, norm, eps, packed)
         return self.silu_and_mul(gate_up), total
 
 
-ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare, which is the same in any number of rows
+ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare: no result depends on the number of rows
     add_rms_norm=one_row(add_rms_norm_reference, 0, 1),
     linear=one_row(linear_reference, 0),
     rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
     paged_attention=one_query(paged_attention_reference),
     silu_and_mul=one_row(silu_and_mul_reference, 0),
-    draw=after_penalties(one_row(draw_reference, 0, 1, 2, 3)),
+    sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )
 
@@ -130,20 +127,22 @@ def select_kernels(
     is_eager: bool = False,
     quantization: str | None = None,
     batch_invariant: bool = False,
+    load: Callable[[LibrarySpec], CpuLibrary] = load_library,
 ) -> KernelSet:
-    """Chooses an implementation for every op. On a CPU this builds the C++ library if no cache holds it.
+    """Chooses an implementation for every op.
 
     CUDA devices have a set of their own: gpu/kernels.py.
 
     Args:
         device: where the model runs.
         dtype: of weights and activations.
-        head_dim: numbers per attention head.
+        head_dim: elements per attention head.
         features: `auto`, a level of config/cpu_features.py, or `torch`; None for what STOKER_CPU_FEATURES says.
         kv_dtype: of keys and values; None for `dtype`.
-        is_eager: torch's operations alone, whatever there is.
-        quantization: `model.quantization`; the set has the kernels of every scheme, the table tells of this one.
-        batch_invariant: `model.batch_invariant`: what a row gets does not depend on the others, bit for bit.
+        is_eager: use torch's operations alone.
+        quantization: `model.quantization`; without it the set has no C++ kernels for quantised weights.
+        batch_invariant: `model.batch_invariant`: a row's results are bitwise the same in any batch.
+        load: returns a library, or raises NoKernels with the reason to use torch. The default compiles a missing one.
     Returns:
         The set; its table names the choice and the reason for every stage.
 
@@ -158,12 +157,12 @@ def select_kernels(
         if is_eager:
             raise NoKernels(EAGER)
         level, reason = choose_level(features or wanted_level(), this_cpu())
-        stage_table(level, reason, _name(dtype), head_dim, _name(kv_dtype))  # before a compiler runs for nothing
-        library = load_library(level.batch_invariant() if batch_invariant else level)
+        stage_table(level, reason, _name(dtype), head_dim, _name(kv_dtype))  # raises before anything is compiled
+        library = load(LibrarySpec(level, batch_invariant, quantization is not None))
     except NoKernels as error:
         return torchs(str(error))
-    if library.build_seconds is not None:
-        reason += f", built in {library.build_seconds:.1f} s"
+    if library.compile_seconds is not None:
+        reason += f", compiled in {library.compile_seconds:.1f} s"
     return cpu_kernels(library, dtype, head_dim, kv_dtype, reason, quantization, batch_invariant=batch_invariant)
 
 
@@ -177,36 +176,37 @@ def cpu_kernels(
     *,
     batch_invariant: bool = False,
 ) -> KernelSet:
-    """The library's ops, and torch's where it has none for these shapes.
+    """The library's ops, and torch's for shapes that the library does not support.
 
-    reason: why it is this library.
-    batch_invariant: the library is of `Level.batch_invariant`.
+    reason: why this library was chosen, for the table.
+    batch_invariant: the library is compiled for it.
     """
     torchs = ONE_ROW if batch_invariant else KernelSet()
-    recorder = Recorder()
-    library = watched(library, recorder)
+    recorder = CallRecorder()
+    library = recorded(library, recorder)
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
     if kv_dtype != dtype or not takes_heads(head_dim):
         rope, attention = torchs.rope_and_store, torchs.paged_attention
-    is_whole = attention is not torchs.paged_attention and (
+    is_capturable = attention is not torchs.paged_attention and (
         quantization is not None or library.level.multiplies(_name(dtype))
     )
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
         pack_linear=pack_linear_cpu(library),
-        quantise_linear=quantise_linear_cpu(library),
-        linear=_announced(linear_cpu(library, torchs.linear), recorder),
+        repack_linear=repack_linear_cpu(library),
+        quantise_linear=quantise_linear_cpu(library) if library.spec.has_quantised else quantise_linear_reference,
+        linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),
         copy_rows=copy_rows_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
         silu_and_mul=silu_and_mul_cpu(library, dtype),
-        draw=draw_cpu(library),
-        draw_nucleus=draw_nucleus_cpu(library),
+        sample_tokens=sample_tokens_cpu(library),
+        sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
-        capture=capture_programs(library, recorder) if is_whole else None,
+        capture=native_capture(library, recorder) if is_capturable else None,
         set_num_threads=_set_num_threads(library),
         table=stage_table(
             library.level,
@@ -225,15 +225,15 @@ def _torch_kernels(reason: str, *, quantization: str | None, batch_invariant: bo
     return replace(ONE_ROW if batch_invariant else KernelSet(), table=table)
 
 
-def _announced(linear: Linear, recorder: Recorder) -> Linear:
-    """Tells the recorder which weights a call reads, so that they are fetched before it."""
+def _with_prefetch(linear: Linear, recorder: CallRecorder) -> Linear:
+    """Passes the weights that each call reads to the recorder, so that a replay can prefetch them."""
 
-    def announced(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+    def linear_with_prefetch(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if packed.is_packed:
             recorder.will_read(packed.weight, -(-packed.out_features // (2 * PANEL_WIDTH)))
         return linear(x, packed)
 
-    return announced
+    return linear_with_prefetch
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,7 +1,8 @@
-"""Linear layers over weights that are laid out once, when the model loads, in the order the kernel reads them."""
+"""Linear layers over weights that are packed once, when the model loads, in the order that the kernel reads."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,18 +13,20 @@ from ...config.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, 
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 from .quantised import quantise_reference, quantised_linear_reference, quantised_rows_reference
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A weight in a kernel's own order. Only the KernelSet that packed it can read it."""
+    """A weight in the layout of a kernel. Only the KernelSet that packed it can read it."""
 
-    weight: torch.Tensor  # [out_features, in_features], or the kernel's order of the same numbers, or codes, or bytes
+    weight: torch.Tensor  # [out_features, in_features], or in the kernel's layout: elements, codes or bytes
     bias: torch.Tensor | None  # [out_features]
     out_features: int
     in_features: int
     is_packed: bool  # False: torch computes it; `weight` is in checkpoint order unless it is quantised
-    dtype: torch.dtype  # of the numbers, before they were quantised
-    scales: torch.Tensor | None = None  # of codes, in the order of quantised.py; None: `weight` holds the numbers
+    dtype: torch.dtype  # of the elements before quantisation
+    scales: torch.Tensor | None = None  # of codes, in the layout of quantised.py; None: not quantised
 
     @property
     def num_bytes(self) -> int:
@@ -31,25 +34,31 @@ class PackedLinear:
 
 
 PackLinear = Callable[[torch.Tensor, torch.Tensor | None], PackedLinear]
+RepackLinear = Callable[[PackedLinear], PackedLinear]  # of the torch kernels, for the kernels of this set
 QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
-# x, residual, weight of the norm, its eps, and the layer: KernelSet.norm_linear says what comes of them.
+# x, residual, weight of the norm, its eps, and the layer: described at KernelSet.norm_linear.
 NormLinear = Callable[
     [torch.Tensor, torch.Tensor | None, torch.Tensor, float, PackedLinear], tuple[torch.Tensor, torch.Tensor]
 ]
 
 
 def pack_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
-    """weight: [out_features, in_features], kept as it is; bias: [out_features] or None."""
+    """weight: [out_features, in_features], not changed; bias: [out_features] or None."""
     return PackedLinear(weight, bias, weight.shape[0], weight.shape[1], is_packed=False, dtype=weight.dtype)
 
 
 def quantise_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
-    """weight: [out_features, in_features] in any float type; scheme: int8 or int4, as config/quantised.py tells."""
+    """weight: [out_features, in_features] in any float type; scheme: int8 or int4 (config/quantised.py)."""
     codes, scales = quantise_reference(weight, scheme)
     out_features, in_features = weight.shape
     return PackedLinear(codes, bias, out_features, in_features, is_packed=False, dtype=weight.dtype, scales=scales)
+
+
+def repack_linear_reference(packed: PackedLinear) -> PackedLinear:
+    """torch reads weights in the order in which it has packed them."""
+    return packed
 
 
 def linear_reference(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
@@ -62,22 +71,23 @@ def linear_reference(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
 def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """Rows of the weight, so that an embedding tied to the output layer is stored once.
 
-    token_ids: [T] int64. Returns [T, in_features], in the dtype of the numbers.
+    token_ids: [T] int64. Returns [T, in_features] in `packed.dtype`.
     """
     if packed.scales is not None:
         return quantised_rows_reference(token_ids, packed.weight, packed.scales, packed.in_features, packed.dtype)
     return F.embedding(token_ids, packed.weight)
 
 
-CODES = {"int8": torch.int8, "int4": torch.int32}  # what holds the codes of a weight
-DEPTH_STEPS = {torch.float32: 1, torch.bfloat16: 32}  # in_features are a multiple; of bfloat16 a tile's depth
+CODES = {"int8": torch.int8, "int4": torch.int32}  # type of the tensor of codes
+DEPTH_STEPS = {torch.float32: 1, torch.bfloat16: 32}  # in_features must be a multiple; 32 is the depth of a tile
 QUANTISED_STEP = 32
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
-    """Packs weights into panels. Of types that the level does not multiply, or of an odd depth, they stay torch's.
+    """Packs weights into panels, except for types that the level does not multiply and depths that it does not support:
+    torch computes those.
 
-    Where the level can, bfloat16 takes 12 bits a number, and nothing is lost.
+    On levels that support it, bfloat16 is compressed to 12 bits per element without loss.
     """
     packs = {
         dtype: library.op("pack", dtype, [POINTER, POINTER, INT64, INT64])
@@ -96,7 +106,7 @@ def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
         panels = pack_twelve_bits(weight) if pack_twelve_bits is not None and dtype == torch.bfloat16 else None
         if panels is None:
             panels = weight.new_empty(-(-out_features // PANEL_WIDTH) * PANEL_WIDTH, in_features)
-            advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first touch: pages are given then
+            advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first write, which allocates the pages
             packs[dtype](pointer(weight, dtype), panels.data_ptr(), out_features, in_features)
         if bias is not None:
             bias = bias.to(dtype).contiguous()
@@ -111,9 +121,9 @@ def _pack_twelve_bits(library: CpuLibrary) -> Callable[[torch.Tensor], torch.Ten
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
 
     def pack_twelve_bits(weight: torch.Tensor) -> torch.Tensor | None:
-        """None: too many of the numbers would be exceptions."""
+        """None: too many elements would be exceptions."""
         out_features, in_features = weight.shape
-        first = torch.empty(-(-out_features // PANEL_WIDTH), dtype=torch.uint8)  # exponent of each panel's 15
+        first = torch.empty(-(-out_features // PANEL_WIDTH), dtype=torch.uint8)  # of each panel's 15 exponents
         outside = torch.empty(first.shape, dtype=torch.int64)
         source = pointer(weight, torch.bfloat16)
         survey(source, first.data_ptr(), outside.data_ptr(), out_features, in_features)
@@ -129,8 +139,24 @@ def _pack_twelve_bits(library: CpuLibrary) -> Callable[[torch.Tensor], torch.Ten
     return pack_twelve_bits
 
 
+def repack_linear_cpu(library: CpuLibrary) -> RepackLinear:
+    """For weights that torch has multiplied until now. Quantised ones stay as they are: their order differs."""
+    pack_linear = pack_linear_cpu(library)
+
+    def repack_linear(packed: PackedLinear) -> PackedLinear:
+        if packed.is_packed or packed.scales is not None:
+            return packed
+        try:
+            return pack_linear(packed.weight, packed.bias)
+        except (MemoryError, RuntimeError) as error:  # torch's allocator raises RuntimeError
+            logger.warning("a weight stays in the order of torch, which is slower: %s", error)
+            return packed
+
+    return repack_linear
+
+
 def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
-    """Quantises into panels. Weights whose width is no multiple of 32 stay torch's."""
+    """Quantises into panels. torch computes layers whose in_features are not a multiple of 32."""
     arguments = [POINTER] * 3 + [INT64] * 2
     calls = {
         (scheme, dtype): library.op(f"quantise_{scheme}", dtype, arguments)
@@ -162,12 +188,13 @@ def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
 
 
 def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Linear:
-    """unpacked: what computes with weights that stayed torch's."""
+    """unpacked: computes layers that are not packed."""
+    schemes = CODES if library.spec.has_quantised else {}
     empty = library.memory.empty
     plain = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
     quantised = {
         (codes, dtype): library.op(f"linear_{scheme}", dtype, [POINTER] * 5 + [INT64] * 3)
-        for scheme, codes in CODES.items()
+        for scheme, codes in schemes.items()
         for dtype in (torch.float32, torch.bfloat16)
     }
     calls = {(dtype, dtype): call for dtype, call in plain.items()} | quantised
@@ -179,7 +206,7 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
             return unpacked(x, packed)
         rows, depth = x.shape
         if depth != packed.in_features:
-            raise ValueError(f"x is {tuple(x.shape)}, the layer takes {packed.in_features} numbers a row")
+            raise ValueError(f"x is {tuple(x.shape)}, the layer takes rows of {packed.in_features} elements")
         dtype = packed.dtype
         out = empty(rows, packed.out_features, dtype=dtype)
         arguments = [
@@ -199,11 +226,12 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
 
 
 def embed_cpu(library: CpuLibrary) -> Embed:
+    schemes = CODES if library.spec.has_quantised else {}
     empty = library.memory.empty
     plain = {dtype: library.op("unpack_rows", dtype, [POINTER] * 3 + [INT64] * 3, INT) for dtype in DEPTH_STEPS}
     quantised = {
         (codes, dtype): library.op(f"unpack_rows_{scheme}", dtype, [POINTER] * 4 + [INT64] * 3, INT)
-        for scheme, codes in CODES.items()
+        for scheme, codes in schemes.items()
         for dtype in DEPTH_STEPS
     }
     calls = {(dtype, dtype): call for dtype, call in plain.items()} | quantised

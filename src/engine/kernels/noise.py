@@ -1,8 +1,8 @@
-"""Noise for drawing tokens: a function of (seed, position, token id), so a draw never depends on the batch.
+"""Noise for sampling tokens: a function of (seed, position, token id), so a sample never depends on the batch.
 
 Gumbel-max in its exponential form: with E independent and exponential, argmax(weight / E) picks token i with
-probability weight_i / sum(weight). The noise of a token is a hash, not a state: a request gets the same draws alone or
-in a batch, after a prefix hit or a preemption, and over any part of the vocabulary.
+probability weight_i / sum(weight). The noise of a token is a hash, not a state: a request gets the same samples alone
+or in a batch, after a prefix hit or a preemption, and over any part of the vocabulary.
 Source: Efraimidis and Spirakis, Information Processing Letters 97 (2006); the hash is the lowbias32 finaliser of
 Wellons' hash prospector with the second key word added between its rounds.
 """
@@ -17,7 +17,7 @@ import torch
 def row_keys(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]) -> torch.Tensor:
     """A 64-bit key for every (seed, position), as two words: [R, 2] int32.
 
-    position: index of the drawn token in its sequence, prompt included.
+    position: index of the sampled token in its sequence, prompt included.
     """
     keys = _splitmix(_splitmix(seeds) ^ positions.astype(np.uint64))
     return torch.from_numpy(keys.view(np.int32).reshape(len(keys), 2))
@@ -32,8 +32,8 @@ def exponential_noise(keys: torch.Tensor, token_ids: torch.Tensor) -> torch.Tens
     Returns:
         [R, C] float32, all greater than 0.
 
-    -log(1 - u), u uniform in (0, 1). Winners have the small values: they come from small u, which float32 holds in
-    steps of 2**-31, where 1 - u near 1 would have steps of 2**-24.
+    -log(1 - u), u uniform in (0, 1). Sampled tokens have small noise, which comes from small u: float32 represents u in
+    steps of 2**-31, while 1 - u near 1 would have steps of 2**-24.
     """
     bits = _hash(keys, token_ids.to(torch.int32))
     uniform = bits.float().mul_(2.0**-31).add_(2.0**-32).clamp_(max=1 - 2.0**-24)

@@ -1,7 +1,7 @@
-"""Torch's operations on one row at a time: slow, and a row's numbers then depend on that row alone.
+"""Torch's operations on one row at a time: slow, but the results of a row do not depend on the other rows.
 
-torch chooses the order of its sums by the shape of a whole batch, and may choose by where numbers lie in memory. Rows
-of one shape, each in memory of its own, leave it one choice.
+torch chooses the order of its sums by the shape of the whole batch, and possibly by the alignment of its memory. With
+one row per call, copied to newly allocated memory, the choice is always the same.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .paged_attention import AttentionStep, PagedAttention
 def one_row(op: Callable[..., Any], *by_row: int) -> Callable[..., Any]:
     """An op that computes each row by itself.
 
-    by_row: places of the arguments that have one entry per row (or are None); the first of them is there. The others
-    go to every row as they are, so memory that an op writes in place is the caller's own.
+    by_row: positions of the arguments that have one entry per row (or are None); the first of them is not None. The
+    other arguments are passed unchanged for every row, so an op that writes in place writes to the caller's memory.
     """
 
     def call(*arguments: Any) -> Any:
@@ -27,7 +27,7 @@ def one_row(op: Callable[..., Any], *by_row: int) -> Callable[..., Any]:
         if num_rows == 0:
             return op(*arguments)
         found = [
-            op(*(_row(each, row) if place in by_row else each for place, each in enumerate(arguments)))
+            op(*(_row(each, row) if index in by_row else each for index, each in enumerate(arguments)))
             for row in range(num_rows)
         ]
         if isinstance(found[0], tuple):

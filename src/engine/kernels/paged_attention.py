@@ -12,7 +12,7 @@ from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 
 class AttentionStep(Protocol):
-    """What attention reads of a step (layers/step_input.py holds the whole of it): R rows, T query tokens."""
+    """The part of a step that attention reads (the whole is in layers/step_input.py): R rows, T query tokens."""
 
     @property
     def query_start(self) -> torch.Tensor: ...  # [R + 1] int32, row r owns queries query_start[r] to query_start[r + 1]
@@ -25,7 +25,7 @@ class AttentionStep(Protocol):
     @property
     def max_context_len(self) -> int: ...
     @property
-    def plans(self) -> dict[Hashable, Any]: ...  # what kernels worked out of all this, for the layers to come
+    def plans(self) -> dict[Hashable, Any]: ...  # what kernels have computed from the step, for the following layers
 
 
 PagedAttention = Callable[
@@ -42,7 +42,7 @@ def paged_attention_reference(
     scale: float,
     window: int | None,
 ) -> torch.Tensor:
-    """Each query attends to the keys of its own row up to its own position.
+    """Each query attends to the keys of its row up to its own position.
 
     Args:
         q: [T, num_heads, D]. A row's queries are the last of its context: their keys and values are in the cache.
@@ -50,7 +50,7 @@ def paged_attention_reference(
             group of g = num_heads / num_kv_heads, head h reads kv head h // g.
         step: rows, context lengths and block tables.
         scale: multiplies the scores, usually D ** -0.5.
-        window: how many tokens a query sees, itself included; None for all.
+        window: number of tokens that a query sees, including its own; None for all.
     Returns:
         [T, num_heads * D] in q's dtype.
     """
@@ -63,7 +63,7 @@ def paged_attention_reference(
         if start == end:
             continue
         first_position = context_len - (end - start)
-        # Blocks wholly before the first query's window are not gathered: a long context costs what it uses.
+        # Blocks before the first query's window are not gathered: a long context costs only what is visible.
         first_key = 0 if window is None else max(0, first_position - window + 1)
         first_block = first_key // block_size
         blocks = step.block_tables[row, first_block : -(-context_len // block_size)]
@@ -85,10 +85,10 @@ def paged_attention_reference(
 
 
 def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttention:
-    """For heads whose width is a multiple of 16, at most config.cpu_features.MAX_HEAD_DIM."""
+    """For heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM."""
     empty = library.memory.empty
     call = library.op("paged_attention", dtype, [POINTER] * 7 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
-    everything = 2**62
+    no_window = 2**62
 
     def paged_attention(
         q: torch.Tensor,
@@ -116,7 +116,7 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
             num_kv_heads,
             head_dim,
             block_size,
-            everything if window is None else window,
+            no_window if window is None else window,
             scale,
         )
         return out

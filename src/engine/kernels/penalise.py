@@ -1,6 +1,6 @@
-"""Penalties for tokens that a sequence has: repetition (all of it), then frequency and presence (what it generated).
+"""Penalties for tokens of a sequence: repetition (prompt and output), then frequency and presence (output only).
 
-The ops that choose tokens take them along: a row in float32 is cheap in a core's cache, and is not in memory.
+The ops that choose tokens apply them: a row in float32 is cheap in a core's cache and expensive in memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Those of R rows of logits. In the host's memory, wherever the logits are."""
+    """The penalties of R rows of logits. In host memory, also when the logits are on a device."""
 
-    slots: torch.Tensor  # [R] int64, of the tables
+    slots: torch.Tensor  # [R] int64, rows of the tables
     lengths: torch.Tensor  # [R] int64, tokens of each sequence; 0 where a row has no penalties
     repetition: torch.Tensor  # [R] float32
     frequency: torch.Tensor  # [R] float32
@@ -31,7 +31,7 @@ class Penalties:
 
 
 def penalised(logits: torch.Tensor, penalties: Penalties | None) -> torch.Tensor:
-    """[R, V] float32: the logits with those of the tokens concerned changed; without penalties, as they are.
+    """[R, V] float32: the logits with penalties applied. Without penalties the logits are returned unchanged.
 
     Args:
         logits: [R, V] in any float type. Not changed.
@@ -41,7 +41,7 @@ def penalised(logits: torch.Tensor, penalties: Penalties | None) -> torch.Tensor
     """
     if penalties is None:
         return logits
-    # Every token of the sequence is one entry. A token seen twice gives two entries with the same result.
+    # One entry per token of the sequence. A token that occurs twice gives two entries with the same result.
     lengths = penalties.lengths
     rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     slots = penalties.slots[rows]
@@ -57,7 +57,7 @@ def penalised(logits: torch.Tensor, penalties: Penalties | None) -> torch.Tensor
 
 
 def after_penalties(op: Callable[..., Result]) -> Callable[..., Result]:
-    """An op over logits, with penalties applied before it where they are named."""
+    """An op over logits that takes `penalties` and applies them first."""
 
     def run(logits: torch.Tensor, *others: object, penalties: Penalties | None = None) -> Result:
         return op(penalised(logits, penalties), *others)
@@ -66,7 +66,7 @@ def after_penalties(op: Callable[..., Result]) -> Callable[..., Result]:
 
 
 class PenaltiesInC(ctypes.Structure):
-    """As sampling.cpp has it."""
+    """Penalties in sampling.cpp."""
 
     _fields_ = [
         *((name, POINTER) for name in ("slots", "lengths", "token_table", "counts")),
@@ -76,7 +76,7 @@ class PenaltiesInC(ctypes.Structure):
 
 
 def penalties_in_c(penalties: Penalties | None, rows: int, vocab_size: int) -> PenaltiesInC | None:
-    """Raises ValueError if they are not for so many rows and tokens. Lives no longer than what it was made of."""
+    """Raises ValueError if sizes do not match. Points into `penalties`, which the caller must keep alive."""
     if penalties is None:
         return None
     found = penalties

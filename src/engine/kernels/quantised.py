@@ -1,7 +1,8 @@
-"""Quantised weights in plain torch: the codes and their order (cpu/quantised.h), and the product over them.
+"""Quantised weights in plain torch: the codes, their layout (cpu/quantised.h), and the product over them.
 
-The reference of the C++ kernels, and what computes where they cannot: without a compiler, with `model.enforce_eager`,
-and for widths that are no multiple of 32. Matrices are widened a slice at a time, so that no second copy exists.
+The reference of the C++ kernels, and the implementation where they cannot be used: without a compiler, with
+`model.enforce_eager`, and for widths that are not a multiple of 32. Matrices are dequantised a slice at a time, so that
+there is never a full second copy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ...config.quantised import CODES_DEEP, GROUP, PANEL_WIDTH
 LEVELS = (-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 115)  # cpu/quantised.h
 STRETCHES = (1.0, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15)  # cpu/quantise.cpp
 _SHIFTS = tuple(k % 2 * 16 + k // 2 * 4 for k in range(CODES_DEEP))
-_SLICE_NUMBERS = 1 << 22  # widened at once: 16 MiB of float32
+_SLICE_ELEMENTS = 1 << 22  # dequantised at once: 16 MiB of float32
 
 
 def quantise_reference(weight: torch.Tensor, scheme: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,12 +33,12 @@ def quantise_reference(weight: torch.Tensor, scheme: str) -> tuple[torch.Tensor,
 
 
 def dequantise_reference(codes: torch.Tensor, scales: torch.Tensor, in_features: int) -> torch.Tensor:
-    """The float32 numbers that codes and scales of whole panels stand for: [16 * P, in_features]."""
+    """The float32 values that codes and scales of whole panels represent: [16 * P, in_features]."""
     if codes.dtype == torch.int8:
         return (codes.float() * scales[:, None]).transpose(1, 2).reshape(-1, in_features)
-    numbers = _levels_of(codes).transpose(2, 3).reshape(codes.shape[0], -1, PANEL_WIDTH)[:, :in_features]
-    numbers = numbers * scales.float().repeat_interleave(GROUP, dim=1)[:, :in_features]
-    return numbers.transpose(1, 2).reshape(-1, in_features)
+    values = _levels_of(codes).transpose(2, 3).reshape(codes.shape[0], -1, PANEL_WIDTH)[:, :in_features]
+    values = values * scales.float().repeat_interleave(GROUP, dim=1)[:, :in_features]
+    return values.transpose(1, 2).reshape(-1, in_features)
 
 
 def quantised_linear_reference(
@@ -73,42 +74,42 @@ def _levels_of(words: torch.Tensor) -> torch.Tensor:
 
 
 def _slices(shape: torch.Size | tuple[int, ...]) -> Iterator[range]:
-    """Rows that are handled at once, whole panels but for the last."""
-    step = max(1, _SLICE_NUMBERS // max(1, shape[1]) // PANEL_WIDTH) * PANEL_WIDTH
+    """Rows that are processed at once: whole panels, except for the last slice."""
+    step = max(1, _SLICE_ELEMENTS // max(1, shape[1]) // PANEL_WIDTH) * PANEL_WIDTH
     for start in range(0, shape[0], step):
         yield range(start, min(start + step, shape[0]))
 
 
 def _int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     weight = _whole_panels(weight)
-    most = weight.abs().amax(-1, keepdim=True)
-    codes = (weight * torch.where(most > 0, 127 / most, 0.0)).round().to(torch.int8)
+    largest = weight.abs().amax(-1, keepdim=True)
+    codes = (weight * torch.where(largest > 0, 127 / largest, 0.0)).round().to(torch.int8)
     panels = codes.view(-1, PANEL_WIDTH, weight.shape[1]).transpose(1, 2)
-    return panels.contiguous(), (most / 127).view(-1, PANEL_WIDTH)
+    return panels.contiguous(), (largest / 127).view(-1, PANEL_WIDTH)
 
 
 def _int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each group takes the scale of least square error: the largest number is cut off where that serves the others."""
+    """Each group gets the scale with the smallest squared error, which may clip the element of largest magnitude."""
     weight = _whole_panels(weight)
     rows, depth = weight.shape
     groups = torch.nn.functional.pad(weight, (0, -depth % GROUP)).view(rows, -1, GROUP)
     counts = torch.ones(depth).view(1, -1)
-    is_there = torch.nn.functional.pad(counts, (0, -depth % GROUP)).view(1, -1, GROUP)
+    is_element = torch.nn.functional.pad(counts, (0, -depth % GROUP)).view(1, -1, GROUP)
     levels = torch.tensor(LEVELS, dtype=torch.float32)
     between = (levels[1:] + levels[:-1]) / 2
-    most = groups.abs().amax(-1, keepdim=True)
-    base = torch.where((groups == most).any(-1, keepdim=True), most, -most) / LEVELS[0]
+    largest = groups.abs().amax(-1, keepdim=True)
+    base = torch.where((groups == largest).any(-1, keepdim=True), largest, -largest) / LEVELS[0]
 
     def codes_of(scale: torch.Tensor) -> torch.Tensor:
         return torch.bucketize(groups * torch.where(scale != 0, 1 / scale, 0.0), between)
 
-    best = least = None
+    best = least_error = None
     for stretch in STRETCHES:
         scale = (base * stretch).bfloat16().float()
-        error = ((groups - levels[codes_of(scale)] * scale).square() * is_there).sum(-1, keepdim=True)
-        is_better = torch.ones_like(error, dtype=torch.bool) if least is None else error < least
+        error = ((groups - levels[codes_of(scale)] * scale).square() * is_element).sum(-1, keepdim=True)
+        is_better = torch.ones_like(error, dtype=torch.bool) if least_error is None else error < least_error
         best = scale if best is None else torch.where(is_better, scale, best)
-        least = error if least is None else torch.where(is_better, error, least)
+        least_error = error if least_error is None else torch.where(is_better, error, least_error)
     assert best is not None
     codes = codes_of(best).view(rows, -1)[:, : -(-depth // CODES_DEEP) * CODES_DEEP].to(torch.int32)
     words = torch.zeros(rows, codes.shape[1] // CODES_DEEP, dtype=torch.int32)

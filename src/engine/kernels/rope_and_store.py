@@ -1,4 +1,4 @@
-"""What happens to a fused QKV row before attention: head norms, rotary embedding, keys and values into the cache."""
+"""Between the QKV projection and attention: head norms, rotary embedding, keys and values into the cache."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def rope_and_store_reference(
     num_heads: int,
     num_kv_heads: int,
 ) -> torch.Tensor:
-    """Norms and turns queries and keys, and writes keys and values to their slots.
+    """Norms and rotates queries and keys, and writes keys and values to their slots.
 
     Args:
         qkv: [T, (num_heads + 2 * num_kv_heads) * D]: queries, keys, values.
         q_norm, k_norm: [D], RMSNorm weights of one head, or None for a model without head norms.
         eps: of the head norms.
         cos_sin: [max_position, R] float32, cosines in the first half and sines in the second; R is even and at most D.
-            Where R < D only the first R numbers of a head are turned.
-        positions: [T] int64, the tokens' places in their sequences.
+            If R < D, only the first R elements of a head are rotated.
+        positions: [T] int64, the tokens' positions in their sequences.
         slot_mapping: [T] int64, block_id * block_size + offset.
-        k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place. In float8_e4m3fn a number beyond
-            its largest, 448, becomes that.
+        k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place. In float8_e4m3fn values are
+            clipped to its range, -448 to 448.
     Returns:
         queries [T, num_heads, D] in qkv's dtype; arithmetic in float32.
 
-    The pairs that turn together are (i, i + R // 2): the layout of GPT-NeoX and of every Hugging Face checkpoint.
+    The rotated pairs are (i, i + R // 2): the layout of GPT-NeoX and of every Hugging Face checkpoint.
     Source: RoFormer, arXiv:2104.09864, section 3.4.2.
     """
     head_dim, block_size = k_cache.shape[3], k_cache.shape[2]
@@ -62,12 +62,12 @@ def rope_and_store_reference(
     queries, keys, values = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)  # [T, 1, R // 2]
     block, offset = slot_mapping // block_size, slot_mapping % block_size
-    k_cache[block, :, offset] = _as_kept(_norm_and_turn(keys, k_norm, eps, cos, sin), k_cache.dtype)
-    v_cache[block, :, offset] = _as_kept(values, v_cache.dtype)
-    return _norm_and_turn(queries, q_norm, eps, cos, sin).to(qkv.dtype)
+    k_cache[block, :, offset] = _to_cache_dtype(_norm_and_rotate(keys, k_norm, eps, cos, sin), k_cache.dtype)
+    v_cache[block, :, offset] = _to_cache_dtype(values, v_cache.dtype)
+    return _norm_and_rotate(queries, q_norm, eps, cos, sin).to(qkv.dtype)
 
 
-def _norm_and_turn(
+def _norm_and_rotate(
     heads: torch.Tensor, norm: torch.Tensor | None, eps: float, cos: torch.Tensor, sin: torch.Tensor
 ) -> torch.Tensor:
     heads = heads.float()
@@ -78,11 +78,11 @@ def _norm_and_turn(
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 
-def _as_kept(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if dtype == torch.float8_e4m3fn:  # it has no infinity: what torch makes of larger numbers depends on its version
-        most = torch.finfo(dtype).max
-        numbers = numbers.clamp(-most, most)
-    return numbers.to(dtype)
+def _to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.float8_e4m3fn:  # it has no infinity: torch's result for larger values depends on its version
+        largest = torch.finfo(dtype).max
+        values = values.clamp(-largest, largest)
+    return values.to(dtype)
 
 
 def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:

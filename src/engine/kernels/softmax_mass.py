@@ -1,4 +1,4 @@
-"""Largest logit and sum of weights of each row: what a nucleus or a log-probability is measured against."""
+"""Largest logit and sum of weights of each row, from which top-p and log-probabilities are computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .cpu.library import INT64, POINTER, CpuLibrary, pointer
-from .draw import softmax_weights
+from .sample_tokens import softmax_weights
 
 SoftmaxMass = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
@@ -15,7 +15,7 @@ SoftmaxMass = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.T
 def softmax_mass_reference(
     logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums exp((logit - largest) / temperature) over the tokens that min_p allows.
+    """Sums exp((logit - largest) / temperature) over the tokens that min_p keeps.
 
     Args:
         logits: [R, V] in any float type; arithmetic in float32.

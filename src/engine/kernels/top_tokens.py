@@ -1,7 +1,7 @@
 """The best tokens of each row, exactly and without sorting the vocabulary.
 
-The order is total - larger logit first, then smaller id - so what is best never depends on how many were asked for or
-on the other rows. bfloat16 logits tie all the time.
+The order is total - larger logit first, then smaller id - so the result does not depend on how many tokens are
+requested or on the other rows. Equal logits are common in bfloat16.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def top_tokens_reference(logits: torch.Tensor, count: int) -> tuple[torch.Tensor
     Returns:
         values [R, count] float32 and ids [R, count] int64.
 
-    The best `count` tokens lie in the `count` blocks with the best maxima: for a token of any other block, each of
-    those blocks holds one that comes before it. So only the maxima and the chosen blocks are ordered.
+    The best `count` tokens are in the `count` blocks with the best maxima: for a token of any other block, each of
+    those blocks has a better one. So only the maxima and the chosen blocks are ordered.
     """
     logits = logits.float()
     rows, vocab_size = logits.shape
@@ -51,13 +51,15 @@ def top_tokens_reference(logits: torch.Tensor, count: int) -> tuple[torch.Tensor
 
 
 def _best(values: torch.Tensor, ids: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One int64 key per number: the float's bits made monotonic above, the negated id below."""
+    """One int64 key per value: the float's bits in ascending order above, the negated id below."""
     bits = (values + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 and 0.0 are equal
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys = (ordered << 32) + (_LAST_ID - ids)
     if count * 4 < keys.shape[1]:
         best = keys.topk(count, dim=-1).values
-    elif keys.device.type == "cpu":  # numpy sorts integers with vectors: 2 ms for 152k of them, torch takes 18
+    elif (
+        keys.device.type == "cpu"
+    ):  # numpy sorts integers with vector instructions: 2 ms for 152k of them, torch takes 18
         best = torch.from_numpy(np.sort(keys.numpy(), axis=-1)[:, ::-1][:, :count].copy())
     else:
         best = keys.sort(dim=-1, descending=True).values[:, :count]
@@ -77,7 +79,7 @@ def top_tokens_cpu(library: CpuLibrary) -> TopTokens:
         rows, vocab_size = logits.shape
         if not 1 <= count <= vocab_size:
             raise ValueError(f"{count} of {vocab_size} tokens")
-        if count * 8 > vocab_size:  # that is sorting: numpy does it with vectors
+        if count * 8 > vocab_size:  # nearly a full sort, for which numpy uses vector instructions
             return top_tokens_reference(penalised(logits, penalties), count)
         logits, in_c = logits.contiguous(), penalties_in_c(penalties, rows, vocab_size)
         values, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)

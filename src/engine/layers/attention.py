@@ -52,7 +52,7 @@ class Attention:
         """Writes the keys and values of all tokens, then attends.
 
         qkv: [T, (num_heads + 2 * num_kv_heads) * D], of `qkv_proj`. rows: the tokens whose result is needed; None for
-        all. Returns what `o_proj` takes of the rows, [N, num_heads * D].
+        all. Returns the input of `o_proj` for these rows, [N, num_heads * D].
         """
         shape = self.shape
         k_cache, v_cache = cache
@@ -69,7 +69,9 @@ class Attention:
             shape.num_heads,
             shape.num_kv_heads,
         )
-        if rows is not None and len(rows) <= step.num_rows:  # more, of a row's many, are better attended to with all
+        if (
+            rows is not None and len(rows) <= step.num_rows
+        ):  # with several tokens of one row it is faster to attend with all
             queries, step, rows = queries[rows], step.of_tokens(rows), None
         attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, shape.window)
         return attended if rows is None else attended[rows]

@@ -1,8 +1,9 @@
-"""Token embedding and output layer; tied, they are one matrix stored once."""
+"""Token embedding. Tied to the output layer, both use one matrix, which is stored once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Self
 
 import torch
 
@@ -12,7 +13,7 @@ from .loading import TensorReader
 
 
 class Embedding:
-    """The rows of a matrix of its own."""
+    """Rows of a separate matrix."""
 
     def __init__(
         self, name: str, vocab_size: int, width: int, kernels: KernelSet, dtype: torch.dtype, device: torch.device
@@ -27,6 +28,9 @@ class Embedding:
     def load(self, tensors: TensorReader) -> None:
         tensors.read(f"{self.name}.weight", self.weight)
 
+    def take_weights(self, other: Self) -> None:
+        self.weight = other.weight
+
     @property
     def num_bytes(self) -> int:
         return self.weight.nbytes
@@ -37,7 +41,7 @@ class Embedding:
 
 
 class TiedEmbedding:
-    """The rows of the output layer's matrix, wherever its kernel keeps them."""
+    """Rows of the output layer's matrix, in the layout of its kernel."""
 
     def __init__(self, output: Linear, kernels: KernelSet) -> None:
         self._output = output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Self
 
 import torch
 
@@ -26,7 +27,7 @@ class Linear:
         device: torch.device,
         scheme: str | None = None,
     ) -> None:
-        """parts: name in the checkpoint (without `.weight`) -> out_features. scheme: the weight is quantised to it."""
+        """parts: name in the checkpoint (without `.weight`) -> out_features. scheme: quantises the weight."""
         self.parts = parts
         self.in_features = in_features
         self.has_bias = has_bias
@@ -43,16 +44,22 @@ class Linear:
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked(tensors, "bias", ()) if self.has_bias else None
-        is_in_one_place = len(self.parts) == 1 and self._device.type == "cpu"
-        view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_in_one_place else None
+        is_single = len(self.parts) == 1 and self._device.type == "cpu"
+        view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_single else None
         weight = self._stacked(tensors, "weight", (self.in_features,)) if view is None else view
         if self._scheme is None:
             packed = self._kernels.pack_linear(weight, bias)
         else:
             packed = self._kernels.quantise_linear(weight, bias, self._scheme)
-        if view is not None and packed.weight.data_ptr() == view.data_ptr():  # kept as it is: the file's own memory
+        if (
+            view is not None and packed.weight.data_ptr() == view.data_ptr()
+        ):  # it keeps the file's map, which will be released
             packed = replace(packed, weight=view.clone())
         self._packed = packed
+
+    def take_weights(self, other: Self) -> None:
+        """At no time does more than this layer's weight exist twice."""
+        self._packed, other._packed = self._kernels.repack_linear(other.packed), None
 
     def _stacked(self, tensors: TensorReader, kind: str, width: tuple[int, ...]) -> torch.Tensor:
         sizes = list(self.parts.values())
@@ -65,8 +72,8 @@ class Linear:
     def num_bytes(self) -> int:
         if self._scheme is not None:
             return self.packed.num_bytes
-        numbers = sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
-        return min(numbers, self.packed.num_bytes)  # what fills the last panel is left out, as in the plan
+        unpadded = sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
+        return min(unpadded, self.packed.num_bytes)  # without the padding of the last panel, as `engine plan` counts
 
     @property
     def packed(self) -> PackedLinear:
@@ -82,6 +89,6 @@ class Linear:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x: [T, in_features]; residual: the same, None before the first layer.
 
-        Returns what comes of norm(x + residual), [T, sum of the parts], and the sum.
+        Returns the layer's output for norm(x + residual), [T, sum of the parts], and the sum.
         """
         return self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)

@@ -1,13 +1,13 @@
-"""How layers get their weights: each says which tensors it wants, then pulls them, one place at a time.
+"""The interface by which layers load weights: each declares the tensors it needs, then reads them one at a time.
 
-A layer pulls into the buffer where the numbers will be fused or packed, so at no time do weights exist twice as a
-whole, and nothing is left unfilled: there is no tensor that a layer did not pull.
+A layer reads into the buffer from which its weights are fused or packed, so two complete copies of the weights never
+exist at the same time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
@@ -18,7 +18,7 @@ class TensorReader(Protocol):
         ...
 
     def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
-        """The tensor where the file lies in memory, to be read and let go; None where it must be copied."""
+        """The tensor as a read-only view of the file, to be released after use; None if it must be copied."""
         ...
 
 
@@ -29,7 +29,11 @@ class Loadable(Protocol):
 
     def load(self, tensors: TensorReader) -> None: ...
 
+    def take_weights(self, other: Self) -> None:
+        """Takes the weights of the same layer of another model, which can no longer be used."""
+        ...
+
     @property
     def num_bytes(self) -> int:
-        """Of the weights, once they are loaded."""
+        """Of the weights, after `load`."""
         ...

@@ -18,6 +18,6 @@ class GatedMLP:
     def __call__(
         self, norm: RMSNorm, hidden: torch.Tensor, residual: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden, residual: [T, hidden_size]. Returns what comes of norm(hidden + residual), and the sum."""
+        """hidden, residual: [T, hidden_size]. Returns the block's output for norm(hidden + residual), and the sum."""
         gated, residual = self._kernels.norm_gate_up(hidden, residual, norm.weight, norm.eps, self.gate_up_proj.packed)
         return self.down_proj(gated), residual

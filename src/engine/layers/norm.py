@@ -1,8 +1,9 @@
-"""RMSNorm: its weight and eps. The layer behind it computes it, in one op with itself where a kernel can."""
+"""RMSNorm: its weight and eps. The next linear layer computes it, fused into one op if a kernel supports that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Self
 
 import torch
 
@@ -22,6 +23,9 @@ class RMSNorm:
 
     def load(self, tensors: TensorReader) -> None:
         tensors.read(f"{self.name}.weight", self.weight)
+
+    def take_weights(self, other: Self) -> None:
+        self.weight.copy_(other.weight)  # in place: the attention layer keeps a reference
 
     @property
     def num_bytes(self) -> int:

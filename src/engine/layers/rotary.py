@@ -1,6 +1,6 @@
-"""Rotary position embedding: the turning speeds of every kind that config.json names, as one table by position.
+"""Rotary position embedding: cosines and sines by position, for every rope type of config.json.
 
-Source: RoFormer, arXiv:2104.09864; the scaled kinds as transformers computes them, which is how models were trained.
+Source: RoFormer, arXiv:2104.09864; scaled types are computed as in transformers, with which models were trained.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cos_sin_table(rope: RopeParameters, head_dim: int, num_positions: int) -> to
     """Cosines and sines of every position.
 
     Args:
-        rope: which kind, and its numbers.
+        rope: type and parameters.
         head_dim: even; pairs are (i, i + head_dim // 2).
         num_positions: max_model_len.
     Returns:
@@ -43,8 +43,8 @@ def cos_sin_table(rope: RopeParameters, head_dim: int, num_positions: int) -> to
     """
     positions = torch.arange(num_positions, dtype=torch.float32)[:, None]
     if rope.kind == "dynamic":
-        # A token's keys stay in the cache as they were written, so each position turns as in a sequence that ends with
-        # it. Generation in transformers does the same, and how a prompt is cut into chunks changes nothing.
+        # Keys stay in the cache as they were written, so each position is rotated as in a sequence that ends there.
+        # Generation in transformers does the same, and the result does not depend on how a prompt is cut into chunks.
         frequencies = _dynamic_frequencies(rope, head_dim, positions)
     else:
         frequencies = _FREQUENCIES[rope.kind](rope, inverse_frequencies(head_dim, rope.theta))
@@ -53,7 +53,7 @@ def cos_sin_table(rope: RopeParameters, head_dim: int, num_positions: int) -> to
 
 
 def inverse_frequencies(head_dim: int, base: float) -> torch.Tensor:
-    """Turning speed of each rotary pair, fastest first.
+    """Rotation frequency of each rotary pair, highest first.
 
     Args:
         head_dim: even; pairs are (i, i + head_dim // 2).
@@ -78,20 +78,20 @@ def _linear(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
 
 
 def _llama3(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
-    """Slow pairs interpolated, fast ones kept, a smooth change between. Llama 3.1, arXiv:2407.21783."""
+    """Low frequencies are interpolated, high ones kept, with a smooth transition. Llama 3.1, arXiv:2407.21783."""
     wavelengths = 2 * math.pi / frequencies
-    turns = rope.original_max_position / wavelengths  # within the trained context
-    kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    rotations = rope.original_max_position / wavelengths  # within the trained context
+    kept = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     kept = kept.clamp(0, 1)
     return (1 - kept) * frequencies / rope.factor + kept * frequencies
 
 
 def _yarn(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
-    """Interpolated by pair: kept above beta_fast turns, interpolated below beta_slow. Peng et al., arXiv:2309.00071."""
+    """By pair: kept above beta_fast rotations, interpolated below beta_slow. Peng et al., arXiv:2309.00071."""
     half = len(frequencies)
 
-    def pair_with(turns: float) -> float:
-        return half * math.log(rope.original_max_position / (turns * 2 * math.pi)) / math.log(rope.theta)
+    def pair_with(rotations: float) -> float:
+        return half * math.log(rope.original_max_position / (rotations * 2 * math.pi)) / math.log(rope.theta)
 
     low, high = pair_with(rope.beta_fast), pair_with(rope.beta_slow)
     if rope.truncate:
@@ -115,7 +115,7 @@ _FREQUENCIES = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn
 
 
 def yarn_attention_factor(factor: float, mscale: float | None, mscale_all_dim: float | None) -> float:
-    """What config.json means when it gives no `attention_factor`: arXiv:2309.00071, section 3.4."""
+    """The value if config.json has no `attention_factor`: arXiv:2309.00071, section 3.4."""
 
     def scale(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0

@@ -1,4 +1,4 @@
-"""StepInput: one step as tensors, the form in which models, layers and attention see it.
+"""StepInput: one step as tensors, the input of models, layers and attention.
 
 Built by runner/step_input.py from a StepPlan. The batch is flattened: no padding, no batch dimension.
 """
@@ -14,18 +14,18 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """T tokens of R rows; row r owns tokens query_start[r] to query_start[r + 1]."""
+    """T tokens of R rows; row r has the tokens from query_start[r] up to query_start[r + 1]."""
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
     slot_mapping: torch.Tensor  # [T] int64, block_id * block_size + offset
     query_start: torch.Tensor  # [R + 1] int32
-    context_lens: torch.Tensor  # [R] int32, tokens in the cache after this step's are written
+    context_lens: torch.Tensor  # [R] int32, tokens in the cache after this step
     block_tables: torch.Tensor  # [R, max blocks in use] int32
     max_query_len: int
     max_context_len: int
-    # What kernels worked out of the above in the first layer that asked. The model clears it when it begins: the same
-    # tensors may hold another step by then, and under a graph the working out must be part of it.
+    # Values that kernels derive from the above in the first layer that needs them. Cleared at the start of a forward
+    # pass: the same tensors may hold another step by then, and a captured graph must contain the derivation.
     plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -37,9 +37,9 @@ class StepInput:
         return self.context_lens.shape[0]
 
     def of_tokens(self, tokens: torch.Tensor) -> StepInput:
-        """The step of these tokens, each the last of a row of its own.
+        """A step of these tokens, each in a row of its own.
 
-        tokens: [N] int64, indices into the T; -1 for a row that only fills up.
+        tokens: [N] int64, indices into the T; -1 for a padding row.
         """
         positions = self.positions[tokens]
         rows = torch.searchsorted(self.query_start, tokens.int(), right=True) - 1

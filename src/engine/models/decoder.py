@@ -1,4 +1,4 @@
-"""Decoder of the Llama, Mistral, Qwen2 and Qwen3 families: one pre-norm transformer with what they differ in as facts.
+"""Decoder of the Llama, Mistral, Qwen2 and Qwen3 families: one pre-norm transformer.
 
 Differences: biases in attention and MLP (Qwen2), norms over each query and key head (Qwen3), a sliding window in all or
 some layers (Mistral, Qwen2), rotary scaling, tied embeddings. Attribute names equal the checkpoint's.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from ...config import ModelFacts, ModelFilesError
+from ...config import ModelFilesError, ModelSpec
 from ...config.quantised import SCHEMES
 from ..kernels import KernelSet
 from ..layers.attention import Attention, AttentionShape, LayerCache
@@ -59,7 +59,7 @@ class DecoderLayer:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden, residual: [T, hidden_size]. rows: the tokens whose result is needed; None for all.
 
-        All tokens' keys and values are written whatever `rows` says. Returns hidden and residual of the rows.
+        The keys and values of all tokens are written, not only of `rows`. Returns hidden and residual of `rows`.
         """
         attention = self.self_attn
         qkv, residual = attention.qkv_proj.of_normed(self.input_layernorm, hidden, residual)
@@ -73,7 +73,7 @@ class Decoder:
 
     def __init__(
         self,
-        facts: ModelFacts,
+        model_spec: ModelSpec,
         kernels: KernelSet,
         max_model_len: int,
         dtype: torch.dtype,
@@ -82,23 +82,23 @@ class Decoder:
     ) -> None:
         """quantization: scheme of the linear layers' weights (config/quantised.py)."""
         held = SCHEMES[quantization] if quantization else None
-        if facts.hidden_act != "silu":
+        if model_spec.hidden_act != "silu":
             raise ModelFilesError(
-                f"{facts.model_path}/config.json: hidden_act `{facts.hidden_act}` is not supported for "
-                f"{facts.architecture}; supported: silu"
+                f"{model_spec.model_path}/config.json: hidden_act `{model_spec.hidden_act}` is not supported for "
+                f"{model_spec.architecture}; supported: silu"
             )
-        self.facts = facts
+        self.model_spec = model_spec
 
         def linear(prefix: str, parts: dict[str, int], in_features: int, has_bias: bool) -> Linear:
             named = {f"{prefix}.{name}": size for name, size in parts.items()}
             return Linear(named, in_features, has_bias, kernels, dtype, device, held and held.layers)
 
         def norm(name: str, width: int) -> RMSNorm:
-            return RMSNorm(name, width, facts.rms_norm_eps, dtype, device)
+            return RMSNorm(name, width, model_spec.rms_norm_eps, dtype, device)
 
         self.lm_head = Linear(
-            {"model.embed_tokens" if facts.tie_word_embeddings else "lm_head": facts.vocab_size},
-            facts.hidden_size,
+            {"model.embed_tokens" if model_spec.tie_word_embeddings else "lm_head": model_spec.vocab_size},
+            model_spec.hidden_size,
             has_bias=False,
             kernels=kernels,
             dtype=dtype,
@@ -106,17 +106,19 @@ class Decoder:
             scheme=held and held.output,
         )
         self.embed_tokens: Callable[[torch.Tensor], torch.Tensor]
-        if facts.tie_word_embeddings:
+        if model_spec.tie_word_embeddings:
             self.embed_tokens = TiedEmbedding(self.lm_head, kernels)
         else:
-            width = facts.hidden_size
-            self.embed_tokens = Embedding("model.embed_tokens", facts.vocab_size, width, kernels, dtype, device)
-        cos_sin = cos_sin_table(rope_parameters(facts), facts.head_dim, max_model_len).to(device)
-        self.layers = [_layer(facts, index, cos_sin, kernels, linear, norm) for index in range(facts.num_layers)]
-        self.norm = norm("model.norm", facts.hidden_size)
+            width = model_spec.hidden_size
+            self.embed_tokens = Embedding("model.embed_tokens", model_spec.vocab_size, width, kernels, dtype, device)
+        cos_sin = cos_sin_table(rope_parameters(model_spec), model_spec.head_dim, max_model_len).to(device)
+        self.layers = [
+            _layer(model_spec, index, cos_sin, kernels, linear, norm) for index in range(model_spec.num_layers)
+        ]
+        self.norm = norm("model.norm", model_spec.hidden_size)
 
     def loadables(self) -> Iterator[Loadable]:
-        """Everything that holds weights, in the order in which it is loaded."""
+        """All parts with weights, in the order of loading."""
         yield self.lm_head
         if isinstance(self.embed_tokens, Embedding):
             yield self.embed_tokens
@@ -136,12 +138,17 @@ class Decoder:
         for loadable in self.loadables():
             loadable.load(tensors)
 
+    def take_weights(self, other: Decoder) -> None:
+        """Takes the weights of the same model with other kernels, which can no longer be used."""
+        for mine, its in zip(self.loadables(), other.loadables(), strict=True):
+            mine.take_weights(its)
+
     def forward(
         self, step: StepInput, caches: Sequence[LayerCache], rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of all T tokens into the caches; hidden and residual of `rows` out, for `logits`.
+        """Writes keys and values of all T tokens into the caches. Returns hidden and residual of `rows`, for `logits`.
 
-        caches: one per layer. rows: [N] int64, indices of the tokens whose logits may be wanted; None for all.
+        caches: one per layer. rows: [N] int64, indices of the tokens whose logits are needed; None for all.
         """
         step.plans.clear()
         hidden: torch.Tensor = self.embed_tokens(step.token_ids)
@@ -158,7 +165,7 @@ class Decoder:
 
 
 def _layer(
-    facts: ModelFacts,
+    model_spec: ModelSpec,
     index: int,
     cos_sin: torch.Tensor,
     kernels: KernelSet,
@@ -166,27 +173,27 @@ def _layer(
     norm: Callable[[str, int], RMSNorm],
 ) -> DecoderLayer:
     prefix = f"model.layers.{index}"
-    queries, keys = facts.num_heads * facts.head_dim, facts.num_kv_heads * facts.head_dim
-    width, inner = facts.hidden_size, facts.intermediate_size
+    queries, keys = model_spec.num_heads * model_spec.head_dim, model_spec.num_kv_heads * model_spec.head_dim
+    width, inner = model_spec.hidden_size, model_spec.intermediate_size
     qkv = dict(zip(FUSED["qkv_proj"], (queries, keys, keys), strict=True))
     gate_up = dict.fromkeys(FUSED["gate_up_proj"], inner)
     attention = Attention(
         AttentionShape(
-            num_heads=facts.num_heads,
-            num_kv_heads=facts.num_kv_heads,
-            head_dim=facts.head_dim,
-            window=facts.sliding_window if facts.sliding_window_layers[index] else None,
+            num_heads=model_spec.num_heads,
+            num_kv_heads=model_spec.num_kv_heads,
+            head_dim=model_spec.head_dim,
+            window=model_spec.sliding_window if model_spec.sliding_window_layers[index] else None,
         ),
-        linear(f"{prefix}.self_attn", qkv, width, facts.attention_bias),
-        linear(f"{prefix}.self_attn", {"o_proj": width}, queries, facts.attention_out_bias),
-        norm(f"{prefix}.self_attn.q_norm", facts.head_dim) if facts.qk_norm else None,
-        norm(f"{prefix}.self_attn.k_norm", facts.head_dim) if facts.qk_norm else None,
+        linear(f"{prefix}.self_attn", qkv, width, model_spec.attention_bias),
+        linear(f"{prefix}.self_attn", {"o_proj": width}, queries, model_spec.attention_out_bias),
+        norm(f"{prefix}.self_attn.q_norm", model_spec.head_dim) if model_spec.qk_norm else None,
+        norm(f"{prefix}.self_attn.k_norm", model_spec.head_dim) if model_spec.qk_norm else None,
         cos_sin,
         kernels,
     )
     mlp = GatedMLP(
-        linear(f"{prefix}.mlp", gate_up, width, facts.mlp_bias),
-        linear(f"{prefix}.mlp", {"down_proj": width}, inner, facts.mlp_bias),
+        linear(f"{prefix}.mlp", gate_up, width, model_spec.mlp_bias),
+        linear(f"{prefix}.mlp", {"down_proj": width}, inner, model_spec.mlp_bias),
         kernels,
     )
     return DecoderLayer(

@@ -1,8 +1,8 @@
-"""Which file runs which architecture, by the name config.json gives under `architectures`."""
+"""The model class of each architecture, by its name in `architectures` of config.json."""
 
 from __future__ import annotations
 
-from ...config import ModelFacts, ModelFilesError
+from ...config import ModelFilesError, ModelSpec
 from .decoder import Decoder
 
 ARCHITECTURES: dict[str, type[Decoder]] = {
@@ -13,13 +13,13 @@ ARCHITECTURES: dict[str, type[Decoder]] = {
 }
 
 
-def model_class(facts: ModelFacts) -> type[Decoder]:
-    """Raises ModelFilesError, listing what is supported, for an architecture without a file."""
+def model_class(model_spec: ModelSpec) -> type[Decoder]:
+    """Raises ModelFilesError, with the supported ones, for an unknown architecture."""
     try:
-        return ARCHITECTURES[facts.architecture]
+        return ARCHITECTURES[model_spec.architecture]
     except KeyError:
         supported = ", ".join(sorted(ARCHITECTURES))
         raise ModelFilesError(
-            f"{facts.model_path}/config.json: architecture `{facts.architecture}` is not supported; "
+            f"{model_spec.model_path}/config.json: architecture `{model_spec.architecture}` is not supported; "
             f"supported: {supported}"
         ) from None

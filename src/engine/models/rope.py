@@ -1,35 +1,35 @@
-"""The rotary embedding a model's facts ask for: which kind, and the numbers of that kind."""
+"""The rotary embedding of a model: rope type and parameters from its spec."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from ...config import ModelFacts, ModelFilesError
+from ...config import ModelFilesError, ModelSpec
 from ..layers.rotary import ROPE_KINDS, RopeKind, RopeParameters, yarn_attention_factor
 
 
-def rope_parameters(facts: ModelFacts) -> RopeParameters:
-    """Raises ModelFilesError for a kind or a number this engine cannot compute."""
-    rope = facts.rope
+def rope_parameters(model_spec: ModelSpec) -> RopeParameters:
+    """Raises ModelFilesError for a rope type or a parameter that is not supported."""
+    rope = model_spec.rope
     if rope.kind not in ROPE_KINDS:
         raise ModelFilesError(
-            f"{facts.model_path}/config.json: rope type `{rope.kind}` is not supported; "
+            f"{model_spec.model_path}/config.json: rope type `{rope.kind}` is not supported; "
             f"supported: {', '.join(ROPE_KINDS)}"
         )
     given = rope.parameters
     if given.get("partial_rotary_factor", 1.0) != 1.0:
         raise ModelFilesError(
-            f"{facts.model_path}/config.json: partial_rotary_factor {given['partial_rotary_factor']} is not supported "
-            f"for {facts.architecture}"
+            f"{model_spec.model_path}/config.json: partial_rotary_factor {given['partial_rotary_factor']} is not "
+            f"supported for {model_spec.architecture}"
         )
-    trained = int(given.get("original_max_position_embeddings") or facts.max_position_embeddings)
+    trained = int(given.get("original_max_position_embeddings") or model_spec.max_position_embeddings)
 
     def number(name: str, default: float | None = None) -> float:
         value: Any = given.get(name)
         if value is None:
             value = default
         if value is None:
-            raise ModelFilesError(f"{facts.model_path}/config.json: rope type `{rope.kind}` needs `{name}`")
+            raise ModelFilesError(f"{model_spec.model_path}/config.json: rope type `{rope.kind}` needs `{name}`")
         return float(value)
 
     common: dict[str, Any] = {
@@ -42,8 +42,8 @@ def rope_parameters(facts: ModelFacts) -> RopeParameters:
             return RopeParameters(**common)
         case "linear":
             return RopeParameters(**common, factor=number("factor"))
-        case "dynamic":  # grows from what the model was trained on, which here is max_position_embeddings
-            common["original_max_position"] = facts.max_position_embeddings
+        case "dynamic":  # for this type the trained context is max_position_embeddings
+            common["original_max_position"] = model_spec.max_position_embeddings
             return RopeParameters(**common, factor=number("factor"))
         case "llama3":
             return RopeParameters(
@@ -53,7 +53,7 @@ def rope_parameters(facts: ModelFacts) -> RopeParameters:
                 high_freq_factor=number("high_freq_factor"),
             )
         case _:  # yarn
-            factor = number("factor", facts.max_position_embeddings / trained)
+            factor = number("factor", model_spec.max_position_embeddings / trained)
             implied = yarn_attention_factor(factor, given.get("mscale"), given.get("mscale_all_dim"))
             return RopeParameters(
                 **common,

@@ -1,7 +1,6 @@
-"""DecodeSteps: steps that give one token to each of their rows, replayed as a whole where the kernels can.
+"""DecodeSteps: decode steps on a CPU, captured at the first step of each number of rows and replayed from then on.
 
-The first step of a number of rows is captured while it runs, later ones are replayed. What differs between two steps
-lies in tensors that stay; all programs share them, as they share the memory of activations.
+Captured graphs read their inputs from the same tensors, so a step is copied into those before each replay.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..kernels import KernelSet
+from ..kernels.capture import Capture, CapturedGraph, NotCapturable
 from ..layers.step_input import StepInput
 
 
@@ -18,27 +17,26 @@ class DecodeSteps:
     def __init__(
         self,
         compute: Callable[[StepInput], torch.Tensor],
-        kernels: KernelSet,
+        capture: Capture | None,
         max_rows: int,
         max_model_len: int,
         block_size: int,
         device: torch.device,
     ) -> None:
-        """compute: the logits of all tokens of a step. max_rows: of a step that is replayed.
-
-        A program takes some 40 KB for a model of 28 layers, and there are at most `max_rows`.
         """
-        self._compute = compute
-        self._capture = kernels.capture
-        self._max_rows = max_rows
-        self._max_model_len = max_model_len
-        self._programs: dict[int, tuple[StepInput, torch.Tensor, Callable[[], None]]] = {}
-        self.table: dict[str, str] = {}  # what start-up prints of it beside the kernels' own table
+        compute: the logits of all tokens of a step.
+        capture: None where nothing can be captured.
+        max_rows: of a step that is captured. There are at most `max_rows` graphs, some 40 KB each for 28 layers.
+        """
+        self._compute, self._capture = compute, capture
+        self._max_rows, self._max_model_len = max_rows, max_model_len
+        self._graphs: dict[int, tuple[StepInput, CapturedGraph]] = {}
+        self.table: dict[str, str] = {}  # the row of the start-up table, where capture failed
 
         def column(count: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(count, dtype=dtype, device=device)
 
-        if self._capture is not None:
+        if capture is not None:
             self._token_ids = column(max_rows, torch.int64)
             self._positions = column(max_rows, torch.int64)
             self._slot_mapping = column(max_rows, torch.int64)
@@ -51,14 +49,14 @@ class DecodeSteps:
         return self._capture is not None and step.max_query_len == 1 and step.num_rows <= self._max_rows
 
     def logits(self, step: StepInput) -> torch.Tensor:
-        """[R, vocab_size], until the next step. Only for a step that this takes."""
-        found = self._programs.get(step.num_rows)
+        """[R, vocab_size], valid until the next step. Only for a step that `takes` accepts."""
+        found = self._graphs.get(step.num_rows)
         if found is None:
             return self._first(step)
-        inputs, output, replay = found
+        inputs, graph = found
         _fill(inputs, step)
-        replay()
-        return output
+        graph.replay()
+        return graph.output
 
     def _first(self, step: StepInput) -> torch.Tensor:
         assert self._capture is not None
@@ -71,16 +69,17 @@ class DecodeSteps:
             context_lens=self._context_lens[:rows],
             block_tables=self._block_tables[:rows],
             max_query_len=1,
-            max_context_len=self._max_model_len,  # what one step has must not be in a program
+            max_context_len=self._max_model_len,  # the step's own would be a constant of the captured graph
         )
         _fill(inputs, step)
-        captured = self._capture(lambda: self._compute(inputs))
-        if captured.replay is None:
+        try:
+            graph = self._capture(lambda: self._compute(inputs))
+        except NotCapturable as error:
             self._capture = None
-            self.table = {"decode_step": f"op by op: {captured.reason}"}
-        else:
-            self._programs[rows] = inputs, captured.output, captured.replay
-        return captured.output
+            self.table = {"decode_step": f"op by op: {error}"}
+            return self._compute(step)
+        self._graphs[rows] = inputs, graph
+        return graph.output
 
 
 def _fill(inputs: StepInput, step: StepInput) -> None:

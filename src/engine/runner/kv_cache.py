@@ -1,4 +1,4 @@
-"""KVCache: keys and values by block id, over memory that kv_memory.py asks the system for."""
+"""KVCache: keys and values by block id, in memory that kv_memory.py requests from the system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .kv_memory import KVMemory
 
 
 def kv_dtype(name: str) -> torch.dtype:
-    """What torch calls a resolved `cache.kv_cache_dtype`."""
+    """torch's dtype for a resolved `cache.kv_cache_dtype`."""
     dtype: torch.dtype = torch.float8_e4m3fn if name == "fp8" else getattr(torch, name)
     return dtype
 
@@ -28,11 +28,11 @@ class KVCache:
         memory: KVMemory | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """memory: of the size, in as many regions as there are layers of keys and of values.
-        device: where it lies, if not in the host's memory.
+        """memory: of the cache's size, with one region for each layer's keys and one for its values.
+        device: None for host memory.
 
-        Raises MemoryError, with the number of bytes, if the machine will not give so much; torch.OutOfMemoryError if
-        the device will not.
+        Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
+        device has too little.
         """
         shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
         self.num_blocks = num_blocks
@@ -49,12 +49,12 @@ class KVCache:
 
     @property
     def num_untouched(self) -> int:
-        """Bytes that the process will hold, and does not yet."""
+        """Bytes that are reserved and not yet resident."""
         return 0 if self._memory is None else self._memory.num_untouched
 
     @property
     def layers(self) -> list[LayerCache]:
-        """Raises MemoryError if the machine turned out to have less than it had promised."""
+        """Raises MemoryError if the system has refused reserved memory."""
         if self._memory is not None:
             self._memory.check()
         return self._layers

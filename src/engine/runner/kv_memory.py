@@ -1,8 +1,9 @@
-"""KVMemory: the KV cache's address space, reserved at once, its pages asked for a part at a time. Knows no torch.
+"""KVMemory: the KV cache's address space, reserved in one piece, with pages requested in parts. Does not use torch.
 
-A first touch can cost seconds per GiB: the host of a virtual machine has taken unused memory back. So only what the
-first requests use is touched before the engine is ready. The rest follows in a thread while no step runs, lowest blocks
-first, as the pool lends them; a step that is faster takes its pages as it writes, and none is ever touched twice.
+A first touch can cost seconds per GiB if the host of a virtual machine has reclaimed unused memory. So only the pages
+of the first requests are touched before the engine is ready. A background thread touches the rest while no step runs,
+lowest blocks first, the order in which the pool lends them. A step that writes to a page before the thread gets there
+takes the page itself; no page is touched twice.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ logger = logging.getLogger(__name__)
 
 
 class KVMemory:
-    """Zeros, in equal regions one behind the other, all of which fill from their beginnings at the same time."""
+    """Zeros, in consecutive regions of equal size. All regions are touched from their beginnings, in step."""
 
     def __init__(self, num_bytes: int, num_regions: int, first_share: float = 1.0) -> None:
-        """first_share: of every region, what must be there before the engine is ready.
+        """first_share: of every region, the share that must be resident before the engine is ready.
 
-        Raises MemoryError, with the number, if the machine will not reserve so much.
+        Raises MemoryError, with the number of bytes, if the system refuses to reserve them.
         """
         self.num_bytes = num_bytes
         self._num_regions, self._region_bytes = num_regions, num_bytes // num_regions
         self._first_bytes = min(self._region_bytes, math.ceil(self._region_bytes * first_share))
         try:
-            # Huge pages: attention reads at random, and small ones cost it address translations. The surplus lets it
-            # begin with a whole one.
+            # Huge pages: attention reads at random, and small pages cost it address translations. The extra page lets
+            # the cache begin at a page boundary.
             self._map = map_private(num_bytes + HUGE_PAGE)
         except OSError as error:
             raise self._refused(error.strerror or "") from error
@@ -50,7 +51,7 @@ class KVMemory:
         self._begin = -base % HUGE_PAGE
         self._address = base + self._begin
         self._touched = 0  # bytes of each region
-        self._is_over = _madvise is None  # nothing more is done ahead of the steps
+        self._is_over = _madvise is None  # nothing more is touched in advance
         self._failure: MemoryError | None = None
         self._lock = threading.Lock()
 
@@ -68,9 +69,10 @@ class KVMemory:
             raise self._failure
 
     def touch_first(self, go_on: Callable[[], bool] = lambda: True) -> None:
-        """Take what must be there at once, while nothing is stored yet.
+        """Touches the first share, while nothing is stored yet.
 
-        Writes: to populate would hold up whatever the process maps meanwhile, and twice as long modules take to load.
+        By writing: MADV_POPULATE_WRITE holds the lock on the process's memory map, and modules would take twice as
+        long to load meanwhile.
         """
         with self._lock:
             while self._touched < self._first_bytes and go_on():
@@ -80,26 +82,26 @@ class KVMemory:
                 self._touched += size
 
     def check_room(self, available_bytes: int) -> None:
-        """Raises MemoryError if the machine has not enough for the rest."""
+        """Raises MemoryError if the machine has too little for the rest."""
         if self.num_untouched > available_bytes:
-            raise self._refused(f"{self.num_untouched} are still to be had, {available_bytes} are available")
+            raise self._refused(f"{self.num_untouched} are not resident yet, {available_bytes} are available")
 
-    def touch_behind(self, may_touch: Callable[[], bool]) -> threading.Thread:
-        """Take the rest in a thread, which ends when the memory is given up.
+    def touch_in_background(self, may_touch: Callable[[], bool]) -> threading.Thread:
+        """Touches the rest in a thread, which ends when the memory is released.
 
-        may_touch: asked before every huge page; while it objects the thread waits.
+        may_touch: called before every huge page; the thread waits while it returns False.
         """
         arguments = (weakref.ref(self), may_touch)
-        thread = threading.Thread(target=_touch_behind, args=arguments, name="kv-memory", daemon=True)
+        thread = threading.Thread(target=_touch_in_background, args=arguments, name="kv-memory", daemon=True)
         thread.start()
         return thread
 
     def _touch_next(self, may_touch: Callable[[], bool]) -> bool:
-        """Go a huge page further in every region; False if `may_touch` objects or there is nothing more to do."""
+        """Touches the next huge page of every region; False if `may_touch` returned False or nothing is left."""
         with self._lock:
             size = min(HUGE_PAGE, self._region_bytes - self._touched)
             for start in range(self._touched, self.num_bytes, self._region_bytes):
-                # what was taken before an objection is passed over quickly in the next round
+                # pages touched before an interruption are skipped quickly in the next round
                 if self._is_over or not may_touch() or not self._take(self._address + start, size):
                     return False
             self._touched += size
@@ -112,34 +114,34 @@ class KVMemory:
         if not _madvise(begin, address + size - begin, _POPULATE_WRITE):
             return True
         self._is_over = True
-        if ctypes.get_errno() != errno.EINVAL:  # that one says that this system does not know the call: steps touch
+        if ctypes.get_errno() != errno.EINVAL:  # not supported by this kernel: steps touch the pages
             self._failure = self._refused(os.strerror(ctypes.get_errno()))
         return False
 
     def _refused(self, reason: str) -> MemoryError:
-        return MemoryError(f"KV cache: the machine does not give all of its {self.num_bytes} bytes: {reason}")
+        return MemoryError(f"KV cache: the system does not provide all of its {self.num_bytes} bytes: {reason}")
 
 
-def _touch_behind(memory_of: weakref.ref[KVMemory], may_touch: Callable[[], bool]) -> None:
+def _touch_in_background(memory_of: weakref.ref[KVMemory], may_touch: Callable[[], bool]) -> None:
     while (memory := memory_of()) is not None and not memory._is_over:
         if not may_touch() or not memory._touch_next(may_touch):
-            del memory  # not held while nothing is done
+            del memory  # releases the memory if the engine has dropped it
             time.sleep(WAIT_S)
     if memory is not None and memory._failure is not None:
-        logger.critical("%s; steps fail from now on", memory._failure)
+        logger.critical("%s; all further steps fail", memory._failure)
 
 
 def reserve_kv_memory(resolved: Resolved) -> KVMemory:
-    """Of the size that was planned. Raises MemoryError."""
+    """Memory of the planned size. Raises MemoryError."""
     first_share = resolved.scheduler.max_num_batched_tokens / resolved.num_kv_tokens  # what one step can write
-    return KVMemory(resolved.memory.kv_cache_bytes, 2 * resolved.facts.num_layers, first_share)
+    return KVMemory(resolved.memory.kv_cache_bytes, 2 * resolved.model_spec.num_layers, first_share)
 
 
-class Quiet:
-    """Whether no step has run for `WAIT_S`: the gaps between steps are not for the thread."""
+class IdleGap:
+    """Whether no step has run for `WAIT_S`. The short gaps between steps are too short to touch pages in."""
 
     def __init__(self, count_steps: Callable[[], int | None], clock: Callable[[], float] = time.monotonic) -> None:
-        """count_steps: those carried out so far, None during one."""
+        """count_steps: number of steps executed so far, None while one runs."""
         self._count_steps, self._clock = count_steps, clock
         self._seen: int | None = None
         self._since = 0.0

@@ -1,4 +1,4 @@
-"""LoadedModel: the kernels, weights and KV cache of a deployment on its device, which is what steps compute with."""
+"""LoadedModel: the kernels, weights and KV cache of a deployment on its device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ...config import Resolved, read_machine_facts
+from ...config import Resolved, read_machine_spec
+from ...config.cpu_features import NoKernels, find_compiler
+from ...config.cpu_library import LibrarySpec
 from ..kernels import KernelSet, select_kernels
+from ..kernels.cpu.background import BackgroundCompilation
+from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
 from ..models.decoder import Decoder
 from ..models.registry import model_class
 from .kv_cache import KVCache, kv_dtype
@@ -23,49 +27,105 @@ class LoadedModel:
     kernels: KernelSet
     model: Decoder
     cache: KVCache
+    compilation: BackgroundCompilation | None = None  # of kernels that replace these
 
 
-def load_on_cpu(resolved: Resolved, phases: PhaseClock, kv_memory: KVMemory | None = None) -> LoadedModel:
-    """Loads the model and takes the part of the KV cache that the first requests need.
+def load_on_cpu(
+    resolved: Resolved,
+    phases: PhaseClock,
+    kv_memory: KVMemory | None = None,
+    *,
+    may_compile_later: bool = False,
+) -> LoadedModel:
+    """Loads the model and touches the part of the KV cache that the first requests need.
 
-    kv_memory: for the KV cache; None reserves it now.
-    Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that cannot be had.
+    Args:
+        kv_memory: of the KV cache; None reserves it now.
+        may_compile_later: kernels that must be compiled are compiled in the background; the model is loaded for torch.
+
+    Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that does not fit into memory.
     """
     device = torch.device("cpu")
     phases.start("kernels")
+    compilation: BackgroundCompilation | None = None
+
+    def load(spec: LibrarySpec) -> CpuLibrary:
+        nonlocal compilation
+        if may_compile_later and not is_loadable(spec) and _may_begin_with_torch(resolved):
+            find_compiler()
+            compilation = BackgroundCompilation(spec)
+            raise NoKernels(str(compilation))
+        return load_library(spec, report=lambda progress: phases.note(f"compiling {progress}"))
+
+    kernels = _kernels(resolved, load)
+    model = load_model(resolved, phases, device, kernels)
+    phases.start("kv cache")
+    kv_memory = kv_memory or reserve_kv_memory(resolved)
+    kv_memory.check_room(read_machine_spec().available_memory_bytes)
+    kv_memory.touch_first()
+    cache = kv_cache_of(resolved, resolved.num_kv_blocks, kv_memory)
+    return LoadedModel(device, kernels, model, cache, compilation)
+
+
+def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> KernelSet:
     kernels = select_kernels(
-        device,
+        "cpu",
         getattr(torch, resolved.model.dtype),
-        resolved.facts.head_dim,
+        resolved.model_spec.head_dim,
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
         quantization=resolved.model.quantization,
         batch_invariant=resolved.model.batch_invariant,
+        load=load,
     )
     kernels.set_num_threads(resolved.device.num_threads)
-    model = load_model(resolved, phases, device, kernels)
-    phases.start("kv cache")
-    kv_memory = kv_memory or reserve_kv_memory(resolved)
-    kv_memory.check_room(read_machine_facts().available_memory_bytes)
-    kv_memory.touch_first()
-    return LoadedModel(device, kernels, model, kv_cache_of(resolved, resolved.num_kv_blocks, kv_memory))
+    return kernels
+
+
+def _may_begin_with_torch(resolved: Resolved) -> bool:
+    """Not if results must be the same in any batch, not for quantised weights, whose codes the kernels keep in another
+    order, and not without room for weights in torch's form, which is larger."""
+    model_spec, model = resolved.model_spec, resolved.model
+    if model.batch_invariant or model.quantization is not None:
+        return False
+    weights = model_spec.weights_bytes(model.dtype, None)
+    largest = (
+        model_spec.vocab_size * model_spec.hidden_size * getattr(torch, resolved.model.dtype).itemsize
+    )  # exists twice
+    needed = weights + largest + resolved.memory.kv_cache_bytes
+    return bool(needed < read_machine_spec().available_memory_bytes)
+
+
+def with_library(loaded: LoadedModel, resolved: Resolved, library: CpuLibrary) -> LoadedModel:
+    """The same weights and KV cache, with the kernels of a library. `loaded` can no longer be used."""
+    kernels = _kernels(resolved, lambda _: library)
+    model = _model(resolved, loaded.device, kernels)
+    model.take_weights(loaded.model)
+    return LoadedModel(loaded.device, kernels, model, loaded.cache)
 
 
 def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet) -> Decoder:
     """The model with its weights. Raises ModelFilesError for weights that do not fit it."""
     phases.start("weights")
-    dtype, model_len = getattr(torch, resolved.model.dtype), resolved.model.max_model_len
-    model = model_class(resolved.facts)(resolved.facts, kernels, model_len, dtype, device, resolved.model.quantization)
+    model = _model(resolved, device, kernels)
     is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
     progress: Callable[[float], None] | None = phases.progress if is_watched else None
     load_weights(model, resolved, progress)
     return model
 
 
+def _model(resolved: Resolved, device: torch.device, kernels: KernelSet) -> Decoder:
+    """Without weights."""
+    dtype, model_len = getattr(torch, resolved.model.dtype), resolved.model.max_model_len
+    return model_class(resolved.model_spec)(
+        resolved.model_spec, kernels, model_len, dtype, device, resolved.model.quantization
+    )
+
+
 def kv_cache_of(
     resolved: Resolved, num_blocks: int, memory: KVMemory | None = None, device: torch.device | None = None
 ) -> KVCache:
-    """A cache of so many blocks. Raises what KVCache raises."""
-    facts, cache = resolved.facts, resolved.cache
-    shape = (facts.num_layers, num_blocks, facts.num_kv_heads, cache.block_size, facts.head_dim)
+    """A cache of `num_blocks` blocks. Raises what KVCache raises."""
+    model_spec, cache = resolved.model_spec, resolved.cache
+    shape = (model_spec.num_layers, num_blocks, model_spec.num_kv_heads, cache.block_size, model_spec.head_dim)
     return KVCache(*shape, kv_dtype(cache.kv_cache_dtype), memory, device)

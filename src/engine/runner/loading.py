@@ -1,4 +1,4 @@
-"""From a deployment's `load` section to a model full of weights: which reader, how many at a time, how far it is."""
+"""Loads the weights of a model as the deployment's `load` section says: reader, parallelism, progress."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .weights import Checkpoint, DummyWeights
 def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float], None] | None = None) -> None:
     """Fills the model.
 
-    progress: is told the share of the weights that is there, from 0 to 1.
-    Raises ModelFilesError if the files do not hold what the model wants.
+    progress: called with the share of the weights that is loaded, from 0 to 1.
+    Raises ModelFilesError if the files do not have the weights of the model.
     """
     tensors = _tensors(model, resolved)
     loadables = list(model.loadables())
@@ -34,7 +34,7 @@ def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float],
     done, total = 0, max(sum(sizes), 1)
 
     def load(index: int) -> int:
-        with torch.inference_mode():  # belongs to a thread
+        with torch.inference_mode():  # a setting of the thread
             loadables[index].load(tensors)
         return index
 
@@ -45,8 +45,8 @@ def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float],
 
 
 def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[int]:
-    """Carries out `load(0)` to `load(count - 1)`; what they return, in the order in which they are done."""
-    if num_workers == 1:  # in this thread, whose OpenMP threads are there already
+    """Calls `load(0)` to `load(count - 1)`; yields what they return, in the order of completion."""
+    if num_workers == 1:  # in this thread, whose OpenMP threads exist already
         yield from map(load, range(count))
         return
     with ThreadPoolExecutor(num_workers, thread_name_prefix="weights") as pool:
@@ -60,28 +60,28 @@ def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[
 
 
 def _tensors(model: Decoder, resolved: Resolved) -> TensorReader:
-    load, facts = resolved.load, resolved.facts
+    load, model_spec = resolved.load, resolved.model_spec
     settings = load.model_loader_extra_config
     if load.load_format == "dummy":
         return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION))
     folder = Path(resolved.model_path)
-    stored = read_tensors(folder, facts.weight_files, load.pt_load_map_location)
+    stored = read_tensors(folder, model_spec.weight_files, load.pt_load_map_location)
     if load.load_format == "sharded_state":
         stored = split_fused(stored, model.wanted())
     elif load.load_format == "npcache":
         stored = cached_tensors(folder, stored, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER))))
     is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
     checkpoint = Checkpoint(folder, stored, is_eager=is_eager)
-    checkpoint.check(model.wanted(), is_tied=facts.tie_word_embeddings)
+    checkpoint.check(model.wanted(), is_tied=model_spec.tie_word_embeddings)
     return checkpoint
 
 
 def split_fused(
     tensors: Mapping[str, StoredTensor], wanted: Iterable[tuple[str, tuple[int, ...]]]
 ) -> dict[str, StoredTensor]:
-    """The tensors under the names of the original checkpoint: a saved state may hold `qkv_proj` as one.
+    """The tensors under the names of the original checkpoint: a saved state may hold `qkv_proj` as one tensor.
 
-    Its parts lie one behind the other, row by row. Raises ModelFilesError if it has other rows than they need.
+    The rows of its parts are consecutive. Raises ModelFilesError if the number of rows is wrong.
     """
     shapes = dict(wanted)
     split = dict(tensors)

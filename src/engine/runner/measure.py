@@ -1,4 +1,4 @@
-"""What a start is measured by: named, timed phases, and the memory of this process."""
+"""Measures start-up: named, timed phases, and the memory of this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def process_memory() -> tuple[int, int] | None:
-    """Bytes that this process holds, and the most it has held. None where the system does not tell."""
+    """Resident and peak bytes of this process; None where the system does not report them."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         sizes = {
@@ -22,7 +22,7 @@ def process_memory() -> tuple[int, int] | None:
 
 
 class PhaseClock:
-    """Each `start` ends the phase before it. Reports names as they begin and keeps their seconds, in order."""
+    """Each `start` ends the previous phase. Reports each name when its phase begins and keeps the seconds, in order."""
 
     def __init__(
         self, report: Callable[[str], None] | None = None, clock: Callable[[], float] = time.perf_counter
@@ -46,6 +46,11 @@ class PhaseClock:
         if self._report is not None and self._name is not None and percent != self._percent:
             self._report(f"{self._name}: {percent} %")
         self._percent = percent
+
+    def note(self, text: str) -> None:
+        """Reports what the current phase does: `kernels: compiling 3 of 9 files`."""
+        if self._report is not None and self._name is not None:
+            self._report(f"{self._name}: {text}")
 
     def stop(self) -> None:
         if self._name is not None:

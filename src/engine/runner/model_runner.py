@@ -1,32 +1,38 @@
-"""ModelRunner: carries out step plans. Model, KV cache, slot table and sampler, built once from a Resolved.
+"""ModelRunner: executes step plans. Has model, KV cache, slot table and sampler, built once from a Resolved.
 
-A step has four stages that do not look into each other: the plan into the slot table, the table into tensors, the
-forward pass, the draw.
+A step has four independent stages: the slot table is updated from the plan, tensors are built from the table, the
+forward pass, sampling.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from ...config import Resolved
+from ...config.cpu_kernels import torch_table
 from ..api import EngineInfo, SamplingParams, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
+from ..kernels.cpu.library import CpuLibrary
 from ..layers.step_input import StepInput
 from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
 from .decode_steps import DecodeSteps
-from .loaded_model import LoadedModel, load_on_cpu
+from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .measure import PhaseClock, process_memory
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
 
-LogitsOf = Callable[[Int64], torch.Tensor]  # places in the rows of a forward pass to their logits
-_LOGIT_ROWS = 128  # rows of logits held at once: 78 MB in float32 for a vocabulary of 152k
+logger = logging.getLogger(__name__)
+LogitsOf = Callable[[Int64], torch.Tensor]  # indices into the rows of a forward pass -> their logits
+_LOGIT_ROWS = 128  # rows of logits computed at a time: 78 MB in float32 for a vocabulary of 152k
 
 
 class ModelRunner:
@@ -36,35 +42,67 @@ class ModelRunner:
         phase: Callable[[str], None] | None = None,
         processors: Sequence[LogitsProcessor] = (),
         load: Callable[[Resolved, PhaseClock], LoadedModel] = load_on_cpu,
+        *,
+        captures_steps: bool = True,
     ) -> None:
         """
-        phase: is told the name of each start-up phase as it begins.
-        processors: change the logits of all requests.
-        load: brings weights and KV cache onto the device, and raises where that cannot be.
+        phase: called with the name of each start-up phase when it begins.
+        processors: applied to the logits of all requests.
+        load: loads weights and KV cache onto the device. Raises if that fails.
+        captures_steps: capture decode steps, if the kernels can, at the first step of each number of rows.
         """
         self._resolved = resolved
         self.phases = PhaseClock(phase)
-        facts, scheduler = resolved.facts, resolved.scheduler
+        model_spec, scheduler = resolved.model_spec, resolved.scheduler
         model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
-        loaded = self.loaded = load(resolved, self.phases)
+        loaded = load(resolved, self.phases)
+        sampling = SamplingTable(scheduler.max_num_seqs, model_spec.vocab_size, model_spec.eos_token_ids)
+        self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
+        self._processors = processors
+        self._captures_steps = captures_steps
+        self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
+        self._step_lock = threading.Lock()  # held during a step, and while the kernels change
+        self._use(loaded)
+        self.phases.stop()
+        if loaded.compilation is not None:
+            loaded.compilation.when_loaded(self._switch_kernels)
+
+    def _use(self, loaded: LoadedModel) -> None:
+        resolved = self._resolved
+        max_rows = min(resolved.scheduler.max_num_seqs, _LOGIT_ROWS)
+        model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
+        self.loaded = loaded
         self._device, self._kernels = loaded.device, loaded.kernels
         self._model, self._cache = loaded.model, loaded.cache
-        sampling = SamplingTable(scheduler.max_num_seqs, facts.vocab_size, facts.eos_token_ids)
-        self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
-        self._sampler = Sampler(sampling, self._kernels, processors, resolved.model.logprobs_mode)
-        self._decode_steps = DecodeSteps(
-            self._decode, self._kernels, min(scheduler.max_num_seqs, _LOGIT_ROWS), model_len, block_size, self._device
+        self._sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
+        capture = self._kernels.capture if self._captures_steps else None
+        self._decode_steps = DecodeSteps(self._decode, capture, max_rows, model_len, block_size, self._device)
+
+    def _switch_kernels(self, library: CpuLibrary) -> None:
+        """Replaces torch's operations by a library, between two steps and in the thread that has compiled it.
+
+        Requests go on: token ids, sampling parameters and the KV cache do not depend on the kernels. Weights are packed
+        again, a layer at a time, and decode steps are captured again.
+        """
+        with self._step_lock:
+            began = time.perf_counter()
+            self._use(with_library(self.loaded, self._resolved, library))
+            seconds = time.perf_counter() - began
+        logger.info(
+            "kernels: C++ %s replaces torch; compiled in %.1f s, weights packed in %.2f s",
+            library.level.name,
+            library.compile_seconds or 0.0,
+            seconds,
         )
-        self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
-        self.phases.stop()
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """One step. Plans must come in the order in which the scheduler made them."""
-        self.slots.apply(plan)
-        return self.compute(plan)
+        """One step. Plans must arrive in the order in which the scheduler made them."""
+        with self._step_lock:
+            self.slots.apply(plan)
+            return self.compute(plan)
 
     def compute(self, plan: StepPlan) -> StepResult:
-        """The step of a plan that the slot table has taken over."""
+        """The step of a plan that was applied to the slot table."""
         step = build_step_input(plan, self.slots, self._device)
         wanted = logit_tokens(plan, self.slots)
         with torch.inference_mode():
@@ -86,11 +124,11 @@ class ModelRunner:
         return result
 
     def _decode(self, step: StepInput) -> torch.Tensor:
-        """The logits of a step whose every token is wanted."""
+        """The logits of all tokens of a step."""
         return self._model.logits(*self._model.forward(step, self._cache.layers, None))
 
     def _sample(self, plan: StepPlan, wanted: LogitTokens, rows: Int64, logits_of: LogitsOf) -> StepResult:
-        """rows: the batch indices of what `logits_of` can tell of, ascending."""
+        """rows: the batch indices that `logits_of` can return logits of, ascending."""
         token_ids: Int32 = np.full(plan.num_rows, -1, np.int32)
         logprobs: dict[int, TokenLogprobs] = {}
         errors: dict[int, str] = {}
@@ -101,11 +139,11 @@ class ModelRunner:
             slots = plan.slots[plan_rows]
             lengths = self.slots.num_tokens[slots]
             logits = logits_of(at[part])
-            drawn = self._sampler.sample(logits, slots, lengths, self.slots.token_ids)
-            self.slots.append(slots, drawn.token_ids)
-            token_ids[plan_rows] = drawn.token_ids
-            logprobs.update((int(plan_rows[row]), found) for row, found in drawn.logprobs.items())
-            errors.update((int(plan_rows[row]), error) for row, error in drawn.errors.items())
+            sampled = self._sampler.sample(logits, slots, lengths, self.slots.token_ids)
+            self.slots.append(slots, sampled.token_ids)
+            token_ids[plan_rows] = sampled.token_ids
+            logprobs.update((int(plan_rows[row]), found) for row, found in sampled.logprobs.items())
+            errors.update((int(plan_rows[row]), error) for row, error in sampled.errors.items())
         return StepResult(token_ids, logprobs, errors=errors)
 
     def _prompt_logprobs(
@@ -136,9 +174,9 @@ class ModelRunner:
         return self._model.logits(hidden[index], residual[index])
 
     def warm_up(self, execute: Callable[[StepPlan], StepResult] | None = None) -> None:
-        """Runs a short prompt and one token after it: what is made on first use is made before the first request.
+        """Runs a short prompt and one token after it, so that lazy initialisation happens before the first request.
 
-        execute: carries out the steps; None for this runner's own way.
+        execute: executes the steps; None for `self.execute`.
         """
         execute = execute or self.execute
         self.phases.start("warm-up")
@@ -154,7 +192,7 @@ class ModelRunner:
         self.phases.stop()
 
     def info(self) -> EngineInfo:
-        resolved, facts = self._resolved, self._resolved.facts
+        resolved, model_spec = self._resolved, self._resolved.model_spec
         resident = peak = None
         if (held := process_memory()) is not None:
             resident = held[0] + self._cache.num_untouched
@@ -162,21 +200,27 @@ class ModelRunner:
         return EngineInfo(
             model=resolved.model.model,
             max_model_len=resolved.model.max_model_len,
-            vocab_size=facts.vocab_size,
+            vocab_size=model_spec.vocab_size,
             num_blocks=self._cache.num_blocks,
             block_size=resolved.cache.block_size,
             max_num_seqs=resolved.scheduler.max_num_seqs,
             max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
-            eos_token_ids=facts.eos_token_ids,
+            eos_token_ids=model_spec.eos_token_ids,
             weights_bytes=self._model.num_bytes,
             kv_cache_bytes=self._cache.num_bytes,
             dtype=resolved.model.dtype,
             device=str(self._device),
-            kernels=self._kernels.table | self._decode_steps.table,
+            kernels=self._table(),
             phases=dict(self.phases.seconds),
             resident_bytes=resident,
             peak_bytes=peak,
         )
+
+    def _table(self) -> dict[str, str]:
+        compilation, model = self.loaded.compilation, self._resolved.model
+        if compilation is not None:
+            return torch_table(str(compilation), model.quantization)
+        return self._kernels.table | self._decode_steps.table
 
 
 def _one_row_plan(step: int, admissions: list[Admission], num_computed: int, num_tokens: int) -> StepPlan:

@@ -1,7 +1,7 @@
-"""Torch's files as .npy files, written once beside the model: one per tensor, for any program that can map NumPy.
+"""NumPy cache: torch's weight files as .npy files, written once next to the model, one per tensor.
 
 npcache/index.json   the files that were copied, by size and time, and the tensors in order
-npcache/00000.npy    the first tensor; bfloat16 as uint16, since NumPy has no such numbers
+npcache/00000.npy    the first tensor; bfloat16 as uint16, since NumPy has no bfloat16
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _OURS = re.compile(r"index\.json|\d{5,}\.npy")
 
 
 def cached_tensors(model: Path, tensors: Mapping[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
-    """The same tensors in .npy files, which are written first unless they are there and newer than nothing changed.
+    """The same tensors in .npy files, which are written first unless they exist and the weight files are unchanged.
 
-    Raises ModelFilesError if the folder cannot be written, or holds anything but such a cache.
+    Raises ModelFilesError if the folder cannot be written or has other content than such a cache.
     """
     sources = _sources(tensors)
     found = _read(folder, sources)
@@ -39,7 +39,7 @@ def cached_tensors(model: Path, tensors: Mapping[str, StoredTensor], folder: Pat
         except OSError as error:
             raise ModelFilesError(
                 f"{folder}: the NumPy cache cannot be written: {error.strerror}; name another folder with "
-                "`load.model_loader_extra_config: {folder: ...}`, or take `load.load_format: pt`",
+                "`load.model_loader_extra_config: {folder: ...}`, or set `load.load_format: pt`",
                 code="M302",
             ) from error
         found = _read(folder, sources)
@@ -54,7 +54,7 @@ def _sources(tensors: Mapping[str, StoredTensor]) -> dict[str, list[int]]:
 
 
 def _read(folder: Path, sources: Mapping[str, list[int]]) -> dict[str, StoredTensor] | None:
-    """None if there is no cache, or one of other files."""
+    """None if there is no cache, or if it was made of other files."""
     try:
         index = json.loads((folder / _INDEX).read_bytes())
         if index["format_version"] != _FORMAT_VERSION or index["sources"] != sources:
@@ -67,7 +67,7 @@ def _read(folder: Path, sources: Mapping[str, list[int]]) -> dict[str, StoredTen
 
 
 def _tensor(file: Path, entry: dict[str, Any]) -> StoredTensor:
-    """Raises ValueError if the file is not the one that the index speaks of."""
+    """Raises ValueError if the file does not match the index."""
     dtype, shape, offset = entry["dtype"], tuple(entry["shape"]), entry["offset"]
     stored = StoredTensor(file, dtype, shape, offset)
     if dtype not in DTYPE_BYTES or file.stat().st_size != offset + stored.num_bytes:
@@ -75,20 +75,20 @@ def _tensor(file: Path, entry: dict[str, Any]) -> StoredTensor:
     return stored
 
 
-def _check_place(folder: Path) -> None:
-    """Raises ModelFilesError where a cache cannot take the place: what stands there is removed for it."""
+def _check_folder(folder: Path) -> None:
+    """Raises ModelFilesError unless the folder is missing, empty or such a cache: its content will be removed."""
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if names and not (_INDEX in names and all(_OURS.fullmatch(name) for name in names)):
         raise ModelFilesError(
-            f"{folder}: no NumPy cache, and not empty: it is left alone. `load.model_loader_extra_config: "
-            "{folder: ...}` names a folder for the cache alone",
+            f"{folder}: not empty, and not a NumPy cache: it is not changed. `load.model_loader_extra_config: "
+            "{folder: ...}` sets another folder for the cache",
             code="M302",
         )
 
 
 def _write(model: Path, tensors: Mapping[str, StoredTensor], folder: Path, sources: Mapping[str, list[int]]) -> None:
-    """Into a folder of its own that then takes the place: nobody ever sees half a cache."""
-    _check_place(folder)
+    """Writes a temporary folder, then renames it, so that no reader sees an incomplete cache."""
+    _check_folder(folder)
     checkpoint = Checkpoint(model, tensors)
     new = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     new.mkdir(parents=True)

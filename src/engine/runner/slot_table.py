@@ -1,6 +1,6 @@
-"""SlotTable: the runner's own memory of every running sequence, by slot: token ids, lengths, block tables.
+"""SlotTable: the runner's copy of the state of every running sequence, by slot: token ids, lengths, block tables.
 
-A StepPlan brings only what changed. The newest token of a decode row is here before the scheduler has seen it.
+A StepPlan contains only what changed. The newest token of a decode row is here before it is in the scheduler.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ..sampling.sampling_table import SamplingTable
 
 Int64 = npt.NDArray[np.int64]
 Slots = Int32 | Int64
-_NOWHERE: Int64 = np.empty(0, np.int64)
+_NO_INDICES: Int64 = np.empty(0, np.int64)
 
 
 class SlotTable:
     def __init__(self, num_slots: int, max_model_len: int, block_size: int, sampling: SamplingTable) -> None:
         self.block_size = block_size
         self.sampling = sampling
-        # One column more than the context: the token that ends a full sequence is written, and never computed.
-        # Untouched zero pages cost no memory, so the long context of a short sequence is free.
+        # One column more than the context: the token that ends a full sequence is stored and never computed.
+        # Zero pages that are never written take no memory, so the unused context of a short sequence is free.
         self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
         self.num_tokens = np.zeros(num_slots, np.int64)
         self.num_prompt_tokens = np.zeros(num_slots, np.int64)
@@ -29,9 +29,9 @@ class SlotTable:
         self.num_blocks = np.zeros(num_slots, np.int64)
 
     def apply(self, plan: StepPlan) -> tuple[Int64, Int32]:
-        """Takes over what changed since the last plan: released slots, admissions, new blocks, in this order.
+        """Applies the changes since the previous plan: released slots, admissions, new blocks, in this order.
 
-        Returns where in the flattened table of blocks the new ones are, and those, without those of admissions.
+        Returns the indices of new blocks in the flattened block table, and their ids, without those of admissions.
         """
         for slot in plan.released_slots:
             self.sampling.release(slot)
@@ -44,24 +44,24 @@ class SlotTable:
             self.num_blocks[slot] = len(block_ids)
             self.sampling.admit(slot, admission.sampling, admission.seed, token_ids, admission.num_prompt_tokens)
         if not len(plan.block_ids):
-            return _NOWHERE, plan.block_ids
+            return _NO_INDICES, plan.block_ids
         return self._append_blocks(plan.block_slots, plan.block_ids)
 
     def _append_blocks(self, slots: Int32, block_ids: Int32) -> tuple[Int64, Int32]:
-        """A slot may get several blocks, which keep their order."""
+        """A slot may get several blocks; their order is kept."""
         counts = np.bincount(slots, minlength=len(self.num_blocks))
         rank: Int64 | int = 0
         if counts.max() > 1:
             order = np.argsort(slots, kind="stable")
             slots, block_ids = slots[order], block_ids[order]
             rank = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
-        places = _flat(self.block_ids, slots, self.num_blocks[slots] + rank)
-        self.block_ids.reshape(-1)[places] = block_ids
+        indices = _flat(self.block_ids, slots, self.num_blocks[slots] + rank)
+        self.block_ids.reshape(-1)[indices] = block_ids
         self.num_blocks += counts
-        return places, block_ids
+        return indices, block_ids
 
     def append(self, slots: Slots, token_ids: npt.NDArray[np.int32]) -> None:
-        """One drawn token for each of these slots."""
+        """Appends one sampled token to each of these slots."""
         lengths = self.num_tokens[slots]
         self.token_ids.reshape(-1)[_flat(self.token_ids, slots, lengths)] = token_ids
         self.num_tokens[slots] = lengths + 1
@@ -69,11 +69,11 @@ class SlotTable:
     def tokens_at(self, slots: Slots, positions: Int64) -> npt.NDArray[np.int32]:
         return self.token_ids.reshape(-1).take(_flat(self.token_ids, slots, positions))
 
-    def blocks_at(self, slots: Slots, places: Int64) -> npt.NDArray[np.int32]:
-        """The blocks at these places of the slots' block tables."""
-        return self.block_ids.reshape(-1).take(_flat(self.block_ids, slots, places))
+    def blocks_at(self, slots: Slots, indices: Int64) -> npt.NDArray[np.int32]:
+        """The block ids at these indices of the slots' block tables."""
+        return self.block_ids.reshape(-1).take(_flat(self.block_ids, slots, indices))
 
 
 def _flat(table: npt.NDArray[np.int32], slots: Slots, columns: Int64) -> Int64:
-    """Indices into the flattened table: numpy takes one column of indices five times as fast as two."""
+    """Indices into the flattened table: numpy indexing with one array is five times as fast as with two."""
     return slots * np.int64(table.shape[1]) + columns

@@ -1,6 +1,6 @@
-"""StepPlan and SlotTable to tensors: a flattened batch, and which of its tokens need logits.
+"""Tensors of a step, from StepPlan and SlotTable: a flattened batch, and which of its tokens need logits.
 
-Work in Python is per step, never per row or token.
+Python code runs once per step, never once per row or token.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NONE: Int64 = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class LogitTokens:
-    """The tokens of the step whose logits are wanted, as indices into the flattened batch."""
+    """The tokens of the step that need logits, as indices into the flattened batch."""
 
     sampled: Int64  # [S] last token of each sampled row
     sampled_rows: Int64  # [S] those rows
-    prompt: Int64  # [P] tokens whose successor is a prompt token with logprobs wanted, in batch order
+    prompt: Int64  # [P] tokens followed by a prompt token whose logprobs are requested, in batch order
     prompt_rows: Int64  # [P] the row of each
 
     def union(self, num_tokens: int) -> Int64 | None:
-        """Sampled and prompt tokens, in batch order, once each; None where that is the whole batch."""
+        """Sampled and prompt tokens, in batch order, once each; None if that is the whole batch."""
         tokens = np.union1d(self.sampled, self.prompt) if len(self.prompt) else self.sampled
         return None if len(tokens) == num_tokens else tokens
 
@@ -77,7 +77,7 @@ def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
     if asks_none:
         return LogitTokens(ends[sampled_rows] - 1, sampled_rows, _NONE, _NONE)
     asking = np.flatnonzero(wants_prompt)
-    # The token at position p speaks about position p + 1, as long as that is a prompt token.
+    # The logits at position p are those of the token at p + 1, which must be a prompt token.
     last = slots.num_prompt_tokens[plan.slots[asking]] - 1
     counts = np.clip(last - plan.num_computed[asking], 0, plan.num_tokens[asking])
     starts = ends[asking] - plan.num_tokens[asking]

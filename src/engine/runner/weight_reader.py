@@ -1,7 +1,7 @@
-"""Bytes of weight files: tensor by tensor, or a whole file at a time.
+"""Reads bytes of weight files: tensor by tensor, or a whole file at a time.
 
-Large tensors are mapped where that works, one at a time: reading copies them once more, into memory that must be had
-from the system first. A map goes with its tensor, as its pages count as memory of the process.
+Large tensors are mapped where possible, one at a time: reading would copy them once more, into newly allocated memory.
+A map is released together with its tensor, because its pages count as memory of the process.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14
 
 class ByteReader(Protocol):
     def read(self, file: Path, offset: int, into: memoryview, name: str) -> None:
-        """Fills `into` with the bytes from `offset` on. name: of the tensor, for messages."""
+        """Fills `into` with the bytes that begin at `offset`. name: of the tensor, for messages."""
         ...
 
     def map(self, file: Path, offset: int, size: int) -> memoryview | None:
-        """The bytes in the file's own memory, all of them there; None if they must be read."""
+        """The bytes as a map of the file, with all pages resident; None if they must be read."""
         ...
 
     def done(self, file: Path) -> None:
-        """One of the file's tensors is not needed any more."""
+        """Call once per tensor of the file, when it is loaded."""
         ...
 
 
 class LazyReader:
-    """Each tensor when it is asked for."""
+    """Reads each tensor when it is requested."""
 
     def read(self, file: Path, offset: int, into: memoryview, name: str) -> None:
         try:
@@ -47,10 +47,10 @@ class LazyReader:
         before = offset % mmap.ALLOCATIONGRANULARITY
         try:
             with file.open("rb", buffering=0) as stream:
-                # A copy when it is written to, which nobody does: torch wants memory that can be.
+                # Copy on write: torch requires writable memory, and no code writes to it.
                 pages = mmap.mmap(stream.fileno(), before + size, access=mmap.ACCESS_COPY, offset=offset - before)
-            pages.madvise(_POPULATE_READ)  # here a broken disk is an error; touched later, it would end the process
-        except (OSError, ValueError):  # whatever it is, `read` tells of it
+            pages.madvise(_POPULATE_READ)  # a broken disk raises here; at a later access it would end the process
+        except (OSError, ValueError):  # `read` will raise the error, if there is one
             return None
         return memoryview(pages)[before:]
 
@@ -59,7 +59,7 @@ class LazyReader:
 
 
 class EagerReader:
-    """Each file as a whole when the first of its tensors is asked for, kept until the last has been read."""
+    """Reads each file as a whole when its first tensor is requested, and keeps it until the last has been read."""
 
     def __init__(self, tensors: Iterable[StoredTensor]) -> None:
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class EagerReader:
         into[:] = memoryview(whole)[offset : offset + len(into)]
 
     def map(self, file: Path, offset: int, size: int) -> None:
-        """It has read them."""
+        """None: the file is read as a whole."""
 
     def done(self, file: Path) -> None:
         with self._lock:

@@ -1,6 +1,6 @@
-"""Weights of a checkpoint, tensor by tensor into the place that asks for them, or made up from a seed.
+"""Weights of a checkpoint, read tensor by tensor into the model, or generated from a seed.
 
-Where each tensor lies is what config/checkpoint found in the files' headers; how bytes are read is weight_reader.py's.
+config/checkpoint reads the position of each tensor from the files' headers; weight_reader.py reads the bytes.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from ...config.checkpoint.stored import StoredTensor
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_LEAST_MAPPED = 1 << 20  # bytes of a tensor; a smaller one is read sooner than mapped
-_CHUNK_BYTES = 1 << 24  # of a tensor that is converted on its way
-_UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers that old checkpoints carry along
+_LEAST_MAPPED = 1 << 20  # bytes of a tensor; reading a smaller one is faster than mapping it
+_CHUNK_BYTES = 1 << 24  # of a tensor that is converted while it is read
+_UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
 
 
 class Checkpoint:
-    """The tensors of a directory, read when asked for."""
+    """The tensors of a directory, read on request."""
 
     def __init__(self, folder: Path, tensors: Mapping[str, StoredTensor], *, is_eager: bool = False) -> None:
-        """is_eager: read each file as a whole when its first tensor is asked for."""
+        """is_eager: read each file as a whole when its first tensor is requested."""
         self.folder = folder
         self.tensors = dict(tensors)
         self._is_eager = is_eager
         self._reader = self._new_reader()
 
     def check(self, wanted: Iterable[tuple[str, tuple[int, ...]]], is_tied: bool) -> None:
-        """Raises ModelFilesError unless the files hold what the model wants, all of it in its shape, and no more.
+        """Raises ModelFilesError unless the files have exactly the model's tensors, in the right shapes.
 
-        is_tied: the output layer is the embedding, so an `lm_head.weight` in the files is a copy of it.
+        is_tied: the output layer is the embedding, so `lm_head.weight` in the files is a copy and is ignored.
         """
         shapes = dict(wanted)
         missing = [name for name in shapes if name not in self.tensors]
@@ -57,17 +57,15 @@ class Checkpoint:
         if is_tied:
             surplus = [name for name in surplus if name != "lm_head.weight"]
         if surplus:
-            raise ModelFilesError(
-                f"{self.folder}: {_some(surplus)} in its weight files, but the model has no use for it"
-            )
+            raise ModelFilesError(f"{self.folder}: {_some(surplus)} in its weight files, but the model does not use it")
         self.tensors = {name: self.tensors[name] for name in shapes}
         self._reader = self._new_reader()
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """Fills `into`, contiguous, of the stored shape, once. Converts on the way if the dtypes differ."""
+        """Fills `into`, contiguous, of the stored shape. Once per tensor. Converts if the dtypes differ."""
         stored = self.tensors[name]
         if (mapped := self._mapped(stored)) is not None:
-            into.copy_(mapped)  # with all threads
+            into.copy_(mapped)  # torch uses all threads
         elif stored.strides is not None:
             self._read_strided(stored, name, into)
         else:
@@ -75,7 +73,7 @@ class Checkpoint:
         self._reader.done(stored.file)
 
     def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
-        """The tensor in the file's own memory, which is given up with it; None if it must be read or converted."""
+        """The tensor in a map of the file, released together with it; None if it must be read or converted."""
         stored = self.tensors[name]
         return self._mapped(stored) if DTYPES[stored.dtype] is dtype else None
 
@@ -99,7 +97,7 @@ class Checkpoint:
             flat[start : start + part.numel()].copy_(part)
 
     def _read_strided(self, stored: StoredTensor, name: str, into: torch.Tensor) -> None:
-        """A transposed or sliced tensor: all from its first element to its last, then those that are its own."""
+        """A transposed or sliced tensor: reads everything from its first to its last element, then selects its own."""
         assert stored.strides is not None
         staging = torch.empty(stored.span, dtype=DTYPES[stored.dtype])
         self._fill(stored, name, 0, staging)
@@ -115,17 +113,17 @@ class Checkpoint:
 
 
 class DummyWeights:
-    """Seeded noise of the size that models start training from. The same for a seed and a name, whatever the order.
+    """Seeded noise, with the deviation of weights before training. Depends on seed and tensor name, not on the order.
 
-    A GPU makes its own: the host would take a minute for what a GPU reads in a second.
+    A GPU generates its own: the host would take a minute for what a GPU reads in a second.
     """
 
     def __init__(self, seed: int, deviation: float = DUMMY_DEVIATION) -> None:
         self._seed = seed
-        self._step = deviation * math.sqrt(12) / 2**16  # of a uniform number in 2**16 steps
+        self._step = deviation * math.sqrt(12) / 2**16  # of a uniform value in 2**16 steps
 
     def view(self, name: str, dtype: torch.dtype) -> None:
-        """It lies nowhere."""
+        """None: there is no file."""
 
     def read(self, name: str, into: torch.Tensor) -> None:
         if into.ndim == 1:
@@ -139,10 +137,10 @@ class DummyWeights:
             return
         generator = np.random.Generator(np.random.SFC64([self._seed, zlib.crc32(name.encode())]))
         flat = into.view(-1)
-        step = 1 << 15  # small enough for one thread of torch: waking the others costs more than it saves
+        step = 1 << 15  # small enough that torch uses one thread: waking the others costs more than it saves
         for start in range(0, flat.numel(), step):
             part = flat[start : start + step]
-            words = generator.integers(0, 2**64, -(-part.numel() // 4), dtype=np.uint64)  # each is four numbers
+            words = generator.integers(0, 2**64, -(-part.numel() // 4), dtype=np.uint64)  # each has four values
             bits = torch.from_numpy(words.view(np.int16)[: part.numel()])
             part.copy_(bits.float().mul_(self._step))
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of drawn and of prompt tokens, or the logits themselves where the deployment shows those."""
+"""Log-probabilities of sampled and of prompt tokens, or their logits if the deployment shows logits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..kernels import KernelSet
 def token_logprobs(
     logits: torch.Tensor, token_ids: torch.Tensor, counts: list[int], kernels: KernelSet, *, normalise: bool = True
 ) -> list[TokenLogprobs]:
-    """What `logprobs` asks for, row by row.
+    """The log-probabilities of each row.
 
     Args:
-        logits: [R, V] in any float type: the model's own, or those that tokens are drawn from.
+        logits: [R, V] in any float type: the model's own, or those that tokens are sampled from.
         token_ids: [R] int64, the token at each row's position.
         counts: for each row, how many of the best tokens follow the token itself.
-        normalise: give log-probabilities; else logits as they are.
+        normalise: return log-probabilities; False returns logits.
     """
     normaliser = logits.new_zeros(len(counts), 1, dtype=torch.float32)
     if normalise:

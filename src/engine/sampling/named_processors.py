@@ -1,28 +1,38 @@
-"""Logits processors by import path: those that the deployment installs, and those that requests name.
+"""Imports logits processors by path: those that the deployment installs, and those that requests name.
 
-What one must be: logits_processor.py. This module loads no torch, because requests are checked where there is none.
+Their interface is in logits_processor.py. This module does not import torch: the API process checks requests with it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...config.resolve.import_path import split_import_path
 from ..api import InvalidRequest, ProcessorCall, check_allowed
-from ..plugins import PluginError, import_class, import_named, make
+from ..plugins import PlaceOf, PluginError, check_settings, import_class, import_named, make, no_place
 
 Processor = Callable[..., Any]  # a LogitsProcessor, whose types belong to torch
 
 
-def install(paths: Sequence[str]) -> tuple[Processor, ...]:
-    """One of each class of `model.logits_processors`. Raises PluginError."""
-    return tuple(make(path, import_class(path, ("__call__",))) for path in paths)
+def install(
+    paths: Sequence[str], settings: Mapping[str, Mapping[str, Any]] | None = None, place_of: PlaceOf = no_place
+) -> tuple[Processor, ...]:
+    """One object of each class of `model.logits_processors`. Raises PluginError.
+
+    settings: keyword arguments by path. place_of: where a key of the settings was written, for messages.
+    """
+    processors: list[Processor] = []
+    for path in paths:
+        found, wanted = import_class(path, ("__call__",)), (settings or {}).get(path, {})
+        check_settings(path, found, wanted, place_of)
+        processors.append(make(path, found, **wanted))
+    return tuple(processors)
 
 
 def check_named(calls: Sequence[ProcessorCall], pattern: str | None) -> None:
-    """Raises InvalidRequest for processors that may not be named, do not exist or cannot be made."""
+    """Raises InvalidRequest for processors that are not allowed, do not exist or cannot be created."""
     check_allowed(calls, pattern)
     for call in calls:
         try:
@@ -32,7 +42,7 @@ def check_named(calls: Sequence[ProcessorCall], pattern: str | None) -> None:
 
 
 def make_named(call: ProcessorCall) -> Processor:
-    """What a request asks for: the named object itself, or what it makes of the arguments. Raises PluginError."""
+    """The named object, or the result of calling it with the request's arguments. Raises PluginError."""
     found = import_named(call.qualname)
     _check_home(call.qualname, found)
     if isinstance(found, type) or call.args or call.kwargs:
@@ -44,9 +54,9 @@ def make_named(call: ProcessorCall) -> Processor:
 
 
 def _check_home(path: str, found: Any) -> None:
-    r"""Raises PluginError for what the named module only has from elsewhere.
+    r"""Raises PluginError if the named module has only imported the object from another package.
 
-    A pattern speaks of paths: `mine\..*` would else let a request call `mine.run` where `mine` has imported
+    The pattern applies to paths: without this check `mine\..*` would let a request call `mine.run` if `mine` imports
     `subprocess.run`.
     """
     parts = split_import_path(path)

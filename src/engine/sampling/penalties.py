@@ -1,6 +1,6 @@
-"""Changes to single logits: bias, penalties for tokens that were seen, no end before min_tokens.
+"""Changes to single logits: bias, penalties, no end before min_tokens.
 
-Each touches only the (row, token) pairs concerned, all rows at once, and none of the vocabulary besides.
+Each changes only the affected (row, token) pairs, for all rows in one operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def apply_bias(logits: torch.Tensor, table: SamplingTable, slots: Slots) -> None
 
 
 def forbid_early_end(logits: torch.Tensor, table: SamplingTable, slots: Slots, lengths: Lengths) -> None:
-    """Eos and stop ids of sequences shorter than their min_tokens become impossible. Arguments as above."""
+    """Forbids eos and stop ids for sequences shorter than their min_tokens. Arguments as above."""
     rows = np.flatnonzero(lengths < table.end_allowed_at[slots])
     if not len(rows):
         return
@@ -44,7 +44,7 @@ def _to(like: torch.Tensor, values: npt.NDArray[np.generic]) -> torch.Tensor:
 def penalties_of(
     table: SamplingTable, slots: Slots, lengths: Lengths, token_table: npt.NDArray[np.int32]
 ) -> Penalties | None:
-    """For tokens that were seen; None where no row has penalties. They come last: what is forbidden stays so.
+    """None if no row has penalties. Penalties are applied last: a forbidden token stays forbidden.
 
     Args:
         token_table: [num_slots, max_model_len] the sequences' token ids, by slot.

@@ -1,6 +1,6 @@
-"""The distribution that a token is drawn from, written out: for `model.logprobs_mode: processed_...`.
+"""The logits of the distribution that a token is sampled from, for `model.logprobs_mode: processed_...`.
 
-The sampler itself never makes it: it draws from what may be drawn without writing the rest down.
+The sampler itself never computes them for the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def processed_logits(logits: torch.Tensor, table: SamplingTable, slots: Slots) -
         logits: [R, V] float32, with processors, bias and penalties.
         slots: [R].
     Returns:
-        [R, V] float32, -inf where a token cannot be drawn. Greedy rows come back as they are: nothing is drawn there.
+        [R, V] float32, -inf where a token cannot be sampled. Greedy rows are returned unchanged.
     """
     rows = np.flatnonzero(~table.is_greedy[slots])
     if not len(rows):
@@ -36,7 +36,7 @@ def processed_logits(logits: torch.Tensor, table: SamplingTable, slots: Slots) -
     weights = weights.masked_fill(is_cut, 0.0)
     reached = weights.cumsum(-1, dtype=torch.float64)
     top_p = column(table.top_p)
-    is_cut |= (reached - weights >= top_p * reached[:, -1:]) & (top_p < 1)  # what comes before is already enough
+    is_cut |= (reached - weights >= top_p * reached[:, -1:]) & (top_p < 1)  # the tokens before it reach top_p
     is_cut[:, 0] = False
     result = logits.clone()
     result[index] = torch.empty_like(scaled).scatter_(1, order, scaled.masked_fill(is_cut, -torch.inf))

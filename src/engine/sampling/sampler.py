@@ -1,8 +1,8 @@
 """Sampler: logits of a whole batch to one token per row.
 
-Rows are handled in groups that cost what they need: those without top-k and top-p in one pass of the draw kernel over
-the vocabulary (greedy ones too), those with top-p alone in a few passes, those with top-k by their best candidates.
-A row's token never depends on its group mates.
+Rows are sampled in groups by what they ask for: rows without top-k and top-p (greedy ones too) in one pass over the
+vocabulary, rows with top-p alone in a few passes, rows with top-k by their best candidates. The token of a row never
+depends on the other rows of its group.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .sampling_table import SamplingTable, Slots
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 Int64 = npt.NDArray[np.int64]
 logger = logging.getLogger(__name__)
-FEW_BEST = 256
-NO_NUMBERS = "no token can be drawn: the model's logits are NaN, or -inf for every token"
+FEW_BEST = 256  # largest top_k of rows that are sampled together
+NO_VALID_LOGITS = "no token can be sampled: the model's logits are NaN, or -inf for every token"
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Sampled:
     token_ids: npt.NDArray[np.int32]  # [R]
-    logprobs: dict[int, TokenLogprobs]  # row -> of the drawn token, where asked for
-    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request cannot go on, and no other
+    logprobs: dict[int, TokenLogprobs]  # row -> of the sampled token, if requested
+    errors: dict[int, str] = field(default_factory=dict)  # row -> why its request fails; the others continue
 
 
 class Sampler:
@@ -50,8 +50,8 @@ class Sampler:
         logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> None:
         """
-        processors: installed for all requests.
-        logprobs_mode: what is shown where a request asks for log-probabilities.
+        processors: applied to all requests.
+        logprobs_mode: what log-probabilities of a request show.
         """
         self.table = table
         self._kernels = kernels
@@ -59,16 +59,16 @@ class Sampler:
         self._shows_processed = logprobs_mode.startswith("processed")
         self._normalises = logprobs_mode.endswith("logprobs")
 
-    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Drawn:
-        """Draws and counts one token per row.
+    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Sampled:
+        """Samples and counts one token per row.
 
         Args:
             logits: [R, V] in any float type, of the last known token of each sequence. Not changed.
             slots: [R], where the parameters are.
-            lengths: [R] tokens known of each sequence, which is the position of the drawn one.
+            lengths: [R] known tokens of each sequence, which is the position of the sampled token.
             token_table: [num_slots, max_model_len] those tokens' ids, by slot.
 
-        Raises PluginError where an installed logits processor fails.
+        Raises PluginError if an installed logits processor fails.
         """
         table, raw = self.table, logits
         errors: dict[int, str] = {}
@@ -84,27 +84,29 @@ class Sampler:
             forbid_early_end(logits, table, slots, lengths)
         is_top_k = ~table.is_greedy[slots] & (table.top_k[slots] > 0)
         is_nucleus = ~table.is_greedy[slots] & (table.top_p[slots] < 1) & ~is_top_k
-        is_wide = is_top_k & (table.top_k[slots] > FEW_BEST)  # must not make the others as slow as they are
+        is_wide = is_top_k & (
+            table.top_k[slots] > FEW_BEST
+        )  # sampled alone: the widest row of a group decides its cost
         token_ids = np.empty(len(slots), np.int32)
         for rows, method in (
-            (np.flatnonzero(~is_top_k & ~is_nucleus), self._draw_from_all),
-            (np.flatnonzero(is_nucleus), self._draw_nucleus),
-            (np.flatnonzero(is_top_k & ~is_wide), self._draw_from_best),
-            *((row, self._draw_from_best) for row in np.flatnonzero(is_wide)[:, None]),
+            (np.flatnonzero(~is_top_k & ~is_nucleus), self._sample_from_all),
+            (np.flatnonzero(is_nucleus), self._sample_top_p),
+            (np.flatnonzero(is_top_k & ~is_wide), self._sample_top_k),
+            *((row, self._sample_top_k) for row in np.flatnonzero(is_wide)[:, None]),
         ):
             if len(rows):
                 penalties = penalties_of(table, slots[rows], lengths[rows], token_table)
-                drawn = method(_take(logits, rows), slots[rows], lengths[rows], penalties)
-                token_ids[rows] = drawn.cpu().numpy()
+                sampled = method(_take(logits, rows), slots[rows], lengths[rows], penalties)
+                token_ids[rows] = sampled.cpu().numpy()
         for row in np.flatnonzero(token_ids < 0).tolist():
-            token_ids[row] = 0  # whatever: it goes nowhere
-            errors.setdefault(row, NO_NUMBERS)
+            token_ids[row] = 0  # any valid id: it is not used
+            errors.setdefault(row, NO_VALID_LOGITS)
         shown = raw
         if self._shows_processed and (table.num_logprobs[slots] >= 0).any():
             shown = penalised(logits, penalties_of(table, slots, lengths, token_table))
         logprobs = self._logprobs(shown, slots, token_ids)
         table.record(slots, token_ids)
-        return Drawn(token_ids, logprobs, errors)
+        return Sampled(token_ids, logprobs, errors)
 
     def _rows(self, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Rows:
         return Rows(lengths, self.table.num_prompt_tokens[slots], slots, token_table)
@@ -112,15 +114,15 @@ class Sampler:
     def _apply_named(
         self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]
     ) -> dict[int, str]:
-        """Processors that requests named, each over its own row. One that fails is that request's affair."""
+        """Processors that requests named, each over its own row. A failure ends that request only."""
         errors: dict[int, str] = {}
         for row in np.flatnonzero(self.table.has_processors[slots]).tolist():
             part = slice(row, row + 1)
             rows = self._rows(slots[part], lengths[part], token_table)
             try:
                 logits[part] = apply(self.table.processors(int(slots[row])), logits[part], rows)
-                if not logits[row].amax().isfinite():  # nan, or -inf everywhere
-                    raise PluginError("no token is left to draw")
+                if not logits[row].amax().isfinite():  # NaN, or -inf everywhere
+                    raise PluginError("no token is left to sample")
             except PluginError as error:
                 logger.warning("a logits processor that a request named failed", exc_info=error)
                 errors[row] = f"the logits processors of this request: {error}"
@@ -140,12 +142,12 @@ class Sampler:
         found = token_logprobs(shown, ids, counts[rows].tolist(), self._kernels, normalise=self._normalises)
         return dict(zip(rows.tolist(), found, strict=True))
 
-    def _draw_from_all(
+    def _sample_from_all(
         self, logits: torch.Tensor, slots: Slots, lengths: Int64, penalties: Penalties | None
     ) -> torch.Tensor:
         table = self.table
         temperature = np.where(table.is_greedy[slots], np.float32(0), table.temperature[slots])
-        return self._kernels.draw(
+        return self._kernels.sample_tokens(
             logits,
             _like(logits, temperature),
             _like(logits, table.min_p[slots]),
@@ -153,11 +155,11 @@ class Sampler:
             penalties=penalties,
         )
 
-    def _draw_nucleus(
+    def _sample_top_p(
         self, logits: torch.Tensor, slots: Slots, lengths: Int64, penalties: Penalties | None
     ) -> torch.Tensor:
         table = self.table
-        return self._kernels.draw_nucleus(
+        return self._kernels.sample_top_p(
             logits,
             _like(logits, table.temperature[slots]),
             _like(logits, table.min_p[slots]),
@@ -166,10 +168,10 @@ class Sampler:
             penalties=penalties,
         )
 
-    def _draw_from_best(
+    def _sample_top_k(
         self, logits: torch.Tensor, slots: Slots, lengths: Int64, penalties: Penalties | None
     ) -> torch.Tensor:
-        """Rows with top-k, and perhaps top-p, by the best tokens that any of them may draw."""
+        """Rows with top-k, and perhaps top-p: sorts the max(top_k) best tokens of each row and samples among them."""
         table, keys = self.table, self._keys(logits, slots, lengths)
         width = min(int(table.top_k[slots].max()), logits.shape[1])
         values, ids = self._kernels.top_tokens(logits, width, penalties=penalties)
@@ -181,12 +183,12 @@ class Sampler:
         is_cut |= torch.arange(width, device=logits.device) >= _like(logits, table.top_k[slots])[:, None]
         weights.masked_fill_(is_cut, 0.0)
         reached = weights.cumsum(-1, dtype=torch.float64)
-        is_cut = (reached - weights >= top_p * reached[:, -1:]) & (top_p < 1)  # what comes before is already enough
+        is_cut = (reached - weights >= top_p * reached[:, -1:]) & (top_p < 1)  # the tokens before it reach top_p
         is_cut[:, 0] = False
         weights.masked_fill_(is_cut, 0.0)
         chosen = (weights / exponential_noise(keys, ids)).argmax(-1, keepdim=True)
-        drawn = ids.gather(1, chosen)[:, 0]
-        return torch.where(values[:, 0] > -torch.inf, drawn, -1)
+        sampled = ids.gather(1, chosen)[:, 0]
+        return torch.where(values[:, 0] > -torch.inf, sampled, -1)
 
     def _keys(self, logits: torch.Tensor, slots: Slots, lengths: Int64) -> torch.Tensor:
         return row_keys(self.table.seed[slots], lengths).to(logits.device)
@@ -197,5 +199,5 @@ def _like(logits: torch.Tensor, values: npt.NDArray[np.generic]) -> torch.Tensor
 
 
 def _take(values: torch.Tensor, rows: Int64) -> torch.Tensor:
-    """The rows, ascending, without a copy when they are all."""
+    """The rows, ascending; no copy if they are all rows."""
     return values if len(rows) == len(values) else values[torch.from_numpy(rows).to(values.device)]

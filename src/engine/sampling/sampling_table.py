@@ -1,6 +1,6 @@
-"""SamplingTable: what every running sequence asked of the sampler, in columns by slot, so a step reads it at once.
+"""SamplingTable: the sampling parameters of every running sequence, in columns by slot.
 
-Filled when a sequence takes a slot; the counts for penalties follow the drawn tokens.
+A slot's entries are set when a sequence takes it; the counts for penalties are updated with each sampled token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PENALTIES_OFF = (0.0, 0.0, 1.0)
 
 
 class SamplingTable:
-    """One entry per slot in each column. A slot's values stand until it is admitted again."""
+    """One entry per slot in each column. A slot's values stay until the slot is used again."""
 
     def __init__(self, num_slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.vocab_size = vocab_size
@@ -31,24 +31,25 @@ class SamplingTable:
         self.frequency = np.zeros(num_slots, np.float32)
         self.repetition = np.ones(num_slots, np.float32)
         self.seed = np.zeros(num_slots, np.uint64)
-        self.num_logprobs = np.full(num_slots, -1, np.int64)  # -1: none wanted
+        self.num_logprobs = np.full(num_slots, -1, np.int64)  # -1: none requested
         self.num_prompt_logprobs = np.full(num_slots, -1, np.int64)
-        self.end_allowed_at = np.zeros(num_slots, np.int64)  # sequence length from which ending tokens may be drawn
+        self.end_allowed_at = np.zeros(num_slots, np.int64)  # sequence length from which ending tokens may be sampled
         self.has_penalties = np.zeros(num_slots, bool)
         self.has_bias = np.zeros(num_slots, bool)
         self.bias: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]] = {}  # slot -> ids, values
-        self.ending_ids: dict[int, npt.NDArray[np.int64]] = {}  # slot -> eos and stop ids, where min_tokens needs them
+        self.ending_ids: dict[int, npt.NDArray[np.int64]] = {}  # slot -> eos and stop ids, if it has min_tokens
         self.num_prompt_tokens = np.zeros(num_slots, np.int64)
         self.has_processors = np.zeros(num_slots, bool)
-        self._named: dict[int, tuple[ProcessorCall, ...]] = {}  # slot -> processors that its request named
-        self._processors: dict[int, list[LogitsProcessor]] = {}  # slot -> those, once they are made
-        # Generated tokens by (slot, token id). Zero pages cost nothing until a slot with penalties touches its row.
+        self._named: dict[int, tuple[ProcessorCall, ...]] = {}  # slot -> processors named by its request
+        self._processors: dict[int, list[LogitsProcessor]] = {}  # slot -> the created processors
+        # Generated tokens by (slot, token id). Pages that are never written take no memory, and only slots with
+        # penalties write.
         self.counts = np.zeros((num_slots, vocab_size), np.int32)
 
     def admit(
         self, slot: int, sampling: SamplingParams, seed: int, token_ids: list[int], num_prompt_tokens: int
     ) -> None:
-        """Takes over a request's parameters. token_ids past the prompt are its own, from before a preemption."""
+        """Stores a request's parameters. token_ids after the prompt were generated before a preemption."""
         self.release(slot)
         self.is_greedy[slot] = sampling.is_greedy
         self.temperature[slot] = sampling.temperature
@@ -81,20 +82,20 @@ class SamplingTable:
             self.counts[slot] = np.bincount(np.array(generated, np.int64), minlength=self.vocab_size)
 
     def release(self, slot: int) -> None:
-        """Gives back what a sequence held besides its numbers in the columns."""
+        """Drops the objects of a sequence that are not in columns."""
         self.bias.pop(slot, None)
         self.ending_ids.pop(slot, None)
         self._named.pop(slot, None)
         self._processors.pop(slot, None)
 
     def processors(self, slot: int) -> list[LogitsProcessor]:
-        """Those that the slot's request named, made when they are first asked for. Raises PluginError."""
+        """The processors that the slot's request named, created at the first call. Raises PluginError."""
         if slot not in self._processors:
             self._processors[slot] = [make_named(call) for call in self._named[slot]]
         return self._processors[slot]
 
     def record(self, slots: npt.NDArray[np.int32], token_ids: npt.NDArray[np.int32]) -> None:
-        """Counts the drawn tokens of the slots that have penalties. Each slot at most once."""
+        """Counts the sampled tokens of the slots that have penalties. Each slot at most once."""
         counted = self.has_penalties[slots]
         if counted.any():
             self.counts[slots[counted], token_ids[counted]] += 1

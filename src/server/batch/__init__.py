@@ -1,1 +1,1 @@
-"""A file of requests through the app of a deployment, with no socket between."""
+"""Runs a file of requests through the app of a deployment, without a socket."""

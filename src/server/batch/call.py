@@ -1,4 +1,4 @@
-"""A request to an ASGI app of this process, answered whole."""
+"""A request to an ASGI app in this process, with a complete response."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def post(app: App, path: str, body: bytes) -> Answer:
 
     async def receive() -> Message:
         if not unread:
-            await asyncio.get_running_loop().create_future()  # this client never leaves
+            await asyncio.get_running_loop().create_future()  # this client does not disconnect
         return {"type": "http.request", "body": unread.pop(), "more_body": False}
 
     async def send(message: Message) -> None:

@@ -1,9 +1,9 @@
-"""One line of a batch file as a request, and one line of the results: OpenAI's batch format.
+"""Lines of a batch file and of its results, in OpenAI's batch format.
 
 {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
 {"id": "...", "custom_id": "a", "response": {"status_code": 200, "request_id": "...", "body": {...}}, "error": null}
 
-What the API refuses is a `response` with its status. A line that is no request at all has an `error` instead.
+A request that the API refuses has a `response` with its status. A line that is not a request has an `error`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BatchRequest:
 
 
 class LineError(Exception):
-    """A line that holds no request."""
+    """A line that is not a request."""
 
     def __init__(self, code: str, message: str, custom_id: str | None = None) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ def lines_of(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | None
 
 
 def read_line(number: int, line: bytes | None, max_bytes: int) -> BatchRequest:
-    """Raises LineError. What the body may hold is the route's affair."""
+    """Raises LineError. The route checks the body."""
     if line is None:
         message = f"line {number} is longer than {max_bytes} bytes (`server.max_request_bytes`)"
         raise LineError("request_too_large", message)
@@ -61,7 +61,7 @@ def read_line(number: int, line: bytes | None, max_bytes: int) -> BatchRequest:
         raise LineError(error.code, f"line {number}{separator}{what}") from None
     custom_id = fields.get("custom_id")
     if not isinstance(custom_id, str) or not custom_id:
-        raise LineError("invalid_custom_id", f"line {number}: `custom_id` must be a text, and not an empty one")
+        raise LineError("invalid_custom_id", f"line {number}: `custom_id` must be a string that is not empty")
     if fields.get("method") != "POST":
         raise LineError("invalid_method", f'line {number}: `method` must be "POST"', custom_id)
     if fields.get("url") not in ROUTES:
@@ -70,7 +70,7 @@ def read_line(number: int, line: bytes | None, max_bytes: int) -> BatchRequest:
     if not isinstance(body, dict):
         raise LineError("invalid_body", f"line {number}: `body` must be an object", custom_id)
     if body.get("stream"):
-        raise LineError("unsupported_parameter", f"line {number}: `stream`: a batch has whole answers only", custom_id)
+        raise LineError("unsupported_parameter", f"line {number}: `stream`: a batch cannot stream", custom_id)
     return BatchRequest(custom_id, fields["url"], dump(body))
 
 
@@ -80,5 +80,5 @@ def answered(result_id: str, custom_id: str, status: int, request_id: str, body:
 
 
 def failed(result_id: str, error: LineError) -> bytes:
-    told = {"code": error.code, "message": error.message}
-    return dump({"id": result_id, "custom_id": error.custom_id, "response": None, "error": told}) + b"\n"
+    fields = {"code": error.code, "message": error.message}
+    return dump({"id": result_id, "custom_id": error.custom_id, "response": None, "error": fields}) + b"\n"

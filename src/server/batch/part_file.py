@@ -1,6 +1,6 @@
-"""The results of a run that is not over: whole lines only, kept when the run ends early, and gone on from then.
+"""The part file: results of an unfinished run. It is kept if the run ends early, and a later run continues it.
 
-Its lines carry the number of the input line in their id, so the run that goes on knows what is done.
+It has complete lines only. The id of a result contains the number of its input line, so a later run can skip it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ _ID = re.compile(r"batch_req_[0-9a-f]+_([0-9]+)")
 
 
 class PartFileInUse(Exception):
-    """Another run writes this file."""
+    """Another run is writing this file."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Lines by what became of them."""
+    """Number of lines by result."""
 
     answered: int = 0
-    refused: int = 0  # by the API: a response with another status than 200
-    malformed: int = 0  # no request
+    refused: int = 0  # by the API: a status other than 200
+    malformed: int = 0  # not a request
 
     @property
     def total(self) -> int:
         return self.answered + self.refused + self.malformed
 
     def add(self, status: int | None) -> None:
-        """status: None where there was no request."""
+        """status: None for a line that is not a request."""
         if status is None:
             self.malformed += 1
         elif status == 200:
@@ -43,9 +43,9 @@ class Counts:
 
 class PartFile:
     def __init__(self, path: Path, *, mode: int = 0o666) -> None:
-        """mode: for a new file, less the umask. Raises OSError, PartFileInUse."""
+        """mode: of a new file, before the umask. Raises OSError, PartFileInUse."""
         self.path = path
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW  # a link may lead anywhere
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW  # a link could lead to any file
         self._file = os.open(path, flags, mode)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,7 +59,7 @@ class PartFile:
         self._read()
 
     def _read(self) -> None:
-        """Take in what an earlier run has done. A line that was cut is cut off."""
+        """Read the results of an earlier run. An incomplete last line is removed."""
         with open(self.path, "rb") as file:
             for line in file:
                 try:
@@ -78,7 +78,7 @@ class PartFile:
         os.ftruncate(self._file, self._size)
 
     def append(self, line: bytes) -> None:
-        """All of it or, with OSError (a full disk), nothing."""
+        """Write the whole line, or on OSError (such as a full disk) nothing."""
         try:
             rest = memoryview(line)
             while rest:
@@ -89,7 +89,7 @@ class PartFile:
         self._size += len(line)
 
     def close(self, *, target: Path | None = None) -> None:
-        """Every byte on disk; with `target`, moved there in one step. What is empty goes. May be called again."""
+        """Sync to disk; with `target`, rename to it atomically. An empty file is removed. Can be called twice."""
         if self._file < 0:
             return
         try:

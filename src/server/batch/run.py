@@ -1,6 +1,7 @@
-"""Running a batch: so many requests at once, each result on disk as soon as it is there, in the order they end in.
+"""Runs a batch: a number of requests at a time. Each result is written when its request ends, in that order.
 
-An engine that died is waited for, and what it was at is asked again, a few times; so is a queue that was full.
+Requests that fail because the engine stopped are sent again when it is ready, up to ATTEMPTS times. Requests refused
+because the queue is full are sent again after another one has ended.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from .call import Answer, App, post
 from .lines import BatchRequest, LineError, answered, failed, lines_of, read_line
 from .part_file import Counts, PartFile
 
-ATTEMPTS = 3  # of a request whose engine died under it: it may be what kills it
+ATTEMPTS = 3  # of a request during which the engine stopped: the request may be the cause
 _POLL_S = 0.1
 
 
 class EngineGone(Exception):
-    """The engine is gone for good; the rest of the batch cannot be run."""
+    """The engine will not be started again; the rest of the batch cannot be run."""
 
 
 class Batch:
@@ -41,10 +42,10 @@ class Batch:
         on_progress: Callable[[Counts], None] = lambda counts: None,
     ) -> None:
         """
-        app: of `build_app(service)`.
-        part: gets the results; the lines that it holds already are not run again.
-        run_id: hexadecimal; with the number of its line it makes the id of a result.
-        on_progress: is told after each line.
+        app: from `build_app(service)`.
+        part: gets the results; lines that it contains already are not run again.
+        run_id: hexadecimal; the id of a result consists of it and the line number.
+        on_progress: called after each line.
         """
         self._service = service
         self._app = app
@@ -55,10 +56,10 @@ class Batch:
         self._max_bytes = service.settings.max_request_bytes
         self._requests = self._read(source)
         self._num_open = 0
-        self._one_ended = asyncio.Event()
+        self._request_ended = asyncio.Event()
 
     async def run(self) -> Counts:
-        """Every line once. Raises EngineGone, or OSError where a result cannot be written; cancelling it is safe."""
+        """Run every line once. Raises EngineGone, or OSError if a result cannot be written. Can be cancelled."""
         try:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(self._concurrency):
@@ -68,13 +69,13 @@ class Batch:
         return self._part.counts
 
     async def _work(self) -> None:
-        for result_id, request in self._requests:  # shared by all workers: each takes the next one
-            answer = await self._ask(request)
+        for result_id, request in self._requests:  # one iterator for all workers
+            answer = await self._send(request)
             line = answered(result_id, request.custom_id, answer.status, _request_id(answer), _body(answer))
             self._add(line, answer.status)
 
     def _read(self, source: BinaryIO) -> Iterator[tuple[str, BatchRequest]]:
-        """The requests that are still to be run; lines that hold none get their results on the way."""
+        """The requests still to be run. Writes the result of each line that is not a request."""
         seen = self._part.custom_ids
         for number, line in lines_of(source, self._max_bytes):
             if number in self._part.done:
@@ -96,7 +97,7 @@ class Batch:
         self._part.counts.add(status)
         self._on_progress(self._part.counts)
 
-    async def _ask(self, request: BatchRequest) -> Answer:
+    async def _send(self, request: BatchRequest) -> Answer:
         attempts = 1
         while True:
             self._num_open += 1
@@ -104,10 +105,10 @@ class Batch:
                 answer = await post(self._app, request.url, request.body)
             finally:
                 self._num_open -= 1
-                self._one_ended.set()
-            if answer.status == 429 and self._num_open:  # alone, it would be refused for ever
-                self._one_ended.clear()
-                await self._one_ended.wait()
+                self._request_ended.set()
+            if answer.status == 429 and self._num_open:  # else nothing would end, and waiting would not help
+                self._request_ended.clear()
+                await self._request_ended.wait()
             elif answer.status == 503:
                 await self._until_ready()
                 if attempts == ATTEMPTS:
@@ -131,9 +132,9 @@ def _body(answer: Answer) -> dict[str, Any]:
         body = None
     if isinstance(body, dict):
         return body
-    # of the operator's middleware: what it says, in the shape of all errors
-    said = answer.body[:1000].decode(errors="replace")
-    return ApiError(answer.status, f"no JSON object, but: {said}", code="no_json").body
+    # from the operator's middleware: shown as an error body
+    text = answer.body[:1000].decode(errors="replace")
+    return ApiError(answer.status, f"the response is not a JSON object: {text}", code="no_json").body
 
 
 def _request_id(answer: Answer) -> str:

@@ -1,4 +1,4 @@
-"""/v1/chat/completions on the wire: the request body, and the objects of its answers."""
+"""/v1/chat/completions: the request body, and the objects of its responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 MAX_TEMPLATE_CHARS = 1 << 16
 
-# Which API says what an assistant thought under which name is not settled: templates read `reasoning_content`.
+# APIs differ in the name of an assistant's reasoning. Chat templates read `reasoning_content`.
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -29,22 +29,22 @@ class Message(Wire):
     def _text_only(cls, value: Any) -> Any:
         if not isinstance(value, list):
             if value is not None and not isinstance(value, str):
-                raise FieldError("a string, or a list of parts", code="invalid_type")
+                raise FieldError("must be a string or a list of parts", code="invalid_type")
             return value
         if len(value) > MAX_PARTS:
-            raise FieldError(f"at most {MAX_PARTS} parts", code="array_above_max_length")
+            raise FieldError(f"must have at most {MAX_PARTS} parts", code="array_above_max_length")
         return [_text_part(part, index) for index, part in enumerate(value)]
 
 
 def _text_part(part: Any, index: int) -> dict[str, Any]:
     place = f"[{index}]"
     if not isinstance(part, dict):
-        raise FieldError("a part is an object", code="invalid_type", place=place)
+        raise FieldError("a part must be an object", code="invalid_type", place=place)
     kind = part.get("type", "text")
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return {"type": "text", "text": part["refusal"]}
     if kind != "text":
-        detail = f"parts of type {str(kind)[:40]!r} are not supported: this model reads text"
+        detail = f"parts of type {str(kind)[:40]!r} are not supported: this model accepts text"
         raise FieldError(detail, code="unsupported_parameter", place=f"{place}.type")
     if not isinstance(part.get("text"), str):
         raise FieldError("`text` must be a string", code="invalid_type", place=f"{place}.text")
@@ -63,7 +63,7 @@ class Tool(Wire):
 
 
 class Conversation(Wire):
-    """What a prompt is rendered from."""
+    """Fields that a prompt is rendered from."""
 
     messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
@@ -73,7 +73,7 @@ class Conversation(Wire):
     chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=64)
 
     def plain_messages(self) -> list[dict[str, Any]]:
-        """The messages as JSON values, unknown fields included: templates read some of them."""
+        """The messages as JSON values, with unknown fields: templates read some of them."""
         return [message.model_dump(exclude_none=True) for message in self.messages or ()]
 
     def plain_tools(self) -> list[dict[str, Any]] | None:
@@ -100,13 +100,13 @@ class ChatRequest(Conversation, SamplingFields):
             name = function.get("name") if isinstance(function, dict) else None
             if name is not None and name not in [tool.function.name for tool in self.tools or ()]:
                 raise bad_request("`tool_choice` names a function that is not in `tools`", param="tool_choice")
-            raise unsupported("tool_choice", ": `none` and `auto` are, and the model's text is returned as it is")
+            raise unsupported("tool_choice", ": only `none` and `auto` are, and the model's text is returned unchanged")
         if self.parallel_tool_calls is False:
             raise unsupported("parallel_tool_calls", " as false")
         if self.response_format is not None and self.response_format.get("type") != "text":
-            raise unsupported("response_format", ': `{"type": "text"}` is')
+            raise unsupported("response_format", ': only `{"type": "text"}` is')
         if self.modalities is not None and self.modalities != ["text"]:
-            raise unsupported("modalities", ': `["text"]` is')
+            raise unsupported("modalities", ': only `["text"]` is')
         if self.top_logprobs and not self.logprobs:
             raise unsupported("top_logprobs", " without `logprobs: true`")
 

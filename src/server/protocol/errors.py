@@ -1,6 +1,6 @@
-"""Errors on the wire: always `{"error": {"message", "type", "param", "code"}}`, made in this file only.
+"""Error responses: always `{"error": {"message", "type", "param", "code"}}`, built in this file only.
 
-Messages are sentences of ours. They hold what the client sent or may know, never a traceback, a path or a class name.
+Messages are written by us. They contain what the client sent or may know, never a traceback, a path or a class name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INVALID = "invalid_request_error"
 
 
 class ApiError(Exception):
-    """An answer that is no success. `code` is for programs, `message` for people."""
+    """An error response. `code` is for programs, `message` for people."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ def bad_request(message: str, *, code: str = "invalid_value", param: str | None 
 
 
 def unsupported(param: str, detail: str = "") -> ApiError:
-    """A field that OpenAI's API or its relatives know and this server does not serve."""
+    """For a field of OpenAI's API, or of a server like it, that this server does not support."""
     return bad_request(f"`{param}` is not supported here{detail}", code="unsupported_parameter", param=param)
 
 
@@ -65,7 +65,7 @@ def internal_error(message: str = "the server failed on this request", code: str
 
 
 def closing(error: ApiError) -> ApiError:
-    """The same, with the connection closed behind it: what follows on it cannot be trusted or was not read."""
+    """The same error, after which the connection is closed: further bytes on it cannot be trusted or were not read."""
     error.headers["connection"] = "close"
     return error
 
@@ -86,7 +86,7 @@ _LENGTHS = {
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The first mistake that pydantic found, in OpenAI's words: which field, what is wrong, what is allowed."""
+    """The first error that pydantic found, with OpenAI's code: which field, what is wrong, what is allowed."""
     found = error.errors(include_url=False)[0]
     param = _path(found["loc"])
     kind = found["type"]
@@ -98,7 +98,7 @@ def from_validation(error: ValidationError) -> ApiError:
         return bad_request(f"`{param}`: {_sentence(found)}", code=f"{number}_{_BOUNDS[kind]}", param=param)
     if kind in _LENGTHS:
         return bad_request(f"`{param}`: {_sentence(found)}", code=_LENGTHS[kind], param=param)
-    if kind == "value_error":  # of our own validators: its error may carry a code and a place within the field
+    if kind == "value_error":  # from our validators: the error may have a code and a place within the field
         cause = context.get("error")
         code = getattr(cause, "code", None) or "invalid_value"
         return bad_request(f"`{param}`: {cause}", code=code, param=param + getattr(cause, "place", ""))
@@ -108,7 +108,7 @@ def from_validation(error: ValidationError) -> ApiError:
 
 
 class FieldError(ValueError):
-    """For validators of protocol models: what is wrong with a field, by its code."""
+    """Raised by validators of protocol models: an invalid field, with its error code."""
 
     def __init__(self, message: str, *, code: str = "invalid_value", place: str = "") -> None:
         super().__init__(message)

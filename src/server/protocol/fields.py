@@ -19,7 +19,7 @@ MAX_TOKENS = 2**31 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
-# Known in OpenAI's API or its relatives; served by a later release or not at all. Nothing of it may pass unseen.
+# Fields of OpenAI's API, or of servers like it, that are not supported. A request with one is refused.
 # fmt: off
 REFUSED = frozenset({
     "allowed_token_ids", "audio", "bad_words", "best_of", "chat_template", "function_call", "functions",
@@ -28,7 +28,7 @@ REFUSED = frozenset({
     "mm_processor_kwargs", "prediction", "prompt_embeds", "structured_outputs", "suffix", "thinking_token_budget",
     "truncate_prompt_tokens", "use_beam_search", "verbosity", "web_search_options",
 })
-# Known, and rightly without effect on the answer: labels for whoever runs the service, and hints to its routing.
+# Accepted without effect on the response: labels for the operator, and routing hints.
 LABELS = frozenset({
     "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
 })
@@ -36,7 +36,7 @@ LABELS = frozenset({
 
 
 class Wire(BaseModel):
-    """A request body. Types are taken as written: "8" is no number, 1.0 no integer. Unknown fields are kept apart."""
+    """A request body. Types are strict: "8" is not a number, 1.0 is not an integer. Unknown fields are kept apart."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
 
@@ -45,7 +45,7 @@ class Wire(BaseModel):
         return sorted((self.model_extra or {}).keys() - LABELS)
 
     def refuse_unsupported(self) -> None:
-        """Raises ApiError for the first field that is known and not served, unless it is null."""
+        """Raises ApiError for the first field of REFUSED that is not null."""
         for name, value in (self.model_extra or {}).items():
             if name in REFUSED and value is not None:
                 raise unsupported(name)
@@ -56,7 +56,7 @@ class StreamOptions(Wire):
 
 
 class SamplingFields(Wire):
-    """Fields of /v1/completions and /v1/chat/completions alike. None: the deployment's default."""
+    """Fields that /v1/completions and /v1/chat/completions have in common. None: the deployment's default."""
 
     model: str = Field(min_length=1, max_length=512)
     stream: bool | None = None
@@ -97,18 +97,18 @@ class SamplingFields(Wire):
     @field_validator("stop", mode="before", json_schema_input_type=str | list[str] | None)
     @classmethod
     def _stop_list(cls, value: Any) -> Any:
-        """One string or several. The limits are here, so that their codes name `stop` whichever way it is written."""
+        """One string or several. Checked here, so that errors refer to `stop` in both forms."""
         if isinstance(value, str):
             value = [value]
         if not isinstance(value, list):
             return value
         if len(value) > MAX_STOP_STRINGS:
-            raise FieldError(f"at most {MAX_STOP_STRINGS} stop strings", code="array_above_max_length")
+            raise FieldError(f"must have at most {MAX_STOP_STRINGS} stop strings", code="array_above_max_length")
         for stop in value:
             if stop == "":
                 raise FieldError("a stop string cannot be empty")
             if isinstance(stop, str) and len(stop) > MAX_STOP_CHARS:
-                raise FieldError(f"at most {MAX_STOP_CHARS} characters each", code="string_above_max_length")
+                raise FieldError(f"each must have at most {MAX_STOP_CHARS} characters", code="string_above_max_length")
         return value
 
     @field_validator("logits_processors", mode="before")
@@ -124,9 +124,9 @@ class SamplingFields(Wire):
     def _bias_range(cls, value: dict[str, float] | None) -> dict[str, float] | None:
         for key, bias in (value or {}).items():
             if not (key.isascii() and key.isdigit() and len(key) <= 10):
-                raise FieldError(f"{key[:40]!r} is no token id", code="invalid_token_id")
+                raise FieldError(f"{key[:40]!r} is not a token id", code="invalid_token_id")
             if not -100 <= bias <= 100:
-                raise FieldError("a bias is a number from -100 to 100")
+                raise FieldError("a bias must be from -100 to 100")
         return value
 
 
@@ -135,15 +135,15 @@ def _processor_call(item: Any, index: int) -> ProcessorCall:
     if isinstance(item, str):
         item = {"qualname": item}
     if not isinstance(item, dict):
-        raise FieldError("an import path, or an object with `qualname`", code="invalid_type", place=place)
+        raise FieldError("must be an import path, or an object with `qualname`", code="invalid_type", place=place)
     for name in item:
         if name not in ("qualname", "args", "kwargs"):
-            raise FieldError(f"`qualname`, `args` and `kwargs` are known, not {name[:40]!r}", place=place)
+            raise FieldError(f"unknown key {name[:40]!r}; the keys are `qualname`, `args` and `kwargs`", place=place)
     path, args, kwargs = item.get("qualname"), item.get("args"), item.get("kwargs")
     if not isinstance(path, str) or not 0 < len(path) <= MAX_PATH_CHARS:
-        raise FieldError(f"an import path of at most {MAX_PATH_CHARS} characters", place=f"{place}.qualname")
+        raise FieldError(f"must be an import path of at most {MAX_PATH_CHARS} characters", place=f"{place}.qualname")
     if not isinstance(args, list | None):
-        raise FieldError("a list", code="invalid_type", place=f"{place}.args")
+        raise FieldError("must be a list", code="invalid_type", place=f"{place}.args")
     if not isinstance(kwargs, dict | None):
-        raise FieldError("an object", code="invalid_type", place=f"{place}.kwargs")
+        raise FieldError("must be an object", code="invalid_type", place=f"{place}.kwargs")
     return ProcessorCall(path, tuple(args or ()), kwargs or {})

@@ -1,7 +1,7 @@
-"""Strict JSON in, plain JSON out.
+"""Reading strict JSON, writing plain JSON.
 
-`json.loads` takes NaN, lone surrogates, other encodings, duplicate keys and any depth. Each of these has been a way to
-make two readers of one request see different things, or to break one of them; here each is an error.
+`json.loads` accepts NaN, lone surrogates, other encodings, duplicate keys and any depth. With each of these, two
+parsers of one request can see different content, or one of them can crash; here each is an error.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from .errors import ApiError, bad_request
 
 MAX_DEPTH = 64
-MAX_ITEMS = 1 << 17  # objects, lists and keys in one body; each costs some microseconds by the time it is a prompt
-_PIECE = 4096  # items of a list that are written at a stretch; under a millisecond
+MAX_ITEMS = 1 << 17  # objects, lists and keys in one body; each costs some microseconds to process
+_CHUNK_ITEMS = 4096  # items of a list encoded in one call: under a millisecond
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_STRETCH = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){0,2000}+[^"]*+', re.DOTALL)
+_SECTION = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){0,2000}+[^"]*+', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse(body: bytes) -> dict[str, Any]:
     """The object in `body`. Raises ApiError: invalid_json, json_too_deep, json_too_large, invalid_unicode."""
-    if _has_too_many_items(body):  # before a million of them are made
-        raise bad_request(f"the body holds more than {MAX_ITEMS} objects, lists and keys", code="json_too_large")
+    if _has_too_many_items(body):  # checked before they are parsed
+        raise bad_request(f"the body contains more than {MAX_ITEMS} objects, lists and keys", code="json_too_large")
     try:
         value = json.loads(body.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
@@ -31,28 +31,28 @@ def parse(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         what = "the body is empty" if not body.strip() else f"the body is not JSON: {error.msg}"
         raise bad_request(f"{what} (line {error.lineno}, column {error.colno})", code="invalid_json") from None
-    except ValueError:  # the interpreter's own bound on digits
-        raise bad_request("the body holds a number of thousands of digits", code="invalid_json") from None
+    except ValueError:  # the interpreter's limit on digits
+        raise bad_request("the body contains a number with thousands of digits", code="invalid_json") from None
     except RecursionError:
         raise _too_deep() from None
     if not isinstance(value, dict):
         raise bad_request("the body must be a JSON object", code="invalid_json")
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _check_depth(value)
-    if b"\\u" in body:  # decoded UTF-8 cannot hold surrogates, escapes can
+    if b"\\u" in body:  # only escapes can produce surrogates
         _check_surrogates(value)
     return value
 
 
 def dump(value: Any) -> bytes:
-    """Compact UTF-8. NaN and infinities are an error of ours, never on the wire."""
+    """Compact UTF-8. Raises ValueError for NaN and infinities, which are not JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def dump_long(value: dict[str, Any]) -> bytes:
-    """As `dump`, for a thread: long lists are written in pieces, between which the event loop gets its turn.
+    """As `dump`, to be called in a thread: long lists are encoded in chunks, between which the event loop can run.
 
-    The encoder holds the interpreter from its first item to its last.
+    The encoder holds the GIL for the whole of one call.
     """
     fields: list[bytes] = []
     for name, field in value.items():
@@ -60,18 +60,18 @@ def dump_long(value: dict[str, Any]) -> bytes:
             dump(field)
             if not isinstance(field, list)
             else b"[%b]"
-            % b",".join(dump(field[start : start + _PIECE])[1:-1] for start in range(0, len(field), _PIECE))
+            % b",".join(dump(field[start : start + _CHUNK_ITEMS])[1:-1] for start in range(0, len(field), _CHUNK_ITEMS))
         )
         fields.append(dump(name) + b":" + written)
     return b"{%b}" % b",".join(fields)
 
 
 def _has_too_many_items(body: bytes) -> bool:
-    """Counted in the bytes. Marks within texts are left out only where that decides, and then a stretch at a time."""
+    """Counts in the bytes. If that exceeds the limit, counts again without string contents, section by section."""
     if _count_items(body) <= MAX_ITEMS:
         return False
     count = position = 0
-    while (end := _STRETCH.match(body, position).end()) > position:  # type: ignore[union-attr]  # it matches nothing too
+    while (end := _SECTION.match(body, position).end()) > position:  # type: ignore[union-attr]  # the pattern also matches the empty string
         count += _count_items(_STRING.sub(b"", body[position:end]))
         if count > MAX_ITEMS:
             return True
@@ -106,24 +106,26 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise bad_request(f"the key {twice[:100]!r} stands twice in one object", code="invalid_json")
+        raise bad_request(f"duplicate key {twice[:100]!r} in one object", code="invalid_json")
     return value
 
 
 def _no_constant(name: str) -> Any:
-    raise bad_request(f"{name} is no JSON number", code="invalid_json")
+    raise bad_request(f"{name} is not a JSON number", code="invalid_json")
 
 
 def _check_surrogates(body: dict[str, Any]) -> None:
     for name, field in body.items():
-        todo: list[Any] = [name, field]
-        while todo:
-            value = todo.pop()
+        unchecked: list[Any] = [name, field]
+        while unchecked:
+            value = unchecked.pop()
             if isinstance(value, str):
                 if _SURROGATE.search(value):
                     place = _SURROGATE.sub("\ufffd", name)
-                    raise bad_request(f"`{place}` holds half of a surrogate pair", code="invalid_unicode", param=place)
+                    raise bad_request(
+                        f"`{place}` contains half of a surrogate pair", code="invalid_unicode", param=place
+                    )
             elif isinstance(value, dict):
-                todo += [*value.keys(), *value.values()]
+                unchecked += [*value.keys(), *value.values()]
             elif isinstance(value, list):
-                todo += value
+                unchecked += value

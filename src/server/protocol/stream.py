@@ -1,7 +1,7 @@
 """Server-sent events: the frames of a streamed answer.
 
-A stream is frames and `[DONE]`, or frames and one error frame. Text deltas are most of all frames, so their constant
-part is encoded once per stream.
+A stream is frames and then `[DONE]`, or frames and then one error frame. Nearly all frames are text deltas, so their
+constant part is encoded once per stream.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def error_frame(error: ApiError) -> bytes:
 
 
 class ChunkWriter:
-    """Frames of one stream: `head` holds the fields that all its chunks share."""
+    """Frames of one stream. `head`: the fields that all its chunks have in common."""
 
-    def __init__(self, head: dict[str, Any], *, usage_is_announced: bool) -> None:
+    def __init__(self, head: dict[str, Any], *, has_usage: bool) -> None:
         self._head = head
-        # OpenAI: with include_usage every chunk has `usage`, null but for the last.
-        self._tail = {"usage": None} if usage_is_announced else {}
+        # As in OpenAI's API: with include_usage every chunk has `usage`, null except in the last.
+        self._tail = {"usage": None} if has_usage else {}
         start = dump({**head, "choices": []}).removesuffix(b"]}")
         end = b"]" + dump(self._tail).replace(b"{", b",", 1) if self._tail else b"]}"
         self._before = b"data: " + start + b'{"index":'
@@ -43,7 +43,7 @@ class ChunkWriter:
         return frame({**self._head, "choices": [choice], **tail})
 
     def chat_text(self, index: int, text: str) -> bytes:
-        """A chunk that holds a piece of a message and nothing else."""
+        """A chunk with a piece of a message and nothing else."""
         return b"%b%d%b%b%b" % (self._before, index, self._delta, _string(text), self._after_delta)
 
     def completion_text(self, index: int, text: str) -> bytes:

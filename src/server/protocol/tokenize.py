@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize on the wire: the request bodies."""
+"""/tokenize and /detokenize: the request bodies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from .fields import TokenId, Wire
 
 
 class TokenizeRequest(Conversation):
-    """Either a prompt or messages."""
+    """Has either a prompt or messages."""
 
     model: str | None = None
     prompt: str | None = None
-    add_special_tokens: bool | None = None  # default: yes for a prompt, no for messages, whose template writes them
+    add_special_tokens: bool | None = None  # default: true for a prompt, false for messages, whose template writes them
     return_token_strs: bool = False
 
 

@@ -10,14 +10,17 @@ from typing import Any
 
 from ...engine.api import EngineRequest, fan_out
 from ..endpoint import Call
-from ..generation import Delta, Generation
+from ..generation import Generation
 from ..logprobs import chat_logprobs, prompt_logprobs
 from ..protocol.chat import ChatRequest, completion
 from ..protocol.errors import unsupported
 from ..protocol.stream import ChunkWriter
 from ..sampling import check_prompt, sampling_params
 from ..service import new_id
-from .common import log_arrival, log_end, rendered, usage
+from ..text.generated_sequence import Delta
+from .rendering import rendered
+from .request_log import log_arrival, log_end
+from .usage import usage
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ async def chat_completions(call: Call) -> None:
 
 
 async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
-    """Render, check and price the request. Nothing has reached the engine yet."""
+    """Render and check the request. Nothing has been sent to the engine yet."""
     service = call.service
     limits = service.model_limits
     if body.tool_choice == "none" and service.settings.exclude_tools_when_tool_choice_none:
@@ -113,17 +116,17 @@ def _choice(call: Call, body: ChatRequest, delta: Delta) -> dict[str, Any]:
 
 
 def _role(call: Call, body: ChatRequest) -> str:
-    """Of a message that is begun the deployment's word; of one that is gone on with its own."""
+    """Of a new message `server.response_role`; of a continued message its own role."""
     return call.service.settings.response_role if body.add_generation_prompt else body.messages[-1].role
 
 
 async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
-    """A role first, then pieces of text, then an empty piece with the finish reason; usage last, where it is wanted."""
+    """The role, then pieces of text, then an empty piece with the finish reason; then usage, if it is requested."""
     service = call.service
     generation, response_id, created = await _start(call, body)
     wants_usage = body.wants_usage or service.settings.enable_force_include_usage
     head = {"id": response_id, "object": "chat.completion.chunk", "created": created, "model": body.model}
-    writer = ChunkWriter(head, usage_is_announced=wants_usage)
+    writer = ChunkWriter(head, has_usage=wants_usage)
     names = service.token_names(body.return_tokens_as_token_ids)
     has_role: set[int] = set()
     try:

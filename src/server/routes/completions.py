@@ -10,14 +10,16 @@ from typing import Any
 
 from ...engine.api import EngineRequest, TokenLogprobs, fan_out
 from ..endpoint import Call
-from ..generation import Delta, Generation
+from ..generation import Generation
 from ..logprobs import CompletionLogprobs, prompt_logprobs
 from ..protocol.completions import CompletionRequest, completion
 from ..protocol.errors import bad_request, unsupported
 from ..protocol.stream import ChunkWriter
 from ..sampling import ModelLimits, check_prompt, sampling_params
 from ..service import new_id
-from .common import log_arrival, log_end, usage
+from ..text.generated_sequence import Delta
+from .request_log import log_arrival, log_end
+from .usage import usage
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
 
@@ -42,7 +44,7 @@ async def completions(call: Call) -> None:
 
 
 class _Job:
-    """One request under way: its generation, and how its choices are written."""
+    """One request: its generation, and how its choices are written."""
 
     def __init__(self, call: Call, body: CompletionRequest, generation: Generation, response_id: str) -> None:
         self.generation = generation
@@ -56,12 +58,12 @@ class _Job:
 
     @classmethod
     async def start(cls, call: Call, body: CompletionRequest) -> _Job:
-        """Encode, check and price the request. Nothing has reached the engine yet."""
+        """Encode and check the request. Nothing has been sent to the engine yet."""
         service = call.service
         limits = service.model_limits
         n = body.n or 1
         if len(body.prompt) * n > service.max_queued_requests:
-            message = f"{len(body.prompt)} prompts x n={n} is more than the queue can hold"
+            message = f"{len(body.prompt)} prompts x n={n} exceed the queue's limit of {service.max_queued_requests}"
             raise bad_request(message, code="array_above_max_length", param="prompt")
         if body.stream and (body.prompt_logprobs is not None):
             raise unsupported("prompt_logprobs", " in a stream")
@@ -108,7 +110,7 @@ class _Job:
         return cls(call, body, generation, response_id)
 
     def choice(self, delta: Delta, *, is_first: bool = True) -> dict[str, Any]:
-        """is_first: the first delta of its sequence, which also shows the prompt where it is echoed."""
+        """is_first: the first delta of its sequence, which begins with the prompt if `echo` is set."""
         prompt = self.generation.prompts[delta.index // (self._body.n or 1)]
         echoes = bool(self._body.echo) and is_first
         choice: dict[str, Any] = {
@@ -136,7 +138,7 @@ class _Job:
 
     @property
     def needs_whole_choices(self) -> bool:
-        """Whether pieces of a stream hold more than text."""
+        """Whether chunks of a stream hold more than text."""
         return self._body.logprobs is not None or self._shows_ids
 
     def _prompt_text(self, index: int) -> str:
@@ -155,7 +157,7 @@ async def _encode(call: Call, body: CompletionRequest, limits: ModelLimits) -> l
         tokenizer = call.service.need_tokenizer()
         tokenizer.check_length(prompt, limits.context, param="prompt")
         prompts.append(await tokenizer.encode_async(prompt, add_special_tokens=body.add_special_tokens))
-        await asyncio.sleep(0)  # a thousand short prompts are as long as a long one: let others in between
+        await asyncio.sleep(0)  # let other requests run: a thousand short prompts take as long as a long one
     return prompts
 
 
@@ -163,7 +165,7 @@ async def _frames(call: Call, body: CompletionRequest) -> AsyncGenerator[bytes, 
     service = call.service
     job = await _Job.start(call, body)
     wants_usage = body.wants_usage or service.settings.enable_force_include_usage
-    writer = ChunkWriter(completion(job.response_id, job.created, body.model, [], None), usage_is_announced=wants_usage)
+    writer = ChunkWriter(completion(job.response_id, job.created, body.model, [], None), has_usage=wants_usage)
     seen: set[int] = set()
     try:
         async with aclosing(job.generation.deltas()) as deltas:

@@ -1,4 +1,4 @@
-"""GET /config: the configuration that runs, with the origin of each value; secrets are hidden by their type."""
+"""GET /config: the running configuration, with the origin of each value. The type of secrets hides their value."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""GET /openapi.json and /docs: the routes of this deployment, for programs and for people.
+"""GET /openapi.json and /docs: the API of this deployment as an OpenAPI document and as a web page.
 
-Drawn from the table of routes and the protocol models when first asked for. The page is plain HTML with nothing to load
-from anywhere and no script in it.
+Generated from the table of routes and the protocol models at the first request. The page is plain HTML: no script, and
+nothing to load from elsewhere.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from html import escape
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
 from ...version import __version__
 from ..auth import OPEN_PATHS
 from ..endpoint import Call
-from ..protocol.fields import Wire
+from .route_entry import RouteEntry
 
 _ERROR = {
     "type": "object",
@@ -43,26 +43,9 @@ code { font-family: ui-monospace, monospace } td, th { padding: 0 1rem 0 0; text
 """
 
 
-class Described(Protocol):
-    """An entry of the table of routes."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def handle(self) -> Callable[[Call], Awaitable[None]]: ...
-    @property
-    def summary(self) -> str: ...
-    @property
-    def body(self) -> type[Wire] | None: ...
-    @property
-    def answer(self) -> str: ...
-
-
 class Docs:
-    def __init__(self, routes: Sequence[Described]) -> None:
-        """routes: may still grow until the first request for a description."""
+    def __init__(self, routes: Sequence[RouteEntry]) -> None:
+        """routes: read at the first request for a description; entries may be added until then."""
         self._routes = routes
 
     async def openapi(self, call: Call) -> None:
@@ -93,7 +76,7 @@ class Docs:
         }
 
 
-def _operation(route: Described) -> dict[str, Any]:
+def _operation(route: RouteEntry) -> dict[str, Any]:
     answers: dict[str, Any] = {route.answer: {}}
     if route.body is not None and "stream" in route.body.model_fields:
         answers["text/event-stream"] = {}
@@ -102,8 +85,8 @@ def _operation(route: Described) -> dict[str, Any]:
         "operationId": route.method.lower() + route.path.replace("/", "_").replace("{model:path}", "model"),
         "security": [] if route.path in OPEN_PATHS else [{"key": []}],
         "responses": {
-            "200": {"description": "The answer.", "content": answers},
-            "default": {"description": "Why there is none.", "content": _json("Error")},
+            "200": {"description": "The response.", "content": answers},
+            "default": {"description": "An error.", "content": _json("Error")},
         },
     }
     if "{model:path}" in route.path:
@@ -122,7 +105,7 @@ def _page(description: dict[str, Any]) -> str:
     parts = [
         _HEAD,
         f"<h1>Stoker {escape(info['version'])}</h1>\n",
-        '<p>For programs: <a href="openapi.json"><code>openapi.json</code></a></p>\n',
+        '<p>OpenAPI document: <a href="openapi.json"><code>openapi.json</code></a></p>\n',
     ]
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
@@ -135,7 +118,7 @@ def _page(description: dict[str, Any]) -> str:
 
 
 def _fields(schema: dict[str, Any]) -> str:
-    """The fields of a body as a table, those that it cannot do without first."""
+    """The fields of a body as a table, required ones first."""
     required = schema.get("required", [])
     rows = sorted(schema["properties"].items(), key=lambda item: item[0] not in required)
     lines = [
@@ -152,7 +135,7 @@ def _type(field: dict[str, Any]) -> str:
     if "$ref" in field:
         return str(field["$ref"].rpartition("/")[2])
     if "enum" in field:
-        return " or ".join(json.dumps(word) for word in field["enum"])
+        return " or ".join(json.dumps(value) for value in field["enum"])
     if field.get("type") == "array":
         return f"list of {_type(field.get('items', {}))}"
     return str(field.get("type", "anything"))

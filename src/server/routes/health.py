@@ -1,4 +1,4 @@
-"""GET /livez, /readyz and /health: without a key, for supervisors and load balancers."""
+"""GET /livez, /readyz and /health, for supervisors and load balancers. No API key is needed."""
 
 from __future__ import annotations
 

@@ -16,5 +16,5 @@ async def version(call: Call) -> None:
 
 
 async def load(call: Call) -> None:
-    """How many completions are under way, this moment."""
+    """Number of completions being generated now."""
     await call.answer({"server_load": len(call.service.live)})

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: the names served, and what a client should know of the model."""
+"""GET /v1/models and /v1/models/{id}: the served model names, context length and sampling defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: text, or messages, to token ids and back. GET /tokenizer_info: by which settings."""
+"""POST /tokenize and /detokenize: text or messages to token ids, and back. GET /tokenizer_info: the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..protocol.errors import ApiError, bad_request
 from ..protocol.json import dump_long
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from ..text.tokenizer import INLINE_CHARS
-from .common import rendered
+from .rendering import rendered
 
 
 async def tokenize(call: Call) -> None:
@@ -20,7 +20,7 @@ async def tokenize(call: Call) -> None:
     tokenizer = service.need_tokenizer()
     limits = service.model_limits
     if (body.prompt is None) == (body.messages is None):
-        raise bad_request("give either `prompt` or `messages`", code="missing_required_parameter", param="prompt")
+        raise bad_request("send either `prompt` or `messages`", code="missing_required_parameter", param="prompt")
     if body.prompt is not None:
         tokenizer.check_length(body.prompt, limits.context, param="prompt")
         add_special_tokens = body.add_special_tokens is not False
@@ -31,13 +31,13 @@ async def tokenize(call: Call) -> None:
         )
     answer: dict[str, Any] = {"count": len(token_ids), "max_model_len": service.max_model_len, "tokens": token_ids}
 
-    def written() -> bytes:
+    def encode_answer() -> bytes:
         if body.return_token_strs:
             answer["token_strs"] = [tokenizer.token_text(each) for each in token_ids]
         return dump_long(answer)
 
     is_short = len(token_ids) <= INLINE_CHARS and not body.return_token_strs
-    await call.answer(written() if is_short else await tokenizer.run(written))
+    await call.answer(encode_answer() if is_short else await tokenizer.run(encode_answer))
 
 
 async def detokenize(call: Call) -> None:
@@ -55,14 +55,14 @@ async def detokenize(call: Call) -> None:
 
 
 async def tokenizer_info(call: Call) -> None:
-    """tokenizer_config.json as it was read, with the chat template that is in use here."""
+    """tokenizer_config.json as it was read, with the chat template in use."""
     tokenizer, renderer = call.service.tokenizer, call.service.renderer
     if tokenizer is None or renderer is None:
         raise ApiError(404, "this deployment has no tokenizer (`model.skip_tokenizer_init`)", code="no_tokenizer")
     templates: Any = [{"name": name, "template": source} for name, source in renderer.sources.items()]
     if renderer.sources.keys() <= {"default"}:
         templates = renderer.sources.get("default")
-    # such files may hold NaN, which is not JSON
+    # the file may contain NaN, which is not JSON
     config = json.loads(json.dumps(tokenizer.config), parse_constant=lambda _: None)
     await call.answer(
         {"tokenizer_class": None, **config, "vocab_size": tokenizer.vocab_size, "chat_template": templates}

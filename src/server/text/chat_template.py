@@ -1,7 +1,7 @@
-"""Chat templates: what they expect of messages, and how they are run.
+"""Chat templates: the form of messages they expect, and their execution.
 
-A template is a program out of a model folder: it runs in jinja's immutable sandbox, within a time and a size, on plain
-JSON values only. Environment and helpers are those of transformers, for which templates are written.
+A template is a program from a model folder. It runs in jinja's immutable sandbox, with limits on time and size, on
+plain JSON values only. Environment and helpers are those of transformers, for which templates are written.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MAX_RENDERED_CHARS = 64 << 20  # twice the default limit of a request body
 
 
 class ChatTemplate:
-    """One compiled template and what it expects of messages."""
+    """One compiled template, and the form of messages it expects."""
 
     def __init__(self, environment: TemplateEnvironment, source: str, content_format: ContentFormat = "auto") -> None:
         """
-        content_format: hand content over as one text (string), as typed parts (openai), or as the template reads it.
+        content_format: pass content as one text (string), as typed parts (openai), or as the template reads it (auto).
         Raises jinja2.TemplateSyntaxError.
         """
         tree = environment.parse(source)
         self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
-        self._knows_developer = "developer" in source
+        self._has_developer_role = "developer" in source
         if content_format == "auto":
             self._takes_parts = _loops_over_content(tree)
             self._takes_strings = not self._takes_parts or _asks_whether_string(tree)
@@ -51,10 +51,10 @@ class ChatTemplate:
         self._template = environment.from_string(source)
 
     def shape(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The message as this template reads it: no null fields, content as text or as parts, arguments as objects."""
+        """The message in this template's form: without null fields, content as text or parts, arguments as objects."""
         shaped = {key: value for key, value in message.items() if value is not None}
-        if shaped.get("role") == "developer" and not self._knows_developer:
-            shaped["role"] = "system"  # OpenAI's newer name for it
+        if shaped.get("role") == "developer" and not self._has_developer_role:
+            shaped["role"] = "system"  # OpenAI's newer name of the system role
         content = shaped.get("content")
         if isinstance(content, list) and not self._takes_parts:
             shaped["content"] = "\n".join(part["text"] for part in content)
@@ -72,31 +72,31 @@ class ChatTemplate:
             for chunk in self._template.generate(variables):
                 size += len(chunk)
                 if size > MAX_RENDERED_CHARS:
-                    raise _LimitPassed(f"more than {MAX_RENDERED_CHARS} characters")
+                    raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
                 self._environment.check_clock()
                 chunks.append(chunk)
-        except _LimitPassed as error:
-            raise InvalidRequest(f"the chat template took too much: {error}", param="messages") from None
+        except _LimitExceeded as error:
+            raise InvalidRequest(f"the chat template exceeded a limit: {error}", param="messages") from None
         except jinja2.TemplateError as error:
             raise InvalidRequest(
                 f"the chat template refused the messages: {_first_line(error)}", param="messages"
             ) from None
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
-            # A fault of the template or of messages it did not expect: its text may hold class names, so not shown.
+            # A bug of the template, or messages it does not expect. The text may contain class names: not shown.
             raise InvalidRequest(
                 f"the chat template cannot render these messages ({type(error).__name__})", param="messages"
             ) from None
         return "".join(chunks)
 
 
-class _LimitPassed(Exception):
+class _LimitExceeded(Exception):
     pass
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}`: marks what the assistant wrote, for training. Here it only has to be understood."""
+    """`{% generation %}`: marks the assistant's text, for training. Accepted without effect."""
 
-    tags = {"generation"}  # noqa: RUF012 (jinja's own declaration is of this kind)
+    tags = {"generation"}  # noqa: RUF012 (declared so by jinja)
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
@@ -104,17 +104,16 @@ class _GenerationTag(jinja2.ext.Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """`namespace()` without names that begin with an underscore: no way to interpreter internals."""
+    """`namespace()` without names that begin with an underscore, which lead to interpreter internals."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
-            raise jinja2.exceptions.SecurityError(f"a namespace holds no attribute {name!r}")
+            raise jinja2.exceptions.SecurityError(f"a namespace cannot have an attribute {name!r}")
         super().__setitem__(name, value)
 
 
 class _CodeGenerator(jinja2.compiler.CodeGenerator):
-    """Each round of a loop looks at the clock; what stands on both sides of `~` is joined by the environment, as it
-    joins the pieces of a block."""
+    """Adds a time check to each iteration of a loop; `~` joins its operands with `TemplateEnvironment.concat`."""
 
     def visit_For(self, node: jinja2.nodes.For, frame: jinja2.compiler.Frame) -> None:
         check = jinja2.nodes.EnvironmentAttribute("check_clock", lineno=node.lineno)
@@ -132,11 +131,11 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
 
 
 class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """transformers' environment, with limits: each call, attribute and item that a template touches, each round of a
-    loop, and each value that `map` or `select` hands on looks at the clock."""
+    """transformers' environment, with limits. The time is checked at each call, attribute, item, filter and test, and
+    in each iteration of a loop."""
 
     code_generator_class = _CodeGenerator
-    intercepted_binops = frozenset({"*", "**", "+", "%"})  # those that make large values out of small ones
+    intercepted_binops = frozenset({"*", "**", "+", "%"})  # operators that make large values from small ones
 
     def __init__(self, time_limit_s: float) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
@@ -144,16 +143,16 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["namespace"] = _Namespace
-        del self.globals["lipsum"]  # writes as many paragraphs as it is told to, without a look at the clock
+        del self.globals["lipsum"]  # writes any number of paragraphs without a time check
         self._time_limit_s = time_limit_s
-        self._limit = threading.local()  # renders run on several threads
+        self._limit = threading.local()  # rendering runs on several threads
 
     def start_clock(self) -> None:
         self._limit.deadline = time.monotonic() + self._time_limit_s
 
     def check_clock(self) -> None:
         if time.monotonic() > getattr(self._limit, "deadline", float("inf")):
-            raise _LimitPassed(f"more than {self._time_limit_s:g} s")
+            raise _LimitExceeded(f"more than {self._time_limit_s:g} s")
 
     def call(self, context: jinja2.runtime.Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         self.check_clock()
@@ -176,26 +175,26 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call_test(*args, **kwargs)
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """Joins the pieces of a block, a macro, or of `~`: doubling a text by these must not pass the limit either."""
+        """Joins the pieces of a block, of a macro or of `~`. Checks the size: these can double a text repeatedly."""
         self.check_clock()
         pieces = list(pieces)
         if sum(map(len, pieces)) > MAX_RENDERED_CHARS:
-            raise _LimitPassed(f"more than {MAX_RENDERED_CHARS} characters")
+            raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
         return "".join(pieces)
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         self.check_clock()
         if operator == "**" or (operator == "%" and isinstance(left, str)):
-            # Exponents and format widths make gigabytes in one operation; no published template needs either.
+            # Exponents and format widths can make gigabytes in one operation; no published template uses them.
             raise jinja2.exceptions.SecurityError(f"the operator {operator!r} is not available here")
         sizes = [len(side) if isinstance(side, (str, list, tuple)) else side for side in (left, right)]
         if operator == "*" and not all(isinstance(side, (int, float)) for side in (left, right)):
             numbers = [size for size in sizes if isinstance(size, int)]
             if len(numbers) == 2 and numbers[0] * numbers[1] > MAX_RENDERED_CHARS:
-                raise _LimitPassed(f"more than {MAX_RENDERED_CHARS} characters")
+                raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
         value = super().call_binop(context, operator, left, right)
         if isinstance(value, (str, list, tuple)) and len(value) > MAX_RENDERED_CHARS:
-            raise _LimitPassed(f"more than {MAX_RENDERED_CHARS} characters")
+            raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
         return value
 
 
@@ -206,7 +205,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja's own filter escapes HTML, which models were not trained on."""
+    """Unlike jinja's filter it does not escape HTML, which models were not trained on."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -236,7 +235,7 @@ def _asks_whether_string(tree: jinja2.nodes.Template) -> bool:
 
 
 def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool call as templates read it. OpenAI's wire has the arguments as JSON text; templates want the object."""
+    """A tool call as templates read it: the arguments are JSON text in OpenAI's API, an object in templates."""
     function = dict(call.get("function") or {})
     arguments = function.get("arguments")
     if isinstance(arguments, str):

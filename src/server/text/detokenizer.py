@@ -1,6 +1,7 @@
-"""Detokenizer: token ids to text, piece by piece; and the stop strings that end it.
+"""Detokenizer: token ids to text, piece by piece. TextStream: the same, ended by stop strings.
 
-A character whose bytes are spread over tokens is given out once, whole. The pieces put together are the full decode.
+A character whose bytes are spread over several tokens is returned once, complete. The joined pieces are the full
+decode.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Protocol
 from ...engine.api import SamplingParams
 from .tokenizer import Tokenizer
 
-_CONTEXT_TOKENS = 6  # of the prompt, shown to decoders whose output depends on what came before
-_MAX_HELD_TOKENS = 8  # a character has at most four bytes: what is still broken after so many will stay broken
+_CONTEXT_TOKENS = 6  # of the prompt, for decoders whose output depends on preceding tokens
+_MAX_HELD_TOKENS = 8  # a character has at most 4 bytes: bytes still invalid after 8 tokens stay invalid
 
 
 class _Pieces(Protocol):
@@ -24,9 +25,9 @@ class _Pieces(Protocol):
 
 
 class _BytePieces:
-    """For vocabularies whose tokens are byte strings: exact, constant work per token.
+    """For vocabularies whose tokens are byte strings: exact, with constant work per token.
 
-    (The library's own DecodeStream differs from its decode() where bytes are no valid UTF-8, and cannot be finished.)
+    The library's DecodeStream differs from its decode() for invalid UTF-8, and cannot be finished.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -41,7 +42,7 @@ class _BytePieces:
 
 
 class _WindowPieces:
-    """For all others: decode the last tokens again and give out what is new and whole."""
+    """For other vocabularies: decodes the last tokens again and returns the characters that are new and complete."""
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int], skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -81,11 +82,11 @@ class Detokenizer:
             self._pieces = _BytePieces(tokenizer)
 
     def step(self, token_id: int) -> str:
-        """The characters that this token completes; often the token's own text, empty within a character."""
+        """The characters that this token completes: usually its text, empty within a character."""
         return "" if token_id in self._skip_ids else self._pieces.step(token_id)
 
     def finish(self) -> str:
-        """What is left: U+FFFD where the sequence ended within a character."""
+        """The rest: U+FFFD if the sequence ended within a character."""
         return self._pieces.finish()
 
 
@@ -104,7 +105,7 @@ class _StopString:
             self._fallback[index] = length
 
     def step(self, character: str) -> bool:
-        """Take the next character; True when the whole stop string has just been seen."""
+        """Add the next character; True if the text now ends with the stop string."""
         while self.matched and self.stop[self.matched] != character:
             self.matched = self._fallback[self.matched - 1]
         self.matched += self.stop[self.matched] == character
@@ -116,18 +117,18 @@ class _StopString:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text to give out now."""
+    """Text that can be returned now."""
 
     text: str
-    num_tokens: int  # of the given ones, those that belong to the answer: all of them, up to the stop string's end
+    num_tokens: int  # of the added tokens, those that belong to the output: up to the end of the stop string
     stop: str | None = None  # the stop string that ended the text
 
 
 class TextStream:
-    """Detokenizer and stop strings of one sequence: what may be shown, and when it is over.
+    """Detokenizer and stop strings of one sequence.
 
-    The text that could become a stop string is held back until it is decided. Among several, the one that is complete
-    first ends the text, so the result does not depend on how the text was cut into tokens.
+    Text that could be the beginning of a stop string is held back until that is decided. Of several stop strings, the
+    first to be complete ends the text, so the result does not depend on how the text is divided into tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt_token_ids: Sequence[int] = ()) -> None:
@@ -141,11 +142,11 @@ class TextStream:
         self._num_tokens = 0
 
     def add(self, token_ids: Sequence[int], *, finished: bool = False, ends_with_stop_token: bool = False) -> TextDelta:
-        """Take new tokens of the engine.
+        """Add new tokens from the engine.
 
-        finished: these are the last ones. ends_with_stop_token: the engine ended on the last of them (an
-        end-of-sequence or stop token id), whose text belongs to the answer only with include_stop_str_in_output.
-        After a delta with a stop string the stream is over.
+        finished: these are the last ones. ends_with_stop_token: the last of them ended the sequence (an end-of-sequence
+        or stop token id); its text belongs to the output only with include_stop_str_in_output. After a delta with a
+        stop string no tokens may be added.
         """
         shown: list[str] = []
         last = len(token_ids) - 1
@@ -165,7 +166,7 @@ class TextStream:
         return TextDelta("".join(shown), len(token_ids))
 
     def _take(self, piece: str, shown: list[str]) -> str | None:
-        """Move `piece`, behind what is held, to `shown` as far as it is decided. Returns the stop string found."""
+        """Append the held text and `piece` to `shown`, as far as decided. Returns the stop string that was found."""
         if not self._stops:
             shown.append(piece)
             return None
@@ -178,7 +179,7 @@ class TextStream:
                 self._held = ""
                 return found
         text = self._held + piece
-        keep = max(stop.matched for stop in self._stops)  # what may still grow into a stop string
+        keep = max(stop.matched for stop in self._stops)  # may be the beginning of a stop string
         shown.append(text[: len(text) - keep])
         self._held = text[len(text) - keep :]
         return None

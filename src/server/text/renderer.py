@@ -1,6 +1,6 @@
-"""Renderer: chat messages to a prompt, by the chat template that comes with the model.
+"""Renderer: chat messages to a prompt, with the model's chat template.
 
-Knows which template to take and what a request may set in it; how a template is run is chat_template.py's affair.
+Chooses the template, and limits what a request may set in it. chat_template.py runs templates.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ...engine.api import InvalidRequest
 from .chat_template import TIME_LIMIT_S, ChatTemplate, ContentFormat, TemplateEnvironment
 from .tokenizer import Tokenizer
 
-_MARK = "\ue000end of the final message\ue001"  # private-use characters: no message holds them
+_MARK = "\ue000end of the final message\ue001"  # private-use characters: not used in messages
 
-# Names that the server or jinja itself provides; a request's chat_template_kwargs may not replace them.
+# Names provided by the server or by jinja; a request's chat_template_kwargs may not replace them.
 # fmt: off
 _PROVIDED = frozenset({
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize",
@@ -29,7 +29,7 @@ _PROVIDED = frozenset({
 
 
 class TemplateProblem(Exception):
-    """The chat template itself cannot be used (found at start-up): no such file, or no template."""
+    """The chat template cannot be used: no such file, or a syntax error. Raised at the start."""
 
 
 class Prompt(NamedTuple):
@@ -38,7 +38,7 @@ class Prompt(NamedTuple):
 
 
 class Renderer:
-    """Messages -> text -> token ids, with one model's template, compiled once."""
+    """Messages to text to token ids, with the template of one model, compiled once."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Renderer:
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         """
-        chat_template: a file, or the template itself; None takes the model's own.
-        content_format: how templates get the content of messages.
-        Raises TemplateProblem when a template does not compile. A model without any gets a Renderer that refuses.
+        chat_template: a file, or the template itself; None is the model's template.
+        content_format: the form in which templates get the content of messages.
+        Raises TemplateProblem if a template does not compile. Without any template, rendering raises InvalidRequest.
         """
         self.tokenizer = tokenizer
         self._content_format = content_format
@@ -66,9 +66,9 @@ class Renderer:
                 raise TemplateProblem(f"{where}, line {error.lineno}: {error.message}") from None
 
     def with_template(self, source: str) -> Renderer:
-        """The same with a template that came in a request: always the template itself, never a file's name.
+        """A renderer with the template of a request: always the template itself, never a file name.
 
-        Raises InvalidRequest where it does not compile.
+        Raises InvalidRequest if it does not compile.
         """
         try:
             template = ChatTemplate(self._environment, source, self._content_format)
@@ -77,15 +77,17 @@ class Renderer:
                 f"the chat template, line {error.lineno}: {error.message}", param="chat_template"
             ) from None
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-            # of Python's compiler: blocks, parentheses or numbers beyond what it takes
-            raise InvalidRequest("the chat template is too deep to be compiled", param="chat_template") from None
+            # limits of Python's compiler for blocks, parentheses and numbers
+            raise InvalidRequest(
+                "the chat template is nested too deeply to be compiled", param="chat_template"
+            ) from None
         renderer = copy.copy(self)
         renderer.sources, renderer._templates = {"default": source}, {"default": template}
         return renderer
 
     @property
     def reserved(self) -> frozenset[str]:
-        """Names that a request cannot give."""
+        """Names that a request cannot set."""
         return _PROVIDED | self.tokenizer.special_tokens.keys()
 
     @property
@@ -93,7 +95,7 @@ class Renderer:
         return bool(self._templates)
 
     def problem(self) -> str | None:
-        """What the template says against the simplest conversation there is; None if it renders. For start-up."""
+        """The error of rendering one simple user message; None if it renders. For a warning at the start."""
         if not self._templates:
             return None
         try:
@@ -103,7 +105,7 @@ class Renderer:
         return None
 
     def template_variables(self, *, with_tools: bool = False) -> frozenset[str]:
-        """What a request may set through chat_template_kwargs with effect: the names that the template reads."""
+        """Names of chat_template_kwargs that have an effect: those that the template reads."""
         return self._template(with_tools).variables - self.reserved if self._templates else frozenset()
 
     def render(
@@ -118,8 +120,8 @@ class Renderer:
     ) -> str:
         """The prompt as text. Messages, tools and kwargs are plain JSON values.
 
-        continue_final_message: the prompt ends within the last message, for the model to go on with it.
-        Raises InvalidRequest: no template, a message that the template refuses, or a limit that was passed.
+        continue_final_message: the prompt ends within the last message, so that the model continues it.
+        Raises InvalidRequest: no template, messages that the template refuses, or a limit exceeded.
         """
         template = self._template(bool(tools))
         shaped = [template.shape(message) for message in messages]
@@ -143,7 +145,7 @@ class Renderer:
         end = text.rfind(_MARK)
         if end < 0:
             raise InvalidRequest(
-                "the chat template does not show the final message, so it cannot be continued",
+                "the chat template does not write the final message, so it cannot be continued",
                 param="continue_final_message",
             )
         return text[:end]
@@ -158,8 +160,8 @@ class Renderer:
     ) -> Prompt:
         """`render`, then encode.
 
-        max_tokens: texts that can never fit into so many are refused before they are encoded.
-        add_special_tokens: off, because templates write BOS themselves.
+        max_tokens: a text that cannot fit into this number of tokens is refused before it is encoded.
+        add_special_tokens: off by default, because templates write BOS.
         """
         text = self.render(messages, **render_arguments)
         if max_tokens is not None:
@@ -179,7 +181,7 @@ class Renderer:
 
 
 def _read_template(value: str) -> str:
-    """A file if there is one of this name, else the template itself if it looks like one."""
+    """Read the file of this name if there is one; else `value` is the template, if it looks like one."""
     looks_like_template = "{{" in value or "{%" in value
     try:
         if not looks_like_template or Path(value).is_file():

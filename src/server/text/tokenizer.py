@@ -1,6 +1,7 @@
 """Tokenizer: text to token ids and back, read from a model folder's `tokenizer.json`.
 
-Knows the vocabulary, special tokens and the folder's chat templates. Streams are detokenizer.py's, chats renderer.py's.
+Holds the vocabulary, the special tokens and the folder's chat templates. Incremental decoding is in detokenizer.py,
+rendering of chats in renderer.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...engine.api import InvalidRequest
 
 T = TypeVar("T")
 
-# Encoded on the event loop below this (about 1 ms); a thread hop costs more than it saves there.
+# Shorter texts are encoded on the event loop (about 1 ms): passing them to a thread would cost more.
 INLINE_CHARS = 4096
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -33,11 +34,11 @@ _SENTENCEPIECE_STAGES = {"Replace", "ByteFallback", "Fuse", "Strip"}
 
 
 class TokenizerError(Exception):
-    """The folder holds no tokenizer that can be used; the message says which file is at fault."""
+    """The folder has no usable tokenizer. The message contains the file."""
 
 
 class Tokenizer:
-    """One vocabulary. Encoding is thread-safe; long texts go through `encode_async`, off the event loop."""
+    """One vocabulary. Encoding is thread-safe. Use `encode_async` for long texts: it does not block the event loop."""
 
     def __init__(
         self,
@@ -46,14 +47,14 @@ class Tokenizer:
         chat_templates: dict[str, str] | None = None,
     ) -> None:
         """
-        backend: taken over and changed: truncation and padding of the file are switched off.
+        backend: modified: truncation and padding are disabled.
         config: the content of tokenizer_config.json.
-        chat_templates: by name; the usual one is `default`.
+        chat_templates: by name; a single one is named `default`.
         """
         self.backend = backend
         self.config = config or {}
         self.chat_templates = chat_templates or {}
-        # Some published files carry the truncation and padding of their training run: both would falsify prompts.
+        # Some published files contain the truncation and padding of their training, which would change prompts.
         backend.no_truncation()
         backend.no_padding()
         self.special_tokens = _special_tokens(self.config)
@@ -70,10 +71,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, mode: str = "auto") -> Tokenizer:
-        """Read a model folder. Raises TokenizerError when it holds no usable tokenizer.
+        """Read a model folder. Raises TokenizerError if it has no usable tokenizer.
 
-        mode: `auto` reads tokenizer.json and converts older files where there is none; `hf` has transformers load the
-        folder; `slow` passes tokenizer.json over.
+        mode: `auto` reads tokenizer.json, or converts older files if there is none; `hf` loads the folder with
+        transformers; `slow` ignores tokenizer.json.
         """
         folder = Path(path)
         config = _read_json(folder / "tokenizer_config.json")
@@ -81,55 +82,55 @@ class Tokenizer:
         file = folder / "tokenizer.json"
         if mode == "slow":
             with _without(folder, file.name) as older:
-                return cls(_convert_with_transformers(older, said=folder), config, templates)
+                return cls(_convert_with_transformers(older, shown=folder), config, templates)
         if mode == "hf" or not file.is_file():
             return cls(_convert_with_transformers(folder), config, templates)
         try:
             return cls(tokenizers.Tokenizer.from_file(str(file)), config, templates)
-        except Exception as error:  # the library raises bare Exception for anything wrong in the file
+        except Exception as error:  # the library raises bare Exception for any error in the file
             raise TokenizerError(f"{file}: not a tokenizer file: {error}") from None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; `add_special_tokens` puts in what tokenizer.json says (most often a BOS token).
+        """Token ids of `text`. `add_special_tokens` adds those that tokenizer.json defines, usually a BOS token.
 
-        The flags add_bos_token and add_eos_token of tokenizer_config.json are for older formats: where there is a
-        tokenizer.json they have no say, here as in transformers 5.
+        The flags add_bos_token and add_eos_token of tokenizer_config.json are for older formats. With a tokenizer.json
+        they have no effect, as in transformers 5.
         """
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     async def encode_async(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """As `encode`; a long text is encoded in a thread (the library gives up the GIL), so nothing else waits."""
+        """As `encode`; a long text is encoded in a thread (the library releases the GIL)."""
         if len(text) <= INLINE_CHARS:
             return self.encode(text, add_special_tokens=add_special_tokens)
         return await self.run(lambda: self.encode(text, add_special_tokens=add_special_tokens))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Carry out `work()` on the tokenizer's threads."""
+        """Run `work()` on the tokenizer's threads."""
         if self._threads is None:
             workers = max(2, min(4, os.cpu_count() or 2))
             self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def check_length(self, text: str, max_tokens: int, *, param: str) -> None:
-        """Refuse, before any work is spent on it, a text with more bytes than `max_tokens` tokens can hold.
+        """Refuse a text with more bytes than `max_tokens` tokens can have, before it is encoded.
 
         Raises InvalidRequest (context_length_exceeded) with a lower bound of the token count and the limit.
         """
-        if len(text) <= max_tokens:  # the common case, without counting bytes
+        if len(text) <= max_tokens:  # the usual case: no bytes are counted
             return
-        # Unicode normalisation (NFC and the like) may compose up to three bytes into one.
+        # Unicode normalisation, such as NFC, may compose up to three bytes into one.
         shrink = 1 if self.backend.normalizer is None else 3
         at_least = -(-len(text.encode("utf-8", "surrogatepass")) // (self.max_token_bytes * shrink))
         if at_least > max_tokens:
             raise too_long(at_least, max_tokens, param=param, at_least=True)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of a whole sequence. Ids without a token (a model's padding rows) are left out."""
+        """Text of a whole sequence. Ids without a token (padding rows of a model) are ignored."""
         known = [token_id for token_id in token_ids if token_id < self.vocab_size]
         return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes this token stands for within a text; part of a character where it holds only a part."""
+        """The bytes of this token within a text; they may be a part of a character."""
         piece = self._bytes.get(token_id)
         if piece is None:
             token = self.backend.id_to_token(token_id)
@@ -138,12 +139,12 @@ class Tokenizer:
         return piece
 
     def token_text(self, token_id: int) -> str:
-        """The token's text for people; U+FFFD where it holds a part of a character."""
+        """The token's text; U+FFFD for a part of a character."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def _to_bytes(self, token_id: int, token: str) -> bytes:
         if self.pieces == "byte_level":
-            # As the library's ByteLevel decoder: a token with any other character in it stands for itself.
+            # As in the library's ByteLevel decoder: a token with any other character is literal text.
             if all(character in _BYTE_OF_CHARACTER for character in token):
                 return bytes(_BYTE_OF_CHARACTER[character] for character in token)
             return token.encode("utf-8", "replace")
@@ -154,16 +155,16 @@ class Tokenizer:
 
 
 def too_long(num_tokens: int, max_tokens: int, *, param: str, at_least: bool = False) -> InvalidRequest:
-    """The refusal of a prompt that the context cannot hold, with both numbers."""
+    """The error for a prompt that exceeds the context, with both numbers."""
     count = f"at least {num_tokens}" if at_least else str(num_tokens)
-    message = f"the prompt has {count} tokens, and this model's context holds {max_tokens} tokens"
+    message = f"the prompt has {count} tokens, but the context is {max_tokens} tokens"
     return InvalidRequest(
-        f"{message}, of which at least one must be left for the answer", param=param, code="context_length_exceeded"
+        f"{message}, and at least one must remain for the output", param=param, code="context_length_exceeded"
     )
 
 
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's byte alphabet: printable bytes stand for themselves, the others are moved up past U+0100."""
+    """GPT-2's byte alphabet: printable bytes map to themselves, the others to characters from U+0100."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(moved)}
@@ -173,7 +174,7 @@ _BYTE_OF_CHARACTER = _byte_of_character()
 
 
 def _piece_kind(backend: tokenizers.Tokenizer) -> str:
-    """How tokens become text: `byte_level`, `sentencepiece` (both: each token is a byte string), or `other`."""
+    """How tokens become text: `byte_level`, `sentencepiece` (in both, each token is a byte string), or `other`."""
     if backend.decoder is None:
         return "other"
     stages = json.loads(backend.decoder.__getstate__())
@@ -192,21 +193,21 @@ def _piece_kind(backend: tokenizers.Tokenizer) -> str:
 
 
 def _content(token: Any) -> str | None:
-    """A token as tokenizer_config.json writes it: plain, or an object with its properties."""
+    """A token of tokenizer_config.json: a string, or an object with properties."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
-    """The names under which chat templates see special tokens."""
+    """Special tokens under the names that chat templates use."""
     named: dict[str, str | list[str]] = {}
     for name in _NAMED_TOKENS:
         content = _content(config.get(name))
         if content is not None:
             named[name] = content
     extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
-    if isinstance(extra, dict):  # name -> token, as models with several modalities write it
+    if isinstance(extra, dict):  # name -> token: the form of multimodal models
         named |= {name: content for name, token in extra.items() if (content := _content(token)) is not None}
     elif isinstance(extra, list):
         named["additional_special_tokens"] = [content for token in extra if (content := _content(token)) is not None]
@@ -216,7 +217,7 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
 def _add_missing_tokens(
     backend: tokenizers.Tokenizer, config: dict[str, Any], special: dict[str, str | list[str]]
 ) -> None:
-    """Add what tokenizer_config.json lists and tokenizer.json lacks, in the order of the listed ids."""
+    """Add the tokens of tokenizer_config.json that tokenizer.json lacks, in the order of their ids."""
     listed = config.get("added_tokens_decoder") or {}
     for token_id, token in sorted(listed.items(), key=lambda item: int(item[0])):
         content = _content(token)
@@ -227,7 +228,7 @@ def _add_missing_tokens(
         if backend.token_to_id(content) != int(token_id):
             raise TokenizerError(
                 f"tokenizer_config.json gives {content!r} the id {token_id}, "
-                f"but tokenizer.json leaves it {backend.token_to_id(content)}"
+                f"but after tokenizer.json the next id is {backend.token_to_id(content)}"
             )
     names = [name for value in special.values() for name in ([value] if isinstance(value, str) else value)]
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
@@ -248,7 +249,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """chat_template.jinja and chat_templates/*.jinja, before what tokenizer_config.json or chat_template.json hold."""
+    """Chat templates by name. chat_template.jinja and chat_templates/*.jinja override those of the JSON files."""
     written = config.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
     templates: dict[str, str] = {}
     if isinstance(written, str):
@@ -265,35 +266,35 @@ def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]
 
 @contextlib.contextmanager
 def _without(folder: Path, name: str) -> Iterator[Path]:
-    """The folder with one file left out: links in a temporary one."""
-    with tempfile.TemporaryDirectory(prefix="stoker-tokenizer-") as place:
+    """The folder without one file: a temporary folder with links to the others."""
+    with tempfile.TemporaryDirectory(prefix="stoker-tokenizer-") as links:
         for path in folder.iterdir():
             if path.is_file() and path.name != name:
-                (Path(place) / path.name).symlink_to(path.resolve())
-        yield Path(place)
+                (Path(links) / path.name).symlink_to(path.resolve())
+        yield Path(links)
 
 
-def _convert_with_transformers(folder: Path, said: Path | None = None) -> tokenizers.Tokenizer:
-    """Let transformers load what is there: an older format (tokenizer.model, vocab.json + merges.txt) or its own.
+def _convert_with_transformers(folder: Path, shown: Path | None = None) -> tokenizers.Tokenizer:
+    """Load an older format (tokenizer.model, vocab.json and merges.txt), or the folder as it is, with transformers.
 
-    said: the folder that messages name, if another.
+    shown: the folder to show in messages, if it is another one.
     """
-    said = said or folder
+    shown = shown or folder
     try:
-        # Not a static import: only such folders need transformers, and it takes seconds to import.
+        # Imported here: only such folders need transformers, which takes seconds to import.
         transformers = importlib.import_module("transformers")
         converted = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # any of dozens of kinds, all of them meaning: no tokenizer here
+    except Exception as error:  # one of many types, all of which mean that there is no tokenizer
         cause = str(error).strip().splitlines()
-        has_one = (said / "tokenizer.json").is_file()
-        found = "" if has_one else "no tokenizer.json, and "
+        has_json = (shown / "tokenizer.json").is_file()
+        found = "" if has_json else "no tokenizer.json, and "
         raise TokenizerError(
-            f"{said}: {found}transformers finds no{'' if has_one else ' other'} tokenizer: "
+            f"{shown}: {found}transformers finds no{'' if has_json else ' other'} tokenizer: "
             f"{cause[0] if cause else type(error).__name__}"
         ) from None
     backend = getattr(converted, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
-        raise TokenizerError(f"{said}: its tokenizer cannot be converted to a tokenizer.json")
+        raise TokenizerError(f"{shown}: its tokenizer cannot be converted to a tokenizer.json")
     return backend

@@ -18,7 +18,7 @@ from ..tiny_tokenizer import write_tokenizer
 
 
 def sentencepiece() -> Tokenizer:
-    """Bytes as fallback and a visible space, as Llama 2, Mistral and Gemma have it."""
+    """Byte fallback and a visible space character, as in Llama 2, Mistral and Gemma."""
     words = ["\u2581", "\u2581Hello", "a", "é", "語", "\u2581\u2581b"]
     vocab = {"<unk>": 0} | {f"<0x{byte:02X}>": 1 + byte for byte in range(256)}
     vocab |= {word: len(vocab) + index for index, word in enumerate(words)}
@@ -42,8 +42,8 @@ def pieces(tokenizer: Tokenizer, token_ids: Sequence[int], **options: bool) -> l
     return [*(detokenizer.step(token_id) for token_id in token_ids), detokenizer.finish()]
 
 
-def test_two_tokens_that_split_a_character_are_shown_as_one(tokenizer: Tokenizer):
-    """Every pair of tokens whose bytes are text together and not apart, over the whole vocabulary."""
+def test_a_character_divided_between_two_tokens_is_returned_once(tokenizer: Tokenizer):
+    """Every pair of tokens of the vocabulary whose bytes together are valid UTF-8."""
     num_split = 0
     for first, second in itertools.product(range(tokenizer.vocab_size), repeat=2):
         whole = tokenizer.token_bytes(first) + tokenizer.token_bytes(second)
@@ -60,16 +60,16 @@ def test_two_tokens_that_split_a_character_are_shown_as_one(tokenizer: Tokenizer
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), skip=st.booleans())
-def test_the_pieces_together_are_the_full_decode(tokenizer: Tokenizer, data: st.DataObject, skip: bool):
-    """Whatever the tokens, also where their bytes are no text at all."""
-    token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=12))
+def test_the_joined_pieces_equal_the_full_decode(tokenizer: Tokenizer, data: st.DataObject, skip: bool):
+    """For any tokens, also if their bytes are not valid UTF-8."""
+    token_ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=12))  # words: ok
     shown = "".join(pieces(tokenizer, token_ids, skip_special_tokens=skip))
     assert shown == tokenizer.decode(token_ids, skip_special_tokens=skip)
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet="aé語😀 Hello", max_size=12))
-def test_byte_fallback_gives_whole_characters(text: str):
+def test_byte_fallback_returns_complete_characters(text: str):
     tokenizer = SENTENCEPIECE
     token_ids = [1 + byte for byte in text.encode()]
     shown = pieces(tokenizer, token_ids)
@@ -80,13 +80,13 @@ def test_byte_fallback_gives_whole_characters(text: str):
 SENTENCEPIECE = sentencepiece()
 
 
-def test_an_answer_keeps_the_space_it_begins_with():
-    """decode() alone strips it, which glues a continuation to its prompt."""
+def test_an_output_keeps_its_leading_space():
+    """decode() removes it, so a continuation would follow its prompt without a space."""
     token_ids = [SENTENCEPIECE.backend.token_to_id(token) for token in ("\u2581Hello", "\u2581\u2581b")]
     assert "".join(pieces(SENTENCEPIECE, token_ids)) == " Hello  b"
 
 
-def test_other_decoders_are_shown_from_a_window():
+def test_other_decoders_decode_a_window_of_tokens():
     tokenizer = wordpiece()
     token_ids = [1, 2, 3, 5, 4]
     shown = pieces(tokenizer, token_ids)
@@ -94,20 +94,19 @@ def test_other_decoders_are_shown_from_a_window():
     assert "".join(shown) == tokenizer.decode(token_ids) == "hello worlds !"
 
 
-def test_an_unfinished_character_is_shown_as_such_at_the_end(tokenizer: Tokenizer):
-    half = tokenizer.encode("語")[:1]
-    if tokenizer.token_bytes(half[0]).decode("utf-8", "ignore"):
-        pytest.skip("this vocabulary has the character as one token")
-    assert pieces(tokenizer, half) == ["", "\ufffd"]
+def test_an_incomplete_character_at_the_end_is_a_replacement_character(tokenizer: Tokenizer):
+    tokens = tokenizer.encode("☃")  # not in the texts of the tokenizer's training
+    assert [tokenizer.token_bytes(token_id) for token_id in tokens] == [b"\xe2", b"\x98", b"\x83"]
+    assert pieces(tokenizer, tokens[:2]) == ["", "", "\ufffd"]
 
 
-def test_ids_without_a_token_are_silent(tokenizer: Tokenizer):
+def test_ids_without_a_token_have_no_text(tokenizer: Tokenizer):
     assert pieces(tokenizer, [tokenizer.vocab_size + 5]) == ["", ""]
     assert tokenizer.decode([tokenizer.vocab_size + 5]) == ""
 
 
 def reference(text: str, stops: Sequence[str], include: bool) -> tuple[str, str | None]:
-    """The text up to the stop string that is complete first; of several that end there, the longest."""
+    """The text up to the first complete stop string; if several end there, the longest."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
@@ -122,10 +121,10 @@ LETTERS = st.text(alphabet="ab語", min_size=1, max_size=6)
 @settings(max_examples=400, deadline=None)
 @given(text=st.text(alphabet="ab語", max_size=40), stops=st.lists(LETTERS, max_size=4), include=st.booleans(),
        sizes=st.lists(st.integers(1, 5), max_size=40))  # fmt: skip
-def test_stop_strings_end_the_text_wherever_tokens_are_cut(
+def test_stop_strings_end_the_text_however_it_is_divided_into_tokens(
     tokenizer: Tokenizer, text: str, stops: list[str], include: bool, sizes: list[int]
 ):
-    """However the answer is cut into bytes and outputs; and nothing is shown that is taken back later."""
+    """For every division into tokens and outputs; and no text is returned that a stop string should have removed."""
     byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
     token_ids = [byte_ids[bytes([byte])] for byte in text.encode()]
     stream = TextStream(tokenizer, SamplingParams(stop=tuple(stops), include_stop_str_in_output=include))
@@ -140,14 +139,14 @@ def test_stop_strings_end_the_text_wherever_tokens_are_cut(
     assert (shown, stop) == (wanted, wanted_stop)
 
 
-def test_what_may_become_a_stop_string_is_held_back_and_no_more(tokenizer: Tokenizer):
+def test_only_text_that_may_become_a_stop_string_is_held_back(tokenizer: Tokenizer):
     byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
     stream = TextStream(tokenizer, SamplingParams(stop=("aab",)))
     shown = [stream.add([byte_ids[letter.encode()]]).text for letter in "xaaab"]
     assert shown == ["x", "", "", "a", ""]
 
 
-def test_tokens_behind_a_stop_string_do_not_count(tokenizer: Tokenizer):
+def test_tokens_after_a_stop_string_are_not_counted(tokenizer: Tokenizer):
     byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
     stream = TextStream(tokenizer, SamplingParams(stop=("b",)))
     delta = stream.add([byte_ids[letter] for letter in (b"a", b"b", b"c", b"d")])
@@ -155,14 +154,14 @@ def test_tokens_behind_a_stop_string_do_not_count(tokenizer: Tokenizer):
 
 
 @pytest.mark.parametrize(("min_tokens", "shown"), [(0, "a"), (2, "a"), (3, "abca"), (5, "abca"), (6, "abcabc")])
-def test_no_stop_string_before_min_tokens(tokenizer: Tokenizer, min_tokens: int, shown: str):
+def test_stop_strings_have_no_effect_before_min_tokens(tokenizer: Tokenizer, min_tokens: int, shown: str):
     byte_ids = {tokenizer.token_bytes(token_id): token_id for token_id in reversed(range(tokenizer.vocab_size))}
     stream = TextStream(tokenizer, SamplingParams(stop=("b",), min_tokens=min_tokens))
     assert stream.add([byte_ids[letter.encode()] for letter in "abcabc"], finished=True).text == shown
 
 
 @pytest.mark.parametrize("include", [False, True])
-def test_a_stop_token_is_shown_only_on_request(tokenizer: Tokenizer, include: bool):
+def test_the_text_of_a_stop_token_is_returned_only_on_request(tokenizer: Tokenizer, include: bool):
     token_ids = tokenizer.encode("Hello world")
     stream = TextStream(tokenizer, SamplingParams(include_stop_str_in_output=include))
     text = stream.add(token_ids, finished=True, ends_with_stop_token=True).text

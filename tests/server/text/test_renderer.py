@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def renderer(tokenizer: Tokenizer) -> Callable[[str], Renderer]:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_prompts_are_those_of_transformers(folder: Path, renderer: Callable[[str], Renderer], name: str):
+def test_prompts_equal_those_of_transformers(folder: Path, renderer: Callable[[str], Renderer], name: str):
     reference = AutoTokenizer.from_pretrained(str(folder))
     messages = [*HELLO, {"role": "assistant", "content": "Grüße 😀", "name": None}]
     tools = [{"type": "function", "function": {"name": "f", "description": "ü"}}]
@@ -63,68 +62,73 @@ def test_prompts_are_those_of_transformers(folder: Path, renderer: Callable[[str
         ("{# developer #}{{ messages[0].role }}", [{"role": "developer", "content": ""}], "developer"),
     ],
 )
-def test_messages_take_the_shape_the_template_expects(
+def test_messages_get_the_form_that_the_template_expects(
     renderer: Callable[[str], Renderer], template: str, messages: list[dict[str, Any]], prompt: str
 ):
     assert renderer(template).render(messages) == prompt
 
 
-def test_arguments_of_tool_calls_are_objects_to_the_template(renderer: Callable[[str], Renderer]):
+def test_arguments_of_tool_calls_are_objects_in_templates(renderer: Callable[[str], Renderer]):
     call = {"type": "function", "function": {"name": "f", "arguments": '{"a": [1, 2]}'}}
     template = "{{ messages[0].tool_calls[0].function.arguments.a[1] }}"
     assert renderer(template).render([{"role": "assistant", "tool_calls": [call]}]) == "2"
 
 
-HOSTILE = [
-    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ messages.__init__.__globals__ }}",
-    "{{ cycler.__init__.__globals__.os.system('touch canary') }}",
-    "{{ ''['__class__'] }}{% for x in ''.__class__ %}{% endfor %}",
-    "{{ '{0.__class__.__init__.__globals__}'.format(raise_exception) }}",
-    "{{ messages.append(1) }}",
-    "{{ messages[0].update({'role': 'x'}) }}",
-    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
-    "{{ namespace(**{'__init__': 1}).__init__.__globals__ }}",
-    "{{ 2 ** 1000000000 }}",
-    "{{ '%1000000000d' % 1 }}",
-    "{{ 'x' * 10000000000 }}",
-    "{{ [0] * 10000000000 }}",
-    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
-    "{% for i in range(100000) %}{% for j in range(100000) %}{{ messages[0].content }}{% endfor %}{% endfor %}",
-    "{% set r = range(99999) %}{% for i in r %}{% for j in r %}{% for k in r %}{% endfor %}{% endfor %}{% endfor %}",
-    "{% set r = range(99999) %}{% for i in r recursive %}{{ loop(r) }}{% endfor %}",
-    "{{ ([range(99999)] * 6000000) | map('sum') | sum }}",
-    "{{ lipsum(n=1000000) }}",
-    "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "{{ 1 / 0 }}",
-    "{{ messages[0].content + 1 }}",
-    "{{ missing.attribute }}",
-]
+ATTRIBUTE = "the chat template refused the messages: access to attribute {!r} of {!r} object is unsafe."
+CHARACTERS = "the chat template exceeded a limit: more than 67108864 characters"
+RAISES = "the chat template cannot render these messages ({})"
+TIME = "the chat template exceeded a limit: more than 0.1 s"
+# template -> what it ends with
+HOSTILE = {
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}": ATTRIBUTE.format("__class__", "str"),
+    "{{ messages.__init__.__globals__ }}": ATTRIBUTE.format("__init__", "list"),
+    "{{ cycler.__init__.__globals__.os.system('touch canary') }}": ATTRIBUTE.format("__init__", "type"),
+    "{{ '{0.__class__.__init__.__globals__}'.format(raise_exception) }}": ATTRIBUTE.format("__init__", "Undefined"),
+    "{{ messages.append(1) }}": ATTRIBUTE.format("append", "list"),
+    "{{ messages[0].update({'role': 'x'}) }}": ATTRIBUTE.format("update", "dict"),
+    "{{ namespace(**{'__init__': 1}).__init__.__globals__ }}": ATTRIBUTE.format("__init__", "_Namespace"),
+    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}": (
+        "the chat template refused the messages: a namespace cannot have an attribute '__class__'"
+    ),
+    "{{ 2 ** 1000000000 }}": "the chat template refused the messages: the operator '**' is not available here",
+    "{{ '%1000000000d' % 1 }}": "the chat template refused the messages: the operator '%' is not available here",
+    "{{ lipsum(n=1000000) }}": "the chat template refused the messages: 'lipsum' is undefined",
+    "{{ missing.attribute }}": "the chat template refused the messages: 'missing' is undefined",
+    "{{ 'x' * 10000000000 }}": CHARACTERS,
+    "{{ [0] * 10000000000 }}": CHARACTERS,
+    "{% set ns = namespace(s='xxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}": CHARACTERS,
+    "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}": TIME,
+    "{% for i in range(100000) %}{% for j in range(100000) %}{{ messages[0].content }}{% endfor %}{% endfor %}": TIME,
+    "{% set r = range(999) %}{% for i in r %}{% for j in r %}{% for k in r %}{%endfor%}{%endfor%}{%endfor%}": TIME,
+    "{{ ([range(99999)] * 6000000) | map('sum') | sum }}": TIME,
+    "{% set r = range(99999) %}{% for i in r recursive %}{{ loop(r) }}{% endfor %}": RAISES.format("RecursionError"),
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": RAISES.format("RecursionError"),
+    "{{ 1 / 0 }}": RAISES.format("ZeroDivisionError"),
+    "{{ messages[0].content + 1 }}": RAISES.format("TypeError"),
+}
 
 
-@pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_or_broken_template_is_a_refusal_within_its_limits(
-    tokenizer: Tokenizer, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("template", "refusal"), HOSTILE.items(), ids=range(len(HOSTILE)))
+def test_a_hostile_or_broken_template_is_refused(
+    tokenizer: Tokenizer, template: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    began = time.monotonic()
-    try:
-        shown = Renderer(tokenizer, template, time_limit_s=0.1).render(HELLO)
-    except InvalidRequest as error:
-        shown = str(error)
-    assert "subclass" not in shown
-    assert "0x" not in shown
-    assert time.monotonic() - began < 2
+    with pytest.raises(InvalidRequest) as caught:
+        Renderer(tokenizer, template, time_limit_s=0.1 if refusal == TIME else 1000).render(HELLO)
+    assert str(caught.value) == refusal
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_template_that_does_not_compile_is_found_at_start(renderer: Callable[[str], Renderer]):
+def test_an_unsafe_item_of_a_string_is_undefined(renderer: Callable[[str], Renderer]):
+    assert renderer("[{{ ''['__class__'] }}]{% for x in ''.__class__ %}{{ x }}{% endfor %}").render(HELLO) == "[]"
+
+
+def test_a_template_with_a_syntax_error_is_reported_with_its_line(renderer: Callable[[str], Renderer]):
     with pytest.raises(TemplateProblem, match="chat template, line 2: "):
         renderer("{{ x }}\n{% if %}")
 
 
-def test_a_template_may_be_a_file(renderer: Callable[[str], Renderer], tmp_path: Path):
+def test_a_template_can_be_a_file(renderer: Callable[[str], Renderer], tmp_path: Path):
     file = tmp_path / "chat.jinja"
     file.write_text("from a file: {{ messages[0].content }}")
     assert renderer(str(file)).render(HELLO).startswith("from a file: Hello")
@@ -132,26 +136,26 @@ def test_a_template_may_be_a_file(renderer: Callable[[str], Renderer], tmp_path:
         renderer(str(tmp_path / "missing.jinja"))
 
 
-def test_named_templates_are_chosen_by_whether_there_are_tools(tmp_path: Path):
+def test_the_template_named_tool_use_is_used_for_requests_with_tools(tmp_path: Path):
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     tokenizer = Tokenizer.load(write_tokenizer(tmp_path, template=None, chat_template=named))
     assert Renderer(tokenizer).render(HELLO) == "plain"
     assert Renderer(tokenizer).render(HELLO, tools=[{}]) == "tools"
 
 
-def test_a_template_file_beside_the_tokenizer_is_taken_first(tmp_path: Path):
+def test_a_template_file_overrides_the_tokenizer_configuration(tmp_path: Path):
     folder = write_tokenizer(tmp_path)
     (folder / "chat_template.jinja").write_text("the file")
     assert Renderer(Tokenizer.load(folder)).render(HELLO) == "the file"
 
 
-def test_a_request_can_set_what_the_template_reads_and_nothing_else(renderer: Callable[[str], Renderer]):
+def test_a_request_can_set_only_names_that_the_template_reads(renderer: Callable[[str], Renderer]):
     found = renderer("{{ enable_thinking }}{{ eos_token }}{{ range(3) }}{% set mine = 1 %}{{ mine }}{{ messages }}")
     assert found.template_variables() == {"enable_thinking"}
     assert {"messages", "eos_token", "chat_template"} <= found.reserved
 
 
-def test_a_prompt_is_what_was_rendered_and_its_tokens(renderer: Callable[[str], Renderer], tokenizer: Tokenizer):
+def test_a_prompt_is_the_rendered_text_and_its_tokens(renderer: Callable[[str], Renderer], tokenizer: Tokenizer):
     messages = [{"role": "user", "content": "Hello"}]
     chat = renderer(TEMPLATE)
     text, token_ids = chat.prompt(messages)
@@ -159,5 +163,5 @@ def test_a_prompt_is_what_was_rendered_and_its_tokens(renderer: Callable[[str], 
     assert token_ids == tokenizer.encode(text, add_special_tokens=False)
 
 
-def test_todays_date_is_there_for_templates_that_print_it(renderer: Callable[[str], Renderer]):
+def test_templates_can_print_the_date(renderer: Callable[[str], Renderer]):
     assert renderer("{{ strftime_now('%Y') | int > 2020 }}").render(HELLO) == "True"

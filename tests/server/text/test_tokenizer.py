@@ -24,7 +24,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize("has_bos", [False, True])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_ids_are_those_of_transformers(tmp_path: Path, config: dict[str, object], has_bos: bool):
+def test_ids_equal_those_of_transformers(tmp_path: Path, config: dict[str, object], has_bos: bool):
     folder = write_tokenizer(tmp_path, has_bos=has_bos, **config)
     tokenizer, reference = Tokenizer.load(folder), AutoTokenizer.from_pretrained(str(folder))
     for text in (*TEXTS, "", "<|im_start|>user\nHi<|im_end|>", "  two  spaces\t\n"):
@@ -47,7 +47,7 @@ def test_truncation_and_padding_of_the_file_are_not_applied(tmp_path: Path):
     assert Tokenizer.load(folder).decode(Tokenizer.load(folder).encode(TEXTS[0])) == TEXTS[0]
 
 
-def test_tokens_that_only_the_config_lists_are_added_under_their_ids(tmp_path: Path):
+def test_tokens_of_the_config_only_are_added_with_their_ids(tmp_path: Path):
     folder = write_tokenizer(tmp_path)
     size = Tokenizer.load(folder).vocab_size
     listed = {str(size): {"content": "<tool>", "special": True}, str(size + 1): {"content": "<x>", "special": False}}
@@ -56,14 +56,14 @@ def test_tokens_that_only_the_config_lists_are_added_under_their_ids(tmp_path: P
     assert tokenizer.decode([size, size + 1]) == "<x>"
 
 
-def test_a_listed_id_that_cannot_be_had_is_an_error(tmp_path: Path):
+def test_a_token_of_the_config_with_another_id_is_an_error(tmp_path: Path):
     folder = write_tokenizer(tmp_path, added_tokens_decoder={"9999": {"content": "<tool>"}})
     with pytest.raises(TokenizerError, match="gives '<tool>' the id 9999"):
         Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 1}'])
-def test_a_broken_file_is_named(tmp_path: Path, content: str):
+def test_an_invalid_file_is_reported_with_its_name(tmp_path: Path, content: str):
     folder = write_tokenizer(tmp_path)
     (folder / "tokenizer.json").write_text(content)
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer file"):
@@ -85,8 +85,8 @@ def test_an_older_format_is_converted_by_transformers(tmp_path: Path):
 
 
 @pytest.mark.effect("model.tokenizer_mode", "model.tokenizer")
-def test_the_mode_says_which_files_count(tmp_path: Path):
-    """Another vocabulary in vocab.json than in tokenizer.json tells which was read; a flag of a class, who read it."""
+def test_the_mode_selects_the_files_that_are_read(tmp_path: Path):
+    """vocab.json has another vocabulary than tokenizer.json; only transformers applies add_prefix_space."""
     end = "<|endoftext|>"
     folder = write_tokenizer(tmp_path, tokenizer_class="GPT2Tokenizer", bos_token=end, unk_token=end,
                              add_prefix_space=True)  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path):
         Tokenizer.load(tmp_path)
 
 
-def test_a_long_text_is_encoded_on_another_thread(tokenizer: Tokenizer):
+def test_a_long_text_is_encoded_in_another_thread(tokenizer: Tokenizer):
     async def run() -> None:
         text = "Hello, world! " * INLINE_CHARS
         threads: set[str] = set()
@@ -125,7 +125,7 @@ def test_a_long_text_is_encoded_on_another_thread(tokenizer: Tokenizer):
     asyncio.run(run())
 
 
-def test_a_text_is_refused_by_its_bytes_only_when_it_can_never_fit(tokenizer: Tokenizer):
+def test_a_text_is_refused_by_its_bytes_only_if_it_cannot_fit(tokenizer: Tokenizer):
     longest = tokenizer.max_token_bytes
     tokenizer.check_length("x" * 10 * longest, 10, param="prompt")
     with pytest.raises(InvalidRequest) as caught:
@@ -134,6 +134,6 @@ def test_a_text_is_refused_by_its_bytes_only_when_it_can_never_fit(tokenizer: To
     assert "at least 11 tokens" in str(caught.value)
 
 
-def test_bytes_of_tokens_are_the_bytes_of_the_text(tokenizer: Tokenizer):
+def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer: Tokenizer):
     for text in TEXTS:
         assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()

@@ -24,7 +24,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A good deployment in the working directory, and no variables of ours around it."""
+    """A valid deployment in the working directory, without variables of this program in the environment."""
     for name in [name for name in os.environ if name.startswith("ENGINE_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -49,24 +49,24 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["schema", "x"], "unexpected extra argument"),
         (["up", "--max-num-seq", "3"], "did you mean `--max-num-seqs`?"),
         (["config", "deploy.yaml", "cache.blok_size"], "did you mean `cache.block_size`?"),
-        (["config", "deploy.yaml", "-o", "xml"], "no such output `xml`"),
+        (["config", "deploy.yaml", "-o", "xml"], "'xml' is not one of 'yaml', 'json'"),
         (["validate"], "nothing to validate"),
-        (["validate", "deploy.yaml", "-o", "xml"], "no such output `xml`"),
-        (["explain", "port", "-o", "xml"], "no such output `xml`"),
+        (["validate", "deploy.yaml", "-o", "xml"], "'xml' is not one of 'text', 'json', 'github', 'sarif'"),
+        (["explain", "port", "-o", "xml"], "'xml' is not one of 'text', 'json', 'md'"),
         (["schema", "--check", "--write"], "contradict each other"),
         (["config", "deploy.yaml", "--port"], "`--port` needs a value"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_and_plain_words(
+def test_a_wrong_command_line_ends_with_2_and_a_plain_message(
     words: list[str], said: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert said in err
-    assert err.isascii(), "no boxes where nobody sees them"
+    assert err.isascii(), "no boxes outside of a terminal"
 
 
-def test_a_flag_is_not_taken_for_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_value_of_a_flag_is_not_read_as_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Click's ignore_unknown_options bound the value of an override to FILE."""
     code, out, _ = run(capsys, "config", "--max-num-seqs", "7", "deploy.yaml", "scheduler.max_num_seqs")
     assert (code, out) == (0, "7\n")
@@ -93,7 +93,7 @@ def engine(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_imports_neither_pydantic_nor_torch_nor_rich() -> None:
-    """What keeps `engine --help` quick; its time is measured in benchmarks."""
+    """So that `engine --help` is quick; benchmarks measure its time."""
     code = (
         "import sys\nfrom stoker.cli.app import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
@@ -115,13 +115,13 @@ def test_validate_config_and_explain_import_no_torch(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == "[]", result.stderr
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     result = engine("-c", f"import os; os.system('{sys.executable} -m stoker schema | head -1')")
     assert result.stdout == "{\n"
     assert not result.stderr
 
 
-def test_a_verb_that_needs_more_than_the_base_install_says_what() -> None:
+def test_a_verb_that_needs_more_than_the_base_install_says_what_to_install() -> None:
     code = (
         "import sys\nsys.modules['torch'] = None\nsys.modules['zmq'] = None\n"
         "from stoker.cli.app import main\nmain(['up', '--model', 'builtin:tiny'])"

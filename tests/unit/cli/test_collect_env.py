@@ -15,24 +15,24 @@ from stoker.config.schema.options import options
 SECTIONS = ["system", "python", "cpu", "memory", "gpu", "packages", "variables", "disk"]
 
 
-def test_it_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]):
+def test_it_prints_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]):
     code, out, err = run(capsys, "collect-env")
     assert (code, err) == (0, "")
     assert [line.rstrip(":") for line in out.splitlines() if not line.startswith(" ")] == SECTIONS
     assert "GiB" in out
 
 
-def test_the_same_for_programs(capsys: pytest.CaptureFixture[str]):
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str]):
     code, out, _ = run(capsys, "collect-env", "-o", "json")
-    facts = json.loads(out)
-    assert (code, list(facts)) == (0, ["format_version", *SECTIONS])
-    assert facts["cpu"]["cores_of_this_process"] <= facts["cpu"]["cores"]
-    assert 0 < facts["memory"]["available_bytes"] <= facts["memory"]["total_bytes"]
-    assert {"stoker", "torch", "pydantic"} <= facts["packages"].keys()
+    report = json.loads(out)
+    assert (code, list(report)) == (0, ["format_version", *SECTIONS])
+    assert report["cpu"]["cores_of_this_process"] <= report["cpu"]["cores"]
+    assert 0 < report["memory"]["available_bytes"] <= report["memory"]["total_bytes"]
+    assert {"stoker", "torch", "pydantic"} <= report["packages"].keys()
     assert run(capsys, "collect-env", "-o", "xml")[0] == 2
 
 
-def test_no_secret_is_told():
+def test_no_secret_is_shown():
     secrets = [option.variable for option in options().values() if option.is_secret]
     assert secrets
     env = dict.fromkeys([*secrets, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"], "s3cret")
@@ -42,7 +42,7 @@ def test_no_secret_is_told():
     assert found == {"HF_ENDPOINT": f"https://{HIDDEN}@hub", "ENGINE__SERVER__PORT": "1"}
 
 
-def test_a_cache_that_is_not_there_yet_is_measured_where_it_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_disk_of_a_missing_cache_is_that_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "a" / "b"))
     disk = environment()["disk"]
     assert disk["hub_cache"] == str(tmp_path / "a" / "b")
@@ -50,7 +50,7 @@ def test_a_cache_that_is_not_there_yet_is_measured_where_it_will_be(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_heavy_is_imported():
+def test_no_large_package_is_imported():
     code = "import sys; from stoker.cli.collect_env import run; run('json'); print(*sys.modules, file=sys.stderr)"
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.completion import SCRIPTS, run
+from stoker.cli.app import commands, main, verbs_with_options
+from stoker.cli.completion import SCRIPTS, Shell, run
 from stoker.cli.completion_table import build_table, read_table
 from stoker.cli.completion_words import candidates
 
@@ -20,7 +21,7 @@ ENGINE = str(Path(sys.executable).parent / "engine")
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, object]:
-    return json.loads(json.dumps(build_table()))
+    return json.loads(json.dumps(build_table(commands(), verbs_with_options())))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,10 @@ def table() -> dict[str, object]:
         ("render ", ["k8s", "compose", "systemd"]),
         ("completion f", ["fish"]),
         ("init --preset th", ["throughput"]),
+        ("import --from ", ["vllm", "sglang", "llama.cpp", "stoker"]),
+        ("explain -o ", ["text", "json", "md"]),
+        ("bench --endpoint c", ["chat", "completions"]),
+        ("bench st", ["startup"]),
         ("chat --port ", []),
         ("chat --max-num", []),
         ("nonsense --x", []),
@@ -58,7 +63,7 @@ def test_what_is_offered(line: str, offered: list[str], table: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    ("line", "wish"),
+    ("line", "directive"),
     [
         ("up ", ":files"),
         ("validate a.yaml b", ":files"),
@@ -70,8 +75,8 @@ def test_what_is_offered(line: str, offered: list[str], table: dict[str, object]
         ("config a.yaml ", ""),
     ],
 )
-def test_files_are_offered_where_files_belong(line: str, wish: str, table: dict[str, object]) -> None:
-    assert candidates(line.split(" "), table)[1] == wish
+def test_files_are_offered_where_files_belong(line: str, directive: str, table: dict[str, object]) -> None:
+    assert candidates(line.split(" "), table)[1] == directive
 
 
 def test_every_flag_of_an_effective_option_is_offered(table: dict[str, object]) -> None:
@@ -85,23 +90,24 @@ def test_every_flag_of_an_effective_option_is_offered(table: dict[str, object]) 
 
 def test_the_table_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    built = read_table()
+    built = read_table(commands, verbs_with_options)
     cache = tmp_path / "stoker" / "completion.json"
     kept = json.loads(cache.read_text())
     kept["topics"] = {"from the cache": ""}
     cache.write_text(json.dumps(kept))
-    assert read_table()["topics"] == {"from the cache": ""}
+    assert read_table(commands, verbs_with_options)["topics"] == {"from the cache": ""}
     cache.write_text(json.dumps({**kept, "state": ["another release"]}))
-    assert read_table() == built
+    assert read_table(commands, verbs_with_options) == built
     cache.write_text("no json")
-    assert read_table() == built
+    assert read_table(commands, verbs_with_options) == built
 
 
 def test_a_warm_answer_imports_nothing_slow(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from stoker.cli.completion import answer\n"
-        "answer(['up', '--port', ''])\n"
+        "from stoker.cli.app import main\n"
+        "try: main(['__complete', 'up', '--port', ''])\n"
+        "except SystemExit: pass\n"
         "slow = {'typer', 'pydantic', 'yaml', 'rich', 'torch', 'jsonschema'} & set(sys.modules)\n"
         "print(','.join(sorted(slow)) or 'none')\n"
     )
@@ -114,7 +120,7 @@ def test_a_warm_answer_imports_nothing_slow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)
-def test_a_script_for_each_shell_that_the_shell_can_read(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_for_each_shell_that_the_shell_can_read(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shell) == 0
     script = capsys.readouterr().out
     assert "__complete" in script
@@ -123,8 +129,10 @@ def test_a_script_for_each_shell_that_the_shell_can_read(shell: str, capsys: pyt
 
 
 def test_another_shell_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("cmd") == 2
-    assert capsys.readouterr().err == "error: no completion for `cmd`; there are bash, zsh, fish\n"
+    with pytest.raises(SystemExit) as ended:
+        main(["completion", "cmd"])
+    assert ended.value.code == 2
+    assert "'cmd' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

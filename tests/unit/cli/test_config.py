@@ -18,7 +18,7 @@ def out(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_a_value_a_section_or_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_a_section_or_everything_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["deploy.yaml"], [], path="server.port") == 0
     assert out(capsys) == "81\n"
     assert run(["deploy.yaml"], ["--seed", "7"], path="device") == 0
@@ -27,7 +27,7 @@ def test_a_value_a_section_or_everything(capsys: pytest.CaptureFixture[str]) -> 
     assert out(capsys).startswith("apiVersion: stoker/v1\n")
 
 
-def test_only_what_somebody_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+def test_minimal_shows_written_values_only(capsys: pytest.CaptureFixture[str]) -> None:
     run(["deploy.yaml"], ["--seed", "7"], minimal=True)
     assert out(capsys) == "model:\n  model: Qwen/none\n  seed: 7\nserver:\n  port: 81\n"
 
@@ -40,12 +40,12 @@ def test_json_with_and_without_origins(capsys: pytest.CaptureFixture[str]) -> No
     assert port["origin"]["text"] == "deploy.yaml:2:16"
 
 
-def test_a_hash_is_all_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hash_prints_the_hash_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["deploy.yaml"], [], hash_only=True) == 0
     assert len(out(capsys)) == len("sha256:\n") + 64
 
 
-def test_what_is_wrong_is_talk_and_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["deploy.yaml"], ["--host", "0.0.0.0"], path="server.host") == 78
     answer, talk = capsys.readouterr()
     assert answer == "0.0.0.0\n"
@@ -65,7 +65,7 @@ def test_sources_are_shown_in_order_without_their_secrets(capsys: pytest.Capture
     assert "sk-1" not in said
 
 
-def test_what_a_refused_option_can_hold_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_options_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
     run(["deploy.yaml"], [])
     assert "tensor_parallel_size" not in out(capsys)
     run(["deploy.yaml"], ["--tensor-parallel-size", "1"])
@@ -82,9 +82,9 @@ def test_a_refused_option_shows_what_this_build_does(capsys: pytest.CaptureFixtu
 
 def test_a_deprecated_option_has_no_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["deploy.yaml"], [], path="cache.swap_space") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("error: `cache.swap_space` is deprecated and has no value: a preempted sequence")
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: `cache.swap_space` is deprecated and has no value: a preempted sequence")
 
 
 def test_without_a_file_the_first_word_may_be_an_option(capsys: pytest.CaptureFixture[str]) -> None:

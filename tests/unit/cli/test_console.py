@@ -18,7 +18,7 @@ def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None
     message = "error[C103]: no\n  --> a:1:1\n 1 | x\n   | ^ did you mean"
     for stream, is_painted in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stdout", stream)
-        console.say(message)
+        console.print_result(message)
         assert ("\x1b[" in stream.getvalue()) is is_painted
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.cli.app import main
 from stoker.cli.diff import run
-from stoker.config import load_deployment, read_machine_facts, read_model_facts, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
 from stoker.config.effective import as_records, running_values
 
 
@@ -31,7 +31,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
 
 
-def test_each_difference_is_a_line_with_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_difference_is_a_line_with_its_consequence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("a.yaml", "b.yaml", []) == 1
     said = {path: " ".join(text.split()) for path, text in lines(capsys).items()}
     assert said["cache.block_size"] == "16 (auto) -> 32 [model]"
@@ -41,14 +41,14 @@ def test_each_difference_is_a_line_with_what_it_costs(capsys: pytest.CaptureFixt
     assert "server.port" not in said
 
 
-def test_the_verdict_names_the_dearest_change(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_names_the_most_expensive_change(capsys: pytest.CaptureFixture[str]) -> None:
     run("a.yaml", None, ["--max-queued-requests", "7"])
     assert capsys.readouterr().err == (
-        "1 difference from a.yaml to a.yaml with the options given: in force from the next start\n"
+        "1 difference from a.yaml to a.yaml with the options given: used from the next start\n"
     )
 
 
-def test_files_that_say_the_same_in_other_words_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_with_the_same_meaning_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     Path("c.yaml").write_text("extends: a.yaml\nserver:\n  port: 81.0\n  drain_timeout: 30s\n")
     assert run("a.yaml", "c.yaml", []) == 0
     assert capsys.readouterr().out == ""
@@ -83,7 +83,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     "words",
     [["a.yaml"], ["a.yaml", "nowhere.yaml"], ["a.yaml", "http://127.0.0.1:1"], ["a.yaml", "b.yaml", "-o", "xml"]],
 )
-def test_what_cannot_be_compared_is_no_difference(words: list[str]) -> None:
+def test_what_cannot_be_compared_is_an_error(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["diff", *words])
     assert ended.value.code == 2
@@ -112,7 +112,7 @@ class Running(http.server.BaseHTTPRequestHandler):
 def url(here: None) -> Iterator[str]:
     """A running server of b.yaml."""
     deployment = load_deployment(["b.yaml"], env={})
-    resolved = resolve_deployment(deployment, read_model_facts(deployment), read_machine_facts())
+    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
     handler = type("Handler", (Running,), {"records": as_records(running_values(resolved)), "keys": []})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -124,10 +124,10 @@ def url(here: None) -> Iterator[str]:
 
 def test_a_file_is_the_same_as_the_server_that_runs_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("b.yaml", url, []) == 0
-    assert "server.api_key: set on both sides; a server does not tell" in capsys.readouterr().err
+    assert "server.api_key: set on both sides; a server does not show secrets" in capsys.readouterr().err
 
 
-def test_a_running_server_is_the_old_side_wherever_it_stands(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_server_is_the_old_side_in_either_position(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["b.yaml", url], [url + "/v1", "b.yaml"]):
         assert run(*words, ["--port", "82"]) == 1  # type: ignore[arg-type]
         assert capsys.readouterr().out == "server.port: 81 -> 82  [process]\n"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stoker.cli.app import main
+from stoker.cli.app import commands, main
 from stoker.cli.explain import run
 
 
@@ -19,21 +19,21 @@ def test_a_flag_can_be_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_nobody_knows_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("xyzzyq") == 1
-    assert "nothing is called or mentions `xyzzyq`" in capsys.readouterr().err
+    assert run("xyzzyq", commands()) == 1
+    assert "nothing has the name `xyzzyq` or mentions it" in capsys.readouterr().err
 
 
 def test_markdown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("cache", output="md", recursive=True) == 0
+    assert run("cache", commands(), output="md", recursive=True) == 0
     assert "## cache.block_size\n" in capsys.readouterr().out
 
 
 def test_a_metric_is_explained_by_any_of_its_names(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("stoker_preemptions_total", "stoker_preemptions"):
-        assert run(name) == 0
-        assert "Times a sequence gave its blocks back" in capsys.readouterr().out
-    assert run("stoker_inter_token_latency_seconds_bucket") == 0
+        assert run(name, commands()) == 0
+        assert "a sequence gave its blocks back" in capsys.readouterr().out
+    assert run("stoker_inter_token_latency_seconds_bucket", commands()) == 0
     assert "histogram" in capsys.readouterr().out
-    assert run("metrics") == 0
+    assert run("metrics", commands()) == 0
     assert "stoker_kv_cache_usage_ratio" in capsys.readouterr().out
-    assert run("stoker_nothing") == 1
+    assert run("stoker_nothing", commands()) == 1

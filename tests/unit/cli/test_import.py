@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["flat.yaml"],
     ],
 )
-def test_a_launch_comes_as_a_text_as_words_as_a_script_or_as_a_file(
+def test_a_launch_command_may_be_a_text_words_a_script_or_a_file(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     Path("start.sh").write_text("#!/bin/sh\nexec vllm serve Qwen/Qwen3-0.6B \\\n  --max-model-len 32k\n")
@@ -38,10 +38,10 @@ def test_a_launch_comes_as_a_text_as_words_as_a_script_or_as_a_file(
     code, out, err = run(capsys, *words)
     assert code == 0
     assert "\nmodel:\n  model: Qwen/Qwen3-0.6B\n  max_model_len: 32k\n" in out
-    assert err == "2 options, 0 without a place in this build, 0 not needed\n"
+    assert err == "2 options, 0 without a counterpart, 0 not needed\n"
 
 
-def test_the_answer_goes_into_a_file_that_validates(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_is_a_valid_deployment(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "vllm serve Qwen/Qwen3-0.6B --max-model-len 32k --new-flag 3 --swap-space 4")
     Path("deploy.yaml").write_text(out)
     with pytest.raises(SystemExit) as caught:
@@ -49,12 +49,12 @@ def test_the_answer_goes_into_a_file_that_validates(capsys: pytest.CaptureFixtur
     assert not caught.value.code
 
 
-def test_strict_fails_where_something_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_fails_if_an_option_has_no_counterpart(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--strict", "vllm serve x --new-flag 3")[0] == 1
     assert run(capsys, "vllm serve x --swap-space 4", "--strict")[0] == 0
 
 
-def test_json_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_everything(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "-o", "json", "vllm serve x --api-key sk-1 --max-num-seq 3")
     answer = json.loads(out)
     assert code == 0
@@ -76,18 +76,20 @@ def test_json_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere.yaml"], 2, "cannot read `nowhere.yaml`"),
         (["ls -l"], 2, "nothing here starts a server"),
         (["vllm serve 'x"], 2, "is not closed"),
-        (["vllm serve x", "-o", "xml"], 2, "no such output `xml`"),
-        (["vllm serve x", "--from", "tgi"], 2, "no such engine `tgi`"),
+        (["vllm serve x", "-o", "xml"], 2, "'xml' is not one of 'yaml', 'json'"),
+        (["vllm serve x", "--from", "tgi"], 2, "'tgi' is not one of 'vllm', 'sglang', 'llama.cpp', 'stoker'"),
         (["vllm serve x", "--from"], 2, "--from"),
     ],
 )
-def test_mistakes_are_told_in_words(capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str) -> None:
+def test_a_wrong_command_line_is_an_error_message(
+    capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
     got, out, err = run(capsys, *words)
     assert (got, out) == (code, "")
     assert said in err
 
 
-def test_explain_knows_the_option_config(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_config_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["explain", "--config"])
     out = capsys.readouterr().out

@@ -38,7 +38,7 @@ def last_line(*words: str) -> str:
 
 @pytest.mark.parametrize("index", range(len(cases(Path()))))
 def test_what_is_measured_imports_nothing_that_runs_a_model(index: int, folder: Path) -> None:
-    assert last_line(*cases(folder)[index].words) in ("[] 0", "[] 4")
+    assert last_line(*cases(folder)[index].arguments) in ("[] 0", "[] 4")
 
 
 @pytest.mark.parametrize(

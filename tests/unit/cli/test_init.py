@@ -81,7 +81,7 @@ def test_a_schema_of_something_else_is_left_alone(capsys: pytest.CaptureFixture[
     Path("deployment.schema.json").write_text("{}")
     assert run("deploy.yaml") == 0
     assert Path("deployment.schema.json").read_text() == "{}"
-    assert "warning: deployment.schema.json is no schema of deployments" in capsys.readouterr().err
+    assert "warning: deployment.schema.json is not a schema of deployments" in capsys.readouterr().err
 
 
 def test_printed_it_touches_no_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ def test_the_file_is_written_whole_and_keeps_its_rights(capsys: pytest.CaptureFi
 def test_what_is_left_to_do_by_hand_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     Path("deploy.yaml").write_text("scheduler: {preemption_mode: swap}\n")
     assert run("deploy.yaml", write=True) == 1
-    assert "swapping is gone" in capsys.readouterr().err
+    assert "swapping is not supported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

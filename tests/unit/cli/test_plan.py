@@ -89,7 +89,7 @@ def test_an_estimate_blocks_only_when_it_is_asked_to(capsys: pytest.CaptureFixtu
     ("words", "code", "said"),
     [
         ((), 2, "nothing to plan"),
-        (("qwen3-0.6b.yaml", "-o", "xml"), 2, "no such output `xml`; there are text and json"),
+        (("qwen3-0.6b.yaml", "-o", "xml"), 2, "'xml' is not one of 'text', 'json'"),
         (("qwen3-0.6b.yaml", "--device-profile", "h1000"), 2, "no device profile `h1000`; did you mean h100-80gb"),
         (("--model", "owner/absent"), 3, "owner/absent: not on this machine"),
         (("--model", "./nowhere"), 3, "nowhere"),
@@ -125,7 +125,7 @@ def test_the_kernels_are_those_that_the_engine_chooses(capsys: pytest.CaptureFix
     import torch
 
     chosen = select_kernels("cpu", torch.bfloat16, 128).table
-    assert {stage: said.partition(", built")[0] for stage, said in chosen.items()} == planned
+    assert {stage: said.partition(", compiled")[0] for stage, said in chosen.items()} == planned
 
 
 def test_calibration_before_the_first_start(
@@ -144,7 +144,7 @@ def test_a_gpu_that_is_not_here_is_no_fit(monkeypatch: pytest.MonkeyPatch, capsy
     out, err = capsys.readouterr()
     assert not out
     assert err.startswith(
-        "error[R227]: `device.device` is cuda, and there is no GPU here: CUDA_VISIBLE_DEVICES is `-1`"
+        "error[R227]: `device.device` is cuda, and this machine has no GPU: CUDA_VISIBLE_DEVICES is `-1`"
     )
     assert "engine plan --device-profile h200" in err
     assert plan("qwen3-0.6b.yaml", "--device", "cuda", "--device-profile", "h200") == 0

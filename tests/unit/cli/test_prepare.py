@@ -9,7 +9,7 @@ from stoker.cli.prepare import start_beside
 
 
 class Slow(FakeEngine):
-    """Starts when it is told to; remembers that it was not let."""
+    """Starts when the test allows it; records a cancelled start."""
 
     was_cancelled = False
 
@@ -21,11 +21,11 @@ class Slow(FakeEngine):
             raise
 
 
-def test_what_loads_beside_the_engine_is_handed_back():
+def test_the_result_of_work_parallel_to_the_start_is_returned():
     assert asyncio.run(start_beside(FakeEngine(), lambda: 7)) == 7
 
 
-def test_a_failure_beside_the_engine_ends_its_start():
+def test_a_failure_of_parallel_work_ends_the_start():
     engine = Slow()
 
     def work() -> None:

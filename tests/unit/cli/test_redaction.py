@@ -1,4 +1,4 @@
-"""No output of any verb shows a secret, wherever it was planted and whatever else is wrong around it.
+"""No output of any verb shows a secret, wherever it is written and whatever else is wrong around it.
 
 `engine migrate` included: the diff that it prints is for reading and ends up in logs, so the lines around a change are
 shown without their secrets; with --write the file keeps them.
@@ -15,7 +15,7 @@ from stoker.cli.app import main
 
 from ..config.model_files import write_model
 
-PLANTED = "Pa55word"  # no character in it needs quotes, and it is a variable's name too
+MARKER = "Pa55word"  # no character in it needs quotes, and it is a variable's name too
 BASE = "model: {model: ./m}\nserver: {api_key: {env: KEY}}\n"
 SERVER = "model: {model: ./m}\nserver:\n  "
 RIGHT = {
@@ -32,10 +32,10 @@ RIGHT = {
     "free": BASE + "x-old: {api_key: Pa55word, server: {api_kye: [Pa55word]}}\n",
     "default": SERVER + "api_key: ${NOWHERE:-Pa55word}\n",
     "inner default": SERVER + "api_key: x${NOWHERE:-${EMPTY:-Pa55word}}\n",
-    "interpolated": SERVER + "api_key: ${PLANTED}\n",
-    "half": SERVER + "api_key: ['${PLANTED}', 'x-${PLANTED}']\n",
+    "interpolated": SERVER + "api_key: ${MARKER}\n",
+    "half": SERVER + "api_key: ['${MARKER}', 'x-${MARKER}']\n",
     "file": SERVER + "api_key: {file: secret}\n  auth: key\n",
-    "variable": SERVER + "api_key: [{env: PLANTED}, {file: ./secret}]\n",
+    "variable": SERVER + "api_key: [{env: MARKER}, {file: ./secret}]\n",
     "tagged": SERVER + "api_key: !!str Pa55word\n",
     "deprecated": "model: {model: ./m, task: generate}\nserver:\n  api_key: Pa55word\n  disable_log_requests: true\n",
     "extended": "extends: base.yaml\nserver: {port: 81}\n",
@@ -79,19 +79,19 @@ ODD += [
     "{{{}: }}",
     "{{env: x-{}}}",
     "{{env: [{}]}}",
-    "{{env: ${{PLANTED}}}}",
-    "{{file: ${{PLANTED}}}}",
+    "{{env: ${{MARKER}}}}",
+    "{{file: ${{MARKER}}}}",
 ]
 ODD += ["{{env: NOWHERE, x: {}}}", "{{file: {{x: {}}}}}", "[{{env: EMPTY}}, {}]", "&a [{}, *a]", "*a\n  port: {}"]
 WRONG = {
-    **{odd: f"model: {{model: ./m}}\nserver:\n  api_key: {odd.format(PLANTED)}\n  prot: 1\n" for odd in ODD},
+    **{odd: f"model: {{model: ./m}}\nserver:\n  api_key: {odd.format(MARKER)}\n  prot: 1\n" for odd in ODD},
     **{
-        f"{odd} in a flow": f"model: {{model: ./m}}\nserver: {{prot: 1, api_key: {odd.format(PLANTED)}}}\n"
+        f"{odd} in a flow": f"model: {{model: ./m}}\nserver: {{prot: 1, api_key: {odd.format(MARKER)}}}\n"
         for odd in ODD
         if not odd.startswith((",", "${{{}"))  # the one is a key then, the other the name of a variable
     },
     **{
-        f"{odd} listed": f"model:\n  model: ./m\n  hf_tokn: x\nserver:\n  api_key:\n  - {odd.format(PLANTED)}\n"
+        f"{odd} listed": f"model:\n  model: ./m\n  hf_tokn: x\nserver:\n  api_key:\n  - {odd.format(MARKER)}\n"
         for odd in ODD
     },
     "neighbour": "model: {model: ./m, hf_token: Pa55word}\nserver: {api_key: [Pa55word], port: http}\n",
@@ -143,39 +143,39 @@ VERBS = [
     ["render", "systemd", "deploy.yaml"],
 ]
 WORDS = [
-    ["--api-key", PLANTED],
-    ["--api-key", PLANTED, f"x{PLANTED}", "--hf-token", PLANTED],
-    [f"--server.api-key={PLANTED}", "--port", "http"],
-    ["--api-kye", PLANTED],
-    ["--api-kye", PLANTED, PLANTED],
-    [f"--api-kye={PLANTED}"],
-    [f"--api-key:{PLANTED}"],
-    ["--api-key", f"--{PLANTED}"],
-    ["--api-key.x", PLANTED],
-    ["--no-api-key", PLANTED],
-    ["-api-key", PLANTED],
-    ["--hf-token", PLANTED, "--hf-token", PLANTED],
-    ["--api-key+", PLANTED, "--prot", "1"],
-    [f"--api-key+={PLANTED},{PLANTED}"],
-    ["--hf-token+", PLANTED],
-    ["--api-key", f'["{PLANTED}"'],
-    ["--api-key", f'[["{PLANTED}"]]'],
-    ["--api-key", f'{{"env": "{PLANTED}-x"}}'],
-    ["--hf-token", f'{{"value": "{PLANTED}"}}'],
-    ["--server", f'{{"api_key": "{PLANTED}"}}'],
-    ["--kv-events-config", f'{{"api_key": "{PLANTED}"}}'],
-    ["--kv-transfer-config", f'{{"hf_token": ["{PLANTED}"]}}'],
-    ["--speculative-config.hf_token", PLANTED],
-    ["--speculative-config", f'{{"api_key": "{PLANTED}"'],
-    ["-O.api_key", PLANTED],
+    ["--api-key", MARKER],
+    ["--api-key", MARKER, f"x{MARKER}", "--hf-token", MARKER],
+    [f"--server.api-key={MARKER}", "--port", "http"],
+    ["--api-kye", MARKER],
+    ["--api-kye", MARKER, MARKER],
+    [f"--api-kye={MARKER}"],
+    [f"--api-key:{MARKER}"],
+    ["--api-key", f"--{MARKER}"],
+    ["--api-key.x", MARKER],
+    ["--no-api-key", MARKER],
+    ["-api-key", MARKER],
+    ["--hf-token", MARKER, "--hf-token", MARKER],
+    ["--api-key+", MARKER, "--prot", "1"],
+    [f"--api-key+={MARKER},{MARKER}"],
+    ["--hf-token+", MARKER],
+    ["--api-key", f'["{MARKER}"'],
+    ["--api-key", f'[["{MARKER}"]]'],
+    ["--api-key", f'{{"env": "{MARKER}-x"}}'],
+    ["--hf-token", f'{{"value": "{MARKER}"}}'],
+    ["--server", f'{{"api_key": "{MARKER}"}}'],
+    ["--kv-events-config", f'{{"api_key": "{MARKER}"}}'],
+    ["--kv-transfer-config", f'{{"hf_token": ["{MARKER}"]}}'],
+    ["--speculative-config.hf_token", MARKER],
+    ["--speculative-config", f'{{"api_key": "{MARKER}"'],
+    ["-O.api_key", MARKER],
 ]
 ENVIRONMENTS = [
-    {"ENGINE__SERVER__API_KEY": PLANTED},
-    {"ENGINE__SERVER__API_KEY": f"{PLANTED},x\n{PLANTED}", "ENGINE__SERVER__PORT": "http"},
-    {"ENGINE__SERVER__API_KEY": f'["{PLANTED}"', "ENGINE__MODEL__HF_TOKEN": f"\n{PLANTED}"},
-    {"ENGINE__SERVER__API_KEY": f'[["{PLANTED}"]]', "ENGINE__SERVER__AUTH": "none"},
-    {"ENGINE__SERVER__API_KYE": PLANTED, "ENGINE_HF_TOKEN": PLANTED, "ENGINE__SERVER": f'{{"api_key": "{PLANTED}"}}'},
-    {"ENGINE__SERVER__API_KEY__X": PLANTED, "ENGINE__API_KEY": PLANTED, "engine__server__api_key": PLANTED},
+    {"ENGINE__SERVER__API_KEY": MARKER},
+    {"ENGINE__SERVER__API_KEY": f"{MARKER},x\n{MARKER}", "ENGINE__SERVER__PORT": "http"},
+    {"ENGINE__SERVER__API_KEY": f'["{MARKER}"', "ENGINE__MODEL__HF_TOKEN": f"\n{MARKER}"},
+    {"ENGINE__SERVER__API_KEY": f'[["{MARKER}"]]', "ENGINE__SERVER__AUTH": "none"},
+    {"ENGINE__SERVER__API_KYE": MARKER, "ENGINE_HF_TOKEN": MARKER, "ENGINE__SERVER": f'{{"api_key": "{MARKER}"}}'},
+    {"ENGINE__SERVER__API_KEY__X": MARKER, "ENGINE__API_KEY": MARKER, "engine__server__api_key": MARKER},
 ]
 
 
@@ -184,11 +184,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for variable in [variable for variable in os.environ if variable.upper().startswith("ENGINE_")]:
         monkeypatch.delenv(variable)
-    monkeypatch.setenv("PLANTED", PLANTED)
-    monkeypatch.setenv("KEY", f"also-{PLANTED}")
+    monkeypatch.setenv("MARKER", MARKER)
+    monkeypatch.setenv("KEY", f"also-{MARKER}")
     monkeypatch.setenv("EMPTY", "")
     write_model(Path("m"))
-    Path("secret").write_text(PLANTED)
+    Path("secret").write_text(MARKER)
     Path("base.yaml").write_text(SERVER + "api_key: Pa55word\n")
     Path("other.yaml").write_text(BASE)
 
@@ -198,8 +198,8 @@ def check(words: list[str], capfd: pytest.CaptureFixture[str]) -> int:
     with pytest.raises(SystemExit) as ended:
         main(words)
     out, err = capfd.readouterr()
-    assert PLANTED not in out + err, words
-    assert PLANTED[1:] not in out + err, words
+    assert MARKER not in out + err, words
+    assert MARKER[1:] not in out + err, words
     return int(ended.value.code or 0)
 
 
@@ -301,7 +301,7 @@ def test_no_verb_shows_the_secret_of_a_variable(
         ["init", "new.yaml", "--full"],
     ]:
         check(verb, capfd)
-    assert PLANTED not in Path("new.yaml").read_text() if Path("new.yaml").exists() else True
+    assert MARKER not in Path("new.yaml").read_text()
 
 
 def test_migrate_keeps_in_the_file_what_it_does_not_show(capfd: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[st
     assert chat.run("http://127.0.0.1:9/v1", quick="x") == 1
     assert capsys.readouterr().err == "error: cannot reach http://127.0.0.1:9/v1: connection refused\n"
     assert complete.run("localhost:8000", quick="x") == 1
-    assert "expected something like http://localhost:8000/v1" in capsys.readouterr().err
+    assert "expected a URL such as http://localhost:8000/v1" in capsys.readouterr().err
 
 
 def test_the_key_comes_from_the_environment_unless_it_is_given(

@@ -15,12 +15,13 @@ import pytest
 import yaml
 
 import stoker.builtin
+from stoker import __version__
 from stoker.cli.app import main
 from stoker.cli.render import run
 from stoker.config import load_deployment
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "render"
-PLANTED = "sk-planted-4711"
+SECRET = "sk-written-4711"
 FILES = {
     "base.yaml": "scheduler: {max_num_seqs: 4}\n",
     "deploy.yaml": (
@@ -38,7 +39,7 @@ FILES = {
     ),
     "open.yaml": "model: {model: builtin:tiny}\nserver: {auth: none}\n",
     "gpu.yaml": "model: {model: builtin:tiny}\ndevice: {device: cuda}\nserver: {auth: none}\n",
-    "keys/team-a": PLANTED,
+    "keys/team-a": SECRET,
     "templates/chat.jinja": "{{ messages[0].content }}\n",
 }
 
@@ -73,16 +74,16 @@ def refused(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.y
 
 
 @pytest.mark.parametrize("form", ["k8s", "compose", "systemd"])
-def test_the_same_file_gives_the_same_bytes(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_is_deterministic(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     golden = GOLDEN / {"k8s": "k8s.yaml", "compose": "compose.yaml", "systemd": "stoker.service"}[form]
     more = {"replicas": 2, "namespace": "llm"} if form == "k8s" else {}
     text = rendered(capsys, form, name="chat", **more)
-    assert PLANTED not in text
+    assert SECRET not in text
     assert text == golden.read_text()
 
 
 @pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
-def test_kubernetes_takes_every_object(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_object_is_valid_in_kubernetes(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads((GOLDEN / "kubernetes.schema.json").read_text())
     found = objects(rendered(capsys, "k8s", file, replicas=2))
     assert list(found) == ["ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
@@ -91,21 +92,21 @@ def test_kubernetes_takes_every_object(file: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
-def test_compose_takes_the_file(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_compose_file_is_valid(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = rendered(capsys, "compose", file, replicas=2)
     jsonschema.validate(yaml.safe_load(text), json.loads((GOLDEN / "compose.schema.json").read_text()))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
 @pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
-def test_systemd_takes_the_unit(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_unit_is_valid_in_systemd(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     unit = Path("stoker-chat.service")
     unit.write_text(rendered(capsys, "systemd", file, name="chat", program=shutil.which("true")))
     result = subprocess.run(["systemd-analyze", "verify", f"./{unit}"], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_gpu_is_asked_for_where_one_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_device_cuda_requests_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     pod = objects(rendered(capsys, "k8s", "gpu.yaml"))["Deployment"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 1}}
     (service,) = yaml.safe_load(rendered(capsys, "compose", "gpu.yaml"))["services"].values()
@@ -118,7 +119,14 @@ def test_a_gpu_is_asked_for_where_one_is_written(capsys: pytest.CaptureFixture[s
     assert "PrivateDevices=yes" in rendered(capsys, "systemd", "open.yaml")
 
 
-def test_what_travels_is_a_deployment_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("file", "image"), [("open.yaml", "stoker:VERSION"), ("gpu.yaml", "stoker:VERSION-cuda")])
+def test_the_image_is_that_of_make_image(file: str, image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    image = image.replace("VERSION", __version__)
+    assert run("k8s", file) == run("compose", file) == 0
+    assert re.findall(r"^ *(?:- )?image: (.+)$", capsys.readouterr().out, re.MULTILINE) == [image, image]
+
+
+def test_the_bundle_is_a_deployment_on_the_other_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The ConfigMap and the Secret, laid out as the volumes say, are what was written."""
     found = objects(rendered(capsys, "k8s"))
     pod = found["Deployment"]["spec"]["template"]["spec"]
@@ -154,9 +162,7 @@ def test_ports_and_probes_follow_the_file(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("certificates", "probe"), [(0, "httpGet"), (2, "tcpSocket")])
-def test_probes_speak_tls_where_the_server_does(
-    certificates: int, probe: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_probes_use_tls_if_the_server_does(certificates: int, probe: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cert.pem", "key.pem", "ca.pem"):
         Path(name).write_text("PEM")
     tls = "ssl_certfile: cert.pem, ssl_keyfile: key.pem, ssl_ca_certs: ca.pem"
@@ -191,23 +197,23 @@ def test_memory_is_that_of_the_plan(kv: str, memory: int, capsys: pytest.Capture
     assert f"\nMemoryMax={memory}M\n" in rendered(capsys, "systemd")
 
 
-def test_a_model_that_is_not_here_leaves_the_memory_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hub.yaml").write_text("model: {model: org/none}\nserver: {auth: none}\n")
     assert run("k8s", "hub.yaml") == 0
     answer, talk = capsys.readouterr()
     assert "memory" not in objects(answer)["Deployment"]["spec"]["template"]["spec"]["containers"][0].get(
         "resources", {}
     )
-    assert "org/none is not on this machine, so no memory is stated" in talk
+    assert "org/none is not on this machine, so no memory request is written" in talk
 
 
 @pytest.mark.parametrize("form", ["k8s", "compose", "systemd"])
-@pytest.mark.parametrize("secret", [PLANTED, f"${{NOWHERE:-{PLANTED}}}", f"[{{env: A}}, {PLANTED}]"])
+@pytest.mark.parametrize("secret", [SECRET, f"${{NOWHERE:-{SECRET}}}", f"[{{env: A}}, {SECRET}]"])
 def test_a_secret_in_plain_text_is_not_copied(form: str, secret: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver:\n  api_key: {secret}\n")
     talk = refused(capsys, form)
     assert "error[C130]: `server.api_key` holds a secret in plain text" in talk
-    assert PLANTED not in talk
+    assert SECRET not in talk
 
 
 def test_a_container_serves_the_network_so_it_needs_a_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,10 +225,10 @@ def test_a_container_serves_the_network_so_it_needs_a_key(capsys: pytest.Capture
     assert run("systemd", "deploy.yaml") == 0  # it stays on 127.0.0.1
 
 
-def test_a_models_folder_travels_where_it_can(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_models_folder_is_bundled_where_possible(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(Path(stoker.builtin.__file__).parent / "tiny", "weights")
     Path("deploy.yaml").write_text("model: {model: ./weights}\nserver: {auth: none}\n")
-    assert "error[C131]: `model.model` cannot be carried along" in refused(capsys, "k8s")
+    assert "error[C131]: `model.model` cannot be bundled" in refused(capsys, "k8s")
     assert "write its absolute path" in refused(capsys, "systemd")
     volumes = yaml.safe_load(rendered(capsys, "compose"))["services"]["deploy"]["volumes"]
     assert volumes[0] == {
@@ -241,12 +247,14 @@ def test_a_models_folder_travels_where_it_can(capsys: pytest.CaptureFixture[str]
         ("port: http", "C104"),
     ],
 )
-def test_what_makes_no_sense_in_a_container_is_told(option: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_without_sense_in_a_container_are_reported(
+    option: str, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver: {{auth: none, {option}}}\n")
     assert f"error[{code}]" in refused(capsys, "k8s")
 
 
-def test_variables_of_this_shell_do_not_travel(
+def test_variables_of_this_shell_are_not_bundled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = rendered(capsys, "k8s")
@@ -254,7 +262,7 @@ def test_variables_of_this_shell_do_not_travel(
     assert rendered(capsys, "k8s") == before
 
 
-def test_systemd_hands_secret_files_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_systemd_passes_secret_files_to_the_service(capsys: pytest.CaptureFixture[str]) -> None:
     """As root, so that the service's own user need not be able to read them."""
     unit = rendered(capsys, "systemd", name="chat")
     (line,) = re.findall(r'^Environment="ENGINE__SERVER__API_KEY=(.*)"$', unit, re.MULTILINE)
@@ -287,7 +295,7 @@ def test_a_file_that_is_not_there_ends_with_78(capsys: pytest.CaptureFixture[str
 
 
 def test_names_with_blanks_stay_one_word(capsys: pytest.CaptureFixture[str]) -> None:
-    """Once systemd would have been told to serve `/etc/stoker/my-app/My`."""
+    """Regression: systemd got the path `/etc/stoker/my-app/My`."""
     Path("My 50% App.yaml").write_text("model: {model: builtin:tiny}\nserver: {api_key: {file: ./keys/team a}}\n")
     Path("keys/team a").write_text("k")
     assert run("systemd", "My 50% App.yaml", name="my-app") == 0
@@ -298,9 +306,9 @@ def test_names_with_blanks_stay_one_word(capsys: pytest.CaptureFixture[str]) -> 
     assert "--from-file='keys--team-a=./keys/team a'\n" in capsys.readouterr().out
 
 
-def test_a_socket_beside_the_file_is_no_file_to_carry(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_socket_next_to_the_manifest_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("deploy.yaml").write_text("model: {model: builtin:tiny}\nserver: {uds: ./s.sock}\n")
     assert run("systemd", "deploy.yaml", name="mine") == 78
     said = capsys.readouterr().err
-    assert "the unit may write no socket there" in said
+    assert "the unit is not allowed to write there" in said
     assert "write /run/stoker/mine/NAME.sock" in said

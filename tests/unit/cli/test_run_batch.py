@@ -80,7 +80,7 @@ def test_a_file_of_requests_becomes_a_file_of_answers(source: Path, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
 
 
-@pytest.mark.effect("server.enable_log_requests", "server.max_log_len", "server.disable_uvicorn_access_log")
+@pytest.mark.effect("server.enable_log_requests", "server.max_log_len", "server.disable_access_log")
 def test_flags_say_how_much_is_logged(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     words = ["-i", str(source), "-o", str(tmp_path / "out.jsonl"), *IN_PROCESS]
     err = run(capfd, "run-batch", *words, "--enable-log-requests", "--max-log-len", "4")[2]
@@ -91,7 +91,7 @@ def test_flags_say_how_much_is_logged(source: Path, tmp_path: Path, capfd: pytes
     assert "POST /v1/chat/completions" not in err
 
 
-def test_a_line_that_was_not_answered_is_told_by_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_line_without_an_answer_sets_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(line("long", max_tokens=600) + "nonsense\n" + line("good", max_tokens=1))
     code, out, _ = run(capfd, "run-batch", "-i", str(source), "-o", str(target), *IN_PROCESS)
@@ -104,11 +104,11 @@ def test_a_line_that_was_not_answered_is_told_by_the_exit_code(tmp_path: Path, c
     ("words", "code", "said"),
     [
         (["-i", "in.jsonl", "-o", "in.jsonl"], 2, "--output-file is the input file"),
-        (["-i", "in.jsonl", "-o", "s3://bucket/x"], 2, "an http(s) URL that takes PUT"),
+        (["-i", "in.jsonl", "-o", "s3://bucket/x"], 2, "an http(s) URL that accepts PUT"),
         (["-i", "ftp://x/y", "-o", "out.jsonl"], 2, "an http(s) URL, or - for standard input"),
         (["-i", "none.jsonl", "-o", "out.jsonl"], 4, "No such file or directory: 'none.jsonl'"),
         (["-i", "in.jsonl", "-o", "none/out.jsonl"], 4, "No such file or directory"),
-        (["-i", "in.jsonl", "-o", "."], 4, "is a folder; name a file"),
+        (["-i", "in.jsonl", "-o", "."], 4, "is a folder; give a file"),
         (
             ["-i", "http://127.0.0.1:9/x?secret=1", "-o", "out"],
             4,
@@ -118,7 +118,7 @@ def test_a_line_that_was_not_answered_is_told_by_the_exit_code(tmp_path: Path, c
         (["-i", "in.jsonl", "-o", "out.jsonl", "--port", "1"], 2, "add --enable-metrics"),
     ],
 )
-def test_a_place_that_cannot_be_used_is_told_before_a_model_is_loaded(
+def test_an_unusable_file_is_reported_before_a_model_is_loaded(
     words: list[str],
     code: int,
     said: str,
@@ -134,17 +134,17 @@ def test_a_place_that_cannot_be_used_is_told_before_a_model_is_loaded(
     assert [path.name for path in source.parent.iterdir()] == ["in.jsonl"]
 
 
-def test_flags_without_effect_are_told():
+def test_flags_without_effect_are_reported():
     flags = BatchFlags(input_file="a", output_file="b", output_tmp_dir="t", use_v2_block_manager=True)
     assert list(flags.warnings()) == [
-        "--output-tmp-dir has no effect: --output-file is no URL",
+        "--output-tmp-dir has no effect: --output-file is not a URL",
         "--use-v2-block-manager is deprecated and has no effect: there is one block pool",
     ]
     quiet = BatchFlags(input_file="a", output_file="http://h/b", port=1, enable_metrics=True, output_tmp_dir="t")
     assert list(quiet.warnings()) == []
 
 
-def test_an_interrupted_run_keeps_its_lines_and_the_same_command_goes_on(
+def test_an_interrupted_run_keeps_its_lines_and_the_same_command_continues(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -164,7 +164,7 @@ def test_an_interrupted_run_keeps_its_lines_and_the_same_command_goes_on(
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, ""), err
     assert err.splitlines()[-1] == "error: interrupted"
-    assert f"results are kept in {parts[0]}; the same command goes on from there" in err
+    assert f"results are kept in {parts[0]}; the same command continues from there" in err
     kept = parts[0].read_bytes()
     assert kept.endswith(b"\n")
     done = len(kept.splitlines())
@@ -173,7 +173,7 @@ def test_an_interrupted_run_keeps_its_lines_and_the_same_command_goes_on(
 
     code, out, err = run(capfd, *words, "--disable-frontend-multiprocessing")
     assert code == 0, err
-    assert f"going on from {parts[0]}: {done} results are there" in err
+    assert f"continuing {parts[0]} with {done} results" in err
     assert target.read_bytes().startswith(kept)
     assert len(results(target)) == len(target.read_bytes().splitlines()) == 60
     assert not parts[0].exists()

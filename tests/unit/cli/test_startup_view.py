@@ -16,7 +16,7 @@ def ticking() -> Iterator[float]:
         now += 1.0
 
 
-def test_off_a_terminal_each_phase_is_a_line_when_it_ends(capsys: pytest.CaptureFixture[str]):
+def test_without_a_terminal_each_phase_is_a_line_when_it_ends(capsys: pytest.CaptureFixture[str]):
     clock = ticking()
     with StartupView("stoker 1", is_live=False, clock=lambda: next(clock)) as view:
         view.begin("address")
@@ -36,20 +36,20 @@ def test_off_a_terminal_each_phase_is_a_line_when_it_ends(capsys: pytest.Capture
 
 
 @pytest.mark.effect("load.use_tqdm_on_load")
-def test_how_far_a_part_is_stands_behind_it_until_it_ends():
+def test_progress_is_shown_until_a_part_ends():
     view = StartupView("stoker 1", is_live=True, clock=lambda: 0.0)
     view.begin("engine")
     view.part("weights")
     view.part("weights: 42 %")
 
-    def drawn() -> str:
+    def rendered() -> str:
         console = Console(file=io.StringIO(), width=80)
         console.print(view._tree())
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
-    assert "weights          0.00 s  42 %" in drawn()
+    assert "weights          0.00 s  42 %" in rendered()
     view.part("warm-up")
-    assert "%" not in drawn()
+    assert "%" not in rendered()
 
 
 def test_a_failure_ends_the_phase_it_came_from(capsys: pytest.CaptureFixture[str]):

@@ -24,7 +24,9 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 def test_middleware_that_cannot_be_imported_is_a_mistake_of_the_configuration(capsys: pytest.CaptureFixture[str]):
     code, last = fails(capsys, "--middleware", "no.such.Thing")
     assert code == 78
-    assert last.startswith("error: `server.middleware`: no.such.Thing cannot be imported")
+    assert last.startswith(
+        "error: `server.middleware`: no.such.Thing: no.such cannot be imported: ModuleNotFoundError: "
+    )
 
 
 def test_tls_files_that_do_not_fit_are_a_matter_of_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

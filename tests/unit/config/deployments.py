@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from stoker.config import ConfigError, Deployment, MachineFacts, load_deployment
+from stoker.config import ConfigError, Deployment, MachineSpec, load_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
-from stoker.config.resolve.resolved import GpuFacts
+from stoker.config.resolve.resolved import GpuSpec
 
 GIB = 1 << 30
-MACHINE = MachineFacts(
+MACHINE = MachineSpec(
     system="Linux",
     architecture="x86_64",
     num_cores=4,
@@ -21,7 +21,7 @@ MACHINE = MachineFacts(
     cpu_flags=("avx2", "avx512_bf16"),
     no_gpu="this machine is made up",
 )
-H200 = GpuFacts(
+H200 = GpuSpec(
     name="NVIDIA H200",
     total_memory_bytes=139 * GIB,
     available_memory_bytes=138 * GIB,

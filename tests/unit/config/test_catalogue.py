@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from stoker.cli.app import commands
 from stoker.cli.parameters import parameter_pages, parameter_records
 from stoker.config.catalogue import by_status, counts, records
 from stoker.config.explain import find
@@ -60,15 +61,15 @@ def test_every_spelling_of_the_catalogue_is_explained(entry: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: f"{entry['command']}-{entry['name']}")
 def test_every_argument_of_the_other_commands_is_explained(entry: dict[str, Any]) -> None:
-    names = {(record["section"], flag) for record in parameter_records() for flag in record["flags"] or [""]}
+    names = {(record["section"], flag) for record in parameter_records(commands()) for flag in record["flags"] or [""]}
     command = entry["command"]
     for flag in entry["flags"]:
         assert (f"command:{command}", flag) in names
-        assert parameter_pages(f"{command} {flag}"), flag
+        assert parameter_pages(f"{command} {flag}", commands()), flag
 
 
-def test_a_record_says_all_about_an_option() -> None:
-    for record in [*records(), *parameter_records()]:
+def test_a_record_has_all_fields_of_an_option() -> None:
+    for record in [*records(), *parameter_records(commands())]:
         assert set(record) == {
             *("name", "section", "path", "flags", "env", "type", "default", "choices", "unit", "status"),
             *("replaced_by", "reason", "reload", "rules", "description"),
@@ -78,13 +79,13 @@ def test_a_record_says_all_about_an_option() -> None:
     assert RECORDS["disable-log-requests"]["replaced_by"] == ["server.enable_log_requests"]
 
 
-def test_the_three_lists_hold_every_option_once() -> None:
+def test_the_three_lists_contain_every_option_once() -> None:
     paths = [option.path for listed in by_status().values() for option in listed]
     assert sorted(paths) == sorted(options())
     assert sum(number for row in counts().values() for number in row.values()) == len(options())
 
 
-def test_choices_that_others_offer_are_taken_or_refused_by_name() -> None:
+def test_choices_of_other_engines_are_accepted_or_refused_by_name() -> None:
     """No word of another system's choice is simply unknown here, so that the message can say what to do."""
     missing = []
     for entry in SERVE:

@@ -48,7 +48,7 @@ def test_a_level_that_the_cpu_lacks_is_refused_with_what_is_missing():
         choose_level("avx512", cpu("AuthenticAMD", AVX2))
 
 
-def test_a_word_that_is_no_level_is_refused():
+def test_a_word_that_is_not_a_level_is_refused():
     message = "STOKER_CPU_FEATURES is 'sse'; allowed: auto, amx, avx512_bf16, avx512, avx2, portable, torch"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         choose_level("sse", cpu("GenuineIntel", AVX2))
@@ -56,7 +56,7 @@ def test_a_word_that_is_no_level_is_refused():
 
 @pytest.mark.parametrize(
     ("machine", "flags", "reason"),
-    [("aarch64", {"asimd"}, "no kernels for aarch64 processors yet"), ("x86_64", None, "flags cannot be read")],
+    [("aarch64", {"asimd"}, "there are no kernels for aarch64 processors"), ("x86_64", None, "flags cannot be read")],
 )
 def test_an_unknown_cpu_is_left_to_torch(machine, flags, reason):
     known = Cpu(machine, "", frozenset(flags or ()))

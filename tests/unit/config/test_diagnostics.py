@@ -57,7 +57,7 @@ CASES = {
 
 
 def compare(name: str, text: str) -> None:
-    """Delete a golden file and run the test to write it anew."""
+    """Delete a golden file and run the test to write it again."""
     file = GOLDEN / name
     if not file.exists():
         file.write_text(text + "\n")
@@ -97,7 +97,7 @@ def test_findings_for_programs(tmp_path: Path) -> None:
     assert first["diagnostics"][0]["places"][0]["line"] == 5
 
 
-def test_github_lines_stay_lines() -> None:
+def test_a_finding_for_github_is_one_line() -> None:
     with pytest.raises(ConfigError) as caught:
         load_deployment([], ["--model", "x", "--dtype", "a%\nb"], {})
     assert "\n" not in caught.value.diagnostics[0].as_github()
@@ -108,6 +108,6 @@ def test_every_code_that_is_used_is_explained(tmp_path: Path) -> None:
         assert {finding.code for finding in said(tmp_path, text, words, env).diagnostics} <= set(CODES)
 
 
-def test_a_warning_is_called_one(tmp_path: Path) -> None:
+def test_a_warning_is_labelled_as_one(tmp_path: Path) -> None:
     deployment = load(tmp_path, "model: {model: x}\n", env={"ENGINE_SERVER_PORT": "1"})
     assert deployment.warnings[0].as_text().startswith("warning[C117]: ")

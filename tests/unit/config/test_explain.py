@@ -59,12 +59,12 @@ def test_nothing_lists_the_sections() -> None:
         assert find(what)[0].kind == "list"
 
 
-def test_auto_says_what_it_is_here() -> None:
+def test_auto_is_shown_with_its_value_on_this_machine() -> None:
     assert "auto; here 16 (the block size for cpu)" in as_text(find("cache.block_size"))
     assert "auto; depends on the model" in as_text(find("model.dtype"))
 
 
-def test_pages_have_three_forms() -> None:
+def test_pages_have_three_formats() -> None:
     pages = find("scheduler", recursive=True)
     assert json.loads(json.dumps([page.as_dict() for page in pages]))[0]["kind"] == "section"
     markdown = as_markdown(pages)
@@ -82,18 +82,30 @@ def test_a_refused_option_depends_on_nothing() -> None:
     assert {fact.name: fact.lines for fact in page.facts}["default"] == ("auto",)
 
 
-def test_options_that_bear_the_word_come_before_those_that_mention_it() -> None:
+def test_options_with_the_word_in_their_name_come_first() -> None:
     (page,) = find("server.ssl")
     paths = [fact.name for fact in page.facts if "." in fact.name]
     assert [path for path in paths if "ssl" in path] == paths[: len([path for path in paths if "ssl" in path])]
 
 
-def test_values_that_are_refused_for_one_reason_stand_in_one_line() -> None:
+def test_values_that_are_refused_for_the_same_reason_are_one_line() -> None:
     """Once sixteen numbers of GPUs had a line each."""
-    refused = next(fact for fact in option_page(options()["device.device"]).facts if fact.name == "not here").lines
+    refused = next(fact for fact in option_page(options()["device.device"]).facts if fact.name == "not supported").lines
     assert refused == (
         "gpu: write cuda",
-        "cuda:0 to cuda:15: write cuda; the environment variable CUDA_VISIBLE_DEVICES says which GPU, by number or "
+        "cuda:0 to cuda:15: write cuda; the environment variable CUDA_VISIBLE_DEVICES selects the GPU, by number or "
         "UUID",
         "rocm, mps, tpu, xpu, hpu, neuron, openvino: not supported; write cuda, cpu or auto",
     )
+
+
+def test_a_rule_shows_its_fixes_without_the_escapes_of_templates() -> None:
+    """Regression: the page of R201 suggested `api_key: {{env: API_KEY}}`."""
+    (page,) = find("R201")
+    fix = next(fact for fact in page.facts if fact.name == "fix")
+    assert fix.lines[0] == "set `server.api_key`, for example `api_key: {env: API_KEY}`"
+
+
+def test_the_default_of_a_deprecated_option_is_not_decided() -> None:
+    (page,) = find("server.uvicorn_log_level")
+    assert next(fact for fact in page.facts if fact.name == "default").lines == ("auto",)

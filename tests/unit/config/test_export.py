@@ -47,7 +47,7 @@ def written(option: Option, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("option", options().values(), ids=lambda option: option.path)
-def test_what_the_loader_takes_the_editor_takes(option: Option) -> None:
+def test_the_schema_accepts_what_the_loader_accepts(option: Option) -> None:
     taken = accepted_values(option)
     values = [*option.examples, *option.choices, None] if taken is None else [*taken, None]
     if option.section:
@@ -74,12 +74,12 @@ def test_what_the_loader_takes_the_editor_takes(option: Option) -> None:
         {"kind": "Pod"},
     ],
 )
-def test_what_the_loader_refuses_the_editor_marks(content: dict[str, Any]) -> None:
+def test_the_schema_refuses_what_the_loader_refuses(content: dict[str, Any]) -> None:
     for validator in VALIDATORS.values():
         assert not validator.is_valid(content)
 
 
-def test_free_keys_are_free() -> None:
+def test_free_keys_are_accepted() -> None:
     for validator in VALIDATORS.values():
         validator.validate({"x-anything": [{"a": 1}]})
 

@@ -1,6 +1,6 @@
 """Nothing that can be written makes reading a deployment stumble: it loads, or there are findings with known codes.
 
-Every finding can be shown in each of the four forms, whatever stands in the text that it points at.
+Every finding can be shown in each of the four forms, whatever the text at its place is.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_no_bytes_make_the_loader_stumble(tmp_path: Path, content: bytes) -> Non
 
 @FEW
 @given(st.text("${}:-?aB1_ \n", max_size=30) | st.lists(st.sampled_from(oddities.FORMS)).map("".join))
-def test_a_form_is_filled_in_or_its_place_is_told(text: str) -> None:
+def test_a_form_is_filled_in_or_its_place_is_reported(text: str) -> None:
     error: InterpolationError | None = None
     filled = text
     try:
@@ -116,7 +116,7 @@ def test_files_that_extend_each_other_in_any_way_come_to_an_end(
 
 @FEW
 @given(st.sampled_from(preset_names()) | oddities.words, st.sampled_from(["file", "flag", "variable"]))
-def test_a_preset_is_known_or_told(tmp_path: Path, name: str, layer: str) -> None:
+def test_a_preset_is_known_or_reported(tmp_path: Path, name: str, layer: str) -> None:
     file = tmp_path / "deploy.yaml"
     written = {"model": {"model": "x"}} | ({"preset": name} if layer == "file" else {})
     file.write_text(json.dumps(written))
@@ -174,8 +174,8 @@ def test_files_that_extend_twice_each_are_not_read_without_end(tmp_path: Path) -
     assert [finding.code for finding in report_on([tmp_path / "0.yaml"], [], MACHINE, env={}).findings] == ["C109"]
 
 
-def test_a_hundred_findings_are_told_and_the_others_counted(tmp_path: Path) -> None:
+def test_a_hundred_findings_are_shown_and_the_others_counted(tmp_path: Path) -> None:
     findings = report_on([], [f"--nothing-{index}" for index in range(130)], MACHINE, env={}).findings
     assert len(findings) == 101
-    assert findings[-1].message == "30 more findings are not told"
+    assert findings[-1].message == "30 more findings are not shown"
     assert ConfigError(findings).exit_code == 2

@@ -17,7 +17,9 @@ from stoker.config import Deployment, Layer, load_deployment
 from stoker.config.presets import preset_names
 from stoker.config.schema.options import Option, live_options, options, sections
 from stoker.config.source.presets import PresetSource
-from stoker.config.source.scalars import as_yaml_value
+from stoker.config.yaml_writer import inline
+
+from .generated import mappings
 
 FIELDS = [option for option in live_options().values() if option.section and option.status == "effective"]
 CANDIDATES: dict[str, list[Any]] = {
@@ -30,7 +32,6 @@ CANDIDATES: dict[str, list[Any]] = {
     "text": ["plain", "/a", "0123", "b-2"],
     "texts": [["a", "0123"], ["b"], ["https://a.example"], ["https://b.example", "*"]],
     "wholes": [[1, 2, 8], [64]],
-    "mapping": [{"a": {"b": 1}}, {"a": {"b": "0123", "c": [True, None]}}],
 }
 
 
@@ -42,7 +43,7 @@ def two_values(option: Option) -> list[Any]:
     """Two values that the option takes, as people write them; neither is the default if there are enough of them."""
     found: dict[str, Any] = {}
     examples = [] if option.is_secret else option.examples
-    for value in [*option.choices, *examples, *CANDIDATES.get(option.kind, [])]:
+    for value in [*option.choices, *examples, *CANDIDATES.get(option.kind, []), *mappings_of(option)]:
         try:
             key = repr(typed(option, value))
             found.setdefault(repr(value) if option.is_secret else key, value)
@@ -52,6 +53,10 @@ def two_values(option: Option) -> list[Any]:
     ranked = sorted(found, key=lambda key: key == default)
     assert len(ranked) >= 2 or len(option.choices) == 1, f"{option.path}: add two values to CANDIDATES"
     return [found[key] for key in ranked[:2]] * (1 if len(ranked) >= 2 else 2)
+
+
+def mappings_of(option: Option) -> list[Any]:
+    return mappings(option) if option.kind == "mapping" else []
 
 
 VALUES = {option.path: two_values(option) for option in FIELDS}
@@ -68,8 +73,8 @@ def model(option: Option) -> list[str]:
 
 
 def write(path: Path, option: Option, value: Any, **more: Any) -> Path:
-    lines = [f"{name}: {as_yaml_value(other)}" for name, other in more.items()]
-    path.write_text("\n".join([*lines, f"{option.section}:", f"  {option.name}: {as_yaml_value(value)}", ""]))
+    lines = [f"{name}: {inline(other)}" for name, other in more.items()]
+    path.write_text("\n".join([*lines, f"{option.section}:", f"  {option.name}: {inline(value)}", ""]))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Options that name files: whatever stands there, it is told and never a traceback."""
+"""Options that name files: every content is reported as a finding, never as a traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ODD = {
 ODD |= {
     "long below": f"./{'x/' * 3000}",
     "no text": "./bytes",
-    "home": "~nobody-of-this-name/x",
+    "home": "~no-such-user/x",
     "root": "/",
     "dots": "../../../..",
     "empty": '""',
@@ -41,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("option", PATHS, ids=lambda option: option.path)
-def test_odd_names_of_files_are_told(option: object, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_odd_names_of_files_are_reported(option: object, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert hasattr(option, "section")
     model = "" if option.path == "model.model" else "model:\n  model: ./m\n"
     head = f"{option.section}:\n" if option.section else ""
@@ -59,9 +59,9 @@ def test_odd_names_of_files_are_told(option: object, name: str, capfd: pytest.Ca
     assert out + err
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "d\udcff.yaml", "/", "", "~nobody-of-this-name/x"])
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "d\udcff.yaml", "/", "", "~no-such-user/x"])
 @pytest.mark.parametrize("verb", ["validate", "config", "plan", "diff", "migrate", "render k8s", "import", "init"])
-def test_odd_names_of_deployments_are_told(verb: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_odd_names_of_deployments_are_reported(verb: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     other = ["--port", "81"] if verb == "diff" else []
     with pytest.raises(SystemExit) as ended:
         main([*verb.split(), name, *other])

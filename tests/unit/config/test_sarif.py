@@ -35,7 +35,7 @@ def test_each_finding_has_its_place_its_level_and_its_rule(tmp_path: Path) -> No
     assert [rules[result["ruleIndex"]]["id"] for result in found["results"]] == ["C103", "C106"]
 
 
-def test_what_stands_in_no_file_has_no_place(tmp_path: Path) -> None:
+def test_a_finding_outside_of_a_file_has_no_location(tmp_path: Path) -> None:
     (result,) = run(tmp_path, "model: {model: x}\n", "--port", "http")["results"]
     assert "locations" not in result
     assert "`server.port`" in result["message"]["text"]

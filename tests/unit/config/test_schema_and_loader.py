@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator
 
@@ -16,7 +16,8 @@ from stoker.config.schema.options import Option, options
 
 VALIDATORS = [Draft202012Validator(json_schema(DRAFT_2020_12)), Draft7Validator(json_schema(DRAFT_07))]
 WRITABLE = [option for option in options().values() if option.name not in ("extends", "preset", "config")]  # name files
-ELSEWHERE = {"C105", "C123", "C124"}  # about other layers or other options
+ELSEWHERE = {"C105", "C123"}  # about other layers
+CONFLICT = "C124"  # an option under its old and its new name: the loader reports this and does not check the old value
 
 
 class AllSet(dict[str, str]):
@@ -48,7 +49,7 @@ VALUES = st.one_of(
 )
 
 
-def drawn(option: Option) -> st.SearchStrategy[Any]:
+def values_of(option: Option) -> st.SearchStrategy[Any]:
     likely = [*option.examples, *option.choices, *option.refused]
     if option.status == "refused":
         likely += [list(value) if isinstance(value, tuple) else value for value in option.accepted]
@@ -66,11 +67,11 @@ def codes(folder: Path, content: Any) -> set[str]:
     return set()
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_schema_and_the_loader_agree_on_every_value(tmp_path: Path, data: st.DataObject) -> None:
     option = data.draw(st.sampled_from(WRITABLE))
-    value = data.draw(drawn(option))
+    value = data.draw(values_of(option))
     content = {option.section: {option.name: value}} if option.section else {option.name: value}
     said = codes(tmp_path, content)
     for validator in VALIDATORS:
@@ -83,10 +84,11 @@ def test_the_schema_and_the_loader_agree_on_whole_manifests(tmp_path: Path, data
     content: dict[str, Any] = {}
     for option in data.draw(st.lists(st.sampled_from(WRITABLE), max_size=8, unique_by=lambda option: option.path)):
         home = content.setdefault(option.section, {}) if option.section else content
-        home[option.name] = data.draw(st.sampled_from([*option.examples, *option.choices]) | VALUES)
+        home[option.name] = data.draw(values_of(option))
     if data.draw(st.booleans()):
         content.setdefault("server", {})[data.draw(st.sampled_from(["prot", "x-mine", "port"]))] = 1
     if data.draw(st.booleans()):
         content[data.draw(st.sampled_from(["x-free", "modle", "lora"]))] = data.draw(VALUES)
     said = codes(tmp_path, content)
+    assume(CONFLICT not in said)
     assert VALIDATORS[0].is_valid(content) == (not said), (content, said)

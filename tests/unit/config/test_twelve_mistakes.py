@@ -1,6 +1,6 @@
-"""One deployment of three files with a dozen mistakes of a dozen kinds: all are told in one run, in every form.
+"""One deployment of three files with twelve errors of twelve kinds: all are reported in one run, in every form.
 
-What is said is compared whole with tests/golden/config; delete a file there and run this to write it anew.
+The output is compared whole with tests/golden/config; delete a file there and run this to write it again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ server:
   port: 8001
   api_key:
     - {env: TEAM_KEY}
-    - sk-planted
+    - sk-secret
 """,
     "deploy.yaml": """\
 extends: [base.yaml, team.yaml, nowhere.yaml]
@@ -58,8 +58,8 @@ CODES = {
     "C101": "a file that is not there",
     "C103": "a key that no option has, and one of another section",
     "C104": "a fraction of a binary unit, and a text for a duration",
-    "C106": "a key that stands twice",
-    "C107": "a word that is no choice, and a number out of range",
+    "C106": "a duplicate key",
+    "C107": "a word that is not a choice, and a number out of range",
     "C110": "a tag",
     "C111": "a variable that is not set",
     "C113": "a secret that is not there",
@@ -82,7 +82,7 @@ def findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Diagnostic
     return list(caught.value.diagnostics)
 
 
-def test_every_kind_of_mistake_is_told_in_one_run(findings: list[Diagnostic]) -> None:
+def test_every_kind_of_mistake_is_reported_in_one_run(findings: list[Diagnostic]) -> None:
     assert {finding.code for finding in findings} == set(CODES)
 
 

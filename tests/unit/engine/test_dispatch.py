@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.engine.api import EngineRequest, FinishReason, SamplingParams
 from stoker.engine.dispatch import Dispatch
-from stoker.engine.wire import Abort, Outputs, Submit
+from stoker.engine.messages import Abort, Outputs, Submit
 
 from ...fake_runner import build_core, continuation
 
@@ -41,7 +41,7 @@ def test_the_last_token_is_a_record_with_its_reason():
     assert message.records[0].finish_reason is FinishReason.LENGTH
 
 
-def test_a_client_that_is_gone_gets_nothing_and_the_others_go_on():
+def test_a_disconnected_client_gets_no_outputs_and_the_others_continue():
     dispatch: Dispatch[str] = Dispatch(build_core("{}", lambda phase: None))
     submit(dispatch, "x", 1, [1, 2])
     submit(dispatch, "y", 1, [3, 4])

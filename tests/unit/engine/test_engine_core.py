@@ -11,11 +11,12 @@ from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
 
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, ProcessorCall, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.device_step_queue import DeviceStepQueue
 from stoker.engine.engine_core import EngineCore, RunnerUnusable
-from stoker.engine.launch_queue import LaunchQueue
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.named_processors import make_named
-from stoker.engine.step_worker import StepWorker
+from stoker.engine.step_queue import InlineStepQueue
+from stoker.engine.thread_step_queue import ThreadStepQueue
 
 LIMITS = SchedulerSettings(num_blocks=50, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=99)
 
@@ -42,7 +43,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others():
     engine.add(request("early", [1, 2]))
     first = engine.step()
     failed = engine.step()
-    engine.add(request("late", [1, 2]))  # its prefix was cached, and is computed again: what the cache holds is unknown
+    engine.add(request("late", [1, 2]))  # its prefix is computed again: the content of the cache is unknown
     late = run(engine)["late"]
     assert first.records[0].token_ids == continuation([1, 2], 1)
     assert [(output.request_id, output.finish_reason) for output in failed] == [("early", FinishReason.ERROR)]
@@ -109,13 +110,13 @@ def test_the_next_step_is_planned_while_one_computes():
             return super().execute(plan)
 
     runner = Patient(FakeSettings())
-    engine = EngineCore(Watched(LIMITS), runner, core().info, steps=StepWorker(runner.execute))
+    engine = EngineCore(Watched(LIMITS), ThreadStepQueue(runner), core().info)
     engine.add(request("r", [1, 2], max_tokens=4))
     assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
 
 
-def test_a_step_is_under_way_while_it_is_handed_over():
-    """Once the first launch of a kernel, which compiles it, was taken for an engine that makes no progress."""
+def test_the_engine_is_stepping_while_a_step_is_submitted():
+    """Once the first launch of a kernel, which compiles it, was reported as an engine that makes no progress."""
     seen: list[bool] = []
 
     class Launching(FakeRunner):
@@ -124,11 +125,8 @@ def test_a_step_is_under_way_while_it_is_handed_over():
             result = self.execute(plan)
             return lambda: result
 
-        def idle(self) -> bool:
-            return False
-
     runner = Launching(FakeSettings())
-    engine = EngineCore(Scheduler(LIMITS), runner, core().info, steps=LaunchQueue(runner))
+    engine = EngineCore(Scheduler(LIMITS), DeviceStepQueue(runner), core().info)
     engine.add(request("r", [1, 2], max_tokens=4))
     assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
     engine.step()
@@ -137,7 +135,7 @@ def test_a_step_is_under_way_while_it_is_handed_over():
     assert not engine.is_stepping
 
 
-def test_planning_ahead_changes_no_answer_though_memory_runs_out():
+def test_async_scheduling_changes_no_answer_when_blocks_run_out():
     def answers(*, ahead: bool) -> dict[str, list[int]]:
         engine = core(async_scheduling=ahead, num_blocks=12, max_num_seqs=5, max_num_batched_tokens=9)
         for index in range(9):
@@ -150,7 +148,7 @@ def test_planning_ahead_changes_no_answer_though_memory_runs_out():
     assert answers(ahead=True) == answers(ahead=False)
 
 
-def test_a_step_that_fails_takes_the_one_planned_behind_it_along():
+def test_a_step_that_fails_fails_the_one_planned_after_it():
     engine = core(async_scheduling=True, fail_steps=[1])
     engine.add(request("early", [1, 2]))
     first = engine.step()
@@ -164,8 +162,8 @@ def test_a_step_that_fails_takes_the_one_planned_behind_it_along():
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_three_failures_in_a_row_leave_nothing_open(ahead: bool):
-    """Once the last plan stayed open, and a step of an LLM after that failed for it, whatever had been mended."""
+def test_three_failures_in_a_row_leave_no_step_in_flight(ahead: bool):
+    """Once the last plan stayed in flight, and every later step of an LLM failed because of it."""
     engine = core(async_scheduling=ahead, fail_all=True)
     for index in range(3):
         engine.add(request(str(index), [1]))
@@ -175,7 +173,7 @@ def test_three_failures_in_a_row_leave_nothing_open(ahead: bool):
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
-def test_three_failures_in_a_row_end_an_engine_that_plans_ahead():
+def test_three_failures_in_a_row_end_an_engine_with_async_scheduling():
     engine = core(async_scheduling=True, fail_all=True)
     for index in range(2):
         engine.add(request(str(index), [1]))
@@ -186,7 +184,7 @@ def test_three_failures_in_a_row_end_an_engine_that_plans_ahead():
         engine.step()
 
 
-def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
+def test_an_interrupt_during_a_step_leaves_no_request_in_the_engine():
     class Interrupted(FakeRunner):
         def execute(self, plan: StepPlan) -> StepResult:
             if plan.step == 1:
@@ -197,13 +195,8 @@ def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
             result = self.execute(plan)
             return lambda: result
 
-        def idle(self) -> bool:
-            return False
-
-    for make in (lambda runner: None, lambda runner: StepWorker(runner.execute), LaunchQueue):
-        runner = Interrupted(FakeSettings())
-        steps = make(runner)
-        engine = EngineCore(Scheduler(LIMITS), runner, core().info, steps=steps)
+    for queue in (InlineStepQueue, ThreadStepQueue, DeviceStepQueue):
+        engine = EngineCore(Scheduler(LIMITS), queue(Interrupted(FakeSettings())), core().info)
         engine.add(request("r", [1, 2]))
         engine.step()
         with pytest.raises(KeyboardInterrupt):
@@ -214,11 +207,11 @@ def test_an_interrupt_while_a_step_computes_leaves_nothing_behind():
         assert [token for one in run(engine)["again"] for token in one.token_ids] == continuation([1, 2], 6)
 
 
-def test_what_was_put_off_and_fails_does_not_end_the_engine():
+def test_postponed_work_that_fails_does_not_end_the_engine():
     def fail() -> bool:
         raise ValueError("no graph of this")
 
-    engine = EngineCore(Scheduler(LIMITS), FakeRunner(FakeSettings()), core().info, idle=fail)
+    engine = EngineCore(Scheduler(LIMITS), InlineStepQueue(FakeRunner(FakeSettings())), core().info, idle=fail)
     assert not engine.idle()
     assert not engine.idle()
     engine.add(request("r", [1, 2]))
@@ -241,12 +234,12 @@ def test_what_was_put_off_and_fails_does_not_end_the_engine():
         (".*", "tests.own_code.torch", "cannot be called"),
     ],
 )
-def test_a_processor_that_cannot_be_had_is_refused_before_anything_runs(pattern: str | None, path: str, said: str):
+def test_a_processor_that_cannot_be_used_is_refused_before_anything_runs(pattern: str | None, path: str, said: str):
     engine = EngineCore(
         Scheduler(
             SchedulerSettings(num_blocks=9, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=9)
         ),
-        FakeRunner(FakeSettings()),
+        InlineStepQueue(FakeRunner(FakeSettings())),
         core().info,
         processor_pattern=pattern,
     )
@@ -256,7 +249,7 @@ def test_a_processor_that_cannot_be_had_is_refused_before_anything_runs(pattern:
     assert not engine.has_work
 
 
-def test_nothing_that_a_module_has_imported_can_be_called_by_a_request(tmp_path: Path):
+def test_a_request_cannot_call_what_a_module_has_imported(tmp_path: Path):
     r"""Once a pattern such as `tests\.own_code[.:].*` let a request run `subprocess.run` with arguments of its own."""
     canary = tmp_path / "canary"
     with pytest.raises(PluginError, match="only what its own package defines"):

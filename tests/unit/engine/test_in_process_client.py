@@ -37,7 +37,7 @@ async def tokens_of(client: InProcessClient, wanted: EngineRequest) -> list[int]
     return [token async for output in client.generate(wanted) for token in output.token_ids]
 
 
-def test_concurrent_streams_get_their_own_tokens_and_phases_are_told():
+def test_concurrent_streams_get_their_own_tokens_and_phases_are_reported():
     async def scenario() -> None:
         phases: list[str] = []
         async with engine(phases, max_num_seqs=3) as client:
@@ -48,8 +48,8 @@ def test_concurrent_streams_get_their_own_tokens_and_phases_are_told():
     asyncio.run(scenario())
 
 
-def test_what_was_put_off_is_done_before_anybody_asks_for_anything():
-    """Once the engine slept until the first message: no graph was captured before the first request had come."""
+def test_postponed_work_is_done_before_the_first_request():
+    """Once the engine slept until the first message: no graph was captured before the first request."""
 
     async def scenario() -> None:
         done = asyncio.Event()
@@ -68,7 +68,7 @@ def test_what_was_put_off_is_done_before_anybody_asks_for_anything():
     asyncio.run(asyncio.wait_for(scenario(), 5))
 
 
-def test_closing_a_stream_gives_its_blocks_back():
+def test_closing_a_stream_releases_its_blocks():
     async def scenario() -> None:
         async with engine(step_s=0.001) as client:
             stream = client.generate(request("r", [1] * 50, 400))
@@ -91,7 +91,7 @@ def test_a_full_queue_is_raised_to_the_caller():
     asyncio.run(scenario())
 
 
-def test_an_engine_that_cannot_go_on_is_dead_and_says_why():
+def test_an_engine_that_cannot_continue_is_dead_and_says_why():
     async def scenario() -> None:
         async with engine(fail_all=True) as client:
             outputs = [output async for output in client.generate(request("0", [1]))]

@@ -67,14 +67,14 @@ async def until(condition, limit_s: float = 5.0) -> float:  # type: ignore[no-un
 
 
 def test_streams_refusals_aborts_and_a_failing_step_in_one_engine():
-    """One process, so that the test is quick: what each part promises stands above it."""
+    """One process, so that the test is fast: a comment above each part says what it checks."""
 
     async def scenario() -> None:
         async with engine(max_num_seqs=4, max_queued_requests=2, step_s=0.002, fail_steps=[0]) as client:
             assert client.state is EngineState.READY
             assert client.info.model == "fake"
 
-            # a step that fails ends its requests with an error that tells the kind and nothing else
+            # a step that fails ends its requests with an error that shows the kind of failure only
             outputs = [output async for output in client.generate(request("unlucky", [1, 2, 3]))]
             assert outputs[-1].finish_reason is FinishReason.ERROR
             assert outputs[-1].error is not None
@@ -96,7 +96,7 @@ def test_streams_refusals_aborts_and_a_failing_step_in_one_engine():
             with pytest.raises(InvalidRequest, match="32-bit"):
                 await tokens_of(client, request("huge", [2**40]))
 
-            # a full queue is told to the caller; the others are served
+            # a full queue is reported to the caller; the others are served
             results = await asyncio.gather(
                 *(tokens_of(client, request(f"q{i}", [i], 40)) for i in range(9)), return_exceptions=True
             )
@@ -105,7 +105,7 @@ def test_streams_refusals_aborts_and_a_failing_step_in_one_engine():
             assert full[0].retry_after_s > 0
             assert [r for r in results if not isinstance(r, QueueFull)] == [continuation([i], 40) for i in range(6)]
 
-            # closing an iterator aborts: its blocks come back while nobody else ends
+            # closing an iterator aborts: its blocks are released before any other request ends
             stream = client.generate(request("abandoned", [5] * 50, 400))
             await anext(stream)
             await until(lambda: client.stats.num_running == 1)
@@ -136,7 +136,7 @@ def test_streams_refusals_aborts_and_a_failing_step_in_one_engine():
     asyncio.run(scenario())
 
 
-def test_a_killed_engine_ends_every_stream_and_comes_back_until_its_budget_is_spent():
+def test_a_killed_engine_ends_every_stream_and_is_restarted_until_its_budget_is_used():
     async def scenario() -> None:
         async with engine(max_restarts=1, step_s=0.005) as client:
             streams = [client.generate(request(f"r{i}", [i], 400)) for i in range(20)]
@@ -164,7 +164,7 @@ def test_a_killed_engine_ends_every_stream_and_comes_back_until_its_budget_is_sp
     asyncio.run(scenario())
 
 
-def test_closing_while_the_engine_is_started_again_leaves_nothing_behind():
+def test_closing_during_a_restart_leaves_no_process():
     async def scenario() -> None:
         async with engine(max_restarts=3) as client:
             assert client.pid is not None
@@ -191,7 +191,7 @@ def test_an_engine_whose_steps_keep_failing_says_why_and_exits():
     asyncio.run(scenario())
 
 
-def test_a_failed_start_tells_the_root_cause_and_its_exit_code():
+def test_a_failed_start_reports_the_root_cause_and_its_exit_code():
     async def scenario() -> None:
         phases: list[str] = []
         config = json.dumps({"start_error": "model.safetensors: expected 10 bytes, found 3"})
@@ -208,7 +208,7 @@ def test_a_failed_start_tells_the_root_cause_and_its_exit_code():
     asyncio.run(scenario())
 
 
-def test_a_hung_step_is_a_stall_and_the_stream_goes_on_after_it():
+def test_a_step_that_hangs_is_a_stall_and_the_stream_continues_after_it():
     async def scenario() -> None:
         async with engine(stall_limit_s=1.0, hang_step=2, hang_s=2.5) as client:
             asked = asyncio.ensure_future(tokens_of(client, request("r", [1, 2])))
@@ -222,7 +222,7 @@ def test_a_hung_step_is_a_stall_and_the_stream_goes_on_after_it():
     asyncio.run(scenario())
 
 
-def test_a_stopped_process_is_a_stall_and_goes_on_where_it_was():
+def test_a_stopped_process_is_a_stall_and_continues_afterwards():
     async def scenario() -> None:
         async with engine(stall_limit_s=1.0, step_s=0.005) as client:
             asked = asyncio.ensure_future(tokens_of(client, request("r", [1, 2], 60)))

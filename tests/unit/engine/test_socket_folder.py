@@ -2,33 +2,44 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stoker.engine.socket_folder import SocketFolder
+from stoker.engine.messages import ENGINE_SOCKET, HEARTBEAT_SOCKET
+from stoker.engine.socket_folder import MAX_BASE_CHARS, SocketFolder
 
 
-def test_it_is_private_and_goes_with_its_owner(tmp_path: Path):
-    folder = SocketFolder(str(tmp_path))
+def test_the_folder_is_private_and_is_removed_by_its_owner(short: Path):
+    folder = SocketFolder(str(short))
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     folder.remove()
     folder.remove()
-    assert not list(tmp_path.iterdir())
+    assert not list(short.iterdir())
 
 
-def test_what_a_killed_owner_left_is_removed_by_the_next_start(tmp_path: Path):
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets, which that of `tmp_path` need not be."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_the_folder_of_a_killed_owner_is_removed_by_the_next_start(short: Path):
     """A front end that is killed with -9 removes nothing itself."""
     code = "import os, sys; from stoker.engine.socket_folder import SocketFolder as S; S(sys.argv[1]); os._exit(9)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, check=False)
-    (abandoned,) = tmp_path.iterdir()
-    stranger = tmp_path / "stoker-sockets-of-somebody-else"
+    subprocess.run([sys.executable, "-c", code, str(short)], env=environment, check=False)
+    (abandoned,) = short.iterdir()
+    stranger = short / "stoker-sockets-of-somebody-else"
     stranger.mkdir()
-    first, second = SocketFolder(str(tmp_path)), SocketFolder(str(tmp_path))
+    first, second = SocketFolder(str(short)), SocketFolder(str(short))
     assert not abandoned.exists()
     assert stranger.exists()  # no lock: not one of ours, or not yet locked
     assert first.path.exists()
@@ -43,23 +54,35 @@ def test_a_base_too_long_for_a_socket_is_not_used(tmp_path: Path):
     folder.remove()
 
 
-def test_a_folder_that_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With no descriptors left this once made folders for ever."""
+def test_sockets_can_be_bound_in_the_longest_base_that_is_used(short: Path):
+    """A base of 72 characters was used, and the path of engine.sock was then one character too long."""
+    base = short / ("x" * (MAX_BASE_CHARS - len(str(short)) - 1))
+    base.mkdir()
+    folder = SocketFolder(str(base))
+    assert folder.path.parent == base
+    for name in (ENGINE_SOCKET, HEARTBEAT_SOCKET):
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(folder.path / name))
+    folder.remove()
+
+
+def test_a_folder_that_cannot_be_locked_is_an_error_and_is_removed(short: Path, monkeypatch: pytest.MonkeyPatch):
+    """With no file descriptors left this once made folders in an endless loop."""
 
     def no_descriptors(*_: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
     monkeypatch.setattr(os, "open", no_descriptors)
     with pytest.raises(OSError, match="too many open files"):
-        SocketFolder(str(tmp_path))
-    assert not list(tmp_path.iterdir())
+        SocketFolder(str(short))
+    assert not list(short.iterdir())
 
 
-def test_nothing_but_its_own_sockets_is_ever_removed(tmp_path: Path):
-    """A folder with a lock of that name and a user's file in it was once removed whole."""
-    folder = SocketFolder(str(tmp_path))
+def test_only_sockets_and_lock_files_are_removed(short: Path):
+    """A folder with a lock of that name was once removed with a user's file in it."""
+    folder = SocketFolder(str(short))
     (folder.path / "precious.txt").write_text("x")
     folder.remove()
     assert (folder.path / "precious.txt").exists()
-    SocketFolder(str(tmp_path)).remove()
+    SocketFolder(str(short)).remove()
     assert (folder.path / "precious.txt").exists()

@@ -12,7 +12,7 @@ def output(*tokens: int, **more: object) -> EngineOutput:
     return EngineOutput(request_id="", token_ids=list(tokens), **more)  # type: ignore[arg-type]
 
 
-def test_outputs_that_wait_for_a_slow_consumer_are_merged_into_one():
+def test_outputs_for_a_slow_consumer_are_merged_into_one():
     async def scenario() -> None:
         streams = Streams()
         stream = streams.open("r")
@@ -33,7 +33,7 @@ def test_outputs_that_wait_for_a_slow_consumer_are_merged_into_one():
     asyncio.run(scenario())
 
 
-def test_what_arrived_before_an_error_is_delivered_first():
+def test_outputs_that_arrived_before_an_error_are_delivered_first():
     async def scenario() -> None:
         streams = Streams()
         stream = streams.open("r")

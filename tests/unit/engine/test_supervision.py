@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+from stoker.engine.messages import Heartbeat
 from stoker.engine.supervision import RestartBudget, Watchdog
-from stoker.engine.wire import Beat
 
 
-def test_no_beat_and_no_output_for_ten_seconds_is_a_stall():
+def test_no_heartbeat_and_no_output_for_ten_seconds_is_a_stall():
     watchdog = Watchdog(0.0)
     assert not watchdog.is_stalled(9.9)
     assert watchdog.is_stalled(10.0)
@@ -12,35 +12,35 @@ def test_no_beat_and_no_output_for_ten_seconds_is_a_stall():
     assert not watchdog.is_stalled(19.9)
 
 
-def test_a_long_step_that_computes_is_no_stall():
+def test_a_long_step_that_computes_is_not_a_stall():
     watchdog = Watchdog(0.0)
     for second in range(1, 100):
-        watchdog.beat(Beat(5, True, cpu_s=1.9 * second), float(second))
+        watchdog.heartbeat(Heartbeat(5, True, cpu_s=1.9 * second), float(second))
         assert not watchdog.is_stalled(float(second))
 
 
 def test_a_long_step_that_sleeps_is_a_stall():
     watchdog = Watchdog(0.0)
-    watchdog.beat(Beat(5, True, 1.0), 1.0)  # the step number is new: progress
+    watchdog.heartbeat(Heartbeat(5, True, 1.0), 1.0)  # the step number is new: progress
     stalled_at = [
         second
         for second in range(2, 15)
-        if not watchdog.beat(Beat(5, True, 1.0 + second / 100), second) and watchdog.is_stalled(float(second))
+        if not watchdog.heartbeat(Heartbeat(5, True, 1.0 + second / 100), second) and watchdog.is_stalled(float(second))
     ]
     assert stalled_at[0] == 11
 
 
-def test_a_step_that_computes_for_ever_is_a_stall_in_the_end():
+def test_a_step_that_computes_endlessly_is_a_stall_after_ten_minutes():
     watchdog = Watchdog(0.0, max_step_s=60.0)
     for second in range(1, 75):
-        watchdog.beat(Beat(5, True, cpu_s=2.0 * second), float(second))
+        watchdog.heartbeat(Heartbeat(5, True, cpu_s=2.0 * second), float(second))
     assert watchdog.is_stalled(74.0)
 
 
-def test_beats_of_an_engine_that_never_steps_are_no_progress():
+def test_heartbeats_of_an_engine_that_never_steps_are_not_progress():
     watchdog = Watchdog(0.0)
     for second in range(1, 11):
-        watchdog.beat(Beat(0, False, cpu_s=2.0 * second), float(second))
+        watchdog.heartbeat(Heartbeat(0, False, cpu_s=2.0 * second), float(second))
     assert watchdog.is_stalled(10.0)
 
 

@@ -1,4 +1,4 @@
-"""The wire between API process and engine process: what goes in comes out, and nothing else gets in."""
+"""Encoding of messages: decode reverses encode, and refuses everything else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.engine import wire
+from stoker.engine import messages, wire
 from stoker.engine.api import (
     EngineInfo,
     EngineOutput,
@@ -47,17 +47,17 @@ logprob = st.builds(
 
 
 @st.composite
-def outputs(draw: st.DrawFn) -> EngineOutput:
-    tokens = draw(ids)
+def outputs(pick: st.DrawFn) -> EngineOutput:
+    tokens = pick(ids)
     return EngineOutput(
         request_id="",
         token_ids=tokens,
-        logprobs=draw(st.none() | st.lists(logprob, min_size=len(tokens), max_size=len(tokens))),
-        prompt_logprobs=draw(st.none() | st.lists(st.none() | logprob, max_size=3)),
-        finish_reason=draw(st.none() | st.sampled_from(FinishReason)),
-        stop_reason=draw(st.none() | st.integers(0, 9)),
-        num_cached_tokens=draw(st.integers(0, 9)),
-        error=draw(st.none() | st.text(max_size=9)),
+        logprobs=pick(st.none() | st.lists(logprob, min_size=len(tokens), max_size=len(tokens))),
+        prompt_logprobs=pick(st.none() | st.lists(st.none() | logprob, max_size=3)),
+        finish_reason=pick(st.none() | st.sampled_from(FinishReason)),
+        stop_reason=pick(st.none() | st.integers(0, 9)),
+        num_cached_tokens=pick(st.integers(0, 9)),
+        error=pick(st.none() | st.text(max_size=9)),
     )
 
 
@@ -80,51 +80,53 @@ def test_a_request_arrives_with_every_parameter():
     request = EngineRequest(
         request_id="r-1", prompt_token_ids=[0, 7, 2**31 - 1], sampling=sampling, priority=-3, cache_salt="s"
     )
-    assert wire.decode(wire.encode(wire.Submit(12, request))) == wire.Submit(12, request)
+    assert wire.decode(wire.encode(messages.Submit(12, request))) == messages.Submit(12, request)
 
 
 def test_a_token_id_past_32_bits_is_not_sent():
     request = EngineRequest(request_id="r", prompt_token_ids=[2**31], sampling=SamplingParams())
     with pytest.raises(OverflowError):
-        wire.encode(wire.Submit(1, request))
+        wire.encode(messages.Submit(1, request))
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        wire.Hello(),
-        wire.Abort([1, 2, 3]),
-        wire.Phase("load weights"),
-        wire.Ready(INFO),
-        wire.Stats(EngineStats(num_running=3, step_time_s=0.5)),
-        wire.Refused(4, "the queue is full", retry_after_s=1.5),
-        wire.Refused(4, "too long", "messages", "context_length_exceeded"),
-        wire.Beat(7, True, 1.25),
-        wire.LastWords("ValueError", "no", 3),
+        messages.Hello(),
+        messages.Abort([1, 2, 3]),
+        messages.Phase("load weights"),
+        messages.Ready(INFO),
+        messages.Stats(EngineStats(num_running=3, step_time_s=0.5)),
+        messages.Refused(4, "the queue is full", retry_after_s=1.5),
+        messages.Refused(4, "too long", "messages", "context_length_exceeded"),
+        messages.Heartbeat(7, True, 1.25),
+        messages.ExitReason("ValueError", "no", 3),
     ],
 )
-def test_each_small_message_comes_back_equal(message: wire.Message):
+def test_each_small_message_is_decoded_to_an_equal_one(message: messages.Message):
     assert wire.decode(wire.encode(message)) == message
 
 
 @given(st.lists(outputs(), max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_outputs_of_a_step_come_back_equal(rows: list[EngineOutput]):
-    message = wire.Outputs(int32(7, 9), int32(2**31 - 1, 0), list(range(len(rows))), rows)
+def test_outputs_of_a_step_are_decoded_to_equal_ones(rows: list[EngineOutput]):
+    message = messages.Outputs(int32(7, 9), int32(2**31 - 1, 0), list(range(len(rows))), rows)
     assert wire.decode(wire.encode(message)) == message
 
 
 def test_plain_tokens_take_eight_bytes_each():
-    message = wire.Outputs(np.arange(256, dtype=np.int32), np.full(256, 9, np.int32))
+    message = messages.Outputs(np.arange(256, dtype=np.int32), np.full(256, 9, np.int32))
     assert len(wire.encode(message)) < 256 * 8 + 32
     assert wire.decode(wire.encode(message)) == message
 
 
 VALID = [
-    wire.encode(wire.Submit(1, EngineRequest(request_id="r", prompt_token_ids=[1, 2], sampling=SamplingParams(n=2)))),
-    wire.encode(wire.Ready(INFO)),
     wire.encode(
-        wire.Outputs(
+        messages.Submit(1, EngineRequest(request_id="r", prompt_token_ids=[1, 2], sampling=SamplingParams(n=2)))
+    ),
+    wire.encode(messages.Ready(INFO)),
+    wire.encode(
+        messages.Outputs(
             int32(5),
             int32(8),
             [3],
@@ -144,10 +146,11 @@ def test_random_bytes_are_refused_or_are_a_message(data: bytes):
 @given(st.sampled_from(VALID), st.data())
 @settings(max_examples=300, deadline=None)
 def test_a_damaged_message_is_refused_or_is_a_message(valid: bytes, data: st.DataObject):
-    damaged = bytearray(valid[: data.draw(st.integers(0, len(valid)))])
-    for _ in range(data.draw(st.integers(0, 3))):
+    pick = data.draw  # words: ok (a method of hypothesis)
+    damaged = bytearray(valid[: pick(st.integers(0, len(valid)))])
+    for _ in range(pick(st.integers(0, 3))):
         if damaged:
-            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+            damaged[pick(st.integers(0, len(damaged) - 1))] = pick(st.integers(0, 255))
     with contextlib.suppress(wire.WireError):
         wire.decode(bytes(damaged))
 
@@ -167,7 +170,7 @@ def column(*numbers: int) -> bytes:
         (["steal"], "unknown tag 'steal'"),
         (["hello", 1], "hello: 1 parts, 0 are expected"),
         (["phase", 3], "phase: part 0 is int, expected str"),
-        (["beat", True, True, 1.0], "beat: part 0 is bool, expected int"),
+        (["heartbeat", True, True, 1.0], "heartbeat: part 0 is bool, expected int"),
         (["abort", b"abc"], "abort: handles is not a column of 4-byte numbers"),
         (["outputs", column(1, 2), column(3), b"", b"", {}], "outputs: 1 plain tokens for 2 handles"),
         (["outputs", b"abc", b"", b"", b"", {}], "outputs: handles is not a column of 4-byte numbers"),
@@ -194,7 +197,7 @@ def column(*numbers: int) -> bytes:
         (["ready", {"model": "m"}], "ready: EngineInfo.max_model_len: Field required"),
     ],
 )
-def test_a_malformed_message_is_named(parts: Any, words: str):
+def test_a_malformed_message_is_refused_with_its_position(parts: Any, words: str):
     with pytest.raises(wire.WireError) as caught:
         wire.decode(msgpack.packb(parts))
     assert words in str(caught.value)

@@ -1,9 +1,10 @@
-"""Rules about the KV cache. How a rule is written: ../rule.py."""
+"""Rules about the KV cache. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
-from ...errors import EXIT_ENVIRONMENT
-from ..gpu import FP8_CAPABILITY
+from ...auto_values import BLOCK_SIZE, MAX_AUTO_KV_BYTES, by_device, gibibytes
+from ...exit_codes import EXIT_ENVIRONMENT
+from ...gpu_capability import FP8_CAPABILITY, capability_text
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -18,7 +19,7 @@ def _lacks_fp8(v: Values) -> bool:
 RULES: tuple[Rule, ...] = (
     Rule(
         id="R084",
-        title="kv_cache_memory_bytes beats gpu_memory_utilization",
+        title="kv_cache_memory_bytes overrides gpu_memory_utilization",
         fields=("cache.gpu_memory_utilization", "cache.kv_cache_memory_bytes"),
         severity="warning",
         is_broken=lambda v: (
@@ -26,31 +27,31 @@ RULES: tuple[Rule, ...] = (
             and v.is_written("cache.gpu_memory_utilization")
             and v.num_gpu_blocks_override is None
         ),
-        message="`cache.gpu_memory_utilization` has no effect beside `cache.kv_cache_memory_bytes`",
-        why="A written size is reserved exactly; the share is only used to work one out.",
+        message="`cache.gpu_memory_utilization` has no effect together with `cache.kv_cache_memory_bytes`",
+        why="A written size is reserved exactly; the share is only used to compute a size.",
         fixes=("remove one of the two",),
     ),
     Rule(
         id="R085",
-        title="num_gpu_blocks_override beats sizes",
+        title="num_gpu_blocks_override overrides sizes",
         fields=("cache.num_gpu_blocks_override", "cache.kv_cache_memory_bytes", "cache.gpu_memory_utilization"),
         severity="warning",
         is_broken=lambda v: (
             v.num_gpu_blocks_override is not None
             and (v.is_written("cache.kv_cache_memory_bytes") or v.is_written("cache.gpu_memory_utilization"))
         ),
-        message="with `cache.num_gpu_blocks_override` no other size of the KV cache has an effect",
-        why="The override is meant for tests of preemption and replaces the number worked out from memory.",
+        message="with `cache.num_gpu_blocks_override` no other option for the size of the KV cache has an effect",
+        why="The override is for tests of preemption and replaces the number of blocks computed from the memory.",
         fixes=("remove `cache.num_gpu_blocks_override`",),
     ),
     Rule(
         id="R094",
-        title="the algorithm of block names needs prefix caching",
+        title="the hash algorithm needs prefix caching",
         fields=("cache.prefix_caching_hash_algo", "cache.enable_prefix_caching"),
         severity="warning",
         is_broken=lambda v: v.is_written("cache.prefix_caching_hash_algo") and not v.enable_prefix_caching,
         message="`cache.prefix_caching_hash_algo` has no effect without `cache.enable_prefix_caching`",
-        why="Blocks are named to be found again, and without prefix caching none is looked for.",
+        why="Blocks are hashed to find shared prefixes, which happens with prefix caching only.",
         fixes=("set `cache.enable_prefix_caching: true`, or remove `prefix_caching_hash_algo`",),
     ),
     Rule(
@@ -62,7 +63,7 @@ RULES: tuple[Rule, ...] = (
         exit_code=EXIT_ENVIRONMENT,
         is_broken=lambda v: v.is_kv_written and v.total_bytes > v.decisions.available_memory_bytes,
         message=("weights ({weights}) and KV cache ({kv_cache}) need {total}; {where} has {available} available"),
-        why="The engine would be killed while it starts, or push other programs out of memory.",
+        why="The engine would be killed during the start, or other programs would run out of memory.",
         fixes=("leave `cache.kv_cache_memory_bytes` to auto, or set it to at most {kv_room}", "{smaller_weights}"),
     ),
     Rule(
@@ -77,14 +78,16 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R235",
-        title="the GPU computes with 8-bit numbers",
+        title="the GPU supports 8-bit values",
         fields=("cache.kv_cache_dtype", "device.device"),
         about_machine=True,
         is_broken=lambda v: v.kv_cache_dtype == "fp8" and _lacks_fp8(v),
         message=(
-            "`cache.kv_cache_dtype` fp8 needs compute capability 8.9 (Ada, Hopper) or more; the {gpu} has {capability}"
+            f"`cache.kv_cache_dtype` fp8 needs compute capability {capability_text(FP8_CAPABILITY)} (Ada, Hopper) or "
+            "more; "
+            "the {gpu} has {capability}"
         ),
-        why="Older GPUs have no instruction that converts such numbers, and the kernels do not compile for them.",
+        why="Older GPUs have no instruction that converts such values, and the kernels do not compile for them.",
         fixes=(_WIDER,),
     ),
 )
@@ -92,30 +95,28 @@ RULES: tuple[Rule, ...] = (
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R083",
-        "the memory share lies in (0, 1]",
+        "the memory share is greater than 0 and at most 1",
         ("cache.gpu_memory_utilization",),
-        "It binds this instance and takes no notice of other instances' plans, only of what they use already.",
+        "It applies to this instance. Memory that other instances use already is considered, their plans are not.",
     ),
     StatedRule(
         "R086",
         "the device chooses the block size",
         ("cache.block_size",),
-        "auto is 16 on a CPU and 64 on a GPU, whose kernels read so many tokens at once; any size of the list works.",
+        f"auto is {by_device(BLOCK_SIZE)}, whose kernels read that number of tokens in one access.",
     ),
-    StatedRule(
-        "R087", "block sizes are powers of two", ("cache.block_size",), "8, 16, 32, 64 and 128; others are refused."
-    ),
+    StatedRule("R087", "block sizes are powers of two", ("cache.block_size",), "Other sizes are refused."),
     StatedRule(
         "R088",
-        "auto keeps keys and values in the model's format",
+        "auto stores keys and values in the model's format",
         ("cache.kv_cache_dtype",),
-        "A narrower one loses digits, which only who writes the deployment can weigh.",
+        "A smaller format loses precision, so it has to be chosen explicitly.",
     ),
     StatedRule(
         "R089",
-        "bfloat16 goes with any model",
+        "bfloat16 is allowed with any model",
         ("cache.kv_cache_dtype",),
-        "Elsewhere it is for models whose own cache is an 8-bit one; here it also halves the cache of a float32 model.",
+        "Other engines use it for models with an 8-bit cache; here it also halves the cache of a float32 model.",
     ),
     StatedRule(
         "R090",
@@ -125,25 +126,25 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R092",
-        "prefix caching is on unless switched off",
+        "prefix caching is on by default",
         ("cache.enable_prefix_caching",),
-        "Kept blocks are given up when space is needed, so it costs no memory.",
+        "Cached blocks are evicted when space is needed, so it costs no memory.",
     ),
     StatedRule(
         "R093",
-        "images do not switch prefix caching off",
+        "images do not disable prefix caching",
         ("cache.enable_prefix_caching",),
-        "This build takes text alone, and a written value is never changed.",
+        "This build accepts text only, and a written value is never changed.",
     ),
     StatedRule(
         "R096",
-        "state-space caches follow each other and the model",
+        "state-space caches use the format of the model",
         ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
         "This build runs no state-space layers; both options are refused.",
     ),
     StatedRule(
         "R097",
-        "weights in host memory cost a copy in every pass",
+        "weights in host memory are copied in every step",
         ("cache.cpu_offload_gb",),
         "This build keeps all weights on the device; the option is refused.",
     ),
@@ -151,15 +152,16 @@ STATED: tuple[StatedRule, ...] = (
         "R098",
         "shared keys and values are not used for prefill",
         ("cache.kv_sharing_fast_prefill",),
-        "Elsewhere the flag is accepted and changes nothing; here it is refused.",
+        "Other engines accept the flag without an effect; here it is refused.",
     ),
     StatedRule(
         "R221",
-        "auto KV cache is what can be filled",
+        "auto limits the KV cache to what can be used",
         ("cache.kv_cache_memory_bytes",),
-        "On a CPU the least of: max_num_seqs sequences of max_model_len; 4 GiB, or one sequence of a written "
-        "max_model_len if that is more; what gpu_memory_utilization of the available memory leaves beside the weights. "
-        "On a GPU all that gpu_memory_utilization of its memory, and what of that is free, leaves beside weights and "
-        "the activations of the fullest step.",
+        "On a CPU the minimum of: max_num_seqs sequences of max_model_len; "
+        f"{gibibytes(MAX_AUTO_KV_BYTES)}, or one sequence of a written max_model_len if that is more; what "
+        "gpu_memory_utilization of the available memory leaves after the weights. On a GPU everything that "
+        "gpu_memory_utilization of its memory, as far as it is free, leaves after the weights and the activations of "
+        "the largest step.",
     ),
 )

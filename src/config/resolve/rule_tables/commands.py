@@ -1,4 +1,4 @@
-"""Rules about the arguments of commands and the syntax of the command line. How a rule is written: ../rule.py."""
+"""Rules about the arguments of commands and the syntax of the command line. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ RULES: tuple[Rule, ...] = ()
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R013",
-        "a flat file holds long option names",
+        "a flat file contains long option names",
         (),
-        "`--config FILE` reads YAML whose keys are option names without dashes in front; an unknown key is an error "
-        "that names the nearest known one.",
+        "`--config FILE` reads YAML whose keys are option names without leading dashes; an unknown key is an error "
+        "that suggests the most similar known one.",
     ),
     StatedRule(
         "R014",
-        "each layer has its place",
+        "layers have a fixed order",
         (),
         "Built-in default, preset, manifest files in order, the flat file of `--config`, environment, command line: "
-        "the later one counts.",
+        "later ones override earlier ones.",
     ),
     StatedRule(
         "R188",
         "pools of tokenizers",
         ("server.tokenizer_pool_size", "server.tokenizer_pool_type", "server.tokenizer_pool_extra_config"),
-        "All three are dropped with a warning: the tokenizer uses threads by itself.",
+        "All three are ignored with a warning: the tokenizer uses threads, and there is no pool.",
     ),
     StatedRule(
         "R193",
-        "the address of a batch's metrics needs the metrics",
+        "the address of metrics needs enable_metrics",
         (),
         "`engine run-batch --url` and `--port` are refused without `--enable-metrics`.",
     ),
@@ -42,20 +42,20 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R195",
-        "a key on the command line beats the one in the environment",
+        "a key on the command line overrides the one in the environment",
         (),
-        "`engine chat --api-key` and `engine complete --api-key` come before OPENAI_API_KEY.",
+        "`engine chat --api-key` and `engine complete --api-key` override OPENAI_API_KEY.",
     ),
     StatedRule(
         "R196",
-        "chat and complete take the first model of the server",
+        "chat and complete use the first model of the server",
         (),
-        "Unless --model-name says which.",
+        "Unless --model-name is given.",
     ),
     StatedRule(
         "R197",
-        "use_v2_block_manager changes nothing",
+        "use_v2_block_manager has no effect",
         (),
-        "`engine run-batch` accepts it with a warning, as scripts still carry it.",
+        "`engine run-batch` accepts it with a warning, because scripts still contain it.",
     ),
 )

@@ -1,9 +1,9 @@
-"""Rules about the device. How a rule is written: ../rule.py."""
+"""Rules about the device. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
-from ...errors import EXIT_ENVIRONMENT
-from ..gpu import LEAST_CAPABILITY
+from ...exit_codes import EXIT_ENVIRONMENT
+from ...gpu_capability import LEAST_CAPABILITY, capability_text
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -16,51 +16,52 @@ def _is_too_old(v: Values) -> bool:
 RULES: tuple[Rule, ...] = (
     Rule(
         id="R227",
-        title="device: cuda has a GPU",
+        title="device: cuda needs a GPU",
         fields=("device.device",),
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
         is_broken=lambda v: v.device == "cuda" and v.machine.gpu is None,
-        message="`device.device` is cuda, and there is no GPU here: {no_gpu}",
-        why="A GPU is looked for with NVIDIA's driver library, among those that CUDA_VISIBLE_DEVICES leaves.",
+        message="`device.device` is cuda, and this machine has no GPU: {no_gpu}",
+        why="GPUs are detected with NVIDIA's driver library, among those in CUDA_VISIBLE_DEVICES.",
         fixes=(
-            "write `device: auto`, which takes a GPU where there is one, or `cpu`",
-            "or plan for one that is elsewhere: engine plan --device-profile h200",
-            "or set TRITON_INTERPRET=1: the GPU's kernels are then interpreted on this CPU, very slowly, for tests",
+            "write `device: auto`, which uses a GPU if there is one, or `cpu`",
+            "or plan for another machine: engine plan --device-profile h200",
+            "or set TRITON_INTERPRET=1: this CPU then interprets the GPU's kernels, very slowly, for tests",
         ),
     ),
     Rule(
         id="R228",
-        title="the GPU is new enough",
+        title="the GPU is supported",
         fields=("device.device",),
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
         is_broken=_is_too_old,
-        message="the {gpu} has compute capability {capability}; this build's kernels need 8.0 (Ampere) or more",
-        why="They compute in bfloat16 and copy while they compute, which older GPUs cannot.",
+        message="the {gpu} has compute capability {capability}; this build's kernels need "
+        f"{capability_text(LEAST_CAPABILITY)} (Ampere) or more",
+        why="They compute in bfloat16 and copy asynchronously, which older GPUs do not support.",
         fixes=("write `device: cpu`, or choose another GPU with CUDA_VISIBLE_DEVICES",),
     ),
     Rule(
         id="R229",
-        title="an interpreter is no GPU",
+        title="an interpreter is not a GPU",
         fields=("device.device",),
         severity="warning",
         about_machine=True,
         is_broken=lambda v: v.decisions.is_interpreted,
-        message="no GPU is used: TRITON_INTERPRET=1 has the GPU's kernels interpreted on this CPU",
-        why="For tests of the kernels and for trying things; thousands of times slower than a GPU, and in float32 or "
-        "float16 only.",
+        message="no GPU is used: with TRITON_INTERPRET=1 this CPU interprets the GPU's kernels",
+        why="This is for tests of the kernels; it is thousands of times slower than a GPU, and in float32 or float16 "
+        "only.",
         fixes=("unset TRITON_INTERPRET where there is a GPU, or write `device: cpu`",),
     ),
     Rule(
         id="R210",
-        title="more threads than cores",
+        title="there are at most as many threads as cores",
         fields=("device.num_threads",),
         severity="warning",
         about_machine=True,
         is_broken=lambda v: v.num_threads > v.machine.num_cores,
         message="`device.num_threads` is {num_threads}; this process may use {num_cores} cores",
-        why="Threads of one computation wait for each other, so a thread without a core delays all.",
+        why="The threads of a computation wait for each other, so a thread without a core delays all of them.",
         fixes=("set `device.num_threads` to at most {num_cores}, or leave it to auto",),
     ),
 )
@@ -68,21 +69,23 @@ RULES: tuple[Rule, ...] = (
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R223",
-        "auto takes every core",
+        "auto uses every core",
         ("device.num_threads",),
-        "Those of the process: affinity and the limits of its container are counted.",
+        "Those that the process may use: affinity and the limits of its container are considered.",
     ),
     StatedRule(
         "R225",
-        "auto takes the best device",
+        "auto selects the best device",
         ("device.device",),
-        "An NVIDIA GPU of compute capability 8.0 or more, the first that CUDA_VISIBLE_DEVICES shows, if the installed "
-        "torch can use it; else the CPU.",
+        f"An NVIDIA GPU of compute capability {capability_text(LEAST_CAPABILITY)} or more, the first in "
+        "CUDA_VISIBLE_DEVICES, if the installed torch "
+        "can "
+        "use it; otherwise the CPU.",
     ),
     StatedRule(
         "R187",
-        "settings of a device are checked by its code",
+        "the code of a device checks its settings",
         ("device.additional_config",),
-        "Cannot occur: no device of this build has settings of that kind, and any is refused.",
+        "Cannot occur: no device of this build has such settings, and all are refused.",
     ),
 )

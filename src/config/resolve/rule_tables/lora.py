@@ -1,4 +1,4 @@
-"""Rules about adapters. How a rule is written: ../rule.py."""
+"""Rules about adapters. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STATED: tuple[StatedRule, ...] = (
         "R012",
         "an adapter is name=path or an object",
         ("server.lora_modules",),
-        "Cannot occur: this build applies no adapters and refuses the option in either form.",
+        "Cannot occur: this build applies no adapters and refuses the option in both forms.",
     ),
     StatedRule(
         "R161",
@@ -28,7 +28,7 @@ STATED: tuple[StatedRule, ...] = (
             "lora.long_lora_scaling_factors",
             "lora.default_mm_loras",
         ),
-        "Cannot occur: enable_lora is refused, and so is every other value than the default of the rest.",
+        "Cannot occur: all of them accept only their defaults.",
     ),
     StatedRule(
         "R162",
@@ -38,21 +38,21 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R163",
-        "host memory holds at least the adapters of a batch",
+        "host memory can hold the adapters of a batch",
         ("lora.max_cpu_loras", "lora.max_loras"),
         "Cannot occur: both are at their defaults in this build.",
     ),
     StatedRule(
         "R164",
-        "adapters follow the format of the model",
+        "adapters use the format of the model",
         ("lora.lora_dtype", "model.dtype"),
-        "Cannot occur: only auto is taken.",
+        "Cannot occur: only auto is accepted.",
     ),
     StatedRule(
         "R165",
         "adapters with other scaling factors",
         ("lora.long_lora_scaling_factors",),
-        "Cannot occur: no factors are taken.",
+        "Cannot occur: no factors are accepted.",
     ),
     StatedRule(
         "R166",
@@ -68,9 +68,9 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R168",
-        "two adapter options are going away",
+        "two adapter options are deprecated in other engines",
         ("lora.enable_lora_bias", "lora.lora_extra_vocab_size"),
-        "Other systems have announced their removal without a successor; this build refuses both.",
+        "Other engines have announced their removal without a replacement; this build refuses both.",
     ),
     StatedRule(
         "R169",

@@ -1,11 +1,11 @@
-"""Rules about the model, its precision, context and sampling defaults. How a rule is written: ../rule.py."""
+"""Rules about the model, its precision, context and sampling defaults. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
-from ...errors import EXIT_ENVIRONMENT
-from ..facts import ROPE_KINDS
+from ...checkpoint.model_files import is_hub_id
+from ...exit_codes import EXIT_ENVIRONMENT
 from ..import_path import split_import_path
-from ..model_files import is_hub_id
+from ..model_spec import ROPE_KINDS
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -14,7 +14,7 @@ _OF_THE_TOKENIZER = ("model.tokenizer", "model.tokenizer_mode", "model.tokenizer
 
 
 def _is_local(v: Values) -> bool:
-    """Whether neither model nor tokenizer nor config.json comes from the hub."""
+    """Whether none of model, tokenizer and config.json comes from the hub."""
     model = v.config.model
     named = ["model.model"]
     named += ["model.tokenizer"] * (model.tokenizer != "auto" and not model.skip_tokenizer_init)
@@ -28,17 +28,18 @@ RULES: tuple[Rule, ...] = (
         title="logits_processor_pattern is a regular expression",
         fields=("model.logits_processor_pattern",),
         is_broken=lambda v: bool(v.pattern_problem),
-        message="`model.logits_processor_pattern` is no regular expression: {pattern_problem}",
-        why="Import paths that requests name are matched against it as a whole, in Python's syntax.",
-        fixes=("write for instance `mypackage[.]logits:.+`",),
+        message="`model.logits_processor_pattern` is not a valid regular expression: {pattern_problem}",
+        why="The import paths in requests must match it completely; the syntax is Python's.",
+        fixes=("write for example `mypackage[.]logits:.+`",),
     ),
     Rule(
         id="R243",
-        title="logits processors are named by import paths",
+        title="logits processors are import paths",
         fields=("model.logits_processors",),
         is_broken=lambda v: not all(map(split_import_path, v.logits_processors)),
-        message="`model.logits_processors` holds what is no import path of a class: {logits_processors}",
-        why="The engine imports the module and takes the class out of it.",
+        message="`model.logits_processors` contains a value that is not the import path of a class: "
+        "{logits_processors}",
+        why="The engine imports the class from this module.",
         fixes=("write each as `package.module:Class`",),
     ),
     Rule(
@@ -46,18 +47,18 @@ RULES: tuple[Rule, ...] = (
         title="a chat template needs a tokenizer",
         fields=("model.skip_tokenizer_init", "server.chat_template"),
         is_broken=lambda v: v.skip_tokenizer_init and v.chat_template is not None,
-        message="without a tokenizer there is no chat, so `server.chat_template` can have no effect",
-        why="With skip_tokenizer_init requests carry token ids; whatever needs text cannot work.",
+        message="without a tokenizer there is no chat, so `server.chat_template` has no effect",
+        why="With skip_tokenizer_init requests contain token ids only.",
         fixes=("remove `server.chat_template`, or `model.skip_tokenizer_init`",),
     ),
     Rule(
         id="R057",
-        title="max_logprobs -1 lifts the cap",
+        title="max_logprobs -1 removes the limit",
         fields=("model.max_logprobs",),
         severity="warning",
         is_broken=lambda v: v.max_logprobs == -1,
         message="`model.max_logprobs` is -1: one request can ask for the whole vocabulary at every position",
-        why="Memory for such an answer is its length times the vocabulary.",
+        why="The memory for such an answer is its length times the size of the vocabulary.",
         fixes=("write the largest number that your clients need",),
     ),
     Rule(
@@ -67,57 +68,57 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
         needs_model=True,
         is_broken=lambda v: v.disable_sliding_window and v.window is None,
-        message="`model.disable_sliding_window` has no effect: this model has no sliding window",
-        why="It lets every layer see the whole sequence and ends the context at the window.",
-        fixes=("remove it",),
+        message="`model.disable_sliding_window` has no effect: the model has no sliding window",
+        why="The option lets every layer attend to the whole sequence and limits the context to the window.",
+        fixes=("remove the option",),
     ),
     Rule(
         id="R065",
-        title="rope_theta accompanies rope_scaling",
+        title="rope_theta is used with rope_scaling",
         fields=("model.rope_theta", "model.rope_scaling"),
         severity="warning",
         is_broken=lambda v: v.is_written("model.rope_theta") and not v.rope_scaling,
         message="`model.rope_theta` is {rope_theta} and there is no `model.rope_scaling`",
-        why="Another base alone turns all positions in a way that the model was not trained with.",
-        fixes=("add the scaling that the base belongs to, or remove it",),
+        why="Another base alone rotates all positions in a way that the model was not trained with.",
+        fixes=("add the scaling that the base belongs to, or remove `rope_theta`",),
     ),
     Rule(
         id="R281",
-        title="one source for rotary positions",
+        title="rotary positions are configured once",
         fields=("model.rope_theta", "model.rope_scaling", "model.hf_overrides"),
         is_broken=lambda v: bool(v.rope_problem),
         message="`model.hf_overrides` contradicts the rope options: {rope_problem}",
-        why="Which one counts could only be guessed.",
+        why="It is not clear which one applies.",
         fixes=("keep one of the two",),
     ),
     Rule(
         id="R282",
-        title="a rope scaling is of a kind that this build computes",
+        title="the type of a rope scaling is supported",
         fields=("model.rope_scaling",),
         is_broken=lambda v: bool(v.rope_scaling) and v.rope_kind not in ROPE_KINDS,
-        message="`model.rope_scaling` must name its kind as `rope_type`: one of {rope_kinds}",
-        why="Without a kind that is known the other numbers would have no effect.",
+        message="`model.rope_scaling` must have a `rope_type`: one of {rope_kinds}",
+        why="Without a known type the other parameters would have no effect.",
         fixes=("add `rope_type`; `engine explain model.rope_scaling` shows an example",),
     ),
     Rule(
         id="R202",
-        title="the KV cache holds the longest sequence",
+        title="the KV cache can hold the longest sequence",
         fields=("model.max_model_len", "cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),
         needs_model=True,
         is_broken=lambda v: v.num_kv_tokens < v.max_model_len and v.is_kv_written,
         message=(
-            "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; there are {kv_cache} "
+            "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; it has {kv_cache} "
             "= {num_kv_tokens} tokens"
         ),
-        why="A request within max_model_len that can never finish would be accepted.",
+        why="Otherwise a request within max_model_len would be accepted and could never finish.",
         fixes=(
-            "set `model.max_model_len` to at most {num_kv_tokens}, or leave it to auto",
+            "set `model.max_model_len` to at most {num_kv_tokens}, or to auto",
             "or give the KV cache at least {one_sequence_exact} with `cache.kv_cache_memory_bytes`",
         ),
     ),
     Rule(
         id="R204",
-        title="the weights leave room for a KV cache",
+        title="the weights leave memory for a KV cache",
         fields=("model.model", "model.dtype", "cache.gpu_memory_utilization"),
         needs_model=True,
         about_machine=True,
@@ -127,71 +128,71 @@ RULES: tuple[Rule, ...] = (
             "the weights need {weights} in {dtype}{steps}; `cache.gpu_memory_utilization` {gpu_memory_utilization} of "
             "the {memory} is {budget}"
         ),
-        why="Weights and KV cache share this budget, and without a KV cache nothing can run.",
+        why="Weights and KV cache share this memory, and without a KV cache nothing can run.",
         fixes=("{smaller_weights}", "choose a smaller model, or free memory on this machine"),
     ),
     Rule(
         id="R205",
-        title="max_model_len stays within the model's own limit",
+        title="max_model_len is within the model's limit",
         fields=("model.max_model_len",),
         needs_model=True,
         is_broken=lambda v: v.max_model_len > v.model_limit,
-        message="`model.max_model_len` is {max_model_len}; the model was made for {model_limit} tokens",
-        why="Positions beyond what a model was made for give nonsense without any error.",
+        message="`model.max_model_len` is {max_model_len}; the model supports {model_limit} tokens",
+        why="Positions beyond the model's limit give meaningless answers without an error.",
         fixes=(
-            "set `model.max_model_len` to at most {model_limit}, or leave it to auto",
-            "or, if you know that it goes further, raise `hf_overrides.max_position_embeddings` with a rope scaling",
+            "set `model.max_model_len` to at most {model_limit}, or to auto",
+            "or, if the model supports more with a rope scaling, raise `hf_overrides.max_position_embeddings`",
         ),
     ),
     Rule(
         id="R206",
-        title="the memory of this machine holds the longest sequence",
+        title="the memory of this machine can hold the longest sequence",
         fields=("model.max_model_len", "cache.gpu_memory_utilization"),
         needs_model=True,
         about_machine=True,
         is_broken=lambda v: v.num_kv_blocks > 0 and v.num_kv_tokens < v.max_model_len and not v.is_kv_written,
         message=(
-            "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; beside the weights ({weights}"
+            "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; after the weights ({weights}"
             "{steps}) this machine's budget of {budget} leaves {kv_cache} = {num_kv_tokens} tokens"
         ),
-        why="A request within max_model_len that can never finish would be accepted.",
+        why="Otherwise a request within max_model_len would be accepted and could never finish.",
         fixes=(
-            "set `model.max_model_len` to at most {num_kv_tokens}, or leave it to auto",
+            "set `model.max_model_len` to at most {num_kv_tokens}, or to auto",
             "{smaller_weights}",
             "or raise `cache.gpu_memory_utilization` or free memory on this machine",
         ),
     ),
     Rule(
         id="R207",
-        title="a sequence has a prompt and an answer",
+        title="a sequence has room for a prompt and an answer",
         fields=("model.max_model_len",),
         is_broken=lambda v: v.max_model_len < 2 and v.is_written("model.max_model_len"),
         message="`model.max_model_len` is {max_model_len}; a prompt and one token of an answer need 2",
         why="No request could be served.",
-        fixes=("set `model.max_model_len` to at least 2, or leave it to auto",),
+        fixes=("set `model.max_model_len` to at least 2, or to auto",),
     ),
     Rule(
         id="R209",
-        title="bfloat16 is slow on a CPU without it",
+        title="bfloat16 is slow on a CPU without bfloat16 instructions",
         fields=("model.dtype",),
         severity="warning",
         about_machine=True,
         is_broken=lambda v: (
             v.device == "cpu" and v.dtype == "bfloat16" and not v.machine.has_bfloat16 and v.is_written("model.dtype")
         ),
-        message="this CPU has no bfloat16 instructions: bfloat16 saves memory here, and computes slower than float32",
-        why="Without them every number is widened to float32 before it is used.",
-        fixes=("take `dtype: float32` if memory allows",),
+        message="this CPU has no bfloat16 instructions: bfloat16 saves memory and is slower than float32",
+        why="Without them every value is converted to float32 before it is used.",
+        fixes=("write `dtype: float32` if there is enough memory",),
     ),
     Rule(
         id="R230",
-        title="Triton's interpreter has no bfloat16",
+        title="Triton's interpreter does not support bfloat16",
         fields=("model.dtype", "cache.kv_cache_dtype", "device.device"),
         about_machine=True,
         is_broken=lambda v: v.decisions.is_interpreted and "bfloat16" in (v.dtype, v.kv_cache_dtype),
-        message="Triton's interpreter, which runs in the place of a GPU here, computes bfloat16 wrongly",
-        why="It takes the bits of a bfloat16 for a whole number.",
-        fixes=("write `dtype: float32` or `float16`, or leave it to auto",),
+        message="Triton's interpreter, which replaces a GPU here, computes bfloat16 incorrectly",
+        why="It interprets the bits of a bfloat16 value as an integer.",
+        fixes=("write `dtype: float32` or `float16`, or auto",),
     ),
     Rule(
         id="R231",
@@ -200,16 +201,16 @@ RULES: tuple[Rule, ...] = (
         about_machine=True,  # on which `device: auto` depends
         is_broken=lambda v: v.device == "cpu" and "float16" in (v.dtype, v.kv_cache_dtype),
         message="float16 runs on GPUs only, and `device.device` is {device}",
-        why="This build's CPU kernels compute in bfloat16 (the same memory, a wider range) and in float32.",
-        fixes=("write bfloat16 or float32, or leave it to auto",),
+        why="The CPU kernels compute in bfloat16 (the same memory, a wider range) and in float32.",
+        fixes=("write bfloat16 or float32, or auto",),
     ),
     Rule(
         id="R232",
-        title="weights in fewer bits are for CPUs",
+        title="quantised weights are for CPUs",
         fields=("model.quantization", "device.device"),
         is_broken=lambda v: v.device == "cuda" and v.quantization is not None,
         message="`model.quantization` {quantization} has kernels for CPUs only, and `device.device` is cuda",
-        why="The schemes of this build are made for the instructions of CPUs.",
+        why="The quantised kernels of this build use instructions of CPUs.",
         fixes=("remove `model.quantization`, or write `device: cpu`",),
     ),
     Rule(
@@ -219,28 +220,29 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
         is_broken=lambda v: v.device == "cuda" and v.batch_invariant,
         message="`model.batch_invariant` on a GPU computes one row at a time in plain PyTorch: many times slower",
-        why="The GPU's kernels divide their work by what the batch holds, and no graph is captured without them.",
-        fixes=("remove it where answers need not be repeatable, or write `device: cpu`",),
+        why="The kernels of a GPU divide their work depending on the batch, and without them no graph is captured.",
+        fixes=("remove it if answers need not be repeatable, or write `device: cpu`",),
     ),
     Rule(
         id="R236",
-        title="logits processors keep a GPU waiting",
+        title="logits processors make a GPU wait",
         fields=("model.logits_processors", "device.device"),
         severity="warning",
         is_broken=lambda v: v.device == "cuda" and bool(v.logits_processors),
-        message="with `model.logits_processors` the GPU waits for the host in every step, and no graph is replayed",
-        why="They are code of the host that sees each step's logits before a token is drawn, and the next step begins "
-        "with that token.",
-        fixes=("let the requests that need one name it: `model.logits_processor_pattern`",),
+        message="with `model.logits_processors` the GPU waits for the CPU in every step, and no graph is replayed",
+        why="They run on the CPU and change the logits of a step before a token is sampled, and the next step needs "
+        "that "
+        "token.",
+        fixes=("let only the requests that need one select it: `model.logits_processor_pattern`",),
     ),
     Rule(
-        id="R212",
-        title="override_generation_config holds sampling parameters",
-        fields=("model.override_generation_config",),
-        is_broken=lambda v: bool(v.sampling_problem),
-        message="`model.override_generation_config`: {sampling_problem}",
-        why="A parameter that nothing reads, or that every request would be refused for, is a mistake.",
-        fixes=("`engine explain model.override_generation_config` shows an example",),
+        id="R284",
+        title="settings belong to a logits processor that is installed",
+        fields=("model.logits_processor_settings", "model.logits_processors"),
+        is_broken=lambda v: not {*v.logits_processor_settings} <= {*v.logits_processors},
+        message="`model.logits_processor_settings` has a path that is not in `model.logits_processors`",
+        why="The settings would have no effect. Both must write the path in the same way.",
+        fixes=("add the path to `model.logits_processors`, or correct it",),
     ),
     Rule(
         id="R216",
@@ -252,12 +254,12 @@ RULES: tuple[Rule, ...] = (
             "`{model}` does not come from the hub, so `revision`, `tokenizer_revision`, `hf_token` and `download_dir` "
             "have no effect"
         ),
-        why="They say which files are downloaded, with whose rights, and to where.",
+        why="They select which files are downloaded, with which permissions, and where they are stored.",
         fixes=("remove them",),
     ),
     Rule(
         id="R217",
-        title="no tokenizer is loaded",
+        title="tokenizer options need a tokenizer",
         fields=(*_OF_THE_TOKENIZER, "model.skip_tokenizer_init"),
         severity="warning",
         is_broken=lambda v: v.skip_tokenizer_init and any(v.is_written(path) for path in _OF_THE_TOKENIZER),
@@ -265,51 +267,51 @@ RULES: tuple[Rule, ...] = (
             "`model.tokenizer`, `tokenizer_mode` and `tokenizer_revision` have no effect with "
             "`model.skip_tokenizer_init`"
         ),
-        why="Requests carry token ids, so nothing is tokenised.",
+        why="Requests contain token ids, so no tokenizer is loaded.",
         fixes=("remove one of the two",),
     ),
     Rule(
         id="R218",
-        title="hf_overrides change something",
+        title="hf_overrides have an effect",
         fields=("model.hf_overrides",),
         severity="warning",
         needs_model=True,
         is_broken=lambda v: bool(v.unused_overrides),
-        message="`model.hf_overrides`: nothing reads {unused_overrides}, and config.json has no such key",
-        why="A misspelt key would leave the model as it is without a word.",
-        fixes=("take a key that the model's config.json has",),
+        message="`model.hf_overrides`: {unused_overrides} is not used, and is not a key of config.json",
+        why="A misspelt key would silently have no effect.",
+        fixes=("use a key of the model's config.json",),
     ),
 )
 
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R058",
-        "raw is before every change, processed after all of them",
+        "raw values are taken before processing, processed ones after",
         ("model.logprobs_mode",),
         "Processed ones come after processors, bias, penalties, temperature, min_p, top_k and top_p; logits are not "
-        "brought to a sum of one.",
+        "normalised.",
     ),
     StatedRule(
         "R070",
-        "without a pattern no request names a processor",
+        "without a pattern no request can select a processor",
         ("model.logits_processor_pattern",),
         "Such a request is answered 400, and nothing is imported.",
     ),
     StatedRule(
         "R001",
-        "numbers may carry a unit",
+        "numbers may have a unit",
         ("model.max_model_len", "scheduler.max_num_batched_tokens", "scheduler.max_queued_tokens"),
         "k, m, g, t are powers of 1000 and may follow a fraction (25.6k); K, M, G, T are powers of 1024.",
     ),
     StatedRule(
         "R002",
-        "no fraction of a binary unit",
+        "binary units take whole numbers",
         ("model.max_model_len", "scheduler.max_num_batched_tokens", "scheduler.max_queued_tokens"),
-        "1.5K is refused, and the message offers 1.5k; use of 1024 with a fraction is more often a slip than a wish.",
+        "1.5K is refused, and the message offers 1.5k; a fraction of 1024 is more often a mistake than intended.",
     ),
     StatedRule(
         "R003",
-        "auto takes the largest context that fits",
+        "auto is the largest context that fits",
         ("model.max_model_len",),
         "auto, or -1: the model's own limit, or what the KV cache holds if that is less.",
     ),
@@ -324,58 +326,58 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R006",
-        "None and an empty text unset",
+        "None and an empty text unset an option",
         (
             *("model.tokenizer", "model.revision", "model.tokenizer_revision", "model.hf_config_path"),
             *("load.download_dir", "model.generation_config", "load.model_loader_extra_config"),
         ),
-        "On the command line and in variables; weaker layers then do not count and the default holds.",
+        "On the command line and in variables: weaker layers are then ignored and the default applies.",
     ),
     StatedRule(
         "R043",
-        "the API name is the model's name unless others are given",
+        "the name in the API is the model's name by default",
         ("model.served_model_name", "model.model"),
-        "With several names any is accepted, and the first is shown in responses and metrics.",
+        "With several names each is accepted, and the first is shown in responses and metrics.",
     ),
     StatedRule(
-        "R044", "the tokenizer is the model's own", ("model.tokenizer", "model.model"), "Unless another is named."
+        "R044", "the tokenizer is the model's own", ("model.tokenizer", "model.model"), "Unless another one is given."
     ),
     StatedRule(
         "R045",
         "config.json is the model's own",
         ("model.hf_config_path", "model.model"),
-        "Unless another directory or hub id is named.",
+        "Unless another directory or hub id is given.",
     ),
     StatedRule(
         "R050",
         "quantised checkpoints are refused",
         ("model.quantization", "model.dtype"),
-        "A config.json with a quantization_config ends the start; other weights are held in `model.dtype`, or in the "
-        "bits of `model.quantization`.",
+        "A config.json with a quantization_config ends the start; other weights are stored in `model.dtype`, or as "
+        "`model.quantization` says.",
     ),
     StatedRule(
         "R052",
-        "one instance generates",
+        "the runner generates text",
         ("model.runner",),
-        "auto is generate, since every architecture of this build is a text generator.",
+        "auto is generate, because every architecture of this build generates text.",
     ),
     StatedRule(
         "R056",
         "auto reads tokenizer.json",
         ("model.tokenizer_mode", "model.tokenizer"),
-        "slow passes it over and builds from the older vocabulary files; hf hands the folder to transformers.",
+        "slow builds from the older vocabulary files; hf loads the folder with transformers.",
     ),
     StatedRule(
         "R072",
-        "no local files",
+        "requests cannot name local files",
         ("model.allowed_local_media_path",),
-        "Requests carry text, so none can name a file of this machine.",
+        "Requests contain text only.",
     ),
     StatedRule(
         "R073",
-        "no media domains",
+        "requests cannot name media domains",
         ("model.allowed_media_domains",),
-        "Requests carry text, so nothing is fetched from anywhere.",
+        "Requests contain text only, so nothing is fetched.",
     ),
     StatedRule("R074", "config.json only", ("model.config_format",), "auto is hf; params.json is not read."),
     StatedRule(
@@ -388,24 +390,24 @@ STATED: tuple[StatedRule, ...] = (
         "R076",
         "a model that needs code of its repository is refused",
         ("model.trust_remote_code",),
-        "config.json says so with auto_map; the message names the option and what to do instead.",
+        "config.json contains auto_map then; the message shows an alternative.",
     ),
     StatedRule(
         "R077",
-        "true is the token of the hub's login",
+        "true is the token of the hub login",
         ("model.hf_token",),
-        "A download then fails where nobody logged in.",
+        "A download then fails without a login.",
     ),
     StatedRule(
         "R051",
-        "auto takes the checkpoint's format",
+        "auto is the checkpoint's format",
         ("model.dtype",),
         "bfloat16 stays bfloat16 and float32 stays float32; float16 becomes float32 on a CPU and bfloat16 in Triton's "
         "interpreter. float is float32, half is float16.",
     ),
     StatedRule(
         "R054",
-        "without a tokenizer requests carry token ids",
+        "without a tokenizer requests contain token ids",
         ("model.skip_tokenizer_init",),
         "Text prompts, chat and stop strings are refused with 400, and answers hold token ids.",
     ),
@@ -413,19 +415,19 @@ STATED: tuple[StatedRule, ...] = (
         "R066",
         "the context limit counts prompt and answer",
         ("model.max_model_len",),
-        "A request is refused if its prompt leaves no room, and cut at the limit otherwise.",
+        "A request is refused if its prompt leaves no room for an answer, and ends at the limit otherwise.",
     ),
     StatedRule(
         "R067",
-        "overrides go over the model's file",
+        "overrides replace values of the model's file",
         ("model.generation_config", "model.override_generation_config"),
-        "With auto they are merged over generation_config.json; with none only they apply.",
+        "With auto they override generation_config.json; with none only they apply.",
     ),
     StatedRule(
         "R068",
         "max_new_tokens of the file is the default of max_tokens",
         ("model.generation_config",),
-        "A request that names no max_tokens gets as many; one that does is not bound by it.",
+        "It applies to requests without max_tokens only.",
     ),
-    StatedRule("R078", "one seed for all", ("model.seed",), "Every part of the engine draws from the same seed."),
+    StatedRule("R078", "one seed for everything", ("model.seed",), "Every part of the engine uses the same seed."),
 )

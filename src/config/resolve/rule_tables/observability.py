@@ -1,4 +1,4 @@
-"""Rules about traces, metrics and events. How a rule is written: ../rule.py."""
+"""Rules about traces, metrics and events. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ STATED: tuple[StatedRule, ...] = (
         "R010",
         "modules are separated by commas",
         ("observability.collect_detailed_traces",),
-        "`model,worker` on the command line or in a variable, a list in a file; other words are an error.",
+        "`model,worker` on the command line or in a variable, a list in a file; other values are an error.",
     ),
     StatedRule(
         "R011",
-        "model times the forward pass, worker the whole step",
+        "model measures the forward pass, worker the whole step",
         ("observability.collect_detailed_traces",),
         "Cannot occur: detailed traces are refused.",
     ),
@@ -27,7 +27,7 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R185",
-        "hidden metrics come back for one release",
+        "hidden metrics can be enabled for one release",
         ("observability.show_hidden_metrics_for_version",),
         "Cannot occur: no release has hidden a metric.",
     ),

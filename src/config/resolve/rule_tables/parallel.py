@@ -1,4 +1,4 @@
-"""Rules about several devices and several replicas. How a rule is written: ../rule.py."""
+"""Rules about several devices and several replicas. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ RULES: tuple[Rule, ...] = ()
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R132",
-        "workers are as many as tensor-parallel times pipeline-parallel size",
+        "the number of workers is tensor-parallel times pipeline-parallel size",
         ("parallel.distributed_executor_backend", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
-        "Both sizes are 1 in this build, so there is one worker, and it lives in the engine process.",
+        "Both sizes are 1 in this build, so there is one worker, in the engine process.",
     ),
     StatedRule(
         "R133",
-        "only one executor suits a TPU",
+        "only one executor supports TPUs",
         ("parallel.distributed_executor_backend",),
-        "Cannot occur: this build runs on no TPU.",
+        "Cannot occur: this build does not support TPUs.",
     ),
     StatedRule(
         "R134",
@@ -33,9 +33,9 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R136",
-        "a rank means that balancing happens outside",
+        "a rank means external load balancing",
         ("parallel.data_parallel_rank", "parallel.data_parallel_size"),
-        "A server of this build is always one replica behind a balancer of its own choice, so no rank is set.",
+        "A server of this build is always one replica behind a load balancer, so no rank is set.",
     ),
     StatedRule(
         "R137",
@@ -45,19 +45,19 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R138",
-        "hybrid balancing names its first rank",
+        "hybrid load balancing needs a first rank",
         ("parallel.data_parallel_hybrid_lb", "parallel.data_parallel_start_rank", "parallel.data_parallel_size"),
-        "Cannot occur: hybrid balancing is refused.",
+        "Cannot occur: hybrid load balancing is refused.",
     ),
     StatedRule(
         "R139",
-        "balancing is outside or hybrid, not both",
+        "load balancing is external or hybrid, not both",
         ("parallel.data_parallel_rank", "parallel.data_parallel_hybrid_lb"),
         "Cannot occur: both are refused.",
     ),
     StatedRule(
         "R140",
-        "a node holds at most all replicas",
+        "a node has at most all replicas",
         ("parallel.data_parallel_size_local", "parallel.data_parallel_size"),
         "Cannot occur: there is one replica.",
     ),
@@ -69,7 +69,7 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R142",
-        "balancing experts needs expert parallelism",
+        "expert load balancing needs expert parallelism",
         (
             "parallel.enable_eplb",
             "parallel.enable_expert_parallel",
@@ -80,7 +80,7 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R143",
-        "spare experts need balancing",
+        "redundant experts need expert load balancing",
         ("parallel.eplb_config", "parallel.enable_eplb", "parallel.num_redundant_experts"),
         "Cannot occur: a written eplb_config is refused, and so is the old option that becomes a part of it.",
     ),
@@ -94,12 +94,12 @@ STATED: tuple[StatedRule, ...] = (
             "parallel.eplb_log_balancedness",
             "parallel.eplb_config",
         ),
-        "Each is put there with a warning (C123) and judged there; a key that is written differently in both "
-        "places is an error (C124).",
+        "Each is mapped onto its key with a warning (C123); a key with different values in both places is an error "
+        "(C124).",
     ),
     StatedRule(
         "R145",
-        "experts lie in runs or in turns",
+        "experts are placed linearly or round-robin",
         ("parallel.expert_placement_strategy", "parallel.eplb_config"),
         "Cannot occur: this build places no experts. With 4 experts on 2 devices, linear would give {0,1} and "
         "{2,3}, round_robin {0,2} and {1,3}.",
@@ -108,14 +108,15 @@ STATED: tuple[StatedRule, ...] = (
         "R146",
         "thresholds of micro-batches need enable_dbo",
         ("parallel.dbo_decode_token_threshold", "parallel.dbo_prefill_token_threshold", "parallel.enable_dbo"),
-        "Cannot occur: enable_dbo and other thresholds than the defaults are refused, so none can be written in vain.",
+        "Cannot occur: enable_dbo and other thresholds than the defaults are refused, so they cannot be set without "
+        "an effect.",
     ),
     StatedRule(
         "R147",
-        "loading in parallel is about files",
+        "parallel loading applies to files",
         ("parallel.max_parallel_loading_workers", "parallel.tensor_parallel_size"),
-        "Elsewhere it limits the workers of several devices; with one device it is the number of weight files "
-        "that are read at once.",
+        "In other engines it limits the workers of several devices; with one device it is the number of weight files "
+        "that are read at the same time.",
     ),
     StatedRule(
         "R148",
@@ -125,21 +126,21 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R149",
-        "worker_use_ray is an executor",
+        "worker_use_ray selects an executor",
         ("parallel.worker_use_ray", "parallel.distributed_executor_backend"),
-        "The old option becomes `distributed_executor_backend: ray`, which this build refuses; false changes nothing.",
+        "The old option becomes `distributed_executor_backend: ray`, which this build refuses; false has no effect.",
     ),
     StatedRule(
         "R150",
         "a worker extension is a base class of the worker",
         ("parallel.worker_extension_cls", "parallel.worker_cls"),
-        "Cannot occur: the engine process is the only worker and takes no other class.",
+        "Cannot occur: the engine process is the only worker and accepts no other class.",
     ),
     StatedRule(
         "R151",
         "reductions need several devices",
         ("parallel.disable_custom_all_reduce", "parallel.tensor_parallel_size"),
-        "Cannot occur: with one device nothing is reduced, and the option is refused.",
+        "Cannot occur: one device needs no reductions, and the option is refused.",
     ),
     StatedRule(
         "R155",
@@ -151,6 +152,6 @@ STATED: tuple[StatedRule, ...] = (
         "R156",
         "an old option is mm_encoder_tp_mode",
         ("parallel.enable_multimodal_encoder_data_parallel", "multimodal.mm_encoder_tp_mode"),
-        "It becomes `mm_encoder_tp_mode: data`, which this build refuses; false changes nothing.",
+        "It becomes `mm_encoder_tp_mode: data`, which this build refuses; false has no effect.",
     ),
 )

@@ -1,17 +1,18 @@
-"""Rules about the HTTP side. How a rule is written: ../rule.py."""
+"""Rules about the HTTP side. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 
+from ...auto_values import INCOMPLETE_HEADER_FACTOR
 from ..rule import Rule, StatedRule
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#]+")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether the address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -21,32 +22,33 @@ def is_loopback(host: str) -> bool:
 RULES: tuple[Rule, ...] = (
     Rule(
         id="R019",
-        title="answers are logged beside their requests",
+        title="logging answers needs logging requests",
         fields=("server.enable_log_outputs", "server.enable_log_requests"),
         is_broken=lambda v: v.enable_log_outputs and not v.enable_log_requests,
         message="`server.enable_log_outputs` needs `server.enable_log_requests`",
-        why="An answer in the log without what it answers is of no use, and one of the two is not meant.",
+        why="An answer in the log is of no use without its request.",
         fixes=("set `server.enable_log_requests: true`, or remove `enable_log_outputs`",),
     ),
     Rule(
         id="R021",
-        title="max_log_len cuts what is logged",
+        title="max_log_len needs enable_log_requests",
         fields=("server.max_log_len", "server.enable_log_requests"),
         severity="warning",
         is_broken=lambda v: v.max_log_len is not None and not v.enable_log_requests,
         message="`server.max_log_len` has no effect while `server.enable_log_requests` is off",
-        why="Without enable_log_requests no prompt is logged; with it and no max_log_len prompts are logged whole.",
+        why="Without enable_log_requests no prompt is logged; with it and without max_log_len prompts are logged "
+        "completely.",
         fixes=("set `server.enable_log_requests: true`, or remove `max_log_len`",),
     ),
     Rule(
         id="R022",
-        title="token names are seen in log-probabilities alone",
+        title="token ids appear in log-probabilities only",
         fields=("server.return_tokens_as_token_ids", "model.max_logprobs"),
         severity="warning",
         is_broken=lambda v: v.return_tokens_as_token_ids and v.max_logprobs == 0,
-        message="`server.return_tokens_as_token_ids` changes nothing but the likeliest tokens, and "
-        "`model.max_logprobs` is 0",
-        why="It names the tokens of log-probabilities; of these a request then gets at most the chosen token's own.",
+        message="`server.return_tokens_as_token_ids` has hardly any effect: `model.max_logprobs` is 0",
+        why="It changes how tokens of log-probabilities are shown; with 0 a request gets that of the sampled token at "
+        "most.",
         fixes=("raise `model.max_logprobs`, or remove `return_tokens_as_token_ids`",),
     ),
     Rule(
@@ -55,16 +57,16 @@ RULES: tuple[Rule, ...] = (
         fields=("server.chat_template",),
         is_broken=lambda v: v.chat_template is not None and v.template_text is None,
         message="`server.chat_template` is neither a file that can be read nor a template",
-        why="A value that names an existing file is read; a text that holds `{{` or `{%` is the template itself.",
-        fixes=("check the file's name, which is relative to the file that wrote it",),
+        why="The value is the name of an existing file, or a text with `{{` or `{%`, which is the template itself.",
+        fixes=("check the file name, which is relative to the file that contains it",),
     ),
     Rule(
         id="R201",
-        title="an address that others reach needs a key",
+        title="an address that other machines can reach needs a key",
         fields=("server.host", "server.api_key", "server.auth"),
         is_broken=lambda v: v.auth == "key" and not v.api_key and v.uds is None and not is_loopback(v.host),
-        message="`server.host` is {host}, which other machines reach, and there is no `server.api_key`",
-        why="Whoever reaches the port could use the model and read its metrics.",
+        message="`server.host` is {host}, which other machines can reach, and there is no `server.api_key`",
+        why="Everyone who can reach the port could use the model and read its metrics.",
         fixes=(
             "set `server.api_key`, for example `api_key: {{env: API_KEY}}`",
             "or write `auth: none` to serve without keys",
@@ -77,12 +79,12 @@ RULES: tuple[Rule, ...] = (
         fields=("server.auth", "server.api_key"),
         is_broken=lambda v: v.auth == "none" and bool(v.api_key),
         message="`server.auth` is none, but there is a `server.api_key`",
-        why="One of the two is not meant, and guessing wrong opens the server.",
-        fixes=("remove `auth: none` to check keys, or `api_key` to serve without",),
+        why="It is not clear which one is intended, and a wrong guess opens the server to everyone.",
+        fixes=("remove `auth: none` to check keys, or `api_key` to serve without keys",),
     ),
     Rule(
         id="R226",
-        title="what is about chats and the tokenizer needs one",
+        title="options of chats and of the tokenizer need a tokenizer",
         fields=(
             "model.skip_tokenizer_init",
             "server.chat_template_content_format",
@@ -99,28 +101,29 @@ RULES: tuple[Rule, ...] = (
                 or v.enable_tokenizer_info_endpoint
             )
         ),
-        message="without a tokenizer there are no chats and nothing to show of it, so what is set for them is idle",
-        why="With skip_tokenizer_init requests carry token ids; /v1/chat/completions and /tokenizer_info serve nobody.",
-        fixes=("remove the options of `server` that are about chats, or `model.skip_tokenizer_init`",),
+        message="without a tokenizer there are no chats and no tokenizer information, so these options have no effect",
+        why="With skip_tokenizer_init requests contain token ids; /v1/chat/completions and /tokenizer_info are not "
+        "available.",
+        fixes=("remove these options of `server`, or `model.skip_tokenizer_init`",),
     ),
     Rule(
         id="R213",
-        title="a gap in a body is shorter than the whole",
+        title="body_idle_timeout is at most body_timeout",
         fields=("server.body_idle_timeout", "server.body_timeout"),
         severity="warning",
         is_broken=lambda v: v.body_idle_timeout > v.body_timeout,
-        message="`server.body_idle_timeout` is longer than `server.body_timeout`, so it is never reached",
-        why="The whole body times out first.",
+        message="`server.body_idle_timeout` is longer than `server.body_timeout`, so it has no effect",
+        why="The limit for the whole body is reached first.",
         fixes=("make `server.body_idle_timeout` the shorter one",),
     ),
     Rule(
         id="R214",
-        title="without restarts there is no limit to them",
+        title="a limit of restarts needs restarts",
         fields=("server.max_engine_restarts", "server.on_engine_death"),
         severity="warning",
         is_broken=lambda v: v.on_engine_death == "exit" and v.is_written("server.max_engine_restarts"),
         message="`server.max_engine_restarts` has no effect with `on_engine_death: exit`",
-        why="The server ends at the first death of the engine.",
+        why="The server ends when the engine dies for the first time.",
         fixes=("remove one of the two",),
     ),
     Rule(
@@ -133,8 +136,8 @@ RULES: tuple[Rule, ...] = (
             and v.is_written("server.on_engine_death")
         ),
         message="with `server.disable_frontend_multiprocessing` there is no engine process that could be restarted",
-        why="A crash of the engine is then a crash of the server; its supervisor restarts both.",
-        fixes=("write `on_engine_death: exit`, or keep the engine in its own process",),
+        why="A crash of the engine is then a crash of the server; a supervisor restarts both.",
+        fixes=("write `on_engine_death: exit`, or run the engine in a separate process",),
     ),
     Rule(
         id="R016",
@@ -142,45 +145,46 @@ RULES: tuple[Rule, ...] = (
         fields=("server.uds", "server.host", "server.port"),
         severity="warning",
         is_broken=lambda v: v.uds is not None and (v.is_written("server.host") or v.is_written("server.port")),
-        message="`server.host` and `server.port` have no effect beside `server.uds`",
+        message="`server.host` and `server.port` have no effect together with `server.uds`",
         why="The server listens on the Unix socket and opens no TCP port.",
-        fixes=("remove `uds` to listen on {host}:{port}, or the other two",),
+        fixes=("remove `uds` to listen on {host}:{port}, or remove `host` and `port`",),
     ),
     Rule(
         id="R026",
-        title="a key and its certificate belong together",
+        title="a key needs its certificate",
         fields=("server.ssl_keyfile", "server.ssl_certfile"),
         is_broken=lambda v: (v.ssl_keyfile is None) != (v.ssl_certfile is None),
-        message="of `server.ssl_keyfile` and `server.ssl_certfile` only one is given",
-        why="HTTPS needs both; with neither the server speaks plain HTTP.",
+        message="only one of `server.ssl_keyfile` and `server.ssl_certfile` is given",
+        why="HTTPS needs both; without them the server speaks plain HTTP.",
         fixes=("give both, or neither for plain HTTP",),
     ),
     Rule(
         id="R027",
-        title="TLS files are watched where there are any",
+        title="refreshing TLS files needs TLS files",
         fields=("server.enable_ssl_refresh", "server.ssl_certfile", "server.ssl_keyfile"),
         is_broken=lambda v: v.enable_ssl_refresh and v.ssl_certfile is None and v.ssl_keyfile is None,
-        message="`server.enable_ssl_refresh` has no files to watch",
+        message="`server.enable_ssl_refresh` has no effect: there are no TLS files",
         why="Without a key and a certificate the server speaks plain HTTP.",
         fixes=("give `server.ssl_keyfile` and `server.ssl_certfile`", "or remove `enable_ssl_refresh`"),
     ),
     Rule(
         id="R028",
-        title="client certificates are checked against authorities",
+        title="verifying client certificates needs authorities",
         fields=("server.ssl_cert_reqs", "server.ssl_ca_certs"),
         is_broken=lambda v: v.ssl_cert_reqs != 0 and v.ssl_ca_certs is None,
-        message="`server.ssl_cert_reqs` is {ssl_cert_reqs}, but no `server.ssl_ca_certs` says whose certificates count",
-        why="0 asks clients for no certificate, 1 checks one that is sent, 2 demands one.",
-        fixes=("name a file of authorities in `server.ssl_ca_certs`", "or write `ssl_cert_reqs: 0`"),
+        message="`server.ssl_cert_reqs` is {ssl_cert_reqs}, but there is no `server.ssl_ca_certs` to verify "
+        "certificates against",
+        why="0 asks clients for no certificate, 1 verifies one if it is sent, 2 requires one.",
+        fixes=("give a file of authorities in `server.ssl_ca_certs`", "or write `ssl_cert_reqs: 0`"),
     ),
     Rule(
         id="R029",
-        title="credentials from any site are a danger",
+        title="credentials are not allowed for every site",
         fields=("server.allow_credentials", "server.allowed_origins"),
         severity="warning",
         is_broken=lambda v: v.allow_credentials and "*" in v.allowed_origins,
-        message="with `server.allow_credentials` and the origin `*` every web site can call in its visitors' names",
-        why="Browsers then send cookies and stored logins along, whichever site asks.",
+        message="with `server.allow_credentials` and the origin `*` every web site can send requests as its visitors",
+        why="Browsers then send cookies and stored logins with the requests of any site.",
         fixes=("list the sites in `server.allowed_origins`, or remove `allow_credentials`",),
     ),
     Rule(
@@ -189,21 +193,21 @@ RULES: tuple[Rule, ...] = (
         fields=("server.log_config_file",),
         is_broken=lambda v: bool(v.log_config_problem),
         message="`server.log_config_file`: {log_config_problem}",
-        why="Server and engine process both read it, in place of the built-in set-up.",
-        fixes=("write a JSON object as Python's logging.config.dictConfig takes it",),
+        why="Server and engine process both use it instead of the built-in configuration.",
+        fixes=("write a JSON object for Python's logging.config.dictConfig",),
     ),
     Rule(
         id="R267",
-        title="an origin is what browsers call one",
+        title="origins have the form that browsers send",
         fields=("server.allowed_origins",),
         is_broken=lambda v: not all(map(_ORIGIN.fullmatch, v.allowed_origins)),
-        message="`server.allowed_origins` is {allowed_origins}, and not each of these can be the origin of a call",
-        why="A browser names scheme, host and port and nothing behind; a text of another form would never match.",
+        message="`server.allowed_origins` is {allowed_origins}, which contains an invalid origin",
+        why="A browser sends scheme, host and port only; an origin of another form would never match.",
         fixes=("write scheme://host or scheme://host:port without a slash at the end, or `*` for any site",),
     ),
     Rule(
         id="R260",
-        title="without an origin there is nothing to allow",
+        title="CORS options need allowed_origins",
         fields=(
             "server.allowed_origins",
             "server.allow_credentials",
@@ -217,53 +221,54 @@ RULES: tuple[Rule, ...] = (
                 v.is_written(f"server.{name}") for name in ("allow_credentials", "allowed_methods", "allowed_headers")
             )
         ),
-        message="no `server.allowed_origins` are given, so what scripts of other sites may do has no effect",
-        why="Browsers keep scripts of other sites out altogether.",
+        message="`server.allowed_origins` is empty, so the other CORS options have no effect",
+        why="Without allowed origins browsers block scripts of all other sites.",
         fixes=("list the sites in `server.allowed_origins`",),
     ),
     Rule(
         id="R261",
-        title="the parser holds a whole head",
-        fields=("server.h11_max_incomplete_event_size", "server.max_header_bytes"),
+        title="the parser can buffer a whole request head",
+        fields=("server.max_incomplete_header_bytes", "server.max_header_bytes"),
         severity="warning",
-        is_broken=lambda v: v.h11_max_incomplete_event_size < v.max_header_bytes,
+        is_broken=lambda v: v.max_incomplete_header_bytes < v.max_header_bytes,
         message=(
-            "`server.h11_max_incomplete_event_size` is {h11_max_incomplete_event_size}, less than "
+            "`server.max_incomplete_header_bytes` is {max_incomplete_header_bytes}, less than "
             "`server.max_header_bytes` ({max_header_bytes})"
         ),
-        why="A head between the two that arrives in pieces is refused by the parser, with an answer that says nothing.",
-        fixes=("leave it on auto, which is twice `server.max_header_bytes`",),
+        why="A head of a size between the two that arrives in several packets is refused by the parser, without a "
+        "message.",
+        fixes=("leave it on auto",),
     ),
     Rule(
         id="R262",
-        title="a logging file says everything",
-        fields=("server.log_config_file", "server.log_level", "server.log_format", "server.uvicorn_log_level"),
+        title="log_config_file replaces the other logging options",
+        fields=("server.log_config_file", "server.log_level", "server.log_format", "server.http_log_level"),
         severity="warning",
         is_broken=lambda v: (
             v.log_config_file is not None
-            and any(v.is_written(f"server.{name}") for name in ("log_level", "log_format", "uvicorn_log_level"))
+            and any(v.is_written(f"server.{name}") for name in ("log_level", "log_format", "http_log_level"))
         ),
-        message="levels and formats of the deployment have no effect beside `server.log_config_file`",
-        why="The file replaces the built-in set-up whole.",
-        fixes=("write them in that file, or remove it",),
+        message="log levels and formats have no effect together with `server.log_config_file`",
+        why="The file replaces the built-in configuration completely.",
+        fixes=("write them in that file, or remove `log_config_file`",),
     ),
     Rule(
         id="R263",
-        title="authorities are for client certificates",
+        title="authorities need client certificates",
         fields=("server.ssl_ca_certs", "server.ssl_cert_reqs"),
         severity="warning",
         is_broken=lambda v: v.ssl_ca_certs is not None and v.ssl_cert_reqs == 0,
         message="`server.ssl_ca_certs` has no effect: clients are not asked for a certificate",
-        why="With `ssl_cert_reqs: 0` nothing is checked against it.",
-        fixes=("write `ssl_cert_reqs: 2` to demand client certificates, or 1 to accept them",),
+        why="With `ssl_cert_reqs: 0` no certificate is verified.",
+        fixes=("write `ssl_cert_reqs: 2` to require client certificates, or 1 to accept them",),
     ),
     Rule(
         id="R264",
-        title="client certificates come with TLS",
+        title="client certificates need TLS",
         fields=("server.ssl_cert_reqs", "server.ssl_certfile", "server.ssl_keyfile"),
         is_broken=lambda v: v.ssl_cert_reqs != 0 and v.ssl_certfile is None and v.ssl_keyfile is None,
         message="`server.ssl_cert_reqs` is {ssl_cert_reqs}, but the server speaks plain HTTP",
-        why="Client certificates are part of the TLS handshake; over plain HTTP everybody would get in.",
+        why="Client certificates are part of the TLS handshake; with plain HTTP nothing would be verified.",
         fixes=("give `server.ssl_keyfile` and `server.ssl_certfile`", "or remove `ssl_cert_reqs`"),
     ),
 )
@@ -271,19 +276,19 @@ RULES: tuple[Rule, ...] = (
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R015",
-        "tool servers are host:port, or demo",
+        "tool servers are host:port or demo",
         ("server.tool_server",),
-        "The option is refused in this build, so no such list is ever read.",
+        "The option is refused in this build.",
     ),
     StatedRule(
         "R017",
         "automatic tool choice needs a parser",
         ("server.enable_auto_tool_choice", "server.tool_call_parser"),
-        "Both are refused in this build: tool calls stay in the text of the answer.",
+        "Both are refused in this build: tool calls remain in the text of the answer.",
     ),
     StatedRule(
         "R018",
-        "a plugin is imported before its parser is looked up",
+        "a plugin is imported before its parser is used",
         ("server.tool_call_parser", "server.tool_parser_plugin"),
         "Both are refused in this build, so no plugin is imported.",
     ),
@@ -291,107 +296,109 @@ STATED: tuple[StatedRule, ...] = (
         "R020",
         "disable_log_requests is the opposite of enable_log_requests",
         ("server.enable_log_requests",),
-        "The old name is mapped onto the new one before layers are merged, so the stronger layer decides and there are "
-        "never two values.",
+        "The old name is mapped onto the new one before layers are merged, so there is only one value.",
     ),
     StatedRule(
         "R023",
-        "a template in a request is used where the deployment trusts it",
+        "templates in requests need trust_request_chat_template",
         ("server.chat_template", "server.trust_request_chat_template"),
-        "Without trust_request_chat_template such a request is a 400, and never answered with another template than "
-        "it asked for. Requests that bring none get the server's chat_template, else the tokenizer's own.",
+        "Without it such a request is answered 400. Requests without a template use the server's chat_template, "
+        "otherwise "
+        "the tokenizer's template.",
     ),
     StatedRule(
         "R025",
-        "interleaved media need content as a string",
+        "interleaved media need content of format string",
         ("server.chat_template_content_format",),
         "Media in messages are refused in this build, so there is nothing to interleave.",
     ),
     StatedRule(
         "R030",
-        "any one of the keys opens the API",
+        "each of the keys gives access to the API",
         ("server.api_key",),
-        "No key leaves it open; see R201 for when that is refused.",
+        "Without keys the API is open; R201 says when that is refused.",
     ),
     StatedRule(
         "R031",
-        "keys guard every route but health",
+        "keys are required for every route except health",
         ("server.api_key",),
-        "Other servers guard only the versioned prefixes; here an open route is a written exception.",
+        "Other servers require keys for versioned routes only; here an open route is an explicit exception.",
     ),
     StatedRule(
         "R033",
-        "request ids cost a little",
+        "request ids have a small cost",
         ("server.enable_request_id_headers",),
-        "One header is read and one written for each answer: some microseconds, so nothing is warned about.",
+        "One header is read and one written for each answer: some microseconds, so there is no warning.",
     ),
     StatedRule(
         "R034",
-        "the tokenizer is disclosed on demand alone",
+        "tokenizer information is off by default",
         ("server.enable_tokenizer_info_endpoint",),
-        "The route does not exist unless it is switched on, and it asks for a key like all others.",
+        "The route exists only if it is enabled, and requires a key like all others.",
     ),
     StatedRule(
         "R037",
         "response_role is the role of generated messages",
         ("server.response_role",),
-        "With `add_generation_prompt: false` the model goes on with the client's last message, whose role is kept.",
+        "With `add_generation_prompt: false` the model continues the client's last message, whose role is kept.",
     ),
     StatedRule(
         "R041",
         "reasoning needs a parser",
         (),
-        "There is no switch beside the parser: the old enable_reasoning is taken for naming a parser, or told to.",
+        "There is no separate switch: the deprecated enable_reasoning is an error that refers to the parser.",
     ),
     StatedRule(
         "R042",
-        "a parser without the switch has no effect",
+        "a reasoning parser needs no switch",
         (),
-        "There is no switch beside the parser, so a parser that is named is never idle.",
+        "There is no separate switch, so a parser always has an effect.",
     ),
     StatedRule(
-        "R224", "auto logs for who reads", ("server.log_format",), "human if stderr is a terminal, json otherwise."
+        "R224", "auto decides the log format", ("server.log_format",), "human if stderr is a terminal, json otherwise."
     ),
     StatedRule(
         "R032",
         "middleware is an async function or an ASGI class",
         ("server.middleware",),
-        "Each is imported before the weights load; what is neither, or cannot be imported, ends the start.",
+        "Each is imported before the weights are loaded; anything else, or a failed import, ends the start.",
     ),
     StatedRule(
         "R036",
         "limits of the HTTP parser are positive",
-        ("server.h11_max_incomplete_event_size", "server.h11_max_header_count"),
-        "Their types take nothing below 1. The defaults are stricter than the 4 MiB of other servers.",
+        ("server.max_incomplete_header_bytes", "server.max_header_count"),
+        "Values below 1 are refused. The defaults are stricter than the 4 MiB of other servers.",
     ),
     StatedRule(
         "R038",
         "a server without a listener has no API processes",
         ("server.headless", "server.api_server_count"),
-        "It cannot occur: headless is refused.",
+        "Cannot occur: headless is refused.",
     ),
     StatedRule(
         "R039",
-        "headless goes with no load balancer of its own",
+        "headless excludes an internal load balancer",
         ("server.headless",),
-        "It cannot occur: headless is refused.",
+        "Cannot occur: headless is refused.",
     ),
     StatedRule(
         "R040",
         "headless is for further nodes",
         ("server.headless",),
-        "It cannot occur: headless is refused.",
+        "Cannot occur: headless is refused.",
     ),
     StatedRule(
         "R265",
-        "auto logs the HTTP side like the rest",
-        ("server.uvicorn_log_level", "server.log_level"),
-        "uvicorn_log_level is log_level unless it is written.",
+        "auto uses log_level for the HTTP side",
+        ("server.http_log_level", "server.log_level"),
+        "http_log_level is log_level unless it is set.",
     ),
     StatedRule(
         "R266",
-        "auto leaves the parser room for a head",
-        ("server.h11_max_incomplete_event_size", "server.max_header_bytes"),
-        "Twice max_header_bytes: a head that is a little too large is then answered with a body that says so.",
+        "auto lets the parser buffer more than max_header_bytes",
+        ("server.max_incomplete_header_bytes", "server.max_header_bytes"),
+        f"auto is {INCOMPLETE_HEADER_FACTOR} times max_header_bytes: a head that is slightly too large is then "
+        "answered with a "
+        "message.",
     ),
 )

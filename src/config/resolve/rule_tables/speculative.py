@@ -1,4 +1,4 @@
-"""Rules about draft tokens. How a rule is written: ../rule.py."""
+"""Rules about draft tokens. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
@@ -25,59 +25,59 @@ STATED: tuple[StatedRule, ...] = (
             "speculative.typical_acceptance_sampler_posterior_alpha",
             "speculative.disable_logprobs_during_spec_decoding",
         ),
-        "Each old option is put into `speculative` with a warning (C123), or dropped with one if nothing "
-        "stands for it.",
+        "Each old option is mapped onto an option of `speculative` with a warning (C123), or ignored with one if there "
+        "is no counterpart.",
     ),
     StatedRule(
         "R176",
-        "a drafter needs a number of tokens",
+        "a draft model needs a number of tokens",
         ("speculative.model", "speculative.num_speculative_tokens"),
-        "Cannot occur: drafting is refused.",
+        "Cannot occur: draft tokens are refused.",
     ),
     StatedRule(
         "R177",
-        "the shortest look-up is not longer than the longest",
+        "the minimum of a lookup is at most its maximum",
         ("speculative.prompt_lookup_max", "speculative.prompt_lookup_min"),
-        "Cannot occur: drafting is refused.",
+        "Cannot occur: draft tokens are refused.",
     ),
     StatedRule(
         "R178",
-        "a drafting model uses one device or as many as the model",
+        "a draft model uses one device or the same number as the model",
         ("speculative.draft_tensor_parallel_size", "parallel.tensor_parallel_size"),
-        "Cannot occur: drafting is refused.",
+        "Cannot occur: draft tokens are refused.",
     ),
     StatedRule(
         "R179",
-        "long sequences go on without drafts",
+        "long sequences get no draft tokens",
         ("speculative.max_model_len",),
-        "Cannot occur: drafting is refused.",
+        "Cannot occur: draft tokens are refused.",
     ),
     StatedRule(
         "R180",
-        "a long queue stops drafting for new requests",
+        "a long queue disables draft tokens for new requests",
         ("speculative.disable_by_batch_size",),
-        "Cannot occur: drafting is refused.",
+        "Cannot occur: draft tokens are refused.",
     ),
     StatedRule(
         "R181",
-        "two numbers belong to the typicality test",
+        "two options belong to the typicality test",
         (
             "speculative.spec_decoding_acceptance_method",
             "speculative.typical_acceptance_sampler_posterior_threshold",
             "speculative.typical_acceptance_sampler_posterior_alpha",
         ),
-        "The test itself is an error here, because it changes answers; its numbers are dropped with a warning.",
+        "The test is an error here, because it changes answers; its options are ignored with a warning.",
     ),
     StatedRule(
         "R182",
         "log-probabilities while drafting",
         ("speculative.disable_logprobs_during_spec_decoding",),
-        "Other systems withhold them; here they are always there, and the old option is dropped with a warning.",
+        "Other engines omit them; here they are always returned, and the old option is ignored with a warning.",
     ),
     StatedRule(
         "R183",
-        "the drafting model brings its own quantisation",
+        "the draft model has its own quantisation",
         ("speculative.speculative_model_quantization", "speculative.quantization", "model.quantization"),
-        "Cannot occur: drafting is refused.",
+        "Cannot occur: draft tokens are refused.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Rules about constrained output and reasoning. How a rule is written: ../rule.py."""
+"""Rules about constrained output and reasoning. The format of a rule: ../rule.py."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ STATED: tuple[StatedRule, ...] = (
             "structured_outputs.guided_decoding_disable_additional_properties",
             "structured_outputs.backend",
         ),
-        "Each is put there with a warning (C123); a value that is written differently in both places is an "
-        "error (C124).",
+        "Each is mapped onto its key with a warning (C123); different values in both places are an error (C124).",
     ),
     StatedRule(
         "R171",
-        "options may follow the name of a backend",
+        "the name of a backend may be followed by options",
         ("structured_outputs.guided_decoding_backend",),
-        "`xgrammar:no-fallback,disable-any-whitespace` sets the backend and two keys; an unknown word is an "
+        "`xgrammar:no-fallback,disable-any-whitespace` sets the backend and two keys; an unknown option is an "
         "error that lists the known ones.",
     ),
     StatedRule(
         "R172",
-        "a request may name its own backend",
+        "a request may select its own backend",
         ("structured_outputs.backend",),
         "Cannot occur: a request that asks for constrained output is answered 400.",
     ),
@@ -47,6 +46,6 @@ STATED: tuple[StatedRule, ...] = (
         "R174",
         "the flag --reasoning-parser is a key of structured_outputs",
         ("structured_outputs.reasoning_parser",),
-        "One option with several spellings, so the two cannot disagree.",
+        "It is one option with several notations, so they cannot disagree.",
     ),
 )

@@ -1,27 +1,28 @@
-// Paged attention of a step: cuts it into tasks that threads take as they are free.
+// Paged attention of a step: divides it into tasks, which the threads take in order.
 
 #include <new>
 
+#include "attention_batch_invariant.h"
 #include "attention_decode.h"
 #include "attention_prefill.h"
-#include "attention_queries.h"
+#include "batch_invariant.h"
 #include "parallel.h"
-#include "program.h"
+#include "captured_graph.h"
 #include "scratch.h"
 
 namespace {
 
-// Enough tasks that threads end at about the same time.
+// Enough tasks that all threads end at about the same time.
 constexpr int64_t kTasksPerThread = 4;
 
 struct PrefillTask {
     int row, kv_head, first_query, num_queries;
 };
 
-// One row by a run of kv heads. Its segments are tasks of their own that share the memory for partial results.
+// One row and consecutive kv heads. Each of its segments is a task; they share the memory for partial results.
 struct DecodeTask {
     int row, kv_head, num_kv_heads, segments;
-    int64_t first_segment, memory;  // memory: where its numbers begin
+    int64_t first_segment, memory;  // memory: offset of its partial results
 };
 
 template <class T>
@@ -37,20 +38,22 @@ class Step {
   private:
     int num_queries(int row) const { return call_.query_start[row + 1] - call_.query_start[row]; }
 
-    // Long tasks first, so that no thread is left alone with one: prefill before decode, late queries before early.
+    // Long tasks first, so that no thread starts one last: prefill before decode, late queries before early ones.
     int64_t cut_prefill() {
-        // Enough rows of queries per task to spread the packing of keys over, in whole queries.
-        const int most = kBatchInvariant ? Queries<T>::kMost : std::max(1, kMaxTaskRows / call_.group());
+        // Many queries per task: the keys are packed once per task.
+        const int max_queries =
+            kBatchInvariant ? BatchInvariantPrefill<T>::kMaxQueries : std::max(1, kMaxTaskRows / call_.group());
         int64_t count = 0;
         for (int row = 0; row < num_rows_; row++) {
-            if (num_queries(row) > 1) count += int64_t(num_queries(row) + most - 1) / most * call_.num_kv_heads;
+            if (num_queries(row) <= 1) continue;
+            count += int64_t(num_queries(row) + max_queries - 1) / max_queries * call_.num_kv_heads;
         }
         static thread_local Scratch scratch;
-        prefills_ = scratch.numbers<PrefillTask>(count);
+        prefills_ = scratch.reserve<PrefillTask>(count);
         PrefillTask* task = prefills_;
         for (int row = 0; row < num_rows_; row++) {
             for (int end = num_queries(row); num_queries(row) > 1 && end > 0;) {
-                const int first = (end - 1) / most * most;
+                const int first = (end - 1) / max_queries * max_queries;
                 for (int head = 0; head < call_.num_kv_heads; head++) *task++ = {row, head, first, end - first};
                 end = first;
             }
@@ -58,7 +61,7 @@ class Step {
         return count;
     }
 
-    // Returns the number of segments, which are the tasks.
+    // Returns the number of tasks, one per segment.
     int64_t cut_decode() {
         int64_t rows = 0, segments = 0;
         for (int row = 0; row < num_rows_; row++) {
@@ -70,11 +73,11 @@ class Step {
         const int64_t wanted = kTasksPerThread * num_threads.load(std::memory_order_relaxed);
         const int64_t pieces = std::min<int64_t>(call_.num_kv_heads, (wanted + segments - 1) / segments);
         static thread_local Scratch tasks, owners, memory, counters;
-        decodes_ = tasks.numbers<DecodeTask>(rows * pieces);
-        owners_ = owners.numbers<int32_t>(segments * pieces);
-        left_ = counters.numbers<std::atomic<int32_t>>(rows * pieces);
+        decodes_ = tasks.reserve<DecodeTask>(rows * pieces);
+        owners_ = owners.reserve<int32_t>(segments * pieces);
+        left_ = counters.reserve<std::atomic<int32_t>>(rows * pieces);
         stride_ = round_up(call_.head_dim, kStep);
-        int64_t task = 0, count = 0, numbers = 0;
+        int64_t task = 0, count = 0, num_floats = 0;
         for (int row = 0; row < num_rows_; row++) {
             if (num_queries(row) != 1) continue;
             const int64_t first = first_segment(row);
@@ -82,13 +85,13 @@ class Step {
             for (int64_t piece = 0; piece < pieces; piece++, task++) {
                 const int begin = int(call_.num_kv_heads * piece / pieces);
                 const int end = int(call_.num_kv_heads * (piece + 1) / pieces);
-                decodes_[task] = {row, begin, end - begin, length, first, numbers};
+                decodes_[task] = {row, begin, end - begin, length, first, num_floats};
                 new (left_ + task) std::atomic<int32_t>(length);
-                numbers += length * Partial::numbers((end - begin) * call_.group(), stride_);
+                num_floats += length * Partial::num_floats((end - begin) * call_.group(), stride_);
                 for (int i = 0; i < length; i++) owners_[count++] = int32_t(task);
             }
         }
-        memory_ = memory.numbers<float>(numbers);
+        memory_ = memory.reserve<float>(num_floats);
         return count;
     }
 
@@ -100,7 +103,7 @@ class Step {
     void prefill(int64_t i) {
         const PrefillTask& task = prefills_[i];
         if constexpr (kBatchInvariant) {
-            Queries<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
+            BatchInvariantPrefill<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
         } else {
             Prefill<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
         }
@@ -109,11 +112,11 @@ class Step {
     void decode(int64_t i) {
         const int32_t owner = owners_[i];
         const DecodeTask& task = decodes_[owner];
-        int64_t index = 0;  // of the segment in its row
+        int64_t index = 0;  // of the segment among those of its task
         while (index < i && owners_[i - index - 1] == owner) index++;
         const int heads = task.num_kv_heads * call_.group();
         const int64_t segment = task.first_segment + index;
-        Partial partial(memory_ + task.memory + index * Partial::numbers(heads, stride_), heads, stride_);
+        Partial partial(memory_ + task.memory + index * Partial::num_floats(heads, stride_), heads, stride_);
         partial.clear(heads);
         const int64_t query = call_.query_start[task.row];
         Decode<T>(call_, task.row, query, 1, task.kv_head, task.num_kv_heads,
@@ -121,11 +124,11 @@ class Step {
                   std::min<int64_t>(call_.context_lens[task.row], (segment + 1) * kSegment),
                   partial)
             .run();
-        // Whoever is last sees what the others wrote.
+        // acq_rel: the task that ends last reads what the others have written.
         if (left_[owner].fetch_sub(1, std::memory_order_acq_rel) == 1) {
             Partial whole(memory_ + task.memory, heads, stride_);
             for (int64_t other = 1; other < task.segments; other++) {
-                whole.add(Partial(memory_ + task.memory + other * Partial::numbers(heads, stride_), heads, stride_),
+                whole.add(Partial(memory_ + task.memory + other * Partial::num_floats(heads, stride_), heads, stride_),
                           heads, call_.scale);
             }
             store_heads(call_, query, task.kv_head * call_.group(), heads, whole);
@@ -136,10 +139,10 @@ class Step {
     const int num_rows_;
     PrefillTask* prefills_ = nullptr;
     DecodeTask* decodes_ = nullptr;
-    int32_t* owners_ = nullptr;             // of each segment, the decode task
-    std::atomic<int32_t>* left_ = nullptr;  // of each decode task, segments that are not done
+    int32_t* owners_ = nullptr;             // decode task of each segment
+    std::atomic<int32_t>* left_ = nullptr;  // unfinished segments of each decode task
     float* memory_ = nullptr;               // partial results
-    int64_t stride_ = 0;                    // numbers of a head's sums
+    int64_t stride_ = 0;                    // elements of a head's sums
 };
 
 }  // namespace
@@ -153,7 +156,7 @@ class Step {
                                 table_stride, num_heads, num_kv_heads, head_dim,   block_size,  window, scale};       \
         Step<T>(call, num_rows).run();                                                                              \
     }                                                                                                                \
-    IN_PROGRAMS(paged_attention_##suffix)
+    CAPTURABLE(paged_attention_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

@@ -1,10 +1,10 @@
-// What both attention routines see of the call: the paged cache, its block tables and the shapes.
+// The arguments of an attention call: the paged cache, its block tables and the shapes.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-// All arrays are row-major; their meaning is said in ../paged_attention.py.
+// All arrays are row-major; ../paged_attention.py documents them.
 template <class T>
 struct Attention {
     const T *queries, *k_cache, *v_cache;
@@ -12,18 +12,18 @@ struct Attention {
     const int32_t *query_start, *context_lens, *block_tables;
     int64_t table_stride;  // entries per row of the block tables
     int num_heads, num_kv_heads, head_dim, block_size;
-    int64_t window;  // tokens a query sees, itself included; larger than any context where there is none
+    int64_t window;  // tokens visible to a query, including its own; larger than any context if there is no window
     float scale;
 
     int group() const { return num_heads / num_kv_heads; }  // query heads that share a kv head
 
-    // Where the key and the value of one token of a row's context are in their caches, by one kv head.
+    // Offset of one token's key (and value) of one kv head in its cache.
     int64_t offset(int row, int kv_head, int64_t token) const {
         const int64_t block = block_tables[row * table_stride + token / block_size];
         return ((block * num_kv_heads + kv_head) * block_size + token % block_size) * head_dim;
     }
 
-    // Tokens from `token` on that lie behind each other in the cache, at most `limit`.
+    // Number of tokens from `token` on that are contiguous in the cache, at most `limit`.
     int run_length(int64_t token, int64_t limit) const {
         return int(std::min<int64_t>(block_size - token % block_size, limit));
     }

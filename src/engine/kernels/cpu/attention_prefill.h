@@ -1,9 +1,9 @@
-// Attention of many new tokens of a row: bound by the multipliers, so both products run over panels (panels.h,
+// Attention of many new tokens of a row: the time is that of the arithmetic, so both products use panels (panels.h,
 // tiles.h).
 //
-// A task is a run of a row's queries and one kv head: its rows are the queries times the heads that share the kv head.
-// Keys and values are packed tile by tile, each tile meets all rows of the task, and a running softmax (FlashAttention,
-// arXiv:2205.14135) keeps the scores of one tile only.
+// A task is consecutive queries of a row and one kv head; its rows are the queries times the heads that share the kv
+// head. Keys and values are packed tile by tile, each tile is multiplied by all rows of the task, and an online softmax
+// (FlashAttention, arXiv:2205.14135) keeps the scores of one tile only.
 #pragma once
 
 #include "attention.h"
@@ -12,12 +12,12 @@
 #include "scratch.h"
 #include "tiles.h"
 
-constexpr int kMaxTaskRows = 1024;  // rows of a task: what packing a tile of keys is spread over
-constexpr int kKeys = 256;         // keys of a tile
+constexpr int kMaxTaskRows = 1024;  // rows of a task, which share one packing of the keys
+constexpr int kKeys = 256;         // keys per tile
 constexpr float kSlack = 8;        // weights may grow to 2 ** 8 before a row's sums are scaled down
 
-// How rows of T are multiplied: the type they are held in, the rows of a block (buffers hold whole blocks, and what
-// stands in rows past the last is not read), and the multiple to which a head is padded.
+// How rows of T are multiplied: their type, the rows of a block (buffers hold whole blocks; the rows after the last are
+// not read), and the multiple to which a head is padded.
 template <class T>
 struct Product {
     typedef float A;
@@ -41,7 +41,7 @@ void multiply_block(const A* a, int64_t a_stride, const T* b, int64_t panel_size
 #if defined(TILES)
     if constexpr (std::is_same_v<T, BFloat16>) {
         for (int64_t panel = 0; panel < num_panels; panel += 2) {
-            multiply_tiles(a, a_stride, b + panel * panel_size, panel_size, depth, FetchNothing{}, true, accumulate,
+            multiply_tiles(a, a_stride, b + panel * panel_size, panel_size, depth, NoPrefetch{}, true, accumulate,
                            c + panel * kPanelWidth, c_stride);
         }
         return;
@@ -52,7 +52,7 @@ void multiply_block(const A* a, int64_t a_stride, const T* b, int64_t panel_size
     }
 }
 
-constexpr int64_t round_up(int64_t number, int64_t step) { return (number + step - 1) / step * step; }
+constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 template <class T>
 class Prefill {
@@ -60,7 +60,7 @@ class Prefill {
     static constexpr int kRows = Product<T>::kRows;
 
   public:
-    // Queries [first_query, first_query + num_queries) of the row, counted from the row's first query.
+    // first_query: index among the queries of the row.
     Prefill(const Attention<T>& call, int row, int kv_head, int first_query, int num_queries)
         : call_(call),
           row_(row),
@@ -72,12 +72,12 @@ class Prefill {
         first_token_ = call.query_start[row] + first_query;
         first_position_ = call.context_lens[row] - query_len + first_query;
         const int64_t padded_rows = round_up(rows_, kRows);
-        queries_ = buffers().queries.template numbers<A>(padded_rows * depth_);
-        keys_ = buffers().keys.template numbers<T>(kKeys * depth_);
-        values_ = buffers().values.template numbers<T>(kKeys * depth_);
-        scores_ = buffers().scores.template numbers<float>(kRows * kKeys);
-        weights_ = buffers().weights.template numbers<A>(kRows * kKeys);
-        sums_ = buffers().sums.template numbers<float>(padded_rows * depth_);
+        queries_ = buffers().queries.template reserve<A>(padded_rows * depth_);
+        keys_ = buffers().keys.template reserve<T>(kKeys * depth_);
+        values_ = buffers().values.template reserve<T>(kKeys * depth_);
+        scores_ = buffers().scores.template reserve<float>(kRows * kKeys);
+        weights_ = buffers().weights.template reserve<A>(kRows * kKeys);
+        sums_ = buffers().sums.template reserve<float>(padded_rows * depth_);
         load_queries(padded_rows);
         for (int row = 0; row < rows_; row++) zeros_[row] = -__builtin_inff();
         memset(totals_, 0, rows_ * kWidth * sizeof(float));
@@ -111,7 +111,7 @@ class Prefill {
     int64_t position(int row) const { return first_position_ + row / group_; }
     int64_t first_visible(int row) const { return std::max<int64_t>(0, position(row) - call_.window + 1); }
 
-    int64_t at(int row) const {  // of the row's head in queries and out
+    int64_t at(int row) const {  // offset of the row's head in queries and out
         const int64_t head = kv_head_ * group_ + row % group_;
         return ((first_token_ + row / group_) * call_.num_heads + head) * call_.head_dim;
     }
@@ -129,7 +129,7 @@ class Prefill {
         }
     }
 
-    // Keys become columns of panels of 16 keys, values rows of panels of 16 numbers of a head.
+    // Keys become columns of panels of 16 keys, values rows of panels of 16 elements of a head.
     void pack(int64_t first, int keys) {
         const T *key_rows[kKeys], *value_rows[kKeys];
         for (int i = 0; i < keys;) {
@@ -149,22 +149,22 @@ class Prefill {
         pack_rows(value_row, 0, padded_keys, padding, values_ + call_.head_dim * kKeys, kKeys * kPanelWidth);
     }
 
-    // Rows [row, row + rows) by the tile of keys that begins at `first`.
+    // Rows [row, row + rows) and the tile of keys that starts at `first`.
     void attend(int row, int rows, int64_t first, int keys) {
         const int64_t visible = std::min<int64_t>(keys, position(row + rows - 1) + 1 - first);
-        if (visible <= 0 || first_visible(row) >= first + keys) return;  // all after, or all out of the window
+        if (visible <= 0 || first_visible(row) >= first + keys) return;  // all keys are later, or before the window
         const int64_t padded = round_up(visible, 2 * kPanelWidth);
         multiply_block(queries_ + row * depth_, depth_, keys_, depth_ * kPanelWidth, depth_, padded / kPanelWidth,
                        false, scores_, kKeys);
-        // The first tile that the block's first row sees is the first of the block: there is nothing to add to.
+        // The first tile that is visible to the block's first row is the first of the block: there are no sums yet.
         const bool has_sums = zeros_[row] > -__builtin_inff();
-        for (int i = 0; i < rows; i++) weigh(row + i, i, first, visible, padded);
+        for (int i = 0; i < rows; i++) compute_weights(row + i, i, first, visible, padded);
         multiply_block(weights_, kKeys, values_, kKeys * kPanelWidth, padded, depth_ / kPanelWidth, has_sums,
                        sums_ + row * depth_, depth_);
     }
 
-    // Row `row`'s scores, the i-th of the block, become weights: zero where the key is not visible.
-    void weigh(int row, int i, int64_t first, int64_t visible, int64_t padded) {
+    // Replaces the scores of row `row`, the i-th of the block, by weights: zero for keys that are not visible.
+    void compute_weights(int row, int i, int64_t first, int64_t visible, int64_t padded) {
         const int64_t begin = std::max<int64_t>(0, first_visible(row) - first);
         const int64_t end = std::min<int64_t>(visible, position(row) + 1 - first);
         float* scores = scores_ + i * kKeys;
@@ -176,9 +176,9 @@ class Prefill {
             return;
         }
         const float scale = call_.scale * kLog2E;
-        Floats most = load(scores);
-        for (int64_t key = kWidth; key < padded; key += kWidth) most = maximum(most, load(scores + key));
-        if (is_any_above(most * scale, zeros_[row] + kSlack)) raise(row, largest(most) * scale);
+        Floats maxima = load(scores);
+        for (int64_t key = kWidth; key < padded; key += kWidth) maxima = maximum(maxima, load(scores + key));
+        if (is_any_above(maxima * scale, zeros_[row] + kSlack)) rescale(row, largest(maxima) * scale);
         const float zero = zeros_[row];
         Floats total = load(totals_ + row * kWidth);
         for (int64_t key = 0; key < padded; key += kWidth) {
@@ -189,11 +189,11 @@ class Prefill {
         store(totals_ + row * kWidth, total);
     }
 
-    // Weights of the row count relative to 2 ** `zero` from now on.
-    void raise(int row, float zero) {
+    // Scales the sums of the row to weights relative to 2 ** `zero`.
+    void rescale(int row, float zero) {
         const float shrink = power_of_two(broadcast(zeros_[row] - zero))[0];
         float *sums = sums_ + row * depth_, *totals = totals_ + row * kWidth;
-        if (zeros_[row] > -__builtin_inff()) {  // else there are no sums yet
+        if (zeros_[row] > -__builtin_inff()) {  // otherwise there are no sums yet
             for (int64_t d = 0; d < depth_; d += kWidth) store(sums + d, load(sums + d) * shrink);
         }
         store(totals, load(totals) * shrink);
@@ -211,11 +211,11 @@ class Prefill {
 
     const Attention<T>& call_;
     const int row_, kv_head_, group_, rows_;
-    const int64_t depth_;  // head_dim, padded to what the products want
+    const int64_t depth_;  // head_dim, padded for the products
     int64_t first_token_, first_position_;
     A *queries_, *weights_;  // [rows, depth], [kRows, kKeys]
     T *keys_, *values_;      // panels
     float *scores_, *sums_;  // [kRows, kKeys], [rows, depth]
-    float zeros_[kMaxTaskRows];             // exponents of 2 that weights of a row are relative to
-    float totals_[kMaxTaskRows * kWidth];  // of weights, lane by lane
+    float zeros_[kMaxTaskRows];             // the weights of a row are relative to 2 ** zeros_
+    float totals_[kMaxTaskRows * kWidth];  // sums of weights, lane by lane
 };

@@ -1,7 +1,7 @@
 // The two products of decode attention over a tile of tokens: scores of its keys, and the weighted sum of its values.
 //
-// Twice: in float32 over whatever the cache holds, and by products of pairs of bfloat16, which need no widening and do
-// twice as much per instruction, where the CPU is fast at them (STOKER_PAIR_PRODUCTS).
+// There are two implementations: in float32 over any type of cache, and by products of pairs of bfloat16, which need no
+// conversion and do twice as much per instruction, for CPUs where they are fast (STOKER_PAIR_PRODUCTS).
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,16 @@
 #include "panels.h"
 #include "vector.h"
 
-constexpr int kTile = 32;  // tokens
+constexpr int kTileTokens = 32;  // tokens
 
-// Heads and tokens whose products stay in registers together, and the registers for sums of values.
+// Heads and tokens whose products fit in registers together, and the registers for sums of values.
 #if defined(__AVX512F__)
 constexpr int kHeads = 4, kTokens = 4, kSums = 16;
 #else
 constexpr int kHeads = 2, kTokens = 2, kSums = 8;
 #endif
 
-constexpr int kStep = 2 * kWidth;  // numbers of a load_two
+constexpr int kStep = 2 * kWidth;  // elements of a load_two
 
 template <class T>
 constexpr bool kPairs = false;
@@ -29,48 +29,49 @@ template <>
 constexpr bool kPairs<BFloat16> = true;
 #endif
 
-// What queries are held in while they meet keys.
+// The type of queries during the multiplication by keys.
 template <class T>
 using Query = std::conditional_t<kPairs<T>, BFloat16, float>;
 
-// A tile of one kv head: where its tokens are in the caches, and where those of the tile that comes next, which are
-// brought nearer meanwhile.
+// A tile of one kv head: the offsets of its tokens in the caches, and those of the next tile, which is prefetched
+// meanwhile.
 template <class T>
 struct Tile {
     const T *keys, *values;
-    const int64_t* at;  // [kTile], of both; behind the last token it is any place
+    const int64_t* at;  // [kTileTokens], for keys and values; after the last token any valid offset
     const T *next_keys, *next_values;
     const int64_t* next_at;
     int tokens;
 
-    // Scores take the turns [0, kTile), values those up to 2 * kTile: keys and values by turns, of the first and of the
-    // second half of the next tile. Memory is faster at several places at once.
-    ALWAYS_INLINE void fetch(int turn, int d) const {
-        const int token = turn / 4 + turn / 2 % 2 * (kTile / 2);
-        __builtin_prefetch((turn % 2 ? next_values : next_keys) + next_at[token] + d);
+    // step: [0, kTileTokens) while scores are computed, up to 2 * kTileTokens for values. The steps alternate between
+    // keys and values, and between the first and the second half of the next tile: memory is faster with several
+    // streams.
+    ALWAYS_INLINE void prefetch(int step, int d) const {
+        const int token = step / 4 + step / 2 % 2 * (kTileTokens / 2);
+        __builtin_prefetch((step % 2 ? next_values : next_keys) + next_at[token] + d);
     }
 };
 
-// The last step of a head may be less than kStep numbers: what follows in the cache belongs to another token.
+// The last step of a head may have fewer than kStep elements: those that follow in the cache are another token's.
 template <bool IsWhole, class T>
 ALWAYS_INLINE Two load_step(const T* from, int count) {
     if constexpr (IsWhole) {
         return load_two(from);
     } else {
-        return load_two_first(from, count);
+        return load_two_partial(from, count);
     }
 }
 
 template <class T>
 ALWAYS_INLINE Two load_step(const T* from, int count) {
-    return count >= kStep ? load_two(from) : load_two_first(from, count);
+    return count >= kStep ? load_two(from) : load_two_partial(from, count);
 }
 
 template <int Heads, int Tokens>
 struct Products {
     Floats at[Heads][Tokens];
 
-    ALWAYS_INLINE Products() {  // as Sums in panels.h
+    ALWAYS_INLINE Products() {  // element by element, like Sums in panels.h
         for (int h = 0; h < Heads; h++) {
             for (int t = 0; t < Tokens; t++) at[h][t] = Floats{};
         }
@@ -83,7 +84,7 @@ ALWAYS_INLINE void add_products(const float* queries, int64_t stride, const Tile
     Two query[Heads];
     for (int h = 0; h < Heads; h++) query[h] = load_two(queries + h * stride + d);
     for (int t = 0; t < Tokens; t++) {
-        tile.fetch(token + t, d);
+        tile.prefetch(token + t, d);
         const Two key = load_step<IsWhole>(tile.keys + tile.at[token + t] + d, count);
         for (int h = 0; h < Heads; h++) {
             products.at[h][t] += query[h].first * key.first;
@@ -92,7 +93,7 @@ ALWAYS_INLINE void add_products(const float* queries, int64_t stride, const Tile
     }
 }
 
-// Lane by lane products of `Tokens` keys from `token` on with `Heads` queries.
+// Lane-wise products of `Tokens` keys from `token` on with `Heads` queries.
 template <int Heads, int Tokens, class T>
 ALWAYS_INLINE void multiply_keys(const float* queries, int64_t stride, const Tile<T>& tile, int token, int head_dim,
                                  Products<Heads, Tokens>& products) {
@@ -103,34 +104,34 @@ ALWAYS_INLINE void multiply_keys(const float* queries, int64_t stride, const Til
     if (d < head_dim) add_products<false>(queries, stride, tile, token, d, head_dim - d, products);
 }
 
-// sums += weights * values, for the steps from `d` on that registers hold. Sums are in the order of load_two.
+// sums += weights * values, for the steps from `d` on that fit in registers. Sums are in the order of load_two.
 template <bool IsWhole, int Heads, int Steps, class T>
-ALWAYS_INLINE void add_values(const float (*weights)[kTile], const Tile<T>& tile, int d, int head_dim, float* sums,
-                              int64_t stride) {
-    Two kept[Heads][Steps];
+ALWAYS_INLINE void add_values(const float (*weights)[kTileTokens], const Tile<T>& tile, int d, int head_dim,
+                              float* sums, int64_t stride) {
+    Two registers[Heads][Steps];
     for (int h = 0; h < Heads; h++) {
-        for (int s = 0; s < Steps; s++) kept[h][s] = load_two(sums + h * stride + d + s * kStep);
+        for (int s = 0; s < Steps; s++) registers[h][s] = load_two(sums + h * stride + d + s * kStep);
     }
     for (int t = 0; t < tile.tokens; t++) {
         Floats weight[Heads];
         for (int h = 0; h < Heads; h++) weight[h] = broadcast(weights[h][t]);
         for (int s = 0; s < Steps; s++) {
             const int step = d + s * kStep;
-            tile.fetch(kTile + t, step);
+            tile.prefetch(kTileTokens + t, step);
             const Two value = load_step<IsWhole>(tile.values + tile.at[t] + step, head_dim - step);
             for (int h = 0; h < Heads; h++) {
-                kept[h][s].first += weight[h] * value.first;
-                kept[h][s].second += weight[h] * value.second;
+                registers[h][s].first += weight[h] * value.first;
+                registers[h][s].second += weight[h] * value.second;
             }
         }
     }
     for (int h = 0; h < Heads; h++) {
-        for (int s = 0; s < Steps; s++) store_two(sums + h * stride + d + s * kStep, kept[h][s]);
+        for (int s = 0; s < Steps; s++) store_two(sums + h * stride + d + s * kStep, registers[h][s]);
     }
 }
 
 template <int Heads, class T>
-void add_tile(const float (*weights)[kTile], const Tile<T>& tile, int head_dim, float* sums, int64_t stride) {
+void add_tile(const float (*weights)[kTileTokens], const Tile<T>& tile, int head_dim, float* sums, int64_t stride) {
     constexpr int steps = kSums / Heads / 2;
     int d = 0;
     for (; d + steps * kStep <= head_dim; d += steps * kStep) {
@@ -141,7 +142,7 @@ void add_tile(const float (*weights)[kTile], const Tile<T>& tile, int head_dim, 
 }
 
 #if defined(STOKER_PAIR_PRODUCTS)
-// 32 numbers of a key or value, or the `count` that are left of the head.
+// 32 elements of a key or value, or the last `count` of the head.
 ALWAYS_INLINE __m512i load_pairs(const BFloat16* from, int count) {
     return _mm512_maskz_loadu_epi16(count >= kStep ? ~__mmask32(0) : (__mmask32(1) << count) - 1, from);
 }
@@ -153,24 +154,24 @@ ALWAYS_INLINE void multiply_keys(const BFloat16* queries, int64_t stride, const 
         __m512i query[Heads];
         for (int h = 0; h < Heads; h++) query[h] = _mm512_loadu_si512(queries + h * stride + d);
         for (int t = 0; t < Tokens; t++) {
-            tile.fetch(token + t, d);
+            tile.prefetch(token + t, d);
             const __m512i key = load_pairs(tile.keys + tile.at[token + t] + d, head_dim - d);
             for (int h = 0; h < Heads; h++) products.at[h][t] = add_pair_products(products.at[h][t], query[h], key);
         }
     }
 }
 
-// Two tokens at a time: their values, interleaved, by the pair of their weights. The sums of a step are in the order of
-// unpack, which works within 128 bits: first numbers 0-3, 8-11, ..., then 4-7, 12-15, ...
+// Two tokens at a time: their interleaved values times the pair of their weights. The sums of a step are in the order
+// of the unpack instructions, which work within 128 bits: elements 0-3, 8-11, ..., then 4-7, 12-15, ...
 template <int Heads, int Steps>
-ALWAYS_INLINE void add_values(const BFloat16 (*weights)[kTile], const Tile<BFloat16>& tile, int d, int head_dim,
+ALWAYS_INLINE void add_values(const BFloat16 (*weights)[kTileTokens], const Tile<BFloat16>& tile, int d, int head_dim,
                               float* sums, int64_t stride) {
-    Floats kept[Heads][2 * Steps];
+    Floats registers[Heads][2 * Steps];
     for (int h = 0; h < Heads; h++) {
-        for (int s = 0; s < 2 * Steps; s++) kept[h][s] = load(sums + h * stride + d + s * kWidth);
+        for (int s = 0; s < 2 * Steps; s++) registers[h][s] = load(sums + h * stride + d + s * kWidth);
     }
     for (int t = 0; t < tile.tokens; t += 2) {
-        const int other = std::min(t + 1, tile.tokens - 1);  // an odd last token meets itself with a weight of zero
+        const int other = std::min(t + 1, tile.tokens - 1);  // an odd last token is its own partner, with weight 0
         __m512i pair[Heads];
         for (int h = 0; h < Heads; h++) {
             int32_t both;
@@ -179,27 +180,28 @@ ALWAYS_INLINE void add_values(const BFloat16 (*weights)[kTile], const Tile<BFloa
         }
         for (int s = 0; s < Steps; s++) {
             const int step = d + s * kStep;
-            tile.fetch(kTile + t, step);
-            tile.fetch(kTile + t + 1, step);
+            tile.prefetch(kTileTokens + t, step);
+            tile.prefetch(kTileTokens + t + 1, step);
             const __m512i one = load_pairs(tile.values + tile.at[t] + step, head_dim - step);
             const __m512i two = load_pairs(tile.values + tile.at[other] + step, head_dim - step);
             const __m512i first = _mm512_unpacklo_epi16(one, two), second = _mm512_unpackhi_epi16(one, two);
             for (int h = 0; h < Heads; h++) {
-                kept[h][2 * s] = add_pair_products(kept[h][2 * s], pair[h], first);
-                kept[h][2 * s + 1] = add_pair_products(kept[h][2 * s + 1], pair[h], second);
+                registers[h][2 * s] = add_pair_products(registers[h][2 * s], pair[h], first);
+                registers[h][2 * s + 1] = add_pair_products(registers[h][2 * s + 1], pair[h], second);
             }
         }
     }
     for (int h = 0; h < Heads; h++) {
-        for (int s = 0; s < 2 * Steps; s++) store(sums + h * stride + d + s * kWidth, kept[h][s]);
+        for (int s = 0; s < 2 * Steps; s++) store(sums + h * stride + d + s * kWidth, registers[h][s]);
     }
 }
 
 template <int Heads>
-void add_tile(const float (*weights)[kTile], const Tile<BFloat16>& tile, int head_dim, float* sums, int64_t stride) {
-    BFloat16 rounded[Heads][kTile];
+void add_tile(const float (*weights)[kTileTokens], const Tile<BFloat16>& tile, int head_dim, float* sums,
+              int64_t stride) {
+    BFloat16 rounded[Heads][kTileTokens];
     for (int h = 0; h < Heads; h++) {
-        for (int t = 0; t < kTile; t += kWidth) store(rounded[h] + t, load(weights[h] + t));
+        for (int t = 0; t < kTileTokens; t += kWidth) store(rounded[h] + t, load(weights[h] + t));
     }
     constexpr int steps = kSums / Heads / 2;
     int d = 0;
@@ -210,9 +212,10 @@ void add_tile(const float (*weights)[kTile], const Tile<BFloat16>& tile, int hea
 }
 #endif
 
-// scores[head][token] of a tile, unscaled; what stands behind the last token is not set.
+// scores[head][token] of a tile, unscaled; the entries after the last token are not set.
 template <int Heads, class T>
-void score_tile(const Query<T>* queries, int64_t stride, const Tile<T>& tile, int head_dim, float (*scores)[kTile]) {
+void score_tile(const Query<T>* queries, int64_t stride, const Tile<T>& tile, int head_dim,
+                float (*scores)[kTileTokens]) {
     Floats partial[Heads][kWidth];
     for (int first = 0; first < tile.tokens; first += kWidth) {
         const int end = std::min(first + kWidth, tile.tokens);
@@ -233,7 +236,7 @@ void score_tile(const Query<T>* queries, int64_t stride, const Tile<T>& tile, in
     }
 }
 
-// A query as score_tile wants it, zeros behind its end up to a whole step.
+// Loads a query in the layout of score_tile, padded with zeros to a multiple of kStep.
 template <class T>
 void load_query(const T* from, int head_dim, Query<T>* query) {
     for (int d = 0; d < head_dim; d += kStep) {
@@ -247,7 +250,7 @@ void load_query(const T* from, int head_dim, Query<T>* query) {
     }
 }
 
-// Writes sums * norm in the order of the head's numbers.
+// Writes sums * norm in the order of the head's elements.
 template <class T>
 void store_sums(const float* sums, float norm, int head_dim, T* to) {
     for (int d = 0; d < head_dim; d += kStep) {
@@ -265,6 +268,6 @@ void store_sums(const float* sums, float norm, int head_dim, T* to) {
             continue;
         }
 #endif
-        head_dim - d >= kStep ? store_two(to + d, step) : store_two_first(to + d, step, head_dim - d);
+        head_dim - d >= kStep ? store_two(to + d, step) : store_two_partial(to + d, step, head_dim - d);
     }
 }

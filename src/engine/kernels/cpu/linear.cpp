@@ -1,8 +1,8 @@
-// Linear layers over weights in panels: y = x W^T + bias. All of one type, float32 or bfloat16; sums are float32.
+// Linear layers over plain panels: y = x W^T + bias. All of one type, float32 or bfloat16; sums are float32.
 
 #include "linear.h"
 #include "packing.h"
-#include "program.h"
+#include "captured_graph.h"
 
 namespace {
 
@@ -10,23 +10,23 @@ template <class T>
 void linear(const Layer<T>& layer, const T* panels, const T* x, T* y, int64_t rows) {
     const PlainPanels<T> all{panels, layer.depth * kPanelWidth};
     for_each_chunk(layer, x, rows, y, [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
-        int64_t panel = begin;
 #if defined(TILES)
         if constexpr (std::is_same_v<T, BFloat16>) {
             if (rows > kMaxVectorRows) {
                 TileRegisters tiles;
                 float* sums = tile_sums(rows);
-                for (; panel + 2 <= end; panel += 2) {
+                for (int64_t panel = begin; panel < end; panel += 2) {
                     multiply_pair_by_tiles(layer, x, rows, all.from(panel), panel, tiles, sums, y);
                 }
+                return;
             }
         }
 #endif
-        if (panel < end) multiply_panels(layer, operands(x, rows * layer.depth), rows, all.from(panel), panel, end, y);
+        multiply_panels(layer, operands(x, rows * layer.depth), rows, all.from(begin), begin, end, y);
     });
 }
 
-// Rows that fill the last panel are zero.
+// Rows that pad the last panel are zero.
 template <class T>
 void pack(const T* weight, T* panels, int64_t width, int64_t depth) {
     parallel_ranges((width + kPanelWidth - 1) / kPanelWidth, 1, [&](int64_t begin, int64_t end) {
@@ -41,7 +41,7 @@ void pack(const T* weight, T* panels, int64_t width, int64_t depth) {
 
 template <class T>
 int unpack_rows(const T* panels, const int64_t* rows, T* out, int64_t count, int64_t width, int64_t depth) {
-    constexpr int64_t deep = 4 / sizeof(T);  // neighbours in k that stand side by side
+    constexpr int64_t deep = 4 / sizeof(T);  // consecutive k that are stored together
     for (int64_t i = 0; i < count; i++) {
         if (rows[i] < 0 || rows[i] >= width) return 1;
     }
@@ -57,9 +57,9 @@ int unpack_rows(const T* panels, const int64_t* rows, T* out, int64_t count, int
 }  // namespace
 
 // linear: x [rows, depth], y [rows, width], bias [width] or null. pack: weight [width, depth], panels with room for
-// width rounded up to 16, times depth. unpack_rows copies rows of the weight back out of the panels, the lookup of an
-// embedding that is tied to the output layer: out [count, depth]; returns 0, or 1 and nothing written if a row is not
-// in [0, width). In bfloat16 depth is a multiple of 32.
+// width rounded up to 16, times depth. unpack_rows copies rows of the weight back out of the panels, for an embedding
+// that is tied to the output layer: out [count, depth]; returns 0, or 1 without writing anything if a row is not in
+// [0, width). In bfloat16 depth is a multiple of 32.
 #define EXPORT_FOR(T, suffix)                                                                                        \
     EXPORT void linear_##suffix(const T* x, const T* panels, const T* bias, T* y, int64_t rows, int64_t width,       \
                                 int64_t depth) {                                                                     \
@@ -72,8 +72,8 @@ int unpack_rows(const T* panels, const int64_t* rows, T* out, int64_t count, int
                                     int64_t depth) {                                                                 \
         return unpack_rows(panels, rows, out, count, width, depth);                                                  \
     }                                                                                                                \
-    IN_PROGRAMS(linear_##suffix)                                                                                     \
-    IN_PROGRAMS(unpack_rows_##suffix)
+    CAPTURABLE(linear_##suffix)                                                                                     \
+    CAPTURABLE(unpack_rows_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

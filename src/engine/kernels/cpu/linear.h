@@ -1,9 +1,9 @@
-// What the linear layers of all weight formats share: how rows and panels are cut up, and how sums become outputs.
+// Common to the linear layers of all weight formats: how rows and panels are divided, and how sums become outputs.
 //
-// Few rows (decode) are bound by reading the weights once, many rows (prefill) by the multipliers; one loop serves
-// both: x is cut into chunks, each group of panels is read from memory once per chunk, and from the cache for every
-// block of rows after the first. While the first blocks of rows multiply one group, they fetch the next; the others
-// fetch the rows of the block behind them.
+// With few rows (decode) the time is that of reading the weights once, with many rows (prefill) that of the arithmetic.
+// One loop serves both: x is divided into chunks; each group of panels is read from memory once per chunk, and from the
+// cache by every block of rows after the first. While the first blocks of rows multiply one group, they prefetch the
+// next group; the other blocks prefetch the rows of the following block.
 #pragma once
 
 #include <algorithm>
@@ -13,56 +13,57 @@
 #include "scratch.h"
 #include "tiles.h"
 
-// Bytes of x in a chunk, as it is multiplied, and the multiple of its rows. Tiles read it from the second-level cache,
-// of 1 or 2 MiB. Vectors are slow enough to have rows fetched from the third, so that fewer chunks unpack the weights.
+// Bytes of a chunk of x in the type in which it is multiplied; its rows are a multiple of kChunkStep. Tiles read it
+// from the second-level cache of 1 or 2 MiB. Vectors are slower, so rows can be prefetched from the third level: larger
+// chunks mean that weights are unpacked less often.
 #if defined(TILES)
 constexpr int64_t kChunkBytes = 1024 * 1024, kChunkStep = 2 * kTileRows;
 #else
 constexpr int64_t kChunkBytes = 2048 * 1024, kChunkStep = kMaxRows;
 #endif
-constexpr int64_t kUnitDepth = 8, kUnitNumbers = kUnitDepth * kPanelWidth;  // what is unpacked at once
-constexpr int64_t kAhead = 4096;        // bytes of a panel fetched ahead of its only reader
-constexpr int64_t kFetchingBlocks = 4;  // of rows, that fetch the next panels; enough to spread it out
+constexpr int64_t kUnitDepth = 8, kUnitElements = kUnitDepth * kPanelWidth;  // unpacked in one step
+constexpr int64_t kPrefetchDistance = 4096;        // bytes, in a panel that is read once
+constexpr int64_t kPrefetchingBlocks = 4;  // blocks of rows over which prefetching the next panels is spread
 
 // y = sums * scales + bias, rounded to T.
 template <class T>
 struct Layer {
     const T* bias;        // [width] or null
-    const float* scales;  // [width rounded up to 16], or null for ones
+    const float* scales;  // [width rounded up to 16], or null: all 1
     int64_t width, depth;
 
     int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
 };
 
-// How a lone block of rows brings two panels into the cache: not at all, since they are there; what it will read so many
-// bytes later; or the panels behind those that it reads, line by line, which is right for short ones. kUnpack: they are
-// there already, and the next ones are made of others meanwhile (unpacking.h). A panel that is read alone is always
-// fetched ahead.
-enum class Fetching { kNothing, kAhead, kNext, kUnpack };
+// What a single block of rows prefetches. kNothing: its panels are in the cache already. kAhead: the lines that it will
+// read kPrefetchDistance bytes later. kNext: the panels after those that it reads, line by line, which suits short
+// panels. kUnpack: its panels are in the cache, and the next ones are unpacked meanwhile (unpacking.h). A panel that is
+// read alone is always prefetched with kAhead.
+enum class PrefetchMode { kNothing, kAhead, kNext, kUnpack };
 
-// Neighbouring panels of plain numbers. Others (quantised.h) have the same members.
+// Consecutive panels of float32 or bfloat16 weights. Panels of other formats (quantised.h) have the same members.
 template <class T, bool IsCached = false>
 struct PlainPanels {
-    static constexpr int kRowsAtOnce = kMaxRows;
-    // Up to so many rows, panels are read one by one: memory is the limit then, and one run of addresses comes faster
-    // than two by turns. With more, panels in pairs spare loads of x.
-    static constexpr int kRowsAlone = IsCached ? 0 : 8;
-    static constexpr Fetching kFetching = IsCached ? Fetching::kNothing : Fetching::kAhead;
-    const T* numbers;
-    int64_t size;  // of one
+    static constexpr int kMaxBlockRows = kMaxRows;
+    // Up to this number of rows, panels are read one by one: reading memory takes the time then, and one sequence of
+    // addresses is read faster than two interleaved ones. With more rows, pairs of panels save loads of x.
+    static constexpr int kMaxSinglePanelRows = IsCached ? 0 : 8;
+    static constexpr PrefetchMode kPrefetch = IsCached ? PrefetchMode::kNothing : PrefetchMode::kAhead;
+    const T* elements;
+    int64_t size;  // elements of one panel
 
-    PlainPanels from(int64_t panel) const { return {numbers + panel * size, size}; }
-    const char* address() const { return reinterpret_cast<const char*>(numbers); }
+    PlainPanels from(int64_t panel) const { return {elements + panel * size, size}; }
+    const char* address() const { return reinterpret_cast<const char*>(elements); }
     int64_t panel_bytes() const { return size * int64_t(sizeof(T)); }
 };
 
-template <int Rows, int Panels, class Fetch, class A, class T, bool IsCached>
-ALWAYS_INLINE void multiply(const A* a, int64_t a_stride, PlainPanels<T, IsCached> b, int64_t depth, Fetch fetch,
+template <int Rows, int Panels, class Prefetch, class A, class T, bool IsCached>
+ALWAYS_INLINE void multiply(const A* a, int64_t a_stride, PlainPanels<T, IsCached> b, int64_t depth, Prefetch prefetch,
                             Sums<Rows, Panels>& sums) {
-    multiply<Rows, Panels>(a, a_stride, b.numbers, b.size, depth, fetch, sums);
+    multiply<Rows, Panels>(a, a_stride, b.elements, b.size, depth, prefetch, sums);
 }
 
-// Rounds one panel's sums of one row into y, which may have fewer columns left than a panel.
+// Stores the outputs of one row and one panel to y, which may have fewer columns left than a panel.
 template <class T>
 ALWAYS_INLINE void finish(const Floats* sums, const Layer<T>& layer, int64_t column, T* y) {
     for (int v = 0; v < kVectors; v++, column += kWidth) {
@@ -75,13 +76,13 @@ ALWAYS_INLINE void finish(const Floats* sums, const Layer<T>& layer, int64_t col
     }
 }
 
-// Rounds a block's sums into y, whose first row is the block's.
+// Stores the outputs of a block of rows; y points to the first of them.
 template <int Rows, int Panels, class T>
 ALWAYS_INLINE void finish_block(const Sums<Rows, Panels>& sums, const Layer<T>& layer, int64_t panel, T* y) {
     const bool is_plain = !layer.bias && !layer.scales && (panel + Panels) * kPanelWidth <= layer.width;
     for (int row = 0; row < Rows; row++) {
         T* to = y + row * layer.width;
-        if (is_plain) {  // nearly always, and then a hundredth of a prefill faster
+        if (is_plain) {  // the usual case; makes a prefill 1 % faster
             for (int v = 0; v < Panels * kVectors; v++) store(to + panel * kPanelWidth + v * kWidth, sums.at[row][v]);
         } else {
             for (int p = 0; p < Panels; p++) finish(&sums.at[row][p * kVectors], layer, (panel + p) * kPanelWidth, to);
@@ -89,48 +90,48 @@ ALWAYS_INLINE void finish_block(const Sums<Rows, Panels>& sums, const Layer<T>& 
     }
 }
 
-// All rows of a chunk by the first panels of `weights`, which are number `panel` of the layer and those behind it.
+// Multiplies all rows of a chunk by the first `Panels` panels of `weights`, which start at panel `panel` of the layer.
 template <int Panels, class Weights, class A, class T>
 void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weights, int64_t panel, T* y) {
-    constexpr int most = Weights::kRowsAtOnce;
-    const int64_t blocks = num_row_blocks<most>(rows), fetching = std::min(blocks, kFetchingBlocks);
-    for_each_row_block<most>(rows, [&](int64_t block, int64_t first, auto count) {
-        const auto multiply_block = [&](auto fetch) {
+    constexpr int max_rows = Weights::kMaxBlockRows;
+    const int64_t blocks = num_row_blocks<max_rows>(rows), prefetching = std::min(blocks, kPrefetchingBlocks);
+    for_each_row_block<max_rows>(rows, [&](int64_t block, int64_t first, auto count) {
+        const auto multiply_block = [&](auto prefetch) {
             Sums<count(), Panels> sums;
-            multiply<count(), Panels>(x + first * layer.depth, layer.depth, weights, layer.depth, fetch, sums);
+            multiply<count(), Panels>(x + first * layer.depth, layer.depth, weights, layer.depth, prefetch, sums);
             finish_block(sums, layer, panel, y + first * layer.width);
         };
         const int64_t bytes = weights.panel_bytes();
-        const auto fetch_rows = [&] {  // of the next block, spread over the lines that this one reads
+        const auto prefetch_rows = [&] {  // those of the next block, spread over the lines that this block reads
             const A* next = x + (block + 1 < blocks ? first + count() : first) * layer.depth;
             const int64_t part = count() * layer.depth * int64_t(sizeof(A)) / Panels;
-            return FetchNext{reinterpret_cast<const char*>(next), part, std::min(kLine, part * kLine / bytes)};
+            return PrefetchOther{reinterpret_cast<const char*>(next), part, std::min(kLine, part * kLine / bytes)};
         };
-        if constexpr (Weights::kFetching == Fetching::kNothing) {
-            multiply_block(fetch_rows());
-        } else if constexpr (Weights::kFetching == Fetching::kUnpack) {
-            // Each of the first blocks its part of the units, spread over the lines that it reads.
-            const int64_t units = weights.num_units() / fetching;
-            if (block >= fetching) return multiply_block(fetch_rows());
+        if constexpr (Weights::kPrefetch == PrefetchMode::kNothing) {
+            multiply_block(prefetch_rows());
+        } else if constexpr (Weights::kPrefetch == PrefetchMode::kUnpack) {
+            // Each of the first blocks unpacks its share of the units, spread over the lines that it reads.
+            const int64_t units = weights.num_units() / prefetching;
+            if (block >= prefetching) return multiply_block(prefetch_rows());
             multiply_block(weights.unpack_from(2 * units * block, layer.depth / 2 / units));
         } else {
-            if constexpr (Panels == 1 || Weights::kFetching == Fetching::kAhead) {
-                if (blocks == 1) return multiply_block(FetchAhead<kAhead>{});
+            if constexpr (Panels == 1 || Weights::kPrefetch == PrefetchMode::kAhead) {
+                if (blocks == 1) return multiply_block(PrefetchAhead<kPrefetchDistance>{});
             }
-            if (block >= fetching) return multiply_block(fetch_rows());
-            // Each of the first blocks its part of the next panels.
-            const char* next = weights.from(Panels).address() + bytes / fetching * block;
-            multiply_block(FetchNext{next, bytes, kLine / fetching});
+            if (block >= prefetching) return multiply_block(prefetch_rows());
+            // Each of the first blocks prefetches its share of the next panels.
+            const char* next = weights.from(Panels).address() + bytes / prefetching * block;
+            multiply_block(PrefetchOther{next, bytes, kLine / prefetching});
         }
     });
 }
 
-// `weights` begin at number `begin` of the layer.
+// `weights` start at panel `begin` of the layer.
 template <class Weights, class A, class T>
 void multiply_panels(const Layer<T>& layer, const A* x, int64_t rows, Weights weights, int64_t begin, int64_t end,
                      T* y) {
     int64_t panel = begin;
-    if (rows > Weights::kRowsAlone) {
+    if (rows > Weights::kMaxSinglePanelRows) {
         for (; panel + kMaxPanels <= end; panel += kMaxPanels) {
             multiply_rows<kMaxPanels>(layer, x, rows, weights.from(panel - begin), panel, y);
         }
@@ -138,7 +139,7 @@ void multiply_panels(const Layer<T>& layer, const A* x, int64_t rows, Weights we
     for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, weights.from(panel - begin), panel, y);
 }
 
-// x as the vectors multiply it: bfloat16 where they take pairs of it, else widened to float32, once per chunk.
+// x in the type in which vectors multiply it: bfloat16 with pair products, else converted to float32 once per chunk.
 ALWAYS_INLINE const float* operands(const float* x, int64_t) { return x; }
 
 ALWAYS_INLINE const Operand* operands(const BFloat16* x, int64_t count) {
@@ -147,31 +148,37 @@ ALWAYS_INLINE const Operand* operands(const BFloat16* x, int64_t count) {
     return x;
 #else
     static thread_local Scratch scratch;
-    float* wide = scratch.numbers<float>(count);
+    float* wide = scratch.reserve<float>(count);
     for_each_vector(count, [&](int64_t i, int64_t left) { store_up_to(wide + i, load_up_to(x + i, left), left); });
     return wide;
 #endif
 }
 
 #if defined(TILES)
-// Up to this many rows the tiles would stand mostly empty, and vectors keep up with memory. But they add in another order.
+#include "batch_invariant.h"
+
+// With at most this number of rows most of a tile would be empty, and vectors are as fast as memory. They add in
+// another order than tiles, so batch-invariant kernels use tiles always.
 constexpr int64_t kMaxVectorRows = kBatchInvariant ? 0 : 4;
-// Depth of the part of two panels that every block of rows meets before the next part: 32 KiB, so that it stays in the
-// first-level cache and the second level has only x to deliver.
+// Depth of the part of two panels that all blocks of rows multiply before the next part: 32 KiB, which stays in the
+// first-level cache, so that only x is read from the second level.
 constexpr int64_t kPartDepth = 512;
 
-// Two panels by all rows of a chunk. `sums` has room for (rows + 32) * 32 numbers.
+// Multiplies all rows of a chunk by two panels. `sums` has room for (rows + 32) * 32 elements. A last panel without a
+// neighbour is multiplied twice and stored once: vectors would add in another order, and a column's sum would depend on
+// how many columns the layer has.
 template <class T, class Panels>
 void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, Panels panels, int64_t panel,
                             TileRegisters& tiles, float* sums, T* y) {
     constexpr int64_t block = 2 * kTileRows, columns = 2 * kPanelWidth;
     const int64_t part = rows <= block ? layer.depth : kPartDepth;
-    const auto multiply_block = [&](int64_t k, int64_t row, auto& fetch) {
+    const int64_t neighbour = panel + 1 < layer.num_panels() ? panels.size : 0;
+    const auto multiply_block = [&](int64_t k, int64_t row, auto& prefetch) {
         const int upper = int(std::min<int64_t>(kTileRows, rows - row));
         const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
         tiles.configure(upper, lower);
-        multiply_tiles(x + row * layer.depth + k, layer.depth, panels.numbers + k * kPanelWidth, panels.size,
-                       std::min(part, layer.depth - k), fetch, lower > 0, k > 0, sums + row * columns, columns);
+        multiply_tiles(x + row * layer.depth + k, layer.depth, panels.elements + k * kPanelWidth, neighbour,
+                       std::min(part, layer.depth - k), prefetch, lower > 0, k > 0, sums + row * columns, columns);
     };
     const auto for_each_block = [&](auto& first, auto& others) {
         for (int64_t k = 0; k < layer.depth; k += part) {
@@ -180,12 +187,13 @@ void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t ro
             }
         }
     };
-    if constexpr (Panels::kFetching == Fetching::kUnpack) {
+    if constexpr (Panels::kPrefetch == PrefetchMode::kUnpack) {
         auto unpack = panels.unpack_from(0, kUnitDepth / 2 * ((rows + block - 1) / block));
         for_each_block(unpack, unpack);
     } else {
-        std::conditional_t<Panels::kFetching == Fetching::kAhead, FetchAhead<kAhead>, FetchNothing> first;
-        FetchNothing others;
+        constexpr bool is_ahead = Panels::kPrefetch == PrefetchMode::kAhead;
+        std::conditional_t<is_ahead, PrefetchAhead<kPrefetchDistance>, NoPrefetch> first;
+        NoPrefetch others;
         for_each_block(first, others);
     }
     for (int64_t row = 0; row < rows; row++) {
@@ -199,12 +207,12 @@ void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t ro
 
 inline float* tile_sums(int64_t rows) {
     static thread_local Scratch scratch;
-    return scratch.numbers<float>((rows + 2 * kTileRows) * 2 * kPanelWidth);
+    return scratch.reserve<float>((rows + 2 * kTileRows) * 2 * kPanelWidth);
 }
 #endif
 
-// Shares out rows and panels, and calls body(x, rows, first panel, last panel, y) for a chunk of x and neighbouring
-// panels. Chunk by chunk, so that a thread's share is a run of neighbouring panels.
+// Divides the rows into chunks and the panels among the threads, and calls body(x, rows, first panel, end panel, y) for
+// one chunk of x and consecutive panels.
 template <class T, class Body>
 void for_each_chunk(const Layer<T>& layer, const T* x, int64_t rows, T* y, const Body& body) {
     const int64_t bytes = std::is_same_v<T, float> ? sizeof(float) : sizeof(Operand);

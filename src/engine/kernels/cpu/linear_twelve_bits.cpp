@@ -1,7 +1,7 @@
-// Linear layers over bfloat16 weights in 12 bits (twelve_bits.h): y = x W^T + bias. The same numbers, bit by bit, as
-// over plain panels.
+// Linear layers over bfloat16 weights in 12 bits (twelve_bits.h): y = x W^T + bias. The results equal those of plain
+// panels bit by bit.
 
-#include "program.h"
+#include "captured_graph.h"
 #include "twelve_bits.h"
 #include "unpacking.h"
 
@@ -29,8 +29,8 @@ int unpack_rows(TwelveBitPanels weights, const int64_t* rows, BFloat16* out, int
 
 }  // namespace
 
-// x: [rows, depth], y: [rows, width], bias: [width] or null, panels: with their exceptions behind them; depth is a
-// multiple of 32. unpack_rows: out [count, depth]; returns 0, or 1 and nothing written if a row is not in [0, width).
+// x: [rows, depth], y: [rows, width], bias: [width] or null, panels: followed by their exceptions; depth is a multiple
+// of 32. unpack_rows: out [count, depth]; returns 0, or 1 without writing anything if a row is not in [0, width).
 EXPORT void linear_twelve_bits(const BFloat16* x, const char* panels, const BFloat16* bias, BFloat16* y, int64_t rows,
                                int64_t width, int64_t depth) {
     linear_over(Layer<BFloat16>{bias, nullptr, width, depth}, x, all_panels(panels, width, depth), rows, y);
@@ -41,6 +41,6 @@ EXPORT int unpack_rows_twelve_bits(const char* panels, const int64_t* rows, BFlo
     return unpack_rows(all_panels(panels, width, depth), rows, out, count, width);
 }
 
-IN_PROGRAMS(linear_twelve_bits)
-IN_PROGRAMS(unpack_rows_twelve_bits)
+CAPTURABLE(linear_twelve_bits)
+CAPTURABLE(unpack_rows_twelve_bits)
 #endif

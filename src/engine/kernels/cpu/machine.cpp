@@ -1,5 +1,4 @@
-// What the library knows of the machine: how many threads to use, huge pages, and how fast memory can be read and
-// numbers multiplied.
+// The number of threads, huge pages, and measurements of the speed of memory and arithmetic.
 
 #include <vector>
 
@@ -13,7 +12,7 @@
 
 EXPORT void set_num_threads(int threads) { num_threads.store(threads < 1 ? 1 : threads); }
 
-// Asks for huge pages behind memory that will be read from end to end: fewer address translations.
+// Requests huge pages for memory that will be read sequentially: fewer address translations.
 EXPORT void advise_huge_pages(void* memory, int64_t size) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     constexpr uintptr_t kPage = 4096;
@@ -25,17 +24,18 @@ EXPORT void advise_huge_pages(void* memory, int64_t size) {
 #endif
 }
 
-// Reads `count` numbers once with all threads, four streams each (one stream alone does not fill the memory's queue),
-// and returns their sum so that no compiler leaves the reading out. The floor against which kernels are measured.
-EXPORT float read_all(const float* numbers, int64_t count) {
+// Reads `count` elements once with all threads, four streams each (a single stream does not use the full bandwidth),
+// and returns a value that depends on all of them, so that the compiler cannot remove the reads. The lower bound of the
+// time of kernels that are limited by memory.
+EXPORT float read_all(const float* elements, int64_t count) {
     std::atomic<int> total{0};
     parallel_ranges(count / (4 * kWidth), 1, [&](int64_t begin, int64_t end) {
         const int64_t quarter = count / 4;
         Floats sums[4] = {};
         for (int64_t i = begin * kWidth; i < end * kWidth; i += kWidth) {
             for (int stream = 0; stream < 4; stream++) {
-                __builtin_prefetch(numbers + stream * quarter + i + 1024);
-                sums[stream] += load(numbers + stream * quarter + i);
+                __builtin_prefetch(elements + stream * quarter + i + 1024);
+                sums[stream] += load(elements + stream * quarter + i);
             }
         }
         total += int(sum(sums[0] + sums[1] + sums[2] + sums[3]) != 0);
@@ -43,8 +43,9 @@ EXPORT float read_all(const float* numbers, int64_t count) {
     return float(total);
 }
 
-// Multiplies panels that stay in the first-level cache, `rounds` times on every thread, and returns how many
-// multiplications and additions a thread did: the floor of what reading does not limit. By vectors, not by tiles.
+// Multiplies panels in the first-level cache, `rounds` times on every thread, and returns the number of multiplications
+// and additions per thread. The lower bound of the time of kernels that are limited by arithmetic. Uses vectors, not
+// tiles.
 template <class A, class T>
 int64_t multiply_all(int64_t rounds) {
     constexpr int64_t depth = 128;
@@ -54,7 +55,7 @@ int64_t multiply_all(int64_t rounds) {
         Floats total{};
         for (int64_t round = 0; round < rounds; round++) {
             Sums<kMaxRows, kMaxPanels> sums;
-            multiply<kMaxRows, kMaxPanels>(a.data(), depth, b.data(), kPanelWidth * depth, depth, FetchNothing{},
+            multiply<kMaxRows, kMaxPanels>(a.data(), depth, b.data(), kPanelWidth * depth, depth, NoPrefetch{},
                                            sums);
             for (const auto& row : sums.at) {
                 for (const Floats& each : row) total += each;

@@ -1,6 +1,6 @@
-"""Memory for results: kept when their tensors are gone, and in huge pages.
+"""Memory for results: kept after its tensors are gone, and in huge pages.
 
-malloc gives large pieces back to the system and takes them again, small page by small page, for every op of every
+malloc returns large pieces to the system and asks for them again, small page by small page, for every op of every
 layer: a step of 2048 tokens took 129 thousand page faults.
 """
 
@@ -16,19 +16,19 @@ import torch
 
 from ...pages import HUGE_PAGE, map_private
 
-_LEAST = 2**20  # bytes below which malloc keeps pieces anyway
+_LEAST = 2**20  # bytes; malloc keeps smaller pieces itself
 
 Piece = npt.NDArray[np.uint8]
 
 
 class ResultMemory:
-    """Holds as much as was in use at once; sizes are powers of two, of which only what is written to takes memory."""
+    """Holds the most that was ever in use. Sizes are powers of two; only pages that are written to take memory."""
 
     def __init__(self) -> None:
         self._free: defaultdict[int, list[Piece]] = defaultdict(list)  # by size
 
     def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor with whatever its memory held before."""
+        """An uninitialised contiguous tensor."""
         count = math.prod(shape)
         num_bytes = count * dtype.itemsize
         if num_bytes < _LEAST:
@@ -37,7 +37,7 @@ class ResultMemory:
         free = self._free[size]
         piece = free.pop() if free else _new_piece(size)
         lent = piece[:num_bytes]
-        # The tensor's storage, and so every view of it, keeps `lent`; the piece is free when the last of them is gone.
+        # The tensor's storage, and so every view of it, references `lent`: the piece is free when the last one is gone.
         weakref.finalize(lent, free.append, piece).atexit = False
         return torch.frombuffer(lent, dtype=dtype, count=count).view(shape)
 

@@ -10,16 +10,16 @@ namespace {
 
 constexpr int kExponents = 256, kChoices = 15;
 
-int exponent_of(BFloat16 number) { return number.bits >> 7 & 0xff; }
+int exponent_of(BFloat16 value) { return value.bits >> 7 & 0xff; }
 
 struct Window {
-    uint8_t first;    // of 15 neighbouring exponents
-    int64_t outside;  // numbers of other exponents
+    uint8_t first;    // of 15 consecutive exponents
+    int64_t outside;  // number of elements with other exponents
 };
 
-// The window that leaves the fewest numbers outside.
+// The window with the fewest elements outside.
 Window best_window(const BFloat16* rows, int64_t count) {
-    uint32_t counts[2][kExponents] = {};  // by turns: neighbours often have the same exponent
+    uint32_t counts[2][kExponents] = {};  // two: consecutive elements often have the same exponent
     for (int64_t i = 0; i < count; i += 2) {
         counts[0][exponent_of(rows[i])]++;
         counts[1][exponent_of(rows[i + 1])]++;
@@ -27,23 +27,23 @@ Window best_window(const BFloat16* rows, int64_t count) {
     for (int e = 0; e < kExponents; e++) counts[0][e] += counts[1][e];
     int64_t inside = 0;
     for (int e = 1; e <= kChoices; e++) inside += counts[0][e];
-    int64_t most = inside;
+    int64_t most_inside = inside;
     int best = 1;
     for (int first = 2; first + kChoices <= kExponents; first++) {
         inside += int64_t(counts[0][first + kChoices - 1]) - counts[0][first - 1];
-        if (inside > most) best = first, most = inside;
+        if (inside > most_inside) best = first, most_inside = inside;
     }
-    return {uint8_t(best), count - counts[0][0] - most};
+    return {uint8_t(best), count - counts[0][0] - most_inside};
 }
 
-// 32 numbers as halves of 16 bits, ready to be packed into bytes.
+// 32 elements in lanes of 16 bits, ready to be packed into bytes.
 struct Halves {
     __m512i rests, choices;
-    uint32_t outside;  // a bit for each exception, which is zero in both
+    uint32_t outside;  // one bit per exception; its rest and choice are zero
 };
 
-ALWAYS_INLINE Halves halves_of(const BFloat16* numbers, int first) {
-    const __m512i bits = _mm512_loadu_si512(numbers), zero = _mm512_setzero_si512();
+ALWAYS_INLINE Halves halves_of(const BFloat16* elements, int first) {
+    const __m512i bits = _mm512_loadu_si512(elements), zero = _mm512_setzero_si512();
     const __m512i exponent = _mm512_and_si512(_mm512_srli_epi16(bits, 7), _mm512_set1_epi16(0xff));
     const __m512i choice = _mm512_sub_epi16(exponent, _mm512_set1_epi16(short(first - 1)));
     const __mmask32 is_some = _mm512_cmpneq_epi16_mask(exponent, zero);
@@ -55,8 +55,8 @@ ALWAYS_INLINE Halves halves_of(const BFloat16* numbers, int first) {
             _mm512_maskz_mov_epi16(__mmask32(is_inside & is_some), choice), uint32_t(is_some & ~is_inside)};
 }
 
-// One unpacked panel. Returns the end of the list that it adds to.
-Exception* pack_panel(const BFloat16* numbers, int64_t count, int first, char* to, Exception* exceptions) {
+// Packs one panel and appends its exceptions. Returns the end of their list.
+Exception* pack_panel(const BFloat16* elements, int64_t count, int first, char* to, Exception* exceptions) {
     PanelHead head{};
     for (int choice = 1; choice <= kChoices; choice++) {
         head.upper[choice] = uint8_t((first + choice - 1) >> 1);
@@ -64,29 +64,29 @@ Exception* pack_panel(const BFloat16* numbers, int64_t count, int first, char* t
     }
     memcpy(to, &head, sizeof head);
     to += kHeadBytes;
-    for (int64_t start = 0; start < count; start += kUnitNumbers, to += kUnitBytes) {
+    for (int64_t start = 0; start < count; start += kUnitElements, to += kUnitBytes) {
         __m512i choices[2];
         for (int half = 0; half < 2; half++) {
-            const int64_t begin = start + half * kUnitNumbers / 2;
-            const Halves low = halves_of(numbers + begin, first), high = halves_of(numbers + begin + 32, first);
+            const int64_t begin = start + half * kUnitElements / 2;
+            const Halves low = halves_of(elements + begin, first), high = halves_of(elements + begin + 32, first);
             _mm512_storeu_si512(to + half * kLine, _mm512_packus_epi16(low.rests, high.rests));
             choices[half] = _mm512_packus_epi16(low.choices, high.choices);
             for (uint64_t outside = low.outside | uint64_t(high.outside) << 32; outside; outside &= outside - 1) {
-                const int64_t place = begin + __builtin_ctzll(outside);
-                *exceptions++ = {uint32_t(place), numbers[place].bits};
+                const int64_t index = begin + __builtin_ctzll(outside);
+                *exceptions++ = {uint32_t(index), elements[index].bits};
             }
         }
         _mm512_storeu_si512(to + 2 * kLine, _mm512_or_si512(choices[0], _mm512_slli_epi16(choices[1], 4)));
     }
-    *exceptions++ = {kNoPlace, 0};
+    *exceptions++ = {kEndOfList, 0};
     return exceptions;
 }
 
 }  // namespace
 
-// weight: [width, depth], depth a multiple of 8. survey: for every panel of 16 rows the first of the 15 neighbouring
-// exponents that leave the fewest numbers outside, and how many those are. pack: `starts` are the places of the panels'
-// exceptions in their common list, which begins behind all panels; a panel has one more place than exceptions.
+// weight: [width, depth], depth a multiple of 8. survey: for every panel of 16 rows the first of the 15 consecutive
+// exponents with the fewest elements outside, and the number of those. pack: `starts` are the panels' positions in the
+// common list of exceptions, which follows the last panel; each panel's list has one more entry, which marks its end.
 EXPORT void survey_twelve_bits(const BFloat16* weight, uint8_t* first, int64_t* outside, int64_t width,
                                int64_t depth) {
     parallel_ranges((width + kPanelWidth - 1) / kPanelWidth, 1, [&](int64_t begin, int64_t end) {
@@ -106,13 +106,13 @@ EXPORT void pack_twelve_bits(const BFloat16* weight, const uint8_t* first, const
     Exception* exceptions = reinterpret_cast<Exception*>(panels + count * all.panel_bytes());
     parallel_ranges(count, 1, [&](int64_t begin, int64_t end) {
         static thread_local Scratch scratch;
-        BFloat16* numbers = scratch.numbers<BFloat16>(depth * kPanelWidth);
+        BFloat16* elements = scratch.reserve<BFloat16>(depth * kPanelWidth);
         for (int64_t panel = begin; panel < end; panel++) {
             const int64_t row = panel * kPanelWidth;
             pack_columns([&](int i) { return weight + (row + i) * depth; },
-                         int(std::min<int64_t>(kPanelWidth, width - row)), depth, depth, numbers);
+                         int(std::min<int64_t>(kPanelWidth, width - row)), depth, depth, elements);
             char* to = panels + panel * all.panel_bytes();
-            pack_panel(numbers, depth * kPanelWidth, first[panel], to, exceptions + starts[panel]);
+            pack_panel(elements, depth * kPanelWidth, first[panel], to, exceptions + starts[panel]);
             memcpy(to + offsetof(PanelHead, first), &starts[panel], sizeof starts[panel]);
         }
     });

@@ -1,4 +1,4 @@
-// Packing into panels (panels.h): once for weights, tile by tile for the keys and values of a prefill.
+// Packs matrices into panels (panels.h): weights once, keys and values of a prefill tile by tile.
 #pragma once
 
 #include "panels.h"
@@ -34,8 +34,8 @@ ALWAYS_INLINE void transpose(__m512i (&words)[16]) {
 }
 #endif
 
-// Packs 16 rows of `depth` numbers, `rows` of them there and the others zero, as the columns of one panel of
-// `padded_depth`. Used for keys (a panel is 16 keys) and weights (a panel is 16 outputs). row(i) is the i-th row.
+// Packs `rows` rows of `depth` elements as the first columns of one panel of `padded_depth`; the remaining columns up
+// to 16 are zero. Used for keys (a panel is 16 keys) and weights (a panel is 16 outputs). row(i) returns the i-th row.
 template <class Row>
 ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t padded_depth, float* panel) {
     int64_t done = 0;
@@ -59,10 +59,10 @@ ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t
     uint32_t* pairs = reinterpret_cast<uint32_t*>(panel);
     int64_t k = 0;
 #if defined(__AVX512F__)
-    // 16 pairs of 16 rows are a square of 32-bit words: transposed in registers.
+    // 16 pairs of 16 rows are a 16 x 16 square of 32-bit words, transposed in registers.
     for (; k + 32 <= depth; k += 32) {
         __m512i words[16];
-        if (rows == 16) {  // nearly always, and without a branch for each row
+        if (rows == 16) {  // the usual case, without a branch for each row
             for (int i = 0; i < 16; i++) words[i] = _mm512_loadu_si512(row(i) + k);
         } else {
             for (int i = 0; i < 16; i++) words[i] = i < rows ? _mm512_loadu_si512(row(i) + k) : __m512i{};
@@ -80,8 +80,9 @@ ALWAYS_INLINE void pack_columns(const Row& row, int rows, int64_t depth, int64_t
     }
 }
 
-// Packs `width` numbers, a multiple of 16, of each of `rows` rows as the rows of panels of `panel_size`, zero from there
-// to `padded_rows`. Used for values, where the depth of the product is the keys. row(i) is where the i-th row begins.
+// Packs `width` elements (a multiple of 16) of each of `rows` rows as the rows of panels of `panel_size`; the rows from
+// there to `padded_rows` are zero. Used for values, where the depth of the product is the number of keys. row(i)
+// returns the start of the i-th row.
 template <class Row>
 ALWAYS_INLINE void pack_rows(const Row& row, int rows, int padded_rows, int width, float* panels, int64_t panel_size) {
     for (int i = 0; i < padded_rows; i++) {

@@ -1,7 +1,8 @@
-// Threads: the OpenMP runtime that torch has already loaded, called by its C entry points.
+// Threads of the OpenMP runtime that torch has already loaded, started through its C entry points.
 //
-// No -fopenmp: it would link a second runtime beside torch's (two pools that spin against each other), and clang would
-// ask for another one than gcc. GOMP_parallel is offered by libgomp and, for its sake, by the LLVM and Intel runtimes.
+// Not compiled with -fopenmp: that would link a second runtime beside torch's (two thread pools that busy-wait against
+// each other), and clang would need another runtime than gcc. libgomp offers GOMP_parallel, and the LLVM and Intel
+// runtimes offer it for compatibility.
 #pragma once
 
 #include "team.h"
@@ -12,9 +13,9 @@ int omp_get_thread_num();
 int omp_get_num_threads();
 }
 
-inline std::atomic<int> num_threads{1};  // of all regions of this library; set from Python
+inline std::atomic<int> num_threads{1};  // of all parallel regions of this library; set from Python
 
-// Calls body(thread, num_threads) once for every thread, on that thread if it is there.
+// Calls body(thread, num_threads) once for every thread. In a team (team.h) the leader may make another thread's call.
 template <class Body>
 void on_every_thread(const Body& body) {
     if (Team* team = current_team) {
@@ -34,11 +35,11 @@ void on_every_thread(const Body& body) {
     GOMP_parallel(call, const_cast<Body*>(&body), unsigned(wanted), 0);
 }
 
-// Cuts [0, count) into one contiguous range per thread and calls body(begin, end). Below `least` a thread's share is
-// not worth waking it, so the caller does all.
+// Divides [0, count) into one contiguous range per thread and calls body(begin, end). If a thread's range would be
+// shorter than `min_per_thread`, waking the threads costs more than it saves, and the caller does everything.
 template <class Body>
-void parallel_ranges(int64_t count, int64_t least, const Body& body) {
-    if (count < 2 * least) {
+void parallel_ranges(int64_t count, int64_t min_per_thread, const Body& body) {
+    if (count < 2 * min_per_thread) {
         if (count) body(int64_t(0), count);
         return;
     }
@@ -48,7 +49,7 @@ void parallel_ranges(int64_t count, int64_t least, const Body& body) {
     });
 }
 
-// Calls body(task) for every task; threads take the next one when they are free, for tasks of unequal length.
+// Calls body(task) for every task. A thread that has finished takes the next task: for tasks of unequal length.
 template <class Body>
 void parallel_tasks(int64_t count, const Body& body) {
     std::atomic<int64_t> next{0};

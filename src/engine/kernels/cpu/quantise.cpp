@@ -6,29 +6,30 @@
 
 namespace {
 
-// Of the scale that reaches the largest number of a group: smaller ones cut it off, larger ones move the other levels.
-// The one with the least square error is taken; that is 5 % less error than the first alone.
+// Factors on the scale that represents a group's element of largest magnitude: smaller ones clip it, larger ones move
+// the other levels. The scale with the smallest squared error is chosen; the error is 5 % smaller than with the first
+// alone.
 constexpr float kStretches[] = {1.0f, 0.8f, 0.85f, 0.9f, 0.95f, 1.05f, 1.1f, 1.15f};
 constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2**23: after the addition the lowest byte is the integer
 
-float largest_of(const float* numbers, int64_t count) {
-    Floats most{};
+float max_size_of(const float* values, int64_t count) {
+    Floats max_size{};
     for (int64_t k = 0; k < count; k += kWidth) {
-        const Floats value = load(numbers + k);
-        most = maximum(most, maximum(value, -value));
+        const Floats value = load(values + k);
+        max_size = maximum(max_size, maximum(value, -value));
     }
-    return largest(most);
+    return largest(max_size);
 }
 
-// One row into its column of a panel. Returns the scale.
+// Quantises one row into its column of a panel. Returns the scale.
 float quantise_int8(const float* row, int64_t depth, int column, int8_t* panel) {
-    const float most = largest_of(row, depth);
-    const float inverse = most > 0 ? 127 / most : 0;
+    const float max_size = max_size_of(row, depth);
+    const float inverse = max_size > 0 ? 127 / max_size : 0;
     for (int64_t k = 0; k < depth; k += kWidth) {
         const Ints rounded = (Ints)(load(row + k) * inverse + kRoundToInteger);
-        for (int i = 0; i < kWidth; i++) panel[code_place(k + i, column)] = code_of(int8_t(rounded[i]));
+        for (int i = 0; i < kWidth; i++) panel[code_index(k + i, column)] = code_of(int8_t(rounded[i]));
     }
-    return most / 127;
+    return max_size / 127;
 }
 
 struct Nearest {
@@ -46,11 +47,11 @@ ALWAYS_INLINE Nearest nearest(Floats value) {
     return found;
 }
 
-float error_of(const float* numbers, int64_t count, float scale) {
+float error_of(const float* values, int64_t count, float scale) {
     Floats total{};
     const float inverse = scale != 0 ? 1 / scale : 0;
     for (int64_t k = 0; k < count; k += kWidth) {
-        const Floats value = load(numbers + k), left = value - nearest(value * inverse).levels * scale;
+        const Floats value = load(values + k), left = value - nearest(value * inverse).levels * scale;
         total += left * left;
     }
     return sum(total);
@@ -58,24 +59,24 @@ float error_of(const float* numbers, int64_t count, float scale) {
 
 BFloat16 round_one(float value) { return {uint16_t(round_to_bfloat16(broadcast(value))[0] >> 16)}; }
 
-// At most 64 numbers of one row: word i goes to words[16 i]. Returns the scale.
-BFloat16 quantise_int4(const float* numbers, int64_t count, uint32_t* words) {
-    const float most = largest_of(numbers, count);
-    float signed_most = -most;
+// Quantises at most 64 elements of one row: word i goes to words[16 i]. Returns the scale.
+BFloat16 quantise_int4(const float* values, int64_t count, uint32_t* words) {
+    const float max_size = max_size_of(values, count);
+    float signed_max = -max_size;
     for (int64_t k = 0; k < count; k++) {
-        if (numbers[k] == most) signed_most = most;
+        if (values[k] == max_size) signed_max = max_size;
     }
-    BFloat16 best = round_one(signed_most / kLevels[0]);
-    float least = error_of(numbers, count, widen_one(best));
+    BFloat16 best = round_one(signed_max / kLevels[0]);
+    float least_error = error_of(values, count, widen_one(best));
     for (float stretch : kStretches) {
-        const BFloat16 scale = round_one(signed_most / kLevels[0] * stretch);
-        const float error = error_of(numbers, count, widen_one(scale));
-        if (error < least) best = scale, least = error;
+        const BFloat16 scale = round_one(signed_max / kLevels[0] * stretch);
+        const float error = error_of(values, count, widen_one(scale));
+        if (error < least_error) best = scale, least_error = error;
     }
     const float scale = widen_one(best), inverse = scale != 0 ? 1 / scale : 0;
     int32_t codes[kGroup];
     for (int64_t k = 0; k < count; k += kWidth) {
-        const Ints found = nearest(load(numbers + k) * inverse).codes;
+        const Ints found = nearest(load(values + k) * inverse).codes;
         memcpy(codes + k, &found, sizeof found);
     }
     for (int64_t k = 0; k < count; k += kCodesDeep) {
@@ -86,13 +87,13 @@ BFloat16 quantise_int4(const float* numbers, int64_t count, uint32_t* words) {
     return best;
 }
 
-// Calls body(row as float32, its panel, its column) for every row; null for those that fill the last panel.
+// Calls body(row as float32, its panel, its column) for every row; the rows that pad the last panel are zeros.
 template <class T, class Body>
 void for_each_row(const T* weight, int64_t width, int64_t depth, const Body& body) {
     const int64_t num_panels = (width + kPanelWidth - 1) / kPanelWidth;
     parallel_ranges(num_panels * kPanelWidth, 1, [&](int64_t begin, int64_t end) {
         static thread_local Scratch scratch;
-        float* wide = scratch.numbers<float>(depth);
+        float* wide = scratch.reserve<float>(depth);
         for (int64_t row = begin; row < end; row++) {
             for (int64_t k = 0; k < depth; k += kWidth) {
                 store(wide + k, row < width ? load(weight + row * depth + k) : Floats{});
@@ -126,8 +127,8 @@ void quantise_int4(const T* weight, uint32_t* codes, BFloat16* scales, int64_t w
 
 }  // namespace
 
-// weight: [width, depth], depth a multiple of 32; codes and scales as quantised.h lays them out, for width rounded up to
-// 16. Rows that fill the last panel are zero.
+// weight: [width, depth], depth a multiple of 32; codes and scales as quantised.h lays them out, for width rounded up
+// to 16. Rows that pad the last panel are zero.
 #define QUANTISE(name, T)                                                                                             \
     EXPORT void quantise_int8_##name(const T* weight, int8_t* codes, float* scales, int64_t width, int64_t depth) {   \
         quantise_int8(weight, codes, scales, width, depth);                                                           \

@@ -1,29 +1,31 @@
-// Panels (panels.h) of quantised weights, and the products over them: codes become numbers in registers.
+// Panels (panels.h) of quantised weights, and the products over them: codes are converted in registers.
 //
 //   int8: [K][16] bytes, each from -127 to 127, with one float32 scale per output, applied to the finished sum. Where
-//         pairs of bfloat16 are multiplied: [K / 4][4][2][4][2], sign and size, which two table look-ups make bfloat16:
-//         four outputs, two pairs of k, as unpacking puts them side by side.
+//         pairs of bfloat16 are multiplied: [K / 4][4][2][4][2], sign and magnitude, which two table look-ups
+//         convert to bfloat16: four outputs, two pairs of k, in the order in which unpacking interleaves them.
 //   int4: [K / 8][16] words of 32 bits, the eight codes of one output: k = 0, 2, 4, 6 from the lowest bits up in the
 //         lower half, k = 1, 3, 5, 7 in the upper half, so that a shift brings a pair to where vpermw looks it up.
-//         A code is an index into kLevels. One bfloat16 scale per output and 64 numbers: [K / 64][16].
+//         A code is an index into kLevels. One bfloat16 scale per output and 64 elements: [K / 64][16].
 //
-// All codes stand for whole numbers up to 127, which bfloat16 holds exactly: the products are those of float32.
+// All codes represent integers from -127 to 127, which bfloat16 holds exactly: the products are those of float32.
 #pragma once
 
 #include <algorithm>
 
+#include "batch_invariant.h"
 #include "linear.h"
 
-constexpr int kGroup = 64;     // numbers that share a scale of int4
+constexpr int kGroup = 64;     // elements that share a scale of int4
 constexpr int kCodesDeep = 8;  // k in a word of int4
-// What the sixteen codes stand for: Lloyd's algorithm over groups of 64 normal numbers, scaled so that the largest in
-// size is -127. Against sixteen even steps this takes 9 % off the error of normal weights and 15 % off heavy tails.
+// The values of the sixteen codes: Lloyd's algorithm over groups of 64 normally distributed values, scaled so that the
+// one of largest magnitude is -127. Compared with sixteen equal steps the error is 9 % smaller for normally distributed
+// weights and 15 % smaller for heavy tails.
 constexpr int8_t kLevels[16] = {-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 115};
 
 struct Int8Panels {
-    static constexpr bool kUnpacksBetween = false;
-    static constexpr int kRowsAtOnce = kMaxRows, kRowsAlone = 4;
-    static constexpr Fetching kFetching = Fetching::kNext;  // 16 KiB for 1024 inputs
+    static constexpr bool kUnpacksWhileMultiplying = false;
+    static constexpr int kMaxBlockRows = kMaxRows, kMaxSinglePanelRows = 4;
+    static constexpr PrefetchMode kPrefetch = PrefetchMode::kNext;  // 16 KiB for 1024 inputs
     const int8_t* codes;
     int64_t depth;
 
@@ -33,10 +35,10 @@ struct Int8Panels {
 };
 
 struct Int4Panels {
-    static constexpr bool kUnpacksBetween = false;
-    static constexpr int kRowsAlone = 2;
-    static constexpr int kRowsAtOnce = kMaxRows / 2;  // the sums of a group lie beside those of all groups
-    static constexpr Fetching kFetching = Fetching::kNext;  // 8 KiB for 1024 inputs
+    static constexpr bool kUnpacksWhileMultiplying = false;
+    static constexpr int kMaxSinglePanelRows = 2;
+    static constexpr int kMaxBlockRows = kMaxRows / 2;  // registers hold the sums of a group and those of all groups
+    static constexpr PrefetchMode kPrefetch = PrefetchMode::kNext;  // 8 KiB for 1024 inputs
     const uint32_t* codes;
     const BFloat16* scales;
     int64_t depth;
@@ -50,8 +52,8 @@ struct Int4Panels {
     int64_t panel_bytes() const { return num_words() * int64_t(sizeof(uint32_t)); }
 };
 
-// Where number k of an output lies in its panel, and what is written there.
-ALWAYS_INLINE int64_t code_place(int64_t k, int column) {
+// The index of element k of an output in its panel, and the code that is stored there.
+ALWAYS_INLINE int64_t code_index(int64_t k, int column) {
 #if defined(STOKER_PAIR_PRODUCTS)
     return k / 4 * 64 + column / 4 * 16 + k % 4 / 2 * 8 + column % 4 * 2 + k % 2;
 #else
@@ -59,15 +61,15 @@ ALWAYS_INLINE int64_t code_place(int64_t k, int column) {
 #endif
 }
 
-ALWAYS_INLINE int8_t code_of(int32_t number) {
+ALWAYS_INLINE int8_t code_of(int32_t value) {
 #if defined(STOKER_PAIR_PRODUCTS)
-    return int8_t(number < 0 ? -number | 0x80 : number);
+    return int8_t(value < 0 ? -value | 0x80 : value);
 #else
-    return int8_t(number);
+    return int8_t(value);
 #endif
 }
 
-ALWAYS_INLINE int number_of(int8_t code) {
+ALWAYS_INLINE int value_of(int8_t code) {
 #if defined(STOKER_PAIR_PRODUCTS)
     return code & 0x80 ? -(code & 0x7f) : code;
 #else
@@ -82,16 +84,16 @@ ALWAYS_INLINE float widen_one(BFloat16 value) {
     return wide;
 }
 
-// Two registers of whole numbers as pairs of bfloat16; nothing is lost.
-ALWAYS_INLINE Bits pair_up(Floats even, Floats odd) { return (Bits)even >> 16 | (Bits)odd; }
+// Two registers of integers as pairs of bfloat16, exactly.
+ALWAYS_INLINE Bits pack_pairs(Floats even, Floats odd) { return (Bits)even >> 16 | (Bits)odd; }
 
-// Four numbers of all outputs of a panel, as pairs of bfloat16.
+// Four k of all outputs of a panel, as pairs of bfloat16.
 struct FourOf16 {
     Bits pairs[2][kVectors];
 };
 
 #if defined(STOKER_PAIR_PRODUCTS)
-// The bytes of the numbers 0 to 127 in bfloat16.
+// The bytes of the integers 0 to 127 in bfloat16.
 struct SizeBytes {
     alignas(64) uint8_t low[128], high[128];
 
@@ -118,7 +120,7 @@ class Int8Reader {
 
     ALWAYS_INLINE FourOf16 operator()(const int8_t* from) const {
         const __m512i codes = _mm512_loadu_si512(from);
-        const __m512i low = _mm512_permutex2var_epi8(low_[0], codes, low_[1]);  // bit 7 is not looked at
+        const __m512i low = _mm512_permutex2var_epi8(low_[0], codes, low_[1]);  // ignores bit 7
         const __m512i size = _mm512_permutex2var_epi8(high_[0], codes, high_[1]);
         const __m512i high = _mm512_ternarylogic_epi64(size, codes, _mm512_set1_epi8(-128), 0xf8);  // a | (b & c)
         return {{{(Bits)_mm512_unpacklo_epi8(low, high)}, {(Bits)_mm512_unpackhi_epi8(low, high)}}};
@@ -147,7 +149,7 @@ struct Int8Reader {
         for (int pair = 0; pair < 2; pair++) {
             for (int v = 0; v < kVectors; v++) {
                 const int8_t* even = from + 2 * pair * kPanelWidth + v * kWidth;
-                found.pairs[pair][v] = pair_up(widen(even), widen(even + kPanelWidth));
+                found.pairs[pair][v] = pack_pairs(widen(even), widen(even + kPanelWidth));
             }
         }
         return found;
@@ -164,7 +166,7 @@ struct LevelTable {
 };
 inline constexpr LevelTable kLevelTable;
 
-// The levels of a register of words, for the codes that begin at bit `shift`.
+// Looks up the values of a register of words, for the codes that start at bit `shift`.
 struct Levels {
     ALWAYS_INLINE Floats operator()(Bits words, int shift) const {
 #if defined(__AVX512F__)
@@ -183,32 +185,32 @@ struct Levels {
     }
 };
 
-// The first bit of the code of number k.
+// The first bit of the code of element k.
 constexpr int code_shift(int k) { return k % 2 * 16 + k / 2 * 4; }
 
-// One row alone would wait for each sum before the next product can be added to it: few rows have two sums each, as
-// far as there are registers for them.
+// With one row, each addition would wait for the previous one. Few rows therefore have two accumulators each, as far as
+// there are registers for them.
 template <int Rows>
-constexpr int kWays = !kBatchInvariant && Rows <= (kMaxRows < 12 ? 1 : 4) ? 2 : 1;
+constexpr int kAccumulators = !kBatchInvariant && Rows <= (kMaxRows < 12 ? 1 : 4) ? 2 : 1;
 
-template <int Ways, int Rows, int Panels>
-ALWAYS_INLINE void join(const Sums<Rows * Ways, Panels>& ways, Sums<Rows, Panels>& sums) {
+template <int Accumulators, int Rows, int Panels>
+ALWAYS_INLINE void combine(const Sums<Rows * Accumulators, Panels>& partial, Sums<Rows, Panels>& sums) {
     for (int row = 0; row < Rows; row++) {
         for (int v = 0; v < Panels * kVectors; v++) {
-            sums.at[row][v] = ways.at[row * Ways][v];
-            for (int way = 1; way < Ways; way++) sums.at[row][v] += ways.at[row * Ways + way][v];
+            sums.at[row][v] = partial.at[row * Accumulators][v];
+            for (int i = 1; i < Accumulators; i++) sums.at[row][v] += partial.at[row * Accumulators + i][v];
         }
     }
 }
 
-// As in panels.h.
-template <int Rows, int Panels, class Fetch>
-ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int8Panels b, int64_t depth, Fetch fetch,
+// As described in panels.h.
+template <int Rows, int Panels, class Prefetch>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int8Panels b, int64_t depth, Prefetch prefetch,
                             Sums<Rows, Panels>& sums) {
     const int64_t size = depth * kPanelWidth;
     [[maybe_unused]] const Int8Reader read;
-    for (int64_t k = 0; k < depth; k += 4, fetch.advance()) {  // a line
-        for (int p = 0; p < Panels; p++) fetch.fetch(b.codes + p * size + k * kPanelWidth, p);
+    for (int64_t k = 0; k < depth; k += 4, prefetch.advance()) {  // a line
+        for (int p = 0; p < Panels; p++) prefetch.prefetch(b.codes + p * size + k * kPanelWidth, p);
 #if defined(STOKER_PAIR_PRODUCTS)
         FourOf16 four[Panels];
         for (int p = 0; p < Panels; p++) four[p] = read(b.codes + p * size + k * kPanelWidth);
@@ -238,7 +240,8 @@ ALWAYS_INLINE void add_scaled(const Sums<Rows, Panels>& part, Int4Panels b, int6
     for (int p = 0; p < Panels; p++) {
         for (int v = 0; v < kVectors; v++) {
             const BFloat16* from = b.scales + (p * b.num_groups() + group) * kPanelWidth + v * kWidth;
-            __builtin_prefetch(from + Panels * b.num_groups() * kPanelWidth);  // the next panels': no stream of their own
+            // The next panels' scales: too few for a hardware prefetcher.
+            __builtin_prefetch(from + Panels * b.num_groups() * kPanelWidth);
             const Floats scale = load(from);
             for (int row = 0; row < Rows; row++) {
                 Floats& sum = sums.at[row][p * kVectors + v];
@@ -248,19 +251,19 @@ ALWAYS_INLINE void add_scaled(const Sums<Rows, Panels>& part, Int4Panels b, int6
     }
 }
 
-template <int Rows, int Panels, class Fetch>
-ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int64_t depth, Fetch fetch,
+template <int Rows, int Panels, class Prefetch>
+ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int64_t depth, Prefetch prefetch,
                             Sums<Rows, Panels>& sums) {
-    constexpr int ways = kWays<Rows>;
+    constexpr int accumulators = kAccumulators<Rows>;
     const Levels levels;
     for (int64_t group = 0; group * kGroup < depth; group++) {
-        Sums<Rows * ways, Panels> apart;
+        Sums<Rows * accumulators, Panels> partial;
         const int64_t end = std::min(depth, (group + 1) * kGroup);
-        for (int64_t k = group * kGroup; k < end; k += kCodesDeep, fetch.advance()) {
+        for (int64_t k = group * kGroup; k < end; k += kCodesDeep, prefetch.advance()) {
             Bits words[Panels * kVectors];
             for (int p = 0; p < Panels; p++) {
                 const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
-                fetch.fetch(from, p);
+                prefetch.prefetch(from, p);
                 for (int v = 0; v < kVectors; v++) memcpy(&words[p * kVectors + v], from + v * kWidth, sizeof(Bits));
             }
 #pragma GCC unroll 8
@@ -269,60 +272,60 @@ ALWAYS_INLINE void multiply(const float* a, int64_t a_stride, Int4Panels b, int6
                 for (int v = 0; v < Panels * kVectors; v++) columns[v] = levels(words[v], code_shift(i));
                 for (int row = 0; row < Rows; row++) {
                     const Floats value = broadcast(a[row * a_stride + k + i]);
-                    Floats* at = apart.at[row * ways + i % ways];
+                    Floats* at = partial.at[row * accumulators + i % accumulators];
                     for (int v = 0; v < Panels * kVectors; v++) at[v] += value * columns[v];
                 }
             }
         }
         Sums<Rows, Panels> part;
-        join<ways>(apart, part);
+        combine<accumulators>(partial, part);
         add_scaled(part, b, group, sums);
     }
 }
 
 #if defined(STOKER_PAIR_PRODUCTS)
-// sums of the given way += a pair of numbers of every row times a pair of every column.
-template <int Ways, int Rows, int Panels>
-ALWAYS_INLINE void add_pairs(const BFloat16* a, int64_t a_stride, const __m512i (&pairs)[Panels], int way,
-                             Sums<Rows * Ways, Panels>& sums) {
+// sums of the given accumulator += a pair of elements of every row times a pair of every column.
+template <int Accumulators, int Rows, int Panels>
+ALWAYS_INLINE void add_pairs(const BFloat16* a, int64_t a_stride, const __m512i (&pairs)[Panels], int accumulator,
+                             Sums<Rows * Accumulators, Panels>& sums) {
     for (int row = 0; row < Rows; row++) {
         int32_t pair;
         memcpy(&pair, a + row * a_stride, sizeof pair);
         const __m512i value = _mm512_set1_epi32(pair);
         for (int p = 0; p < Panels; p++) {
-            Floats& sum = sums.at[row * Ways + way % Ways][p];
+            Floats& sum = sums.at[row * Accumulators + accumulator % Accumulators][p];
             sum = add_pair_products(sum, value, pairs[p]);
         }
     }
 }
 
-template <int Rows, int Panels, class Fetch>
-ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, int64_t depth, Fetch fetch,
+template <int Rows, int Panels, class Prefetch>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int8Panels b, int64_t depth, Prefetch prefetch,
                             Sums<Rows, Panels>& sums) {
-    constexpr int ways = kWays<Rows>;
+    constexpr int accumulators = kAccumulators<Rows>;
     const int64_t size = depth * kPanelWidth;
     const Int8Reader read;
-    Sums<Rows * ways, Panels> apart;
-    for (int64_t k = 0; k < depth; k += 4, fetch.advance()) {  // a line
+    Sums<Rows * accumulators, Panels> partial;
+    for (int64_t k = 0; k < depth; k += 4, prefetch.advance()) {  // a line
         FourOf16 four[Panels];
         for (int p = 0; p < Panels; p++) {
-            fetch.fetch(b.codes + p * size + k * kPanelWidth, p);
+            prefetch.prefetch(b.codes + p * size + k * kPanelWidth, p);
             four[p] = read(b.codes + p * size + k * kPanelWidth);
         }
         for (int i = 0; i < 2; i++) {
             __m512i pairs[Panels];
             for (int p = 0; p < Panels; p++) pairs[p] = (__m512i)four[p].pairs[i][0];
-            add_pairs<ways, Rows>(a + k + 2 * i, a_stride, pairs, i, apart);
+            add_pairs<accumulators, Rows>(a + k + 2 * i, a_stride, pairs, i, partial);
         }
     }
-    join<ways>(apart, sums);
+    combine<accumulators>(partial, sums);
 }
 
-template <int Rows, int Panels, class Fetch>
-ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, int64_t depth, Fetch fetch,
+template <int Rows, int Panels, class Prefetch>
+ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, int64_t depth, Prefetch prefetch,
                             Sums<Rows, Panels>& sums) {
-    constexpr int ways = kWays<Rows>;
-    // vpermw looks at five bits of a code: the table stands there twice, so that the fifth does not matter.
+    constexpr int accumulators = kAccumulators<Rows>;
+    // vpermw uses five bits of a code: the table is stored twice, so that the fifth bit has no effect.
     uint16_t table[32];
     for (int i = 0; i < 32; i++) {
         const float level = kLevels[i % 16];
@@ -330,13 +333,13 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, i
     }
     const __m512i levels = _mm512_loadu_si512(table);
     for (int64_t group = 0; group * kGroup < depth; group++) {
-        Sums<Rows * ways, Panels> apart;
+        Sums<Rows * accumulators, Panels> partial;
         const int64_t end = std::min(depth, (group + 1) * kGroup);
-        for (int64_t k = group * kGroup; k < end; k += kCodesDeep, fetch.advance()) {
+        for (int64_t k = group * kGroup; k < end; k += kCodesDeep, prefetch.advance()) {
             __m512i words[Panels];
             for (int p = 0; p < Panels; p++) {
                 const uint32_t* from = b.codes + p * b.num_words() + k / kCodesDeep * kPanelWidth;
-                fetch.fetch(from, p);
+                prefetch.prefetch(from, p);
                 words[p] = _mm512_loadu_si512(from);
             }
 #pragma GCC unroll 4
@@ -345,23 +348,23 @@ ALWAYS_INLINE void multiply(const BFloat16* a, int64_t a_stride, Int4Panels b, i
                 for (int p = 0; p < Panels; p++) {
                     pairs[p] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words[p], i * 2), levels);
                 }
-                add_pairs<ways, Rows>(a + k + i, a_stride, pairs, i / 2, apart);
+                add_pairs<accumulators, Rows>(a + k + i, a_stride, pairs, i / 2, partial);
             }
         }
         Sums<Rows, Panels> part;
-        join<ways>(apart, part);
+        combine<accumulators>(partial, part);
         add_scaled(part, b, group, sums);
     }
 }
 #endif
 
-// One unit into its place of a bfloat16 panel. int8 loses nothing, since its scales are left for the sums; int4 has its
-// scales in them, and is rounded.
+// Unpacks one unit to its position in a bfloat16 panel. int8 is exact, since its scales are applied to the sums; int4
+// elements are multiplied by their scales and rounded.
 ALWAYS_INLINE void unpack_unit(const Int8Panels& panel, int64_t unit, BFloat16* to) {
     const Int8Reader read;
-    const int8_t* from = panel.codes + unit * kUnitNumbers;
-    to += unit * kUnitNumbers;
-    for (int64_t i = 0; i < kUnitNumbers; i += 4 * kPanelWidth) {
+    const int8_t* from = panel.codes + unit * kUnitElements;
+    to += unit * kUnitElements;
+    for (int64_t i = 0; i < kUnitElements; i += 4 * kPanelWidth) {
         __builtin_prefetch(from + i + 2 * panel.panel_bytes());
         const FourOf16 four = read(from + i);
         memcpy(to + i, &four, sizeof four);
@@ -371,7 +374,7 @@ ALWAYS_INLINE void unpack_unit(const Int8Panels& panel, int64_t unit, BFloat16* 
 ALWAYS_INLINE void unpack_unit(const Int4Panels& panel, int64_t unit, BFloat16* to) {
     const Levels levels;
     const uint32_t* from = panel.codes + unit * kPanelWidth;
-    to += unit * kUnitNumbers;
+    to += unit * kUnitElements;
     __builtin_prefetch(from + 2 * panel.num_words());
     for (int v = 0; v < kVectors; v++) {
         Bits words;
@@ -386,9 +389,9 @@ ALWAYS_INLINE void unpack_unit(const Int4Panels& panel, int64_t unit, BFloat16* 
 }
 
 template <class Weights>
-ALWAYS_INLINE void complete(const Weights&, BFloat16*) {}
+ALWAYS_INLINE void apply_all_exceptions(const Weights&, BFloat16*) {}
 
-// As many rows multiply codes that are widened in registers; beyond, unpacking once for all is less work.
+// Up to this number of rows multiply codes that are converted in registers; with more, unpacking once is less work.
 #if defined(TILES)
 constexpr int64_t kMaxInt8Rows = kMaxVectorRows, kMaxInt4Rows = kMaxVectorRows;
 #elif defined(__AVX512F__)
@@ -399,7 +402,8 @@ constexpr int64_t kMaxInt8Rows = 64, kMaxInt4Rows = 8;
 constexpr int64_t kMaxInt8Rows = 2, kMaxInt4Rows = 2;
 #endif
 
-// Unpacked int4 weights are rounded, so their sums are not those of the codes; int8's are. Tiles take no codes.
+// Unpacked int4 weights are rounded, so their sums differ from those of the codes; for int8 they are equal. Tiles
+// cannot multiply codes.
 #if defined(TILES)
 constexpr bool kInt4IsDirect = false;
 #else

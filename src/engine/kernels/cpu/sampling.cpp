@@ -1,6 +1,5 @@
-// Passes over a vocabulary of logits: draw a token, sum the weights, find the best tokens, count the better ones.
-// Before it, penalties.
-// What each computes is said by its reference in ../draw.py, ../draw_nucleus.py, ../softmax_mass.py,
+// Passes over the logits of a vocabulary: apply penalties, sample a token, sum the weights, find the top tokens, count the
+// logits above a bound. The references are in ../sample_tokens.py, ../sample_top_p.py, ../softmax_mass.py,
 // ../top_tokens.py, ../count_above.py and ../penalise.py; arithmetic is float32 for every type.
 
 #include <algorithm>
@@ -14,10 +13,10 @@
 
 namespace {
 
-constexpr int64_t kLeastNumbers = 16384;  // below, a second thread costs more than it brings
-constexpr int64_t kRun = 1024;            // logits whose weights are summed in float32 before they join the double
+constexpr int64_t kMinElementsPerThread = 16384;  // with fewer, waking a second thread costs more than it saves
+constexpr int64_t kRun = 1024;  // logits whose weights are summed in float32 before they are added to a double
 
-int64_t least_rows(int64_t numbers_per_row) { return 1 + kLeastNumbers / numbers_per_row; }
+int64_t min_rows_per_thread(int64_t elements_per_row) { return 1 + kMinElementsPerThread / elements_per_row; }
 
 ALWAYS_INLINE bool any(Ints mask) {
 #if defined(__AVX512F__)
@@ -29,7 +28,7 @@ ALWAYS_INLINE bool any(Ints mask) {
 #endif
 }
 
-// As load_up_to, with -infinity in the place of what is not there.
+// Like load_up_to, with -infinity in the lanes from `count` on.
 template <class T>
 ALWAYS_INLINE Floats load_logits(const T* from, int64_t count) {
     Floats values = load_up_to(from, count);
@@ -51,9 +50,9 @@ int64_t first_of(const T* logits, int64_t size, float value) {
     int64_t i = 0;
     while (i < size && !any(load_logits(logits + i, size - i < kWidth ? size - i : kWidth) == value)) i += kWidth;
     for (; i < size; i++) {
-        if (load_first(logits + i, 1)[0] == value) return i;
+        if (load_partial(logits + i, 1)[0] == value) return i;
     }
-    return 0;  // nothing but NaN
+    return 0;  // all logits are NaN
 }
 
 // 31 mixed bits for every (key, token id): the hash of ../noise.py.
@@ -66,9 +65,9 @@ ALWAYS_INLINE Ints hash(Bits ids, uint32_t first_key, uint32_t second_key) {
     return (Ints)bits ^ ((Ints)bits >> 16);  // the sign bits shifted in clear bit 31
 }
 
-// Tokens that come before `id` where the best logits come first, and of equal ones the first.
+// The tokens before `id` in descending order of logits, ascending order of ids for equal logits.
 struct Before {
-    float value = -INFINITY;  // all of them
+    float value = -INFINITY;  // includes all tokens
     int32_t id = 0;
 
     ALWAYS_INLINE Ints holds(Floats values, Bits ids) const {
@@ -82,19 +81,19 @@ ALWAYS_INLINE Bits first_ids(int64_t begin) {
     return ids;
 }
 
-// Of each row; null for none. As ../penalise.py has it.
+// The penalties of each row, documented in ../penalise.py.
 struct Penalties {
     const int64_t *slots, *lengths;
     const int32_t *token_table, *counts;
     const float *repetitions, *frequencies, *presences;
     int64_t table_width;
 
-    // New values are computed from old ones before any is written: a token may be in the sequence many times.
+    // All new values are computed before any is written: a token can be in the sequence several times.
     void apply(float* logits, int64_t size, int64_t row) const {
         static thread_local Scratch scratch;
         const int64_t length = lengths[row];
         const int32_t *ids = token_table + slots[row] * table_width, *seen = counts + slots[row] * size;
-        float* changed = scratch.numbers<float>(length);
+        float* changed = scratch.reserve<float>(length);
         for (int64_t i = 0; i < length; i++) {
             const float value = logits[ids[i]];
             const float scaled = value > 0 ? value / repetitions[row] : value * repetitions[row];
@@ -105,11 +104,11 @@ struct Penalties {
     }
 };
 
-// Calls body(row, its logits) for every row. One with penalties is copied to where they can be applied: 600 KB for 152k
-// tokens, which stay in the core's cache while the body goes over them.
+// Calls body(row, its logits) for every row. Penalties are applied to a copy of the row: 600 KB for 152k tokens, which
+// stay in the core's cache while the body reads them.
 template <class T, class Body>
 void for_each_row(const T* logits, int64_t rows, int64_t vocab_size, const Penalties* penalties, const Body& body) {
-    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+    parallel_ranges(rows, min_rows_per_thread(vocab_size), [&](int64_t begin, int64_t end) {
         static thread_local Scratch scratch;
         for (int64_t row = begin; row < end; row++) {
             const T* own = logits + row * vocab_size;
@@ -117,7 +116,7 @@ void for_each_row(const T* logits, int64_t rows, int64_t vocab_size, const Penal
                 body(row, own);
                 continue;
             }
-            float* changed = scratch.numbers<float>(vocab_size);
+            float* changed = scratch.reserve<float>(vocab_size);
             for_each_vector(vocab_size, [&](int64_t i, int64_t count) {
                 store_up_to(changed + i, load_up_to(own + i, count), count);
             });
@@ -127,7 +126,7 @@ void for_each_row(const T* logits, int64_t rows, int64_t vocab_size, const Penal
     });
 }
 
-// What a row's weights are made of: exp((logit - top) / temperature), 0 where that is less than min_p.
+// The weights of a row: exp((logit - top) / temperature), or 0 if that is less than min_p.
 struct Weights {
     float top, temperature, min_p;
 
@@ -152,7 +151,7 @@ struct Maxima {
 template <class T>
 Maxima maxima(const T* logits, int64_t size) {
     static thread_local Scratch scratch;
-    float* of_run = scratch.numbers<float>((size + kRun - 1) / kRun);
+    float* of_run = scratch.reserve<float>((size + kRun - 1) / kRun);
     float top = -INFINITY;
     for_each_run(size, [&](int64_t begin, int64_t length) {
         const float most = of_run[begin / kRun] = largest(logits + begin, length);
@@ -161,33 +160,33 @@ Maxima maxima(const T* logits, int64_t size) {
     return {of_run, top};
 }
 
-struct Drawn {
+struct Sampled {
     int64_t id;
     double mass;  // of all tokens that min_p allows
 };
 
-// weight / noise is largest for the drawn token. noise = -log(1 - u) is at least u, so a weight not above best * u
-// cannot win and its logarithm is never taken: of 152k tokens a few dozen are looked at closely. Where not even the
-// largest weight of the run could win, weights are computed only if they are to be counted.
-template <bool kCounts, class T>
-Drawn draw_before(const T* logits, int64_t size, const Maxima& found, const Weights& weight, const uint32_t* keys,
-                  Before bound) {
+// The sampled token is the one with the largest weight / noise. noise = -log(1 - u) >= u, so a weight of at most best * u
+// cannot win, and its logarithm is not needed: it is computed for a few dozen of 152k tokens. If not even the largest
+// weight of the run can win, the weights are computed only if their mass is needed.
+template <bool kNeedsMass, class T>
+Sampled sample_before(const T* logits, int64_t size, const Maxima& found, const Weights& weight, const uint32_t* keys,
+                      Before bound) {
     float best = 0;
     int64_t chosen = 0;
     double mass = 0;
     for_each_run(size, [&](int64_t begin, int64_t length) {
-        // A little more, as the exponential is not monotonic in its last places.
+        // Slightly more, because the last bits of the exponential are not monotonic.
         const float most = 1.0001f * weight.of(broadcast(found.of_run[begin / kRun]))[0];
         Floats sums{};
         Bits ids = first_ids(begin);
         for_each_vector(length, [&](int64_t i, int64_t count) {
-            const Floats numbers = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
-            const Floats uniform = numbers * 0x1p-31f + 0x1p-32f;
+            const Floats bits = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
+            const Floats uniform = bits * 0x1p-31f + 0x1p-32f;
             const Floats needed = best * uniform;
-            if (kCounts || any(needed < most)) {
+            if (kNeedsMass || any(needed < most)) {
                 const Floats values = load_logits(logits + begin + i, count);
                 Floats weights = weight.of(values);
-                if (kCounts) sums += weights;
+                if (kNeedsMass) sums += weights;
                 weights = bound.holds(values, ids) ? weights : Floats{};
                 if (any(weights > needed)) {
                     for (int lane = 0; lane < kWidth; lane++) {
@@ -199,22 +198,22 @@ Drawn draw_before(const T* logits, int64_t size, const Maxima& found, const Weig
             }
             ids += kWidth;
         });
-        if (kCounts) mass += sum(sums);
+        if (kNeedsMass) mass += sum(sums);
     });
     return {chosen, mass};
 }
 
-constexpr int64_t kNone = -1;  // drawn where no logit is a number above -infinity
+constexpr int64_t kNone = -1;  // the result if every logit is -infinity or NaN
 
 template <class T>
-int64_t draw_row(const T* logits, int64_t size, float temperature, float min_p, const uint32_t* keys) {
+int64_t sample_row(const T* logits, int64_t size, float temperature, float min_p, const uint32_t* keys) {
     if (temperature == 0) {
         const float top = largest(logits, size);
         return top > -INFINITY ? first_of(logits, size, top) : kNone;
     }
     const Maxima found = maxima(logits, size);
     if (!(found.top > -INFINITY)) return kNone;
-    return draw_before<false>(logits, size, found, {found.top, temperature, min_p}, keys, Before{}).id;
+    return sample_before<false>(logits, size, found, {found.top, temperature, min_p}, keys, Before{}).id;
 }
 
 template <class T>
@@ -235,37 +234,38 @@ double mass_before(const T* logits, int64_t size, const Maxima& found, const Wei
     return mass;
 }
 
-// A token that is drawn from more than the nucleus and lies in it is the one that the nucleus would have given: noise
-// belongs to tokens. One that does not lie in it comes behind all that do, so the next draw is among those before it.
+// Noise is a function of the token, so a token that is sampled from a superset of the nucleus and is in the nucleus is the
+// token that sampling from the nucleus gives. A sampled token outside of it comes after all tokens of the nucleus, so the
+// next sample is taken from the tokens before it.
 template <class T>
-int64_t draw_nucleus_row(const T* logits, int64_t size, float temperature, float min_p, float top_p,
+int64_t sample_top_p_row(const T* logits, int64_t size, float temperature, float min_p, float top_p,
                          const uint32_t* keys) {
     const Maxima found = maxima(logits, size);
     if (!(found.top > -INFINITY)) return kNone;
     const Weights weight{found.top, temperature, min_p};
-    const Drawn first = draw_before<true>(logits, size, found, weight, keys, Before{});
+    const Sampled first = sample_before<true>(logits, size, found, weight, keys, Before{});
     int64_t id = first.id;
     while (true) {
-        const Before bound{load_first(logits + id, 1)[0], int32_t(id)};
+        const Before bound{load_partial(logits + id, 1)[0], int32_t(id)};
         const double before = mass_before(logits, size, found, weight, bound);
-        if (!(before >= top_p * first.mass && before > 0)) return id;  // with NaN too
-        id = draw_before<false>(logits, size, found, weight, keys, bound).id;
+        if (!(before >= top_p * first.mass && before > 0)) return id;  // also for NaN
+        id = sample_before<false>(logits, size, found, weight, keys, bound).id;
     }
 }
 
 template <class T>
-void draw_nucleus(const T* logits, const float* temperatures, const float* min_ps, const float* top_ps,
+void sample_top_p(const T* logits, const float* temperatures, const float* min_ps, const float* top_ps,
                   const uint32_t* keys, const Penalties* penalties, int64_t* chosen, int64_t rows, int64_t vocab_size) {
     for_each_row(logits, rows, vocab_size, penalties, [&](int64_t row, auto* own) {
-        chosen[row] = draw_nucleus_row(own, vocab_size, temperatures[row], min_ps[row], top_ps[row], keys + 2 * row);
+        chosen[row] = sample_top_p_row(own, vocab_size, temperatures[row], min_ps[row], top_ps[row], keys + 2 * row);
     });
 }
 
 template <class T>
-void draw(const T* logits, const float* temperatures, const float* min_ps, const uint32_t* keys,
-          const Penalties* penalties, int64_t* chosen, int64_t rows, int64_t vocab_size) {
+void sample_tokens(const T* logits, const float* temperatures, const float* min_ps, const uint32_t* keys,
+                   const Penalties* penalties, int64_t* chosen, int64_t rows, int64_t vocab_size) {
     for_each_row(logits, rows, vocab_size, penalties, [&](int64_t row, auto* own) {
-        chosen[row] = draw_row(own, vocab_size, temperatures[row], min_ps[row], keys + 2 * row);
+        chosen[row] = sample_row(own, vocab_size, temperatures[row], min_ps[row], keys + 2 * row);
     });
 }
 
@@ -274,16 +274,18 @@ double mass_of_row(const T* logits, int64_t size, const Weights& weight) {
     double mass = 0;
     for_each_run(size, [&](int64_t begin, int64_t length) {
         Floats sums{};
-        for_each_vector(length, [&](int64_t i, int64_t count) { sums += weight.of(load_logits(logits + begin + i, count)); });
+        for_each_vector(length, [&](int64_t i, int64_t count) {
+            sums += weight.of(load_logits(logits + begin + i, count));
+        });
         mass += sum(sums);
     });
     return mass;
 }
 
 template <class T>
-void softmax_mass(const T* logits, const float* temperatures, const float* min_ps, float* tops, double* masses, int64_t rows,
-          int64_t vocab_size) {
-    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+void softmax_mass(const T* logits, const float* temperatures, const float* min_ps, float* tops, double* masses,
+                  int64_t rows, int64_t vocab_size) {
+    parallel_ranges(rows, min_rows_per_thread(vocab_size), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
             const T* values = logits + row * vocab_size;
             tops[row] = largest(values, vocab_size);
@@ -299,8 +301,8 @@ struct Entry {
 
 bool comes_first(const Entry& a, const Entry& b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
 
-// The row is cut into at least `count` segments. The count-th largest of their maxima is no more than the count-th
-// largest logit, so one more pass keeps what is not below it, and only that little is ordered.
+// The row is divided into at least `count` segments. The count-th largest of their maxima is at most the count-th largest
+// logit, so a second pass collects the logits that are not below it, and only those are sorted.
 template <class T>
 void top_of_row(const T* logits, int64_t size, int64_t count, float* values, int64_t* ids) {
     float least = -INFINITY;
@@ -337,7 +339,7 @@ void top_tokens(const T* logits, const Penalties* penalties, float* values, int6
 
 template <class T>
 void count_above(const T* logits, const float* bounds, int64_t* counts, int64_t rows, int64_t vocab_size) {
-    parallel_ranges(rows, least_rows(vocab_size), [&](int64_t begin, int64_t end) {
+    parallel_ranges(rows, min_rows_per_thread(vocab_size), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
             const T* values = logits + row * vocab_size;
             Ints above{};
@@ -352,27 +354,28 @@ void count_above(const T* logits, const float* bounds, int64_t* counts, int64_t 
 
 }  // namespace
 
-#define EXPORT_FOR(T, suffix)                                                                                          \
-    EXPORT void draw_##suffix(const T* logits, const float* temperatures, const float* min_ps, const uint32_t* keys,   \
-                              const Penalties* penalties, int64_t* chosen, int64_t rows, int64_t vocab_size) {         \
-        draw(logits, temperatures, min_ps, keys, penalties, chosen, rows, vocab_size);                                 \
-    }                                                                                                                  \
-    EXPORT void draw_nucleus_##suffix(const T* logits, const float* temperatures, const float* min_ps,                 \
-                                      const float* top_ps, const uint32_t* keys, const Penalties* penalties, int64_t* chosen, int64_t rows,\
-                                      int64_t vocab_size) {                                                            \
-        draw_nucleus(logits, temperatures, min_ps, top_ps, keys, penalties, chosen, rows, vocab_size);                 \
-    }                                                                                                                  \
-    EXPORT void softmax_mass_##suffix(const T* logits, const float* temperatures, const float* min_ps, float* tops,    \
-                              double* masses, int64_t rows, int64_t vocab_size) {                                      \
-        softmax_mass(logits, temperatures, min_ps, tops, masses, rows, vocab_size);                                    \
-    }                                                                                                                  \
-    EXPORT void top_tokens_##suffix(const T* logits, const Penalties* penalties, float* values, int64_t* ids, int64_t rows, int64_t vocab_size,\
-                                    int64_t count) {                                                                   \
-        top_tokens(logits, penalties, values, ids, rows, vocab_size, count);                                           \
-    }                                                                                                                  \
-    EXPORT void count_above_##suffix(const T* logits, const float* bounds, int64_t* counts, int64_t rows,              \
-                                     int64_t vocab_size) {                                                             \
-        count_above(logits, bounds, counts, rows, vocab_size);                                                         \
+#define EXPORT_FOR(T, suffix)                                                                                        \
+    EXPORT void sample_tokens_##suffix(const T* logits, const float* temperatures, const float* min_ps,              \
+                                       const uint32_t* keys, const Penalties* penalties, int64_t* chosen,            \
+                                       int64_t rows, int64_t vocab_size) {                                           \
+        sample_tokens(logits, temperatures, min_ps, keys, penalties, chosen, rows, vocab_size);                      \
+    }                                                                                                                \
+    EXPORT void sample_top_p_##suffix(const T* logits, const float* temperatures, const float* min_ps,               \
+                                      const float* top_ps, const uint32_t* keys, const Penalties* penalties,         \
+                                      int64_t* chosen, int64_t rows, int64_t vocab_size) {                           \
+        sample_top_p(logits, temperatures, min_ps, top_ps, keys, penalties, chosen, rows, vocab_size);               \
+    }                                                                                                                \
+    EXPORT void softmax_mass_##suffix(const T* logits, const float* temperatures, const float* min_ps, float* tops,  \
+                                      double* masses, int64_t rows, int64_t vocab_size) {                            \
+        softmax_mass(logits, temperatures, min_ps, tops, masses, rows, vocab_size);                                  \
+    }                                                                                                                \
+    EXPORT void top_tokens_##suffix(const T* logits, const Penalties* penalties, float* values, int64_t* ids,        \
+                                    int64_t rows, int64_t vocab_size, int64_t count) {                               \
+        top_tokens(logits, penalties, values, ids, rows, vocab_size, count);                                         \
+    }                                                                                                                \
+    EXPORT void count_above_##suffix(const T* logits, const float* bounds, int64_t* counts, int64_t rows,            \
+                                     int64_t vocab_size) {                                                           \
+        count_above(logits, bounds, counts, rows, vocab_size);                                                       \
     }
 
 EXPORT_FOR(float, float32)

@@ -1,4 +1,4 @@
-// Scratch memory of one thread: grows to what was asked for most, and is used again by the next call.
+// Scratch memory of one thread: grows to the largest size that was requested, and is reused by the next call.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@ class Scratch {
   public:
     ~Scratch() { free(memory_); }
 
-    // At least `count` numbers, cache line aligned, with whatever the last use left in them.
+    // Room for `count` elements, aligned to a cache line; the contents are undefined.
     template <class T>
-    T* numbers(int64_t count) {
+    T* reserve(int64_t count) {
         const size_t needed = (count * sizeof(T) + 63) / 64 * 64;
         if (needed > size_) {
             free(memory_);

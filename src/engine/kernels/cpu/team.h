@@ -1,8 +1,9 @@
-// Team: the threads of a program, which stay together from its first call to its last.
+// Team: the threads that replay a captured list of calls, from the first call to the last.
 //
-// The leader goes through the calls; the others do their parts of those that are shared, and between two of them wait
-// awake, as forking and joining would leave the memory idle for as long as a small layer takes to read. What a thread
-// does while it waits is fetch its part of the weights that come next into its second-level cache.
+// The leader makes the calls; the other threads do their parts of the work that is shared, and wait actively between
+// two pieces of work: forking and joining for each call would leave the memory idle for as long as reading a small
+// layer takes. While a thread waits, it prefetches its part of the weights that are read next into its second-level
+// cache.
 #pragma once
 
 #include <atomic>
@@ -13,15 +14,14 @@
 #endif
 #include <sched.h>
 
-// Weights that will soon be read, each thread its own part of them: `pieces` behind each other, cut as parallel_ranges
-// cuts them.
+// Weights that will soon be read: `pieces` contiguous pieces, divided among the threads as parallel_ranges does.
 struct Reading {
     const char* from;
-    int64_t piece, pieces;  // bytes of one, how many
+    int64_t piece, pieces;  // bytes of one piece, number of pieces
 };
 
-// Brings a thread's part of the weights nearer while the thread waits. One step is short, since the thread may be
-// wanted at any time.
+// Prefetches a thread's part of the weights while the thread waits. One step is short, since work may arrive at any
+// time.
 class Fetcher {
   public:
     Fetcher(int thread, int threads) : thread_(thread), threads_(threads) {}
@@ -41,16 +41,16 @@ class Fetcher {
             at_ += kLines * 64;
             left_ -= kLines * 64;
         } else if (++waited_ % kPatience == 0) {
-            sched_yield();  // the thread that this one waits for may need its core
+            sched_yield();  // the thread that this one waits for may need this core
         } else {
             pause();
         }
     }
 
   private:
-    static constexpr int64_t kBytes = 256 * 1024;  // of 1 or 2 MiB of second-level cache, where other things are needed too
+    static constexpr int64_t kBytes = 256 * 1024;  // the second-level cache of 1 or 2 MiB holds other data too
     static constexpr int kLines = 8;
-    static constexpr int kPatience = 2000;  // pauses: some 50 us
+    static constexpr int kPatience = 2000;  // pauses, about 50 us
 
     static void pause() {
 #if defined(__x86_64__)
@@ -65,32 +65,33 @@ class Fetcher {
 };
 
 class Team;
-inline thread_local Team* current_team = nullptr;  // set in the leader while it may share work
+inline thread_local Team* current_team = nullptr;  // set on the leader's thread while it can share work
 
 class Team {
   public:
     typedef void (*Work)(void* argument, int part, int parts);
 
-    explicit Team(int most) : parts_(new Part[most]) {}
+    explicit Team(int max_threads) : parts_(new Part[max_threads]) {}
     ~Team() { delete[] parts_; }
 
-    // By the leader: from now on it shares its work with so many others, less one.
+    // Called by the leader: starts sharing work among `threads` threads, including itself.
     void gather(int threads) {
         fetcher_ = Fetcher(0, threads);
         threads_.store(threads, std::memory_order_release);
         current_team = this;
     }
 
-    // By the leader: what all fetch while they wait.
+    // Called by the leader: sets what all threads prefetch while they wait.
     void read_next(const Reading* reading) { reading_.store(reading, std::memory_order_release); }
 
-    // By the leader: has the work done once for every part, each by its own thread. A thread that did not come yet,
-    // since another process has its core, is not waited for: the leader does its part.
+    // Called by the leader: runs the work once for every part, each on its own thread. If a thread has not started its
+    // part when the leader has finished its own (another process may be running on its core), the leader does that part
+    // too.
     void share(Work work, void* argument) {
         const int threads = threads_.load(std::memory_order_relaxed);
         work_ = work, argument_ = argument;
         for (int part = 1; part < threads; part++) parts_[part].state.store(kOpen, std::memory_order_release);
-        current_team = nullptr;  // a part is not shared again
+        current_team = nullptr;  // work within a part is not shared again
         work(argument, 0, threads);
         for (int part = 1; part < threads; part++) {
             if (!take(part)) continue;
@@ -103,13 +104,13 @@ class Team {
         current_team = this;
     }
 
-    // By the leader, at last.
+    // Called by the leader after the last call.
     void dismiss() {
         current_team = nullptr;
         is_over_.store(true, std::memory_order_release);
     }
 
-    // By every other thread: does its parts until the leader has no more.
+    // Called by every other thread: does its parts until the leader calls dismiss.
     void follow(int thread) {
         int threads;
         while (!(threads = threads_.load(std::memory_order_acquire))) sched_yield();
@@ -127,11 +128,11 @@ class Team {
   private:
     enum State { kDone, kOpen, kTaken };
 
-    struct alignas(64) Part {  // a line each, so that waiting for one does not slow down who writes another
+    struct alignas(64) Part {  // one cache line each: polling one must not slow down writing another
         std::atomic<State> state{kDone};
     };
 
-    // What it is a part of is looked at afterwards: until the part is done, the leader does not go on.
+    // work_ and argument_ are read afterwards: they do not change until the part is done.
     bool take(int part) {
         State open = kOpen;
         return parts_[part].state.compare_exchange_strong(open, kTaken, std::memory_order_acq_rel);
@@ -141,7 +142,7 @@ class Team {
 
     Part* parts_;            // [threads], the leader's unused
     Fetcher fetcher_{0, 1};  // the leader's
-    // What the others look at, in another line than what the leader writes while it waits.
+    // Read by the other threads: in another cache line than what the leader writes while it waits.
     alignas(64) Work work_ = nullptr;
     void* argument_ = nullptr;
     std::atomic<int> threads_{0};

@@ -1,8 +1,8 @@
-// AMX tiles: registers of 16 rows x 64 bytes and the product of two of them, the fastest unit for bfloat16 on Xeons
-// since Sapphire Rapids.
+// AMX tiles: registers of 16 rows x 64 bytes, and the instruction that multiplies two of them: the fastest unit for
+// bfloat16 on Xeons since Sapphire Rapids.
 //
-// With STOKER_EMULATED_TILES the same macros run in plain C++, so that the code over them is tested on any machine.
-// TILES is defined where either is there.
+// With STOKER_EMULATED_TILES the same macros are plain C++, so that machines without AMX can test the code that uses
+// them. TILES is defined if either is available.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #define TILES 1
 
 namespace emulated {
+static_assert(kWidth == 16, "one register holds a row of a tile");
 struct Tile {
     uint8_t row[16][64];
 };
@@ -26,25 +27,34 @@ inline void load(int tile, const void* from, int64_t stride) {
 inline void store(int tile, void* to, int64_t stride) {
     for (int r = 0; r < rows[tile]; r++) memcpy((uint8_t*)to + r * stride, tiles[tile].row[r], 64);
 }
-inline float widen(uint16_t bits) {
-    const uint32_t wide = uint32_t(bits) << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
+
+// Subnormal values become zeros of the same sign.
+inline Floats flush(Floats value) {
+    const Bits bits = (Bits)value;
+    return (bits & 0x7f800000u) != 0 ? value : (Floats)(bits & 0x80000000u);
 }
+
+// TDPBF16PS as its pseudocode in Intel's Software Developer's Manual, volume 2, defines it: the products of the even k
+// and those of the odd k have a sum each, which begins at zero with every instruction; each product is added by a fused
+// multiply-add, rounded to nearest even; at the end the two are added, and their sum is added to the tile. Subnormal
+// operands and results are zero, whatever MXCSR says. Vectors add in another order, so that a sum that depends on which
+// of the two computed it differs here as it does on the hardware.
 inline void multiply(int sums, int a, int b) {
     for (int r = 0; r < rows[sums]; r++) {
-        float total[16];
-        uint16_t left[32], right[16][32];
-        memcpy(total, tiles[sums].row[r], 64);
-        memcpy(left, tiles[a].row[r], 64);
-        memcpy(right, tiles[b].row, sizeof right);
-        for (int k = 0; k < 32; k++) {
-            for (int column = 0; column < 16; column++) {
-                total[column] += widen(left[k]) * widen(right[k / 2][2 * column + k % 2]);
-            }
+        Floats even{}, odd{};
+        for (int k = 0; k < 16; k++) {
+            uint32_t left;
+            Bits right;
+            memcpy(&left, tiles[a].row[r] + 4 * k, sizeof left);
+            memcpy(&right, tiles[b].row[k], sizeof right);
+            const Bits pair = Bits{} + left;
+            even = flush(multiply_add(flush((Floats)(pair << 16)), flush((Floats)(right << 16)), even));
+            odd = flush(multiply_add(flush((Floats)(pair & 0xffff0000u)), flush((Floats)(right & 0xffff0000u)), odd));
         }
-        memcpy(tiles[sums].row[r], total, 64);
+        Floats total;
+        memcpy(&total, tiles[sums].row[r], sizeof total);
+        total = flush(flush(total) + flush(even + odd));
+        memcpy(tiles[sums].row[r], &total, sizeof total);
     }
 }
 }  // namespace emulated
@@ -57,7 +67,7 @@ inline void multiply(int sums, int a, int b) {
 #elif defined(__AMX_BF16__)
 #define TILES 1
 
-// gcc's intrinsics do not say that they read memory: the barrier keeps earlier stores in front of them.
+// gcc's intrinsics are not declared to read memory: the barrier keeps earlier stores before them.
 #define TILE_ZERO(tile) _tile_zero(tile)
 #define TILE_LOAD(tile, from, stride)    \
     do {                                 \
@@ -71,8 +81,8 @@ inline void multiply(int sums, int a, int b) {
 #if defined(TILES)
 constexpr int kTileRows = 16, kTileDepth = 32;  // a tile of bfloat16 is 16 x 32, of sums 16 x 16
 
-// The use of the eight tiles: 0 to 3 sums (0 and 1 of the upper rows, 2 and 3 of the lower), 4 and 5 rows of A (upper,
-// lower), 6 and 7 panels of B. `upper` and `lower` are rows, 1 to 16; lower may be 0.
+// The eight tiles: 0 to 3 are sums (0 and 1 of the upper rows, 2 and 3 of the lower rows), 4 and 5 rows of A (upper,
+// lower), 6 and 7 panels of B. `upper` and `lower` are numbers of rows from 1 to 16; lower may be 0.
 class TileRegisters {
   public:
     ~TileRegisters() { release(); }
@@ -80,7 +90,7 @@ class TileRegisters {
     void configure(int upper, int lower) {
         if (upper == upper_ && lower == lower_) return;
         upper_ = upper, lower_ = lower;
-        const int low = lower ? lower : 1;  // a tile of no rows is not allowed
+        const int low = lower ? lower : 1;  // a tile must have a row
         const int rows[8] = {upper, upper, low, low, upper, low, kTileRows, kTileRows};
 #if defined(STOKER_EMULATED_TILES)
         memcpy(emulated::rows, rows, sizeof rows);
@@ -94,12 +104,12 @@ class TileRegisters {
             configuration.bytes_per_row[tile] = 64;
             configuration.rows[tile] = uint8_t(rows[tile]);
         }
-        __asm__ volatile("" ::"r"(&configuration) : "memory");  // all of it is written before it is loaded
+        __asm__ volatile("" ::"r"(&configuration) : "memory");  // it must be written before it is loaded
         _tile_loadconfig(&configuration);
 #endif
     }
 
-    // Idle tiles cost power and make every context switch save 8 KiB.
+    // Configured tiles cost power, and every context switch has to save their 8 KiB.
     void release() {
 #if !defined(STOKER_EMULATED_TILES)
         if (upper_) _tile_release();
@@ -112,10 +122,10 @@ class TileRegisters {
 };
 
 // c[rows as configured, 32] = a[rows, depth] * two panels, or += with `accumulate`; depth is a multiple of 32. The
-// lower rows are left out where `has_lower` is false. `fetch` as in panels.h.
-template <class Fetch>
+// lower rows are skipped if `has_lower` is false. `prefetch` is described in panels.h.
+template <class Prefetch>
 ALWAYS_INLINE void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size,
-                                  int64_t depth, Fetch&& fetch, bool has_lower, bool accumulate, float* c,
+                                  int64_t depth, Prefetch&& prefetch, bool has_lower, bool accumulate, float* c,
                                   int64_t c_stride) {
     const int64_t a_bytes = a_stride * sizeof(BFloat16), c_bytes = c_stride * sizeof(float);
     const BFloat16* a_lower = a + kTileRows * a_stride;
@@ -135,9 +145,9 @@ ALWAYS_INLINE void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFl
     }
     for (int64_t k = 0; k < depth; k += kTileDepth) {
         const BFloat16 *left = b + k * 16, *right = left + panel_size;
-        for (int line = 0; line < kTileRows; line++, fetch.advance()) {
-            fetch.fetch(left + line * 32, 0);
-            fetch.fetch(right + line * 32, 1);
+        for (int line = 0; line < kTileRows; line++, prefetch.advance()) {
+            prefetch.prefetch(left + line * 32, 0);
+            prefetch.prefetch(right + line * 32, 1);
         }
         TILE_LOAD(4, a + k, a_bytes);
         TILE_LOAD(6, left, 64);

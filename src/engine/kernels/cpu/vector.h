@@ -1,6 +1,6 @@
-// Floats: one SIMD register of float32, as wide as the instruction set that this library is compiled for, and what the
-// kernels do with it. Arithmetic comes from the compiler's vector extensions (gcc and clang); only what they express
-// badly is written with intrinsics: reductions, and conversions to bfloat16.
+// Floats: one SIMD register of float32 values, as wide as the instruction set that the library is compiled for, and the
+// operations on it. Arithmetic uses the compiler's vector extensions (gcc and clang). Intrinsics are used where these
+// compile to slow code: reductions and conversions to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,6 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-
-// Whether the numbers of a row are those of the row alone, whatever else is computed with it: `model.batch_invariant`
-// has a library of its own, compiled so. Then neither the order of a sum nor a rounding may depend on a count of rows.
-#if defined(STOKER_BATCH_INVARIANT)
-constexpr bool kBatchInvariant = true;
-#else
-constexpr bool kBatchInvariant = false;
-#endif
 
 #if defined(__AVX512F__)
 constexpr int kWidth = 16;
@@ -40,7 +32,7 @@ struct BFloat16 {
 
 ALWAYS_INLINE Floats broadcast(float value) { return value - Floats{}; }
 
-ALWAYS_INLINE Floats maximum(Floats a, Floats b) {  // b where one of them is not a number
+ALWAYS_INLINE Floats maximum(Floats a, Floats b) {  // b if either is NaN
 #if defined(__AVX512F__)
     return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
 #else
@@ -48,8 +40,8 @@ ALWAYS_INLINE Floats maximum(Floats a, Floats b) {  // b where one of them is no
 #endif
 }
 
-// a * b + c in one rounding where the CPU has it. Written as an expression, the compiler decides, and not alike for every
-// number of rows.
+// a * b + c with one rounding where the CPU has fused multiply-add. For the expression `a * b + c` the compiler would
+// decide, possibly differently for each number of rows.
 ALWAYS_INLINE Floats multiply_add(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -72,8 +64,8 @@ ALWAYS_INLINE Floats load(const BFloat16* from) {
     return (Floats)(__builtin_convertvector(halves, Bits) << 16);
 }
 
-// Round to nearest, ties to even, in the upper half of each lane. A NaN would round up into an infinity or wrap around,
-// so it is set apart.
+// Rounds to nearest, ties to even; the result is in the upper half of each lane. NaN is handled separately: the
+// addition would turn it into an infinity or wrap around.
 ALWAYS_INLINE Bits round_to_bfloat16(Floats value) {
     const Bits bits = (Bits)value;
     return value == value ? bits + 0x7fff + ((bits >> 16) & 1) : Bits{} + 0x7fc00000;
@@ -90,8 +82,8 @@ ALWAYS_INLINE void store(BFloat16* to, Floats value) {
     memcpy(to, &halves, sizeof halves);
 }
 
-// Two registers of numbers in whatever order is cheapest to load: for bfloat16 the even and the odd ones, which need a
-// shift and a mask instead of a conversion. store_two puts them back in order.
+// Two registers of values in the order that is fastest to load: for bfloat16 `first` has the even and `second` the odd
+// elements, which takes a shift and a mask instead of a conversion. store_two restores the order.
 struct Two {
     Floats first, second;
 };
@@ -114,30 +106,30 @@ ALWAYS_INLINE void store_two(BFloat16* to, Two value) {
     memcpy(to, &pairs, sizeof pairs);
 }
 
-// The first `count` numbers, fewer than kWidth; zeros behind them.
+// The first `count` elements, fewer than kWidth, followed by zeros.
 template <class T>
-ALWAYS_INLINE Floats load_first(const T* from, int64_t count) {
+ALWAYS_INLINE Floats load_partial(const T* from, int64_t count) {
     T padded[kWidth] = {};
     memcpy(padded, from, count * sizeof(T));
     return load(padded);
 }
 
 template <class T>
-ALWAYS_INLINE void store_first(T* to, Floats value, int64_t count) {
+ALWAYS_INLINE void store_partial(T* to, Floats value, int64_t count) {
     T padded[kWidth];
     store(padded, value);
     memcpy(to, padded, count * sizeof(T));
 }
 
 template <class T>
-ALWAYS_INLINE Two load_two_first(const T* from, int64_t count) {  // fewer than 2 * kWidth
+ALWAYS_INLINE Two load_two_partial(const T* from, int64_t count) {  // fewer than 2 * kWidth
     T padded[2 * kWidth] = {};
     memcpy(padded, from, count * sizeof(T));
     return load_two(padded);
 }
 
 template <class T>
-ALWAYS_INLINE void store_two_first(T* to, Two value, int64_t count) {
+ALWAYS_INLINE void store_two_partial(T* to, Two value, int64_t count) {
     T padded[2 * kWidth];
     store_two(padded, value);
     memcpy(to, padded, count * sizeof(T));
@@ -153,12 +145,12 @@ ALWAYS_INLINE void for_each_vector(int64_t size, const Body& body) {
 
 template <class T>
 ALWAYS_INLINE Floats load_up_to(const T* from, int64_t count) {
-    return count == kWidth ? load(from) : load_first(from, count);
+    return count == kWidth ? load(from) : load_partial(from, count);
 }
 
 template <class T>
 ALWAYS_INLINE void store_up_to(T* to, Floats value, int64_t count) {
-    count == kWidth ? store(to, value) : store_first(to, value, count);
+    count == kWidth ? store(to, value) : store_partial(to, value, count);
 }
 
 ALWAYS_INLINE float sum(Floats value) {
@@ -175,9 +167,9 @@ ALWAYS_INLINE float largest(Floats value) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)value);
 #else
-    float most = value[0];
-    for (int i = 1; i < kWidth; i++) most = value[i] > most ? value[i] : most;
-    return most;
+    float result = value[0];
+    for (int i = 1; i < kWidth; i++) result = value[i] > result ? value[i] : result;
+    return result;
 #endif
 }
 
@@ -189,7 +181,7 @@ ALWAYS_INLINE bool is_any_above(Floats value, float limit) {
 #endif
 }
 
-// Lane i of the result is the sum of values[i], for kWidth vectors: one tree instead of kWidth reductions.
+// Lane i of the result is the sum of values[i], for kWidth vectors. One tree of additions replaces kWidth reductions.
 ALWAYS_INLINE Floats sum_each(const Floats (&values)[kWidth]) {
 #if defined(__AVX512F__)
     __m512 pairs[8], quads[4];
@@ -222,13 +214,13 @@ ALWAYS_INLINE Floats sum_each(const Floats (&values)[kWidth]) {
 #endif
 }
 
-// e ** x within 2 units in the last place for |x| < 87; 0 below, and e ** 88 above.
+// e ** x with an error of at most 2 units in the last place for |x| < 87; 0 for x < -87; e ** 88 for x > 88.
 // Cephes' expf: x = n * ln 2 + r with |r| <= ln 2 / 2, a polynomial in r, n added to the exponent bits.
 ALWAYS_INLINE Floats exponential(Floats x) {
 #if defined(__AVX512F__)
-    const __m512 most = _mm512_min_ps(_mm512_set1_ps(88.0f), (__m512)x);
-    const Floats n = (Floats)_mm512_roundscale_ps((__m512)((Floats)most * 1.44269504088896341f), 8);  // to nearest
-    const Floats r = ((Floats)most - n * 0.693359375f) - n * -2.12194440e-4f;
+    const __m512 clamped = _mm512_min_ps(_mm512_set1_ps(88.0f), (__m512)x);
+    const Floats n = (Floats)_mm512_roundscale_ps((__m512)((Floats)clamped * 1.44269504088896341f), 8);  // to nearest
+    const Floats r = ((Floats)clamped - n * 0.693359375f) - n * -2.12194440e-4f;
 #else
     const Floats clamped = maximum(x < 88.0f ? x : broadcast(88.0f), broadcast(-87.0f));
     // Adding 1.5 * 2**23 leaves the nearest integer in the low mantissa bits. Needs strict float arithmetic:
@@ -244,8 +236,8 @@ ALWAYS_INLINE Floats exponential(Floats x) {
     polynomial = polynomial * r + 5.0000001201e-1f;
     polynomial = polynomial * (r * r) + r + 1.0f;
 #if defined(__AVX512F__)
-    const __mmask16 is_there = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-    return (Floats)_mm512_maskz_scalef_ps(is_there, (__m512)polynomial, (__m512)n);
+    const __mmask16 is_not_zero = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    return (Floats)_mm512_maskz_scalef_ps(is_not_zero, (__m512)polynomial, (__m512)n);
 #else
     const Floats scaled = (Floats)((Ints)polynomial + (__builtin_convertvector(n, Ints) << 23));
     return x < -87.0f ? Floats{} : scaled;
@@ -254,17 +246,17 @@ ALWAYS_INLINE Floats exponential(Floats x) {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// 2 ** x for x up to 127, within 2 units in the last place, and 0 for -infinity: the weights of a softmax, for which it
-// is faster than exponential.
+// 2 ** x for x <= 127 with an error of at most 2 units in the last place; 0 for -infinity. Faster than exponential;
+// used for softmax weights.
 ALWAYS_INLINE Floats power_of_two(Floats x) {
 #if defined(__AVX512F__)
-    const Floats r = (Floats)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);  // x less its floor; 0 for infinity
-    Floats polynomial = r * 1.8671303e-3f + 9.0170298e-3f;  // of least relative error in [0, 1): 8.2e-8
+    const Floats r = (Floats)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);  // x - floor(x); 0 for infinity
+    Floats polynomial = r * 1.8671303e-3f + 9.0170298e-3f;  // minimax on [0, 1), relative error 8.2e-8
     polynomial = polynomial * r + 5.5799913e-2f;
     polynomial = polynomial * r + 2.4016444e-1f;
     polynomial = polynomial * r + 6.9315130e-1f;
     polynomial = polynomial * r + 1.0f;
-    return (Floats)_mm512_scalef_ps((__m512)polynomial, (__m512)x);  // times 2 to the floor of x
+    return (Floats)_mm512_scalef_ps((__m512)polynomial, (__m512)x);  // times 2 ** floor(x)
 #else
     return exponential(x * 0.693147180559945309f);
 #endif

@@ -1,4 +1,4 @@
-"""LayerNorm with the residual sum in front of it, a program per row. No model here has one, so no set offers it."""
+"""LayerNorm after the residual sum, a program per row. No supported model has one, so no KernelSet contains it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_layer_norm_reference(
         bias: [H] or None.
         eps: added to the variance.
     Returns:
-        (normed [T, H], x + residual [T, H]), in x's dtype; arithmetic in float32, of the sum as it was rounded.
+        (normed [T, H], x + residual [T, H]), in x's dtype; arithmetic in float32, of the rounded sum.
 
     Source: Layer Normalization, arXiv:1607.06450.
     """
@@ -43,7 +43,7 @@ def _add_layer_norm(
     is_there = columns < width
     value = summed(x, residual, total, row, columns, is_there, width, x_stride, residual_stride, HAS_RESIDUAL)
     mean = tl.sum(value, 0) / width
-    centred = tl.where(is_there, value - mean, 0.0)  # squared before it is summed: a large mean would drown the rest
+    centred = tl.where(is_there, value - mean, 0.0)  # subtracted first: squares of a large mean would lose the rest
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)
     result = centred * scale * tl.load(weight + columns, mask=is_there, other=0.0).to(tl.float32)
     if HAS_BIAS:
@@ -54,12 +54,14 @@ def _add_layer_norm(
 def add_layer_norm_gpu(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As add_layer_norm_reference. Rows may be any distance apart; numbers of a row lie side by side."""
+    """As add_layer_norm_reference. Any stride of rows; the elements of a row are contiguous."""
     rows, width = x.shape
     if residual is not None and residual.shape != x.shape:
         raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}")
     if any(each is not None and each.shape != (width,) for each in (weight, bias)):
-        raise ValueError(f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}, and a bias is as long as the weight")
+        raise ValueError(
+            f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}, and a bias must be as long as the weight"
+        )
     normed = torch.empty(rows, width, dtype=x.dtype, device=x.device)
     total = x if residual is None else torch.empty_like(normed)
     block = triton.next_power_of_2(width)

@@ -1,4 +1,4 @@
-"""RMSNorm with the residual sum in front of it, a program per row: each number is read once and written once."""
+"""RMSNorm after the residual sum, a program per row: each element is read once and written once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .launch import dependent, num_warps, wait
 def summed(
     x, residual, total, row, columns, is_there, width, x_stride, residual_stride, HAS_RESIDUAL: tl.constexpr
 ):  # fmt: skip
-    """A row of x, or its sum with the residual's, which is stored: float32 numbers, as the sum was rounded."""
+    """A row of x, or its sum with the residual, which is stored. float32, of the rounded sum."""
     value = tl.load(x + row * x_stride + columns, mask=is_there, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         value += tl.load(residual + row * residual_stride + columns, mask=is_there, other=0.0).to(tl.float32)
@@ -41,7 +41,7 @@ def _add_rms_norm(
 def add_rms_norm_gpu(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As add_rms_norm_reference. Rows may be any distance apart; numbers of a row lie side by side."""
+    """As add_rms_norm_reference. Any stride of rows; the elements of a row are contiguous."""
     rows, width = x.shape
     if (residual is not None and residual.shape != x.shape) or weight.shape != (width,):
         shape = None if residual is None else tuple(residual.shape)

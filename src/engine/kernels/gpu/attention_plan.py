@@ -1,8 +1,8 @@
-"""Which row a program works on: tiles of all rows lie on one line, and a plan tells where each row ends on it.
+"""Plans: which row a program works on. The tiles of all rows are numbered; a plan has the number where each row ends.
 
-A plan depends on the step and on little else, so the first layer makes it and the others find it with the step. Each
-has memory of its own, as torch gives it in the order of the stream: plans of one step never share it, and a graph that
-is captured while one is made holds both its memory and the launch that fills it.
+A plan depends on the step and on little else, so the first layer computes it and the others reuse it. Each plan is
+allocated separately, so plans of one step never share memory, and a graph that is captured meanwhile contains both the
+allocation and the launch that fills it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..paged_attention import AttentionStep
 
 @triton.jit
 def row_of(ends, num_rows, unit, per_tile):
-    """The row in whose tiles `unit` lies. ends: [num_rows + 1], how many tiles come before each row and in all."""
+    """The row that has tile `unit`. ends: [num_rows + 1], the number of tiles before each row, and of all."""
     low = tl.load(ends)  # 0
     high = num_rows
     while high - low > 1:
@@ -31,10 +31,10 @@ def row_of(ends, num_rows, unit, per_tile):
 
 
 def planned(step: AttentionStep, key: Hashable, make: Callable[[torch.Tensor, int], object]) -> torch.Tensor:
-    """How many tiles come before each row and in all, [R + 1] int32, made once per step.
+    """The number of tiles before each row, and of all, [R + 1] int32, computed once per step.
 
-    key: what the plan depends on beside the step. make: launches what fills the tensor; the second argument is a power
-    of two, at least R.
+    key: everything the plan depends on besides the step. make: launches the kernel that fills the tensor; its second
+    argument is a power of two, at least R.
     """
     ends: torch.Tensor | None = step.plans.get(key)
     if ends is None:

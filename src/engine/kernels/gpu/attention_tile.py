@@ -1,6 +1,6 @@
-"""One tile of keys and values in attention: read from its pages, scored, and folded into the running softmax.
+"""One tile of keys and values in attention: loaded from its pages, scored, and added to the running softmax.
 
-Scores are in base 2: exp2 is the instruction that there is, and the factor is folded into the scale.
+Scores are in base 2, because exp2 is a hardware instruction; the factor is part of the scale.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-# Of products of float32: three of tf32, as exact as one to a rounding or two. A "ieee" one takes no tensor core, and
-# more registers than there are.
+# Of products of float32: three of tf32, equal to a float32 product within one or two roundings. "ieee" uses no tensor
+# cores, and more registers than a thread has.
 PRECISION = tl.constexpr("tf32x3")
 _MOST_TILE = 64  # tokens; a page may be shorter or longer
 _TILE_BYTES = 16384  # of keys: two or three such tiles and as many of values fit into shared memory
 
 
 def tile_of(head_dim: int, itemsize: int) -> int:
-    """How many tokens are taken at once. itemsize: bytes of a number of the queries."""
+    """Tokens of one tile. itemsize: bytes of an element of the queries."""
     width: int = triton.next_power_of_2(head_dim)
     return max(16, min(_MOST_TILE, _TILE_BYTES // (width * itemsize)))
 
@@ -28,7 +28,7 @@ def load_tiles(
     NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of one kv head, [TILE, WIDTH] each, zeros where no token is. A tile in one page has one id."""
+    """Keys and values of one kv head, [TILE, WIDTH] each, zero in padding. A tile within one page needs one page id."""
     dims = tl.arange(0, WIDTH)
     mask = is_there[:, None]
     if WIDTH > HEAD_DIM:
@@ -36,7 +36,7 @@ def load_tiles(
     if BLOCK_SIZE % TILE == 0:
         page = tl.load(block_table + tile * TILE // BLOCK_SIZE).to(tl.int64)
         first = ((page * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + tile * TILE % BLOCK_SIZE) * HEAD_DIM
-        places = tl.arange(0, TILE)[:, None] * HEAD_DIM + dims[None, :]  # the same for every tile: found once
+        places = tl.arange(0, TILE)[:, None] * HEAD_DIM + dims[None, :]  # the same for every tile: computed once
         return (
             tl.load(k_cache + first + places, mask=mask, other=0.0),
             tl.load(v_cache + first + places, mask=mask, other=0.0),
@@ -49,9 +49,9 @@ def load_tiles(
 
 @triton.jit
 def multipliable(queries, k_cache, UPCAST: tl.constexpr):
-    """Queries as products with keys of this cache take them, which keys and values are then converted to as well."""
+    """Queries in the dtype of products with this cache, to which keys and values are converted too."""
     if k_cache.dtype.element_ty.is_fp8():
-        queries = queries.to(tl.float16)  # the one type that fp8 becomes in an instruction
+        queries = queries.to(tl.float16)  # fp8 is converted to float16 by one instruction, to other types by several
     if UPCAST:
         queries = queries.to(tl.float32)
     return queries
@@ -72,7 +72,7 @@ def score(q, keys, scale, softcap, slopes, distances, HAS_SOFTCAP: tl.constexpr,
 
 @triton.jit
 def fold(scores, values, most, total, sums):
-    """The running softmax of a tile more. A query that has seen no key yet has a maximum of -inf."""
+    """Adds a tile to the running softmax. A query that has seen no key yet has a maximum of -inf."""
     highest = tl.maximum(most, tl.max(scores, 1))
     base = tl.where(highest == float("-inf"), 0.0, highest)
     weights = tl.exp2(scores - base[:, None])

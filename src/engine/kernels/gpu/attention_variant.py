@@ -1,4 +1,4 @@
-"""What models change about attention, and the reference of all of it in float64."""
+"""Variants of attention that models use, and the reference of all of them in float64."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..paged_attention import AttentionStep
 
 @dataclass(frozen=True, slots=True)
 class AttentionVariant:
-    """Each is off by default, and costs a kernel that lacks it nothing."""
+    """All are off by default; one that is off costs nothing."""
 
     window: int | None = None  # how many tokens a query sees, itself included
     softcap: float | None = None  # scores become softcap * tanh(score / softcap). Gemma 2, arXiv:2408.00118
     sinks: torch.Tensor | None = None  # [num_heads] float32, a score without a value per head. arXiv:2309.17453
     slopes: torch.Tensor | None = None  # [num_heads] float32, times the distance to a key. ALiBi, arXiv:2108.12409
-    k_scale: float = 1.0  # what keys in the cache are multiplied by, as fp8 needs it: who writes them divides
+    k_scale: float = 1.0  # factor of the keys in the cache, for fp8; they were divided by it when written
     v_scale: float = 1.0
 
 

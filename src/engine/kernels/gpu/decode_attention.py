@@ -1,9 +1,9 @@
-"""Attention of rows with one query each, reading the cache at the speed of memory.
+"""Attention of rows with one query each. Bound by the time to read the cache.
 
-All tiles of all rows and kv heads lie on one line; each program of a fixed grid takes an equal stretch of it, so that
-rows of any lengths are balanced and the grid is the same at every step. What a stretch cuts in two is merged by the
-program that comes last: it has the others' sums from memory and leaves the ticket at zero for the next launch.
-Heads that share a kv head are the rows of one product.
+The tiles of all rows and kv heads are numbered consecutively; each program of a fixed grid takes an equal range of
+them, so that rows of any lengths are balanced and the grid is the same at every step. A row and head whose tiles belong
+to several programs is merged by the last of those to finish: it reads the others' sums from memory and resets the
+ticket to zero for the next launch. Heads that share a kv head are the rows of one product.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _decode(
         first_tile = tl.load(ends + row)
         num_tiles = tl.load(ends + row + 1) - first_tile
         kv_head = (at - first_tile * NUM_KV_HEADS) // num_tiles
-        unit = first_tile * NUM_KV_HEADS + kv_head * num_tiles  # where this row and head begin
+        unit = first_tile * NUM_KV_HEADS + kv_head * num_tiles  # the first tile of this row and head
         length = tl.load(context_lens + row)
         skipped = 0  # tiles before the window
         if HAS_WINDOW:
@@ -114,7 +114,7 @@ def _decode(
             tl.store(part_sums + (slot * ROWS + heads)[:, None] * WIDTH + dims[None, :], sums)
             tl.store(part_stats + slot * 2 * ROWS + heads, most)
             tl.store(part_stats + (slot * 2 + 1) * ROWS + heads, total)
-            tl.debug_barrier()  # the sums of all warps are out before the ticket is taken
+            tl.debug_barrier()  # the sums of all warps are written before the ticket is taken
             ticket = tickets + row * NUM_KV_HEADS + kv_head
             is_mine = tl.atomic_add(ticket, 1, sem="acq_rel") == last - first
             if is_mine:
@@ -123,8 +123,8 @@ def _decode(
                 total = tl.zeros([ROWS], tl.float32)
                 sums = tl.zeros([ROWS, WIDTH], tl.float32)
                 for other in range(first, last + 1):
-                    # Its first part but where the stretch began with another unit. From the second-level cache, since
-                    # other programs wrote it.
+                    # A program has two slots: the first for the unit at the beginning of its range, the second for
+                    # one that begins later. Read from the second-level cache, since other programs wrote it.
                     begins_here = (other > first) | (unit == first * per_program)
                     slot = (other * 2 + tl.where(begins_here, 0, 1)).to(tl.int64)
                     their_most = tl.load(part_stats + slot * 2 * ROWS + heads, cache_modifier=".cg")
@@ -148,7 +148,7 @@ def _decode(
 
 @dataclass(frozen=True, slots=True)
 class DecodeWorkspace:
-    """What programs leave for each other. One launch at a time; tickets are zero between launches."""
+    """Memory by which programs exchange sums. One launch at a time; tickets are zero between launches."""
 
     part_sums: torch.Tensor  # [2 * programs, ROWS, WIDTH] float32
     part_stats: torch.Tensor  # [2 * programs, 2, ROWS] float32
@@ -158,7 +158,7 @@ class DecodeWorkspace:
 def decode_workspace(
     max_rows: int, num_heads: int, num_kv_heads: int, head_dim: int, device: torch.device | str, programs: int
 ) -> DecodeWorkspace:
-    """programs: of the grid, on a GPU one or two for each multiprocessor."""
+    """programs: size of the grid, on a GPU one or two for each multiprocessor."""
     rows, width = _shape(num_heads // num_kv_heads, head_dim)
     return DecodeWorkspace(
         part_sums=torch.empty(2 * programs, rows, width, device=device),
@@ -182,9 +182,9 @@ def decode_attention(
     workspace: DecodeWorkspace,
     variant: AttentionVariant = PLAIN,
 ) -> None:
-    """Writes the rows of `out` whose rows of the step have one query; the others are left as they are.
+    """Writes the rows of `out` whose rows of the step have one query; the others are not changed.
 
-    out: [T, num_heads * D]. All else as paged_attention_reference and AttentionVariant have it.
+    out: [T, num_heads * D]. The other arguments as for paged_attention_reference and AttentionVariant.
     """
     _, num_heads, head_dim = q.shape
     _, num_kv_heads, block_size, _ = k_cache.shape
@@ -193,7 +193,7 @@ def decode_attention(
         return
     launch = tuned().decode_attention
     if num_rows * num_kv_heads > len(workspace.tickets):
-        raise ValueError(f"{num_rows} rows, the workspace has room for {len(workspace.tickets) // num_kv_heads}")
+        raise ValueError(f"{num_rows} rows, but the workspace is for {len(workspace.tickets) // num_kv_heads}")
     rows, width = _shape(num_heads // num_kv_heads, head_dim)
     tile = tile_of(head_dim, q.element_size())
     window = variant.window or 0

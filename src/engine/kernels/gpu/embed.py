@@ -1,4 +1,4 @@
-"""Rows of the embedding. An id outside of the vocabulary gives zeros: kernels do not raise, requests are checked."""
+"""Rows of the embedding. An id outside the vocabulary gives zeros: kernels do not raise, requests are checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 from .launch import dependent, wait
 
-_BLOCK = 1024  # numbers of one program
+_BLOCK = 1024  # elements of one program
 
 
 @triton.jit

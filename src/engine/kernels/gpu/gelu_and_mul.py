@@ -1,4 +1,4 @@
-"""GeGLU gate over the fused output of the gate_up projection. No model here has one, so no set offers it."""
+"""GeGLU gate over the fused output of gate_up. No supported model has it, so no KernelSet contains it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import triton.language as tl
 
 from .launch import dependent, wait
 
-_BLOCK = 1024  # numbers of one program
+_BLOCK = 1024  # elements of one program
 
 
 def gelu_and_mul_reference(gate_up: torch.Tensor, is_tanh: bool) -> torch.Tensor:
     """gelu(gate) * up, of [T, 2 * I], gate first. Returns [T, I] in the same dtype; arithmetic in float32.
 
-    is_tanh: the approximation by a tanh, which some models were trained with; else the error function itself.
+    is_tanh: the approximation by tanh, with which some models were trained; False: the error function.
     Source: Gaussian Error Linear Units, arXiv:1606.08415; GLU Variants Improve Transformer, arXiv:2002.05202.
     """
     gate, up = gate_up.float().chunk(2, dim=-1)
@@ -39,7 +39,7 @@ def _gelu_and_mul(gate_up, out, width, stride, IS_TANH: tl.constexpr, BLOCK: tl.
 
 
 def gelu_and_mul_gpu(gate_up: torch.Tensor, is_tanh: bool) -> torch.Tensor:
-    """As gelu_and_mul_reference. Rows may be any distance apart."""
+    """As gelu_and_mul_reference. Any stride of rows."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(_BLOCK, triton.next_power_of_2(width))

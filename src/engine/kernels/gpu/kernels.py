@@ -1,4 +1,4 @@
-"""The KernelSet of a CUDA device: Triton's kernels, and torch's where those are as good or there are none."""
+"""The KernelSet of a CUDA device: Triton kernels, and torch's operations where no kernel is needed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..paged_attention import AttentionStep
 from ..penalise import after_penalties
 from .add_rms_norm import add_rms_norm_gpu
 from .attention_variant import AttentionVariant
+from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .embed import embed_gpu
 from .launch import early_starts, is_interpreted
@@ -20,7 +21,7 @@ from .linear_few import MAX_TOKENS
 from .prefill_attention import prefill_attention
 from .rope_and_store import rope_and_store_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
-from .sample_ops import draw_gpu, draw_nucleus_gpu
+from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from .silu_and_mul import silu_and_mul_gpu
 from .tuned import AttentionLaunch, tuned
 
@@ -28,7 +29,7 @@ _INTERPRETED_MULTIPROCESSORS = 4
 
 
 def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
-    """max_rows: of any step."""
+    """max_rows: maximum number of rows of a step."""
     kernel = f"triton {triton.__version__}"
     return KernelSet(
         add_rms_norm=add_rms_norm_gpu,
@@ -39,15 +40,16 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         silu_and_mul=silu_and_mul_gpu,
         fused_norm_linear=norm_linear_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
-        draw=after_penalties(draw_gpu),
-        draw_nucleus=after_penalties(draw_nucleus_gpu),
+        sample_tokens=after_penalties(sample_tokens_gpu),
+        sample_top_p=after_penalties(sample_top_p_gpu),
         softmax_mass=softmax_mass_gpu,
         count_above=count_above_gpu,
+        capture=cuda_graph_capture() if device.type == "cuda" else None,
         table={
-            "add_rms_norm": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer behind it",
-            "linear": f"{kernel} up to {MAX_TOKENS} tokens, which is what a program holds; torch for more",
+            "add_rms_norm": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer after it",
+            "linear": f"{kernel} up to {MAX_TOKENS} tokens, the most that one program takes; torch for more",
             "rope_and_store": f"{kernel}, with the heads' norms",
-            "paged_attention": f"{kernel}: one for rows with one query, one for prompts",
+            "paged_attention": f"{kernel}: one kernel for rows with one query, one for prompts",
             "silu_and_mul": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer before it",
             "sampling": f"{kernel}; torch.topk for the best tokens of log-probabilities",
             "launches": early_starts(),
@@ -61,7 +63,7 @@ def embed_packed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
 
 
 class PagedAttentionGpu:
-    """Rows of one query by the decode kernel, the others by that of prompts. Launches of one stream, one at a time."""
+    """Rows of one query use the decode kernel, the others the prefill kernel. All launches must be on one stream."""
 
     def __init__(self, device: torch.device, max_rows: int) -> None:
         self._device = device
@@ -92,12 +94,12 @@ class PagedAttentionGpu:
         return launch.programs_per_multiprocessor * self._multiprocessors
 
     def _workspace(self, num_heads: int, num_kv_heads: int, head_dim: int) -> DecodeWorkspace:
-        """One for each shape, for good: graphs hold its addresses, and its tickets must be zero before the first."""
+        """One per shape, never released: graphs contain its addresses, and its tickets must begin as zero."""
         shape = num_heads, num_kv_heads, head_dim
         found = self._workspaces.get(shape)
         if found is None:
             if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                raise RuntimeError(f"no step with heads of {shape} has run yet: run one before a graph is captured")
+                raise RuntimeError(f"no step with heads of {shape} has run yet: run one before capturing a graph")
             found = decode_workspace(self._max_rows, *shape, self._device, self._programs(tuned().decode_attention))
             self._workspaces[shape] = found
         return found

@@ -1,6 +1,6 @@
-"""Linear layers of any number of tokens: few go to one kernel with all that stands around the product, many to torch.
+"""Linear layers of any number of tokens: few tokens use one kernel with norm and gate fused in, many use torch.
 
-In float16 the norm has a launch of its own: what the one kernel multiplies is not yet made small by the norm.
+In float16 the norm is a separate launch: the fused kernel multiplies before the norm has reduced the values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Linear layers for few tokens, bound by reading the weights once, with what stands before and behind them.
+"""Linear layers for few tokens, bound by reading the weights once, with the operations before and after fused in.
 
-Before: the residual sum and RMSNorm. The norm's scale is a factor of the whole row, so it is found beside the product
-and applied at the end: x is read once. Behind: a bias, or the gate of SwiGLU. Tokens are the rows of one product.
+Before: the residual sum and RMSNorm. The norm's scale is a factor of the whole row, so it is computed along with the
+product and applied at the end: x is read once. After: a bias, or the gate of SwiGLU. Tokens are the rows of one
+product.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _add_products(
     weights, others, k, x, residual, norm, total, tokens, is_token, depth, x_stride, sums, ups, squares,
     HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr, IS_GATED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Of the numbers k of each token. others: the weights of ups, if gated."""
+    """Adds the products of columns k of each token. others: the weights of ups, if gated."""
     is_there = is_token[:, None] & (k < depth)[None, :]
     values = tl.load(x + tokens[:, None] * x_stride + k[None, :], mask=is_there, other=0.0)
     if HAS_RESIDUAL:
@@ -65,7 +66,7 @@ def _linear_few(
     sums = tl.zeros([TOKENS, OUTPUTS], tl.float32)
     ups = tl.zeros([TOKENS, OUTPUTS], tl.float32)
     squares = tl.zeros([TOKENS], tl.float32)
-    # The first weights are on their way while the kernel before this one ends.
+    # The first weights are loaded while the previous kernel ends.
     k = tl.arange(0, DEPTH)
     weights = _weights(weight, rows, is_output, k, depth)
     others = weights
@@ -113,10 +114,10 @@ def linear_few(
     """Norm(x + residual) @ weight.T + bias, gated or not, for at most MAX_TOKENS rows.
 
     Args:
-        x: [T, K]; rows may be any distance apart.
-        weight: [N, K], contiguous; gates first, then as many ups, if gated.
+        x: [T, K], with any stride of rows.
+        weight: [N, K], contiguous; if gated, N / 2 gates first, then N / 2 ups.
         bias: [N] or None.
-        norm: [K], weights of RMSNorm, or None for none; eps is added to its mean square.
+        norm: [K], weights of RMSNorm, or None; eps is added to its mean square.
         residual: [T, K], contiguous, added before the norm, rounded as add_rms_norm_reference does; or None.
         is_gated: outputs are silu(gate) * up.
     Returns:
@@ -125,7 +126,7 @@ def linear_few(
     num_tokens, depth = x.shape
     width = weight.shape[0] // (1 + is_gated)
     if norm is not None and x.dtype == torch.float16:
-        raise ValueError("a norm in float16 is not for this path: numbers are rounded before the norm makes them small")
+        raise ValueError("no norm in float16: products would be rounded before the norm reduces them")
     if num_tokens > MAX_TOKENS or weight.shape[1] != depth or (residual is not None and residual.shape != x.shape):
         raise ValueError(f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}")
     out = torch.empty(num_tokens, width, dtype=x.dtype, device=x.device)
@@ -134,7 +135,7 @@ def linear_few(
     tokens = max(16, triton.next_power_of_2(num_tokens))
     deepest = min(_TILE_BYTES // (tokens * x.element_size()), launch.depth if norm is None else launch.norm_depth)
     if is_gated and tokens == 32:
-        deepest //= 2  # x comes from registers, and they would not be enough; of 64 tokens it comes from shared memory
+        deepest //= 2  # x is in registers, which would not be enough; with 64 tokens it is in shared memory
     if num_tokens:
         _linear_few[(triton.cdiv(width, launch.outputs),)](
             x, residual, norm, weight, bias, out, total, eps, num_tokens, width, depth, x.stride(0),

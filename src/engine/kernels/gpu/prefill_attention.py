@@ -1,8 +1,8 @@
-"""Attention of rows with several queries each: chunks of prompts after whatever of them is in the cache.
+"""Attention of rows with several queries each: chunks of prompts, after the part of the prompt that is in the cache.
 
-A unit of work is a tile of queries of all heads that share a kv head, 128 rows of one product. A fixed grid of programs
-takes units by turns, those that see the most keys first. Of the tiles of keys only those that the diagonal or the edge
-of a window cuts are masked.
+A unit of work is a tile of queries of all heads that share a kv head, 128 rows of one product. The programs of a fixed
+grid take units in turn; in each row those with the most keys come first. Only tiles of keys that the diagonal or the
+edge of a window cuts are masked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
 _ROWS = 128  # queries times heads of a group, in one product
-_ROW_BYTES = 512  # beyond, half as many rows fit into shared memory
+_ROW_BYTES = 512  # of longer rows, half as many fit into shared memory
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -45,7 +45,7 @@ def _attend(
         positions = tile * TILE + tl.arange(0, TILE)
         is_there = positions < length
         if HAS_WINDOW:
-            is_there = is_there & (positions >= first_key)  # what no query sees may not be there any more
+            is_there = is_there & (positions >= first_key)  # the pages of earlier keys may have been released
         keys, values = load_tiles(
             k_cache, v_cache, table, kv_head, tile, positions, is_there, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM, WIDTH, TILE
         )
@@ -98,7 +98,7 @@ def _prefill(
         if HAS_WINDOW:
             first_key = tl.maximum(position - window + 1, 0)
             edge = tl.minimum(tl.cdiv(tl.maximum(seen - window, 0), TILE), stop)
-        diagonal = tl.maximum((position + 1) // TILE, edge)  # tiles before it are seen whole, but for the edge
+        diagonal = tl.maximum((position + 1) // TILE, edge)  # tiles between edge and diagonal need no mask
         table = block_tables + row.to(tl.int64) * table_stride
         most = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
@@ -122,7 +122,7 @@ def _prefill(
         )  # fmt: skip
         if HAS_SINKS:
             total, sums = add_sinks(tl.load(sinks + heads), most, total, sums)
-        # Lanes that are no query may have seen no key.
+        # Padding lanes may have seen no key.
         attended = sums / tl.where(total == 0, 1.0, total)[:, None] * v_scale
         tl.store(out + places, attended.to(out.dtype.element_ty), mask=is_kept)
 
@@ -137,9 +137,9 @@ def prefill_attention(
     programs: int,
     variant: AttentionVariant = PLAIN,
 ) -> None:
-    """Writes the rows of `out` whose rows of the step have more than one query; the others are left as they are.
+    """Writes the rows of `out` whose rows of the step have more than one query; the others are not changed.
 
-    out: [T, num_heads * D]. programs: of the grid.
+    out: [T, num_heads * D]. programs: size of the grid.
     """
     _, num_heads, head_dim = q.shape
     _, num_kv_heads, block_size, _ = k_cache.shape

@@ -1,7 +1,7 @@
-"""A step's tensors out of the slot tables, on the device: what the host sends is a few numbers for each row.
+"""Builds a step's tensors from the slot tables, on the device: the host sends a few values for each row.
 
-One launch, whose programs are the rows first and then stretches of tokens. Rows and tokens that only fill a graph up
-come out empty: no context, and a place in the cache that nothing is written to.
+One launch; its first programs are for rows, the others for ranges of tokens. Padding rows get no context, padding
+tokens a slot of -1, which nothing is written to.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import triton
 import triton.language as tl
 
 _TOKENS = 256  # of one program
-_BLOCKS = 256  # entries of a block table at once
+_BLOCKS = 256  # entries of a block table in one iteration
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """What the host says of R rows. A row that fills up has slot -1 and no tokens; all of them come last."""
+    """What the host sends for R rows. Padding rows have slot -1 and no tokens, and come last."""
 
     slots: torch.Tensor  # [R] int32
     num_computed: torch.Tensor  # [R] int32, tokens in the cache before the step
-    query_start: torch.Tensor  # [R + 1] int32, the row's tokens among those of the step
+    query_start: torch.Tensor  # [R + 1] int32, the first token of each row in the step
 
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """What comes of it: R rows, T tokens."""
+    """The tensors of a step: R rows, T tokens."""
 
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64
-    slot_mapping: torch.Tensor  # [T] int64, block id * block_size + offset; -1 behind the last row's tokens
+    slot_mapping: torch.Tensor  # [T] int64, block id * block_size + offset; -1 after the last row's tokens
     context_lens: torch.Tensor  # [R] int32
-    block_tables: torch.Tensor  # [R, B] int32; entries that the row's context does not reach are left as they are
-    last_tokens: torch.Tensor  # [R] int64, each row's last token among those of the step; -1 where it has none
+    block_tables: torch.Tensor  # [R, B] int32; entries after the row's context are not changed
+    last_tokens: torch.Tensor  # [R] int64, index of each row's last token in the step; -1 if it has none
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tokens", "first_width"])  # one kernel for steps of all sizes
+@triton.jit(do_not_specialize=["num_rows", "num_tokens", "first_width"])  # one compiled kernel for steps of all sizes
 def _prepare_step(
     slots, num_computed, query_start, token_table, block_table,
     token_ids, positions, slot_mapping, context_lens, block_tables, last_tokens,
@@ -60,9 +60,10 @@ def _prepare_step(
     else:
         tokens = (program - num_rows) * TOKENS + tl.arange(0, TOKENS)
         is_token = tokens < num_tokens
-        # The row of each token: the last one that begins at it or before. Rows without tokens have no width.
+        # The row of each token: the last one that begins at or before it, by bisection. Rows without tokens are
+        # skipped.
         rows = tl.zeros([TOKENS], tl.int32)
-        width = first_width  # a power of two that is not below the number of rows
+        width = first_width  # a power of two, at least the number of rows
         while width > 0:
             further = tl.minimum(rows + width, num_rows)
             rows = tl.where(tl.load(query_start + further) <= tokens, further, rows)

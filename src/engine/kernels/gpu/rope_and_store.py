@@ -1,4 +1,4 @@
-"""Head norms, rotary embedding, and keys and values into the cache, a program per token and head."""
+"""Head norms, rotary embedding, and the store of keys and values into the cache, a program per token and head."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import triton.language as tl
 from .launch import dependent, is_interpreted, wait
 
 _IS_INTERPRETED: tl.constexpr = tl.constexpr(is_interpreted())
-_FP8_MOST = tl.constexpr(448.0)
+_FP8_MAX = tl.constexpr(448.0)
 
 
 @triton.jit
-def _as_kept(numbers, cache):
-    """numbers: float32, which become the cache's; beyond an 8-bit format's largest they become that. NaN stays."""
+def _as_stored(values, cache):
+    """float32 values in the cache's dtype; in fp8 they are clamped to its range. NaN stays NaN."""
     if cache.dtype.element_ty == tl.float8e4nv:
-        numbers = tl.where(numbers > _FP8_MOST, _FP8_MOST, tl.where(numbers < -_FP8_MOST, -_FP8_MOST, numbers))
+        values = tl.where(values > _FP8_MAX, _FP8_MAX, tl.where(values < -_FP8_MAX, -_FP8_MAX, values))
         if _IS_INTERPRETED:
-            return _converted(numbers)
-    return numbers.to(cache.dtype.element_ty)
+            return _to_fp8(values)
+    return values.to(cache.dtype.element_ty)
 
 
 @triton.jit
-def _converted(numbers):
-    """float32 to float8_e4m3fn as a GPU does it: the interpreter cuts small numbers off, and makes a number of NaN."""
-    power = (numbers.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-    far = tl.maximum(power, 2.0**-6) * (1.5 * 2**20)  # beside it float32 keeps three bits behind the first
-    kept = (numbers + far - far).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-    return tl.where(numbers == numbers, kept, 0x7F).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+def _to_fp8(values):
+    """float32 to float8_e4m3fn as on a GPU: the interpreter truncates subnormal numbers and loses NaN."""
+    power = (values.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    far = tl.maximum(power, 2.0**-6) * (1.5 * 2**20)  # adding it leaves three bits after the leading one
+    kept = (values + far - far).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return tl.where(values == values, kept, 0x7F).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
 
 
 @triton.jit
@@ -50,9 +50,9 @@ def _rope_and_store(
     is_kept = lanes < tl.where(slot >= 0, HEAD_DIM, 0)
     if head >= NUM_HEADS + NUM_KV_HEADS:
         value = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
-        tl.store(v_cache + place + lanes, _as_kept(value, v_cache), mask=is_kept)
+        tl.store(v_cache + place + lanes, _as_stored(value, v_cache), mask=is_kept)
     else:
-        # A head and the head with the partners of its numbers in their places: the second read comes from the cache.
+        # The elements of a head, and for each its partner in the rotation: the second load comes from the cache.
         partners = tl.where(lanes < half, lanes + half, tl.where(lanes < ROTARY_DIM, lanes - half, lanes))
         own = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
         other = tl.load(source + partners, mask=is_there, other=0.0).to(tl.float32)
@@ -67,12 +67,12 @@ def _rope_and_store(
         angles = cos_sin + tl.load(positions + token) * ROTARY_DIM + lanes % half
         cos = tl.load(angles, mask=lanes < ROTARY_DIM, other=1.0)
         sin = tl.load(angles + half, mask=lanes < ROTARY_DIM, other=0.0)
-        turned = own * cos + other * tl.where(lanes < half, -sin, sin)
+        rotated = own * cos + other * tl.where(lanes < half, -sin, sin)
         if head < NUM_HEADS:
             to = queries + (token * NUM_HEADS + head) * HEAD_DIM
-            tl.store(to + lanes, turned.to(queries.dtype.element_ty), mask=is_there)
+            tl.store(to + lanes, rotated.to(queries.dtype.element_ty), mask=is_there)
         else:
-            tl.store(k_cache + place + lanes, _as_kept(turned, k_cache), mask=is_kept)
+            tl.store(k_cache + place + lanes, _as_stored(rotated, k_cache), mask=is_kept)
 
 
 def rope_and_store_gpu(
@@ -88,12 +88,12 @@ def rope_and_store_gpu(
     num_heads: int,
     num_kv_heads: int,
 ) -> torch.Tensor:
-    """As rope_and_store_reference; a slot below 0 is written nowhere (rows that only fill a graph up)."""
+    """As rope_and_store_reference; a token with a slot below 0, which is padding, is not stored."""
     _, cache_heads, block_size, head_dim = k_cache.shape
     if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or cache_heads != num_kv_heads:
         raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
     if (q_norm is None) != (k_norm is None):
-        raise ValueError("queries and keys both have norms, or neither")
+        raise ValueError("queries and keys must both have norms, or neither")
     queries = torch.empty(len(qkv), num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if len(qkv):
         _rope_and_store[(len(qkv), num_heads + 2 * num_kv_heads)](

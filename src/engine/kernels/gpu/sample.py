@@ -1,20 +1,21 @@
 """The sampler of a step: one token per row of logits, by the parameters of the row's slot.
 
-Same tokens as ../../sampling/sampler.py gives, but where sums of float32 decide. Grids and memory depend on shapes
-alone and the host reads nothing, so that a CUDA graph can hold it. A row is cut into tiles of BLOCK logits, whatever
-the batch is: a token depends on its own row alone. A row costs what it asks for:
+The same tokens as from ../../sampling/sampler.py, except where rounding of float32 sums decides. Grids and memory
+depend on shapes alone and the host reads nothing, so that it can be captured in a CUDA graph. A row is cut into tiles
+of BLOCK logits, independent of the batch: a token depends on its own row alone. The cost of a row depends on its
+parameters:
 
 | row                         | passes over its logits                                                             |
 |-----------------------------|------------------------------------------------------------------------------------|
-| greedy, temperature         | 1: the draw                                                                        |
-| min-p                       | 2: the largest logit, then the draw from what may be drawn                         |
-| top-k, top-p                | 2: the largest logit of every group of 64, then the list of the tokens that may be |
-|                             | in question; the rest is done in the list                                          |
-| their list is too long      | 2, and one for every step of a search: such a row is flatter than language         |
+| greedy, temperature         | 1: samples                                                                         |
+| min-p                       | 2: finds the largest logit, then samples from the tokens that min-p keeps          |
+| top-k, top-p                | 2: finds the largest logit of every group of 64, then lists the candidates; the    |
+|                             | rest uses the list                                                                 |
+| with too many candidates    | 2, and one for every step of a search: such a row is flatter than language         |
 | padding                     | 0                                                                                  |
 
 A pass reads 2 V bytes of bfloat16: 16 us for 256 rows of 151,936 tokens at 4.8 TB/s; penalties read 2 V more, bias 4 V.
-Each pass is a launch. Of a row's programs the last one to arrive joins what all have found.
+Each pass is a launch. The last of a row's programs to finish joins the results of all.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ import torch
 import triton
 import triton.language as tl
 
-from .draw import best_of, row_key, scores_of, token_of_row
-from .sample_ranked import draw_ranked, least_candidate
+from .gumbel_max import best_of, row_key, scores_of, token_of_row
+from .sample_ranked import least_candidate, sample_ranked_rows
 from .sample_row import SamplingColumns, cuts_of, keys_of, values_of, weights_of
 
 BLOCK = 4096  # logits of a tile
-GROUP = 64  # of which the largest is kept: a power of two
-CAPACITY = 16384  # candidates of a row that are listed, 8 bytes each
-_CHUNK = 2048  # candidates, or logits, that the program of a ranked row goes over at once, or a tile if that is less
+GROUP = 64  # logits of which the largest is kept; a power of two
+CAPACITY = 16384  # candidates in the list of a row, 8 bytes each
+_CHUNK = 2048  # candidates or logits per iteration in the program of a ranked row; at most a tile
 _WARPS = 8
 
 
 class SamplingWorkspace(NamedTuple):
-    """What programs leave for each other. One step at a time; tickets are zero between launches."""
+    """Memory by which programs exchange results. One step at a time; tickets are zero between launches."""
 
     part_tops: torch.Tensor  # [max_rows, tiles] float32, largest value
     part_scores: torch.Tensor  # [max_rows, tiles] float32, best score, or the mass
     part_ids: torch.Tensor  # [max_rows, tiles] int32
     maxima: torch.Tensor  # [max_rows, tiles * groups of a tile] float32
     tops: torch.Tensor  # [max_rows] float32, the row's largest value
-    lowests: torch.Tensor  # [max_rows] float32, that min-p allows
-    leasts: torch.Tensor  # [max_rows] float32, that a candidate can have
+    lowests: torch.Tensor  # [max_rows] float32, smallest value that min-p keeps
+    leasts: torch.Tensor  # [max_rows] float32, smallest value of a candidate
     counts: torch.Tensor  # [max_rows] int32, candidates
     candidates: torch.Tensor  # [max_rows, capacity] int64 keys, in any order
     tickets: torch.Tensor  # [max_rows] int32
@@ -58,7 +59,7 @@ def sampling_workspace(
     block: int = BLOCK,
     capacity: int = CAPACITY,
 ) -> SamplingWorkspace:
-    """block: a power of two, not less than GROUP, of which every step must have the same."""
+    """block: a power of two, at least GROUP, the same in every step."""
     tiles = triton.next_power_of_2(triton.cdiv(vocab_size, block))
 
     def floats(*shape: int) -> torch.Tensor:
@@ -83,7 +84,7 @@ def sampling_workspace(
 
 @triton.jit
 def _put_best(part, values, ids, top, temperature, key, other_key, work):
-    """A tile's winner, for token_of_row. top: the tile's."""
+    """Stores the best token of a tile, for token_of_row. top: of the tile."""
     score, token = best_of(scores_of(values, ids, top, temperature, key, other_key), ids)
     tl.store(work.part_tops + part, top)
     tl.store(work.part_scores + part, score)
@@ -92,8 +93,8 @@ def _put_best(part, values, ids, top, temperature, key, other_key, work):
 
 @triton.jit
 def _is_last(ticket):
-    """Whether all other programs of the row, axis 0 of the grid, are done. Leaves the ticket as it was before them."""
-    tl.debug_barrier()  # what all warps have written is out before the ticket is taken
+    """Whether all other programs of the row, axis 0 of the grid, have finished. The last one resets the ticket."""
+    tl.debug_barrier()  # the stores of all warps are complete before the ticket is taken
     is_last = tl.atomic_add(ticket, 1, sem="acq_rel") == tl.num_programs(0) - 1
     if is_last:
         tl.store(ticket, 0)
@@ -103,16 +104,16 @@ def _is_last(ticket):
 @triton.jit
 def _survey(
     logits, stride, slots, positions, out, columns, work, vocab_size,
-    IS_LEAN: tl.constexpr, IS_KEYED: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, GROUP: tl.constexpr,
+    IS_FAST_PATH: tl.constexpr, IS_KEYED: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """First pass. Draws where all tokens may be drawn; else finds the largest value, and what may be a candidate."""
+    """First pass. Samples rows without cuts; for the others finds the largest value and the bound of candidates."""
     tile = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     slot = tl.load(slots + row)
     if slot >= 0:
-        is_cut, is_ranked, temperature, top_k, top_p, min_p = cuts_of(columns, slot, IS_LEAN)
+        is_cut, is_ranked, temperature, top_k, top_p, min_p = cuts_of(columns, slot, IS_FAST_PATH)
         ids = tile * BLOCK + tl.arange(0, BLOCK)
-        values = values_of(logits + row * stride, ids, vocab_size, columns, slot, IS_LEAN)
+        values = values_of(logits + row * stride, ids, vocab_size, columns, slot, IS_FAST_PATH)
         top = tl.max(values, 0)
         part = row * PARTS + tile
         groups: tl.constexpr = BLOCK // GROUP
@@ -156,7 +157,7 @@ def _survey(
                 tl.store(work.lowests + row, lowest)
                 tl.store(work.leasts + row, least)
                 tl.store(work.counts + row, 0)
-                tl.store(out + row, -1)  # where top is -inf it stays
+                tl.store(out + row, -1)  # it stays if top is -inf
             else:
                 token = token_of_row(work.part_tops, work.part_scores, work.part_ids, parts, is_there, temperature)
                 tl.store(out + row, token)
@@ -169,7 +170,7 @@ def _gather(
     logits, stride, slots, positions, out, columns, work, vocab_size,
     IS_KEYED: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Second pass, over rows that are cut. Draws where min-p alone cuts; else lists candidates and weighs the row."""
+    """Second pass, over rows with cuts. Samples if min-p is the only one; else lists candidates and sums weights."""
     tile = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     slot = tl.load(slots + row)
@@ -213,18 +214,18 @@ def sample(
     out: torch.Tensor,
     workspace: SamplingWorkspace,
     *,
-    is_lean: bool,
+    is_fast_path: bool,
     is_keyed: bool = False,
 ) -> None:
-    """Writes the drawn tokens.
+    """Writes the sampled tokens.
 
     Args:
         logits: [R, V] in any float type, rows of any stride. Not changed.
-        slots: [R] int32, of the columns; -1 for a row of padding.
-        positions: [R] int32, index of the drawn token in its sequence, prompt included.
-        out: [R] int32; -1 for padding, and where no logit is a number above -inf.
-        is_lean: every row is greedy or has a temperature, and nothing else: one launch.
-        is_keyed: the seeds' words are keys of `noise.row_keys`, and positions are not looked at.
+        slots: [R] int32, of the columns; -1 for a padding row.
+        positions: [R] int32, index of the sampled token in its sequence, prompt included.
+        out: [R] int32; -1 for padding, and if every logit is NaN or -inf.
+        is_fast_path: every row is greedy or has only a temperature: one launch.
+        is_keyed: the seeds are keys of `noise.row_keys`, and positions are not used.
     """
     num_rows, vocab_size = logits.shape
     if num_rows == 0:
@@ -234,13 +235,19 @@ def sample(
     arguments = logits, logits.stride(0), slots, positions, out, columns, workspace, vocab_size
     grid = triton.cdiv(vocab_size, block), num_rows
     _survey[grid](
-        *arguments, IS_LEAN=is_lean, IS_KEYED=is_keyed, BLOCK=block, PARTS=tiles, GROUP=GROUP, num_warps=_WARPS
+        *arguments,
+        IS_FAST_PATH=is_fast_path,
+        IS_KEYED=is_keyed,
+        BLOCK=block,
+        PARTS=tiles,
+        GROUP=GROUP,
+        num_warps=_WARPS,
     )
-    if is_lean:
+    if is_fast_path:
         return
     capacity = workspace.candidates.shape[1]
     _gather[grid](*arguments, IS_KEYED=is_keyed, CAPACITY=capacity, BLOCK=block, PARTS=tiles, num_warps=_WARPS)
-    draw_ranked[(num_rows,)](
+    sample_ranked_rows[(num_rows,)](
         *arguments,
         IS_KEYED=is_keyed,
         CAPACITY=capacity,

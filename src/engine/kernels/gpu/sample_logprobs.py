@@ -1,7 +1,7 @@
-"""Log-probabilities on the device: what a token's logit is measured against, its rank, and the best tokens.
+"""Log-probabilities on the device: the normaliser of each row, the rank of a token, and the best tokens.
 
-One pass over the logits finds mass and rank, tile by tile; a program per row joins the tiles in their order. The best
-tokens are ordered by torch, which neither waits for the device: few rows ask for them, and for few of them.
+One pass over the logits computes mass and rank by tile; a program per row joins the tiles in order. torch sorts the
+best tokens, which does not wait for the device either: few rows request them, and only a few tokens each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _measure(
     HAS_MASS: tl.constexpr, HAS_BOUNDS: tl.constexpr, HAS_LIMITS: tl.constexpr, BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile: the largest logit, the weights of those not below the limit, how many are above the bound."""
+    """Of a tile: the largest logit, the sum of weights at or above the limit, the number of logits above the bound."""
     tile = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     ids = tile * BLOCK + tl.arange(0, BLOCK)
@@ -74,7 +74,7 @@ def _measured(
     limits: torch.Tensor | None = None,
     block: int = BLOCK,
 ) -> _Measured:
-    """Largest and mass at those temperatures; how many logits are above those bounds. All of them [R] float32."""
+    """Largest logit and mass at each temperature; the number of logits above each bound. Arguments: [R] float32."""
     columns = temperature, bounds, limits
     temperature, bounds, limits = (None if each is None else each.contiguous() for each in columns)
     rows, vocab_size = logits.shape
@@ -102,7 +102,7 @@ def _measured(
 def softmax_mass_gpu(
     logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As softmax_mass_reference, in two passes: what min-p allows depends on the largest."""
+    """As softmax_mass_reference, in two passes: the limit of min-p depends on the largest logit."""
     largest = _measured(logits, temperature).largest
     measured = _measured(logits, temperature, limits=largest + temperature * min_p.log())
     return largest, measured.mass
@@ -114,20 +114,20 @@ def count_above_gpu(logits: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
 
 
 class LogprobsGpu(NamedTuple):
-    own: torch.Tensor  # [R] float32, of the row's token
+    own: torch.Tensor  # [R] float32, of each row's token
     ranks: torch.Tensor  # [R] int64, 1 for the best
     top_values: torch.Tensor  # [R, num_top] float32, best first, of equal ones the lowest id
     top_ids: torch.Tensor  # [R, num_top] int64
 
 
 def logprobs_gpu(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, *, normalise: bool = True) -> LogprobsGpu:
-    """What ../../sampling/logprobs.py shows, without waiting for the device, so that a CUDA graph can hold it.
+    """As ../../sampling/logprobs.py, without waiting for the device, so that it can be captured in a CUDA graph.
 
     Args:
-        logits: [R, V] in any float type, of the rows that ask.
-        token_ids: [R] int32 or int64; what a row with -1 gets means nothing.
+        logits: [R, V] in any float type.
+        token_ids: [R] int32 or int64; results of a row with -1 have no meaning.
         num_top: from 0 to V.
-        normalise: give log-probabilities; else logits as they are.
+        normalise: return log-probabilities; False returns logits.
     """
     own = logits.gather(1, token_ids.long().clamp(min=0)[:, None])[:, 0].float()
     measured = _measured(logits, torch.ones_like(own) if normalise else None, bounds=own)

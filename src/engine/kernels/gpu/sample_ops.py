@@ -1,6 +1,6 @@
-"""The sampler's kernels as ops of the KernelSet, where the host chooses what is drawn how, and gives parameters by row.
+"""The sampler's kernels as ops of the KernelSet: the host chooses the method and passes the parameters of each row.
 
-Memory is taken at every call: the runner of a device calls sample.py with a workspace of its own.
+Every call allocates its workspace. The device runner calls sample.py directly, with a workspace that it keeps.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from .sample import sample, sampling_workspace
 from .sample_row import SamplingColumns
 
 
-def draw_gpu(
+def sample_tokens_gpu(
     logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor | None, keys: torch.Tensor
 ) -> torch.Tensor:
-    """As draw_reference; min_p: None where no row has one, which spares a pass over the logits."""
-    return _draw(logits, temperature, min_p, None, keys)
+    """As sample_tokens_reference; min_p: None where no row has one, which spares a pass over the logits."""
+    return _sample_rows(logits, temperature, min_p, None, keys)
 
 
-def draw_nucleus_gpu(
+def sample_top_p_gpu(
     logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor, top_p: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor:
-    """As draw_nucleus_reference."""
-    return _draw(logits, temperature, min_p, top_p, keys)
+    """As sample_top_p_reference."""
+    return _sample_rows(logits, temperature, min_p, top_p, keys)
 
 
-def _draw(
+def _sample_rows(
     logits: torch.Tensor,
     temperature: torch.Tensor,
     min_p: torch.Tensor | None,
@@ -38,7 +38,7 @@ def _draw(
         raise ValueError(f"{rows} rows, but columns and keys for {[len(each) for each in columns]}")
     off = torch.zeros(rows, dtype=torch.int32, device=logits.device)
     slots = torch.arange(rows, dtype=torch.int32, device=logits.device)
-    drawn = torch.empty_like(slots)
+    sampled = torch.empty_like(slots)
     temperature = temperature.contiguous()
     by_row = SamplingColumns(
         temperature=temperature,
@@ -56,6 +56,6 @@ def _draw(
         counts=off,
     )
     workspace = sampling_workspace(rows, vocab_size, logits.device)
-    is_lean = min_p is None and top_p is None
-    sample(logits, slots, slots, by_row, drawn, workspace, is_lean=is_lean, is_keyed=True)
-    return drawn.long()
+    is_fast_path = min_p is None and top_p is None
+    sample(logits, slots, slots, by_row, sampled, workspace, is_fast_path=is_fast_path, is_keyed=True)
+    return sampled.long()

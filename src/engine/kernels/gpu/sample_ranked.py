@@ -1,9 +1,8 @@
-"""Rows whose tokens are cut by rank, top-k and top-p: which of them come into question, and the draw among those.
+"""Rows whose tokens are cut by rank, top-k and top-p: finds the candidates and samples among them.
 
-Exact for any logits. What most tokens of a vocabulary are worth is known without their order, from the largest logit
-of every group of them: a value that the last token to be kept cannot lie below. The few above it, the candidates, are
-listed, and one program per row finds the k-th of them and the nucleus. Where they are too many to be listed, that
-program goes over the whole row instead: right, and slower.
+Exact for any logits. The largest logits of all groups of tokens give a bound that the last kept token cannot be below,
+without sorting. The few tokens at or above it, the candidates, are listed, and one program per row finds the k-th of
+them and the nucleus. If there are too many for the list, that program searches the whole row instead, which is slower.
 """
 
 from __future__ import annotations
@@ -11,24 +10,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .draw import LAST_ID, best_of, row_key, scores_of
+from .gumbel_max import LAST_ID, best_of, row_key, scores_of
 from .sample_row import NO_KEY, cuts_of, keys_of, order_of, value_of, values_of, weights_of
 
-# Weights are summed as integers: lists have no order of their own, and a float32's sum depends on it. At most 2**20
-# weights of at most 1 fit; what is cut off a weight is less than float32 loses in the sum of so many.
+# Weights are summed as integers: the order of a list varies, and a sum in float32 depends on it. At most 2**20 weights
+# of at most 1 fit; truncating them to integers loses less than float32 would lose in a sum of that length.
 _UNIT: tl.constexpr = tl.constexpr(4398046511104.0)  # 2**42
-_SLACK: tl.constexpr = tl.constexpr(1e-5)  # of the mass: more than float32's sums can be wrong by
+_SLACK: tl.constexpr = tl.constexpr(1e-5)  # share of the mass: more than the error of a float32 sum
 
 
 @triton.jit
 def least_candidate(maxima, lanes, is_there, top, mass, temperature, top_k, top_p, GROUP: tl.constexpr):
-    """A value that no token of the first top_k, or without top-k of the nucleus, lies below.
+    """A value that no token of the first top_k, or without top-k of the nucleus, is below.
 
-    maxima: where those of the row's groups of GROUP tokens begin. mass: of all weights, but for rounding.
+    maxima: pointer to the maxima of the row's groups of GROUP tokens. mass: of all weights, except for rounding.
 
-    Found by bisection, to the last 8 bits. Enough tokens for top-k are at or above a value if so many maxima are. For
-    top-p, what is above weighs at least what the maxima there weigh, and what is below at most GROUP times the
-    maxima there or the value itself.
+    Found by bisection, to the last 8 bits. At least top_k tokens are at or above a value if top_k maxima are. For
+    top-p, the tokens above weigh at least as much as the maxima above, and the tokens below at most GROUP times, for
+    each group, the smaller of its maximum and the value.
     """
     values = tl.load(maxima + lanes, mask=is_there, other=float("-inf"), cache_modifier=".cg")
     weights = weights_of(values, top, temperature)
@@ -53,7 +52,7 @@ def least_candidate(maxima, lanes, is_there, top, mass, temperature, top_k, top_
 
 @triton.jit
 def _keys_at(at, size, is_listed, candidates, logits, vocab_size, columns, slot, CHUNK: tl.constexpr):
-    """Of so many candidates, or of so many tokens of the row where there is no list."""
+    """Keys of candidates `at` and following, or of tokens of the row if there is no list. size: how many there are."""
     lanes = at + tl.arange(0, CHUNK)
     if is_listed:
         keys = tl.load(candidates + lanes, mask=lanes < size, other=NO_KEY)
@@ -71,7 +70,7 @@ def _value_of_key(keys):
 def _mass_from(
     least, top, temperature, size, is_listed, candidates, logits, vocab_size, columns, slot, CHUNK: tl.constexpr
 ):
-    """The weights of all keys that are not below, summed."""
+    """The sum of the weights of all keys that are at or above `least`."""
     units = tl.full([], 0, tl.int64)
     for at in range(0, size, CHUNK):
         keys = _keys_at(at, size, is_listed, candidates, logits, vocab_size, columns, slot, CHUNK)
@@ -82,15 +81,15 @@ def _mass_from(
 
 
 @triton.jit
-def draw_ranked(
+def sample_ranked_rows(
     logits, stride, slots, positions, out, columns, work, vocab_size,
     IS_KEYED: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The rows that survey and gather of sample.py left, one program each.
+    """Samples the rows that _survey and _gather of sample.py do not, one program each.
 
-    A token that is drawn from more than the nucleus and lies in it is the one that the nucleus would have given, since
-    noise belongs to tokens. One that does not lie in it comes behind all that do, so the next draw is among those
-    before it: 1 + log(1 / top_p) draws in the mean, whatever the logits.
+    Noise belongs to tokens, so a token that is sampled from more than the nucleus and lies in the nucleus is the one
+    that sampling from the nucleus gives. A token outside of it ranks after every token of the nucleus, so the next
+    round samples among the tokens that rank before it: 1 + log(1 / top_p) rounds on average, for any logits.
     """
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
@@ -103,13 +102,13 @@ def draw_ranked(
             count = tl.load(work.counts + row)
             is_listed = count <= CAPACITY
             size = tl.where(is_listed, count, vocab_size)
-            least = order_of(tl.load(work.leasts + row)).to(tl.int64) << 32  # smallest key that may be drawn
+            least = order_of(tl.load(work.leasts + row)).to(tl.int64) << 32  # smallest key that may be sampled
             if top_k > 0:
-                # Bisection of the keys: few steps, as it ends at any key between the last one kept and the next.
+                # Bisection of the keys: few steps, because it ends at any key between the last kept one and the next.
                 above = (order_of(top).to(tl.int64) << 32) + LAST_ID + 1
                 found = count
                 while (found > top_k) & (least + 1 < above):
-                    middle = (least >> 1) + (above >> 1) + (least & above & 1)  # their sum could leave int64
+                    middle = (least >> 1) + (above >> 1) + (least & above & 1)  # their sum could exceed int64
                     num_from = tl.full([], 0, tl.int32)
                     for at in range(0, size, CHUNK):
                         keys = _keys_at(at, size, is_listed, candidates, logits, vocab_size, columns, slot, CHUNK)
@@ -136,7 +135,7 @@ def draw_ranked(
             while is_open:
                 best = tl.full([], float("-inf"), tl.float32)
                 token = tl.full([], LAST_ID, tl.int32)
-                drawn = tl.full([], NO_KEY, tl.int64)
+                sampled = tl.full([], NO_KEY, tl.int64)
                 for at in range(0, size, CHUNK):
                     keys = _keys_at(at, size, is_listed, candidates, logits, vocab_size, columns, slot, CHUNK)
                     is_kept = keys >= least
@@ -146,13 +145,13 @@ def draw_ranked(
                     if (score > best) | ((score == best) & (id < token)):
                         best = score
                         token = id
-                        drawn = tl.max(tl.where(ids == id, keys, NO_KEY), 0)
+                        sampled = tl.max(tl.where(ids == id, keys, NO_KEY), 0)
                 is_open = top_p < 1
                 if is_open:
                     before = _mass_from(
-                        drawn + 1, top, temperature, size, is_listed, candidates, logits, vocab_size, columns, slot,
+                        sampled + 1, top, temperature, size, is_listed, candidates, logits, vocab_size, columns, slot,
                         CHUNK,
                     )  # fmt: skip
-                    is_open = (before >= top_p.to(tl.float64) * mass) & (before > 0) & (drawn > NO_KEY)
-                    least = drawn + 1
+                    is_open = (before >= top_p.to(tl.float64) * mass) & (before > 0) & (sampled > NO_KEY)
+                    least = sampled + 1
             tl.store(out + row, token)

@@ -1,6 +1,6 @@
-"""What a row of a step asks of the sampler, and its logits as the sampler sees them: with bias and penalties.
+"""The sampling parameters of a row, and its logits with bias and penalties.
 
-Everything is read on the device by slot, so that a step of a CUDA graph serves whichever sequences have the slots.
+All of it is read on the device by slot, so that a captured CUDA graph works for any sequences in the slots.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import torch
 import triton
 import triton.language as tl
 
-from .draw import LAST_ID, logarithms
+from .gumbel_max import LAST_ID, logarithms
 
-_HIGHEST: tl.constexpr = tl.constexpr(1e18)  # logit: differences of any two, over a temperature, stay in float32
+_HIGHEST: tl.constexpr = tl.constexpr(1e18)  # largest logit: a difference of two, over a temperature, fits float32
 NO_KEY: tl.constexpr = tl.constexpr(-0x8000000000000000)
 
 
 class SamplingColumns(NamedTuple):
-    """Parameters by slot, as ../../sampling/sampling_table.py has them; a tuple, which kernels take whole."""
+    """Parameters by slot, as in ../../sampling/sampling_table.py. A tuple, so that kernels take it as one argument."""
 
     temperature: torch.Tensor  # [S] float32, 0 takes the first of the largest logits
     top_k: torch.Tensor  # [S] int32, 0 for off
     top_p: torch.Tensor  # [S] float32, 1 for off
     min_p: torch.Tensor  # [S] float32, 0 for off
-    seed_low: torch.Tensor  # [S] int32, words of the seed
+    seed_low: torch.Tensor  # [S] int32, halves of the seed
     seed_high: torch.Tensor  # [S] int32
     repetition: torch.Tensor  # [S] float32
     frequency: torch.Tensor  # [S] float32
@@ -32,11 +32,11 @@ class SamplingColumns(NamedTuple):
     has_bias: torch.Tensor  # [S] int32, 0 or 1
     has_penalties: torch.Tensor  # [S] int32, 0 or 1
     bias: torch.Tensor  # [S, V] float32, added to the logits; -inf forbids
-    counts: torch.Tensor  # [S, V] int16, sign bit: the token is in the prompt; the others: times it was generated
+    counts: torch.Tensor  # [S, V] int16; sign bit: the token is in the prompt; other bits: how often it was generated
 
 
 def sampling_columns(num_slots: int, vocab_size: int, device: torch.device | str) -> SamplingColumns:
-    """Columns of slots that are all greedy and ask for nothing else."""
+    """Columns of slots that are all greedy, with everything else off."""
 
     def floats(value: float) -> torch.Tensor:
         return torch.full((num_slots,), value, dtype=torch.float32, device=device)
@@ -62,16 +62,16 @@ def sampling_columns(num_slots: int, vocab_size: int, device: torch.device | str
 
 
 @triton.jit
-def cuts_of(columns, slot, IS_LEAN: tl.constexpr):
+def cuts_of(columns, slot, IS_FAST_PATH: tl.constexpr):
     """(is_cut, is_ranked, temperature, top_k, top_p, min_p) of a slot.
 
-    is_cut: tokens are drawn from a part of the vocabulary. is_ranked: which part, their order decides.
+    is_cut: tokens are sampled from a part of the vocabulary. is_ranked: the part depends on the order of tokens.
     """
     temperature = tl.load(columns.temperature + slot)
     top_k = tl.full([], 0, tl.int32)
     top_p = tl.full([], 1.0, tl.float32)
     min_p = tl.full([], 0.0, tl.float32)
-    if not IS_LEAN:
+    if not IS_FAST_PATH:
         top_k = tl.load(columns.top_k + slot)
         top_p = tl.load(columns.top_p + slot)
         min_p = tl.load(columns.min_p + slot)
@@ -81,14 +81,14 @@ def cuts_of(columns, slot, IS_LEAN: tl.constexpr):
 
 
 @triton.jit
-def values_of(logits, ids, vocab_size, columns, slot, IS_LEAN: tl.constexpr):
-    """Logits of a row in float32 as ../penalise.py leaves them; what is no number, or not there, is -inf.
+def values_of(logits, ids, vocab_size, columns, slot, IS_FAST_PATH: tl.constexpr):
+    """Logits of a row in float32 after bias and the penalties of ../penalise.py; NaN and padding are -inf.
 
-    logits: where the row begins.
+    logits: pointer to the row.
     """
     is_there = ids < vocab_size
     values = tl.load(logits + ids, mask=is_there, other=float("-inf")).to(tl.float32)
-    if not IS_LEAN:
+    if not IS_FAST_PATH:
         entries = slot.to(tl.int64) * vocab_size + ids
         if tl.load(columns.has_bias + slot) != 0:
             values += tl.load(columns.bias + entries, mask=is_there, other=0.0)
@@ -105,13 +105,13 @@ def values_of(logits, ids, vocab_size, columns, slot, IS_LEAN: tl.constexpr):
 
 @triton.jit
 def weights_of(values, top, temperature):
-    """Probabilities up to a factor, 1 for the best token."""
+    """Probabilities up to a factor: 1 for the best token."""
     return tl.exp(logarithms(values, top, temperature))
 
 
 @triton.jit
 def order_of(values):
-    """float32 as int32 that compare the same, -0.0 and 0.0 equal."""
+    """float32 as int32 in the same order, with -0.0 equal to 0.0."""
     bits = tl.where(values == 0, 0.0, values).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from .launch import dependent, wait
 
-_BLOCK = 1024  # numbers of one program
+_BLOCK = 1024  # elements of one program
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def _silu_and_mul(gate_up, out, width, stride, BLOCK: tl.constexpr, IS_DEPENDENT
 
 
 def silu_and_mul_gpu(gate_up: torch.Tensor) -> torch.Tensor:
-    """As silu_and_mul_reference. Rows may be any distance apart."""
+    """As silu_and_mul_reference. Any stride of rows."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(_BLOCK, triton.next_power_of_2(width))

@@ -1,8 +1,8 @@
-"""DeviceRunner: carries out steps on a CUDA device, where the next step can be queued before this one has ended.
+"""DeviceRunner: executes steps on a CUDA device, where the next step can be queued before the current one has ended.
 
-A step goes up as a few numbers for each row, is one replay of a graph, and comes back as one token for each row. What
-only the host can do - logits processors, log-probabilities of prompts, processed log-probabilities - takes the steps of
-ModelRunner instead, one at a time: they wait for all steps before, and give their tokens to the device's tables.
+A step is sent as a few values for each row, is one replay of a graph, and returns one token for each row. What only the
+host can compute - logits processors, log-probabilities of prompts, processed log-probabilities - uses the steps of
+ModelRunner instead, one at a time: each waits for all steps before it and writes its tokens to the device's tables.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ....config import Resolved
 from ...api import EngineInfo
 from ...core.step_plan import StepPlan, StepResult
 from ...sampling.logits_processor import LogitsProcessor
-from ...sampling.sampler import NO_NUMBERS
+from ...sampling.sampler import NO_VALID_LOGITS
 from ..model_runner import ModelRunner
 from .buckets import Buckets
+from .device_step import DeviceStep
 from .graphs import Graphs
 from .loading import load_on_device
 from .logprobs import LaunchedLogprobs, launch_logprobs
 from .slot_arena import SlotArena
 from .staging import Download
-from .step_program import StepProgram
 
 Finish = Callable[[], StepResult]  # waits for the step
 
@@ -42,14 +42,14 @@ class DeviceRunner:
 
         Raises ModelFilesError for weights that do not fit the model, MemoryError if the device has too little memory.
         """
-        self._host = ModelRunner(resolved, phase, processors, load=load_on_device)
+        self._host = ModelRunner(resolved, phase, processors, load=load_on_device, captures_steps=False)
         loaded, scheduler = self._host.loaded, resolved.scheduler
         slots, model_len, block_size = scheduler.max_num_seqs, resolved.model.max_model_len, resolved.cache.block_size
         self._table = self._host.slots.sampling
         self._normalises = resolved.model.logprobs_mode.endswith("logprobs")
         self._shows_processed = resolved.model.logprobs_mode.startswith("processed")
-        self._arena = SlotArena(slots, model_len, block_size, resolved.facts.vocab_size, loaded.device)
-        self._program = StepProgram(
+        self._arena = SlotArena(slots, model_len, block_size, resolved.model_spec.vocab_size, loaded.device)
+        self._step = DeviceStep(
             loaded.model,
             loaded.cache.layers,
             self._arena,
@@ -59,20 +59,22 @@ class DeviceRunner:
             block_size,
             loaded.device,
         )
-        self._download = Download(self._program.drawn)
+        self._download = Download(self._step.sampled)
         self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
-        self.graphs = Graphs(self._program.compute, self._program.send_nothing, loaded.device)
+        self.graphs = Graphs(self._step.compute, self._step.send_nothing, loaded.kernels.capture)
         self._has_processors = bool(processors)
-        self._is_lean = np.ones(slots, bool)  # the slot's sequence needs nothing of the sampler but temperature
-        self._needs_host = np.zeros(slots, bool)  # until it has its prompt's log-probabilities, or always
+        self._is_fast_path = np.ones(slots, bool)  # by slot: it is greedy or has only a temperature
+        self._needs_host = np.zeros(
+            slots, bool
+        )  # by slot: until its prompt's log-probabilities are computed, or always
 
     def launch(self, plan: StepPlan) -> Finish:
-        """Queues a step; the function that waits for its result. Plans must come in the scheduler's order."""
-        new_places, new_block_ids = self._host.slots.apply(plan)
+        """Queues a step; returns a function that waits for its result. Plans must arrive in the scheduler's order."""
+        new_indices, new_block_ids = self._host.slots.apply(plan)
         for admission in plan.admissions:
             self._admit(admission.slot)
         with torch.inference_mode():
-            self._arena.apply(plan, self._table, new_places, new_block_ids)
+            self._arena.apply(plan, self._table, new_indices, new_block_ids)
             if self._needs_host[plan.slots].any():
                 result = self._compute_on_host(plan)
                 return lambda: result
@@ -80,9 +82,9 @@ class DeviceRunner:
                 plan.num_batched_tokens,
                 plan.num_rows,
                 is_decode=bool(plan.num_tokens.max() == 1),
-                is_lean=bool(self._is_lean[plan.slots].all()),
+                is_fast_path=bool(self._is_fast_path[plan.slots].all()),
             )
-            self._program.send(plan, shape)
+            self._step.send(plan, shape)
             logits = self.graphs.run(shape)
             asking = plan.is_sampled & (self._table.num_logprobs[plan.slots] >= 0)
             logprobs = self._launch_logprobs(plan, logits, asking) if asking.any() else None
@@ -90,7 +92,7 @@ class DeviceRunner:
         return lambda: self._finish(plan, ticket, logprobs)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """One step, to its end."""
+        """Queues one step and waits for its result."""
         return self.launch(plan)()
 
     def _admit(self, slot: int) -> None:
@@ -99,7 +101,7 @@ class DeviceRunner:
             table.top_k[slot] == 0 and table.top_p[slot] >= 1 and table.min_p[slot] == 0
         )
         changes_logits = table.has_bias[slot] or table.has_penalties[slot] or slot in table.ending_ids
-        self._is_lean[slot] = is_plain and not changes_logits
+        self._is_fast_path[slot] = is_plain and not changes_logits
         self._needs_host[slot] = (
             self._has_processors
             or table.has_processors[slot]
@@ -110,14 +112,14 @@ class DeviceRunner:
     def _launch_logprobs(self, plan: StepPlan, logits: torch.Tensor, asking: npt.NDArray[np.bool_]) -> LaunchedLogprobs:
         rows = np.flatnonzero(asking)
         counts = self._table.num_logprobs[plan.slots[rows]]
-        return launch_logprobs(logits, self._program.drawn, rows, counts, normalise=self._normalises)
+        return launch_logprobs(logits, self._step.sampled, rows, counts, normalise=self._normalises)
 
     def _finish(self, plan: StepPlan, ticket: int, logprobs: LaunchedLogprobs | None) -> StepResult:
         token_ids = self._download.wait(ticket, plan.num_rows)
         token_ids[~plan.is_sampled] = -1
         failed = np.flatnonzero((token_ids < 0) & plan.is_sampled)
-        token_ids[failed] = 0  # whatever: it goes nowhere
-        errors = dict.fromkeys(failed.tolist(), NO_NUMBERS)
+        token_ids[failed] = 0  # any valid id: it is not used
+        errors = dict.fromkeys(failed.tolist(), NO_VALID_LOGITS)
         return StepResult(token_ids, logprobs.read() if logprobs is not None else {}, errors=errors)
 
     def _compute_on_host(self, plan: StepPlan) -> StepResult:
@@ -136,30 +138,30 @@ class DeviceRunner:
         for row in penalised:
             tokens = host.token_ids[slots[row], : lengths[row] + 1]
             self._arena.count(int(slots[row]), tokens, int(host.num_prompt_tokens[slots[row]]))
-        for slot in slots[sampled].tolist():  # the prompt is done
-            self._needs_host[slot] = self._needs_host[slot] and not self._is_over_with_prompt(slot)
+        for slot in slots[sampled].tolist():  # the prompt is computed
+            self._needs_host[slot] = self._needs_host[slot] and not self._has_finished_prompt(slot)
         return result
 
-    def _is_over_with_prompt(self, slot: int) -> bool:
-        """Whether the log-probabilities of its prompt were all that the slot's sequence needed the host for."""
+    def _has_finished_prompt(self, slot: int) -> bool:
+        """Whether the slot's sequence needed the host only for the log-probabilities of its prompt."""
         table = self._table
         shows = self._shows_processed and table.num_logprobs[slot] >= 0
         return not (self._has_processors or table.has_processors[slot] or shows)
 
     def warm_up(self) -> None:
-        """Makes what is made on first use, and captures the graphs of plain decode steps.
+        """Runs lazy initialisation, and captures the graphs of decode steps on the sampler's fast path.
 
-        One step with the whole sampler is among them: its kernels are compiled before a request asks for them.
+        One step with the full sampler is captured too, so that its kernels are compiled before a request needs them.
         """
         self._host.warm_up(self.execute)
         self._host.phases.start("graphs")
         shapes = self._buckets.all_shapes()
-        hot = [shape for shape in shapes if shape.is_decode and (shape.is_lean or shape.num_rows == 1)]
+        hot = [shape for shape in shapes if shape.is_decode and (shape.is_fast_path or shape.num_rows == 1)]
         with torch.inference_mode():
-            self.graphs.want(hot)
+            self.graphs.request(hot)
             while self.graphs.capture_next():
                 pass
-        self.graphs.want(shape for shape in shapes if shape not in hot)
+        self.graphs.request(shape for shape in shapes if shape not in hot)
         self._host.phases.stop()
 
     @property
@@ -168,7 +170,7 @@ class DeviceRunner:
         return self._host.loaded.cache.num_blocks
 
     def idle(self) -> bool:
-        """Captures one more graph, while there is no step to carry out. False when there are no more."""
+        """Captures one more graph while the engine is idle. False when none is left."""
         with torch.inference_mode():
             return self.graphs.capture_next()
 

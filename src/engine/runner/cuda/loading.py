@@ -1,4 +1,4 @@
-"""Weights and KV cache onto a CUDA device, with as many blocks as its memory turns out to have room for."""
+"""Loads weights and KV cache onto a CUDA device, with as many blocks as fit into its memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...layers.step_input import StepInput
 from ..kv_cache import KVCache
 from ..loaded_model import LoadedModel, kv_cache_of, load_model
 from ..measure import PhaseClock
-from .room import DeviceMemory, blocks_that_fit, out_of_memory
+from .memory_budget import DeviceMemory, blocks_that_fit, out_of_memory
 
 
 def torch_device() -> torch.device:
@@ -23,7 +23,7 @@ def torch_device() -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
     if is_interpreted():
         return torch.device("cpu")
-    built = "was built without CUDA" if torch.version.cuda is None else "finds no device that it can use"
+    built = "was built without CUDA" if torch.version.cuda is None else "finds no usable device"
     raise OSError(f"device.device is cuda, but the installed torch {torch.__version__} {built}")
 
 
@@ -46,8 +46,8 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
 
 
 def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:
-    if resolved.model.batch_invariant:  # Triton's share out a row's sums by what else is in the batch
-        dtype, head_dim = getattr(torch, resolved.model.dtype), resolved.facts.head_dim
+    if resolved.model.batch_invariant:  # in Triton's kernels the order of a row's sums depends on the batch
+        dtype, head_dim = getattr(torch, resolved.model.dtype), resolved.model_spec.head_dim
         return select_kernels("cuda", dtype, head_dim, batch_invariant=True)
     return gpu_kernels(device, max_rows=resolved.scheduler.max_num_seqs)
 
@@ -61,7 +61,7 @@ def _cache(resolved: Resolved, num_blocks: int, device: torch.device) -> KVCache
 
 
 def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
-    """What there is, by taking the largest step once. loaded: with a cache of one block."""
+    """Measures memory by running the largest step once. loaded: with a cache of one block."""
     torch.cuda.synchronize()
     gc.collect()
     torch.cuda.empty_cache()
@@ -72,7 +72,7 @@ def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
         torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         tokens = resolved.scheduler.max_num_batched_tokens
-        raise out_of_memory(f"a step of {tokens} tokens beside the weights", before) from error
+        raise out_of_memory(f"a step of {tokens} tokens in addition to the weights", before) from error
     step = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(loaded.device)
@@ -80,7 +80,7 @@ def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
 
 
 def _largest_step(resolved: Resolved, loaded: LoadedModel) -> None:
-    """All tokens in one row, and the logits of as many rows as there can be. Writes nothing into the cache."""
+    """All tokens in one row, and the logits of the maximum number of rows. Writes nothing into the cache."""
     num_tokens, num_rows = resolved.scheduler.max_num_batched_tokens, resolved.scheduler.max_num_seqs
     model_len = min(num_tokens, resolved.model.max_model_len)
 

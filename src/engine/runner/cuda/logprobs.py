@@ -1,4 +1,4 @@
-"""Log-probabilities of a step's tokens, queued behind it: its logits are there only until the next step."""
+"""Log-probabilities of a step's tokens, queued after the step: its logits are valid only until the next step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Int64 = npt.NDArray[np.int64]
 class LaunchedLogprobs:
     rows: Int64
     counts: Int64
-    numbers: tuple[torch.Tensor, ...]  # token, its log-probability and rank, best log-probabilities, best tokens
+    columns: tuple[torch.Tensor, ...]  # token, its log-probability and rank, best log-probabilities, best tokens
     done: torch.cuda.Event | None
 
     def read(self) -> dict[int, TokenLogprobs]:
-        """By row. Waits for them."""
+        """By row. Waits until they are on the host."""
         if self.done is not None:
             self.done.synchronize()
-        tokens, own, ranks, values, ids = (each.tolist() for each in self.numbers)
+        tokens, own, ranks, values, ids = (each.tolist() for each in self.columns)
         return {
             row: TokenLogprobs([tokens[at], *ids[at][:count]], [own[at], *values[at][:count]], ranks[at])
             for at, (row, count) in enumerate(zip(self.rows.tolist(), self.counts.tolist(), strict=True))
@@ -34,24 +34,24 @@ class LaunchedLogprobs:
 
 
 def launch_logprobs(
-    logits: torch.Tensor, drawn: torch.Tensor, rows: Int64, counts: Int64, *, normalise: bool
+    logits: torch.Tensor, sampled: torch.Tensor, rows: Int64, counts: Int64, *, normalise: bool
 ) -> LaunchedLogprobs:
     """
     Args:
         logits: [R, V] of the step's rows.
-        drawn: [at least R] int32, their tokens.
-        rows: those that ask, ascending, each for so many of the best tokens as `counts` says.
-        normalise: give log-probabilities; else logits as they are.
+        sampled: [at least R] int32, their tokens.
+        rows: those that request log-probabilities, ascending. counts: how many of the best tokens, for each of them.
+        normalise: return log-probabilities; False returns logits.
     """
     index = torch.from_numpy(rows).to(logits.device, non_blocking=True)
-    tokens = drawn[index].clamp_(min=0).long()
+    tokens = sampled[index].clamp_(min=0).long()
     width = min(max(1, int(counts.max())), logits.shape[1])
     found = logprobs_gpu(logits[index], tokens, width, normalise=normalise)
-    numbers = tuple(_to_host(each) for each in (tokens, *found))
+    columns = tuple(_to_host(each) for each in (tokens, *found))
     done = new_event() if logits.is_cuda else None
     if done is not None:
         done.record()
-    return LaunchedLogprobs(rows, counts, numbers, done)
+    return LaunchedLogprobs(rows, counts, columns, done)
 
 
 def _to_host(values: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""SlotArena: what every running sequence is, on the device and by slot, at addresses that graphs may keep.
+"""SlotArena: the state of every running sequence on the device, by slot, at fixed addresses that graphs can use.
 
-Tokens, block tables and sampling parameters lie in one allocation of 32-bit numbers, so a plan's changes of all of them
-go up as places and values in one copy. What a step draws is written here by the device itself.
+Tokens, block tables and sampling parameters are in one allocation of 32-bit elements, so all changes of a plan are sent
+as indices and values in one copy. Sampled tokens are written by the device itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ....config.resolve.gpu_memory import SAMPLING_BYTES
 from ...core.step_plan import Int32, StepPlan
 from ...kernels.gpu.sample_row import SamplingColumns
 from ...sampling.sampling_table import SamplingTable
@@ -20,14 +21,14 @@ from .staging import Upload
 Int64 = npt.NDArray[np.int64]
 _FLOATS = ("temperature", "top_p", "min_p", "repetition", "frequency", "presence")
 _INTS = ("top_k", "seed_low", "seed_high", "has_bias", "has_penalties")
-_STAGED = 1 << 16  # changes in one copy: a prompt of as many tokens
+_STAGED = 1 << 16  # changes in one copy, which is a prompt of that number of tokens
 IN_PROMPT = np.int16(-32768)
 
 
 def arena_bytes(num_slots: int, max_model_len: int, block_size: int, vocab_size: int) -> int:
-    """Of the tables of so many slots."""
-    numbers = max_model_len + 1 + -(-max_model_len // block_size) + len(_FLOATS) + len(_INTS)
-    return num_slots * (4 * numbers + (4 + 2) * vocab_size)
+    """Bytes of the tables of `num_slots` slots."""
+    elements = max_model_len + 1 + -(-max_model_len // block_size) + len(_FLOATS) + len(_INTS)
+    return num_slots * (4 * elements + SAMPLING_BYTES * vocab_size)
 
 
 class SlotArena:
@@ -37,12 +38,12 @@ class SlotArena:
         max_blocks = -(-max_model_len // block_size)
         widths = {"token_ids": max_model_len + 1, "block_ids": max_blocks, **dict.fromkeys((*_FLOATS, *_INTS), 1)}
         starts = np.cumsum([0, *(num_slots * width for width in widths.values())])
-        self._numbers = torch.zeros(int(starts[-1]), dtype=torch.int32, device=device)
+        self._elements = torch.zeros(int(starts[-1]), dtype=torch.int32, device=device)
         self._starts: dict[str, int] = dict(zip(widths, starts.tolist(), strict=False))
         self._widths = widths
 
         def table(name: str) -> torch.Tensor:
-            return self._numbers[self._starts[name] :][: num_slots * widths[name]].view(num_slots, widths[name])
+            return self._elements[self._starts[name] :][: num_slots * widths[name]].view(num_slots, widths[name])
 
         self.token_ids, self.block_ids = table("token_ids"), table("block_ids")
         self.sampling = SamplingColumns(
@@ -53,13 +54,15 @@ class SlotArena:
         )
         self._changes = torch.zeros(3 * _STAGED, dtype=torch.int32, device=device)
         self._upload = Upload(self._changes)
-        self._ends_later: dict[int, tuple[int, Int64]] = {}  # slot -> length from which it may end, ids till then
+        self._ends_later: dict[
+            int, tuple[int, Int64]
+        ] = {}  # slot -> length at which it may end, ids forbidden until then
 
-    def apply(self, plan: StepPlan, table: SamplingTable, new_places: Int64, new_block_ids: Int32) -> None:
-        """Takes over what changed since the last plan.
+    def apply(self, plan: StepPlan, table: SamplingTable, new_indices: Int64, new_block_ids: Int32) -> None:
+        """Applies the changes since the previous plan.
 
-        table: has taken over the plan's admissions already.
-        new_places, new_block_ids: what SlotTable.apply told of the plan.
+        table: with the plan's admissions already in it.
+        new_indices, new_block_ids: what SlotTable.apply returned for the plan.
         """
         for slot in plan.released_slots:
             self._ends_later.pop(slot, None)
@@ -73,17 +76,17 @@ class SlotArena:
                     changes.add(self._at(name, slot), value)
                 self._admit_rows(slot, table, admission.token_ids, admission.num_prompt_tokens)
             self._send(*changes.joined())
-        if len(new_places):
-            self._send(self._starts["block_ids"] + new_places, new_block_ids)
+        if len(new_indices):
+            self._send(self._starts["block_ids"] + new_indices, new_block_ids)
         if self._ends_later:
             self._allow_ends(plan, table)
 
     def write_tokens(self, slots: Int64, positions: Int64, token_ids: Int32) -> None:
-        """Tokens that the host drew."""
+        """Stores tokens that the host sampled."""
         self._send(self._starts["token_ids"] + slots * self._widths["token_ids"] + positions, token_ids)
 
     def count(self, slot: int, token_ids: Int32, num_prompt_tokens: int) -> None:
-        """The counts of a sequence with penalties, of all of its tokens."""
+        """Computes the counts of a sequence with penalties, from all of its tokens."""
         vocab_size = self.sampling.counts.shape[1]
         counts = np.bincount(token_ids[num_prompt_tokens:], minlength=vocab_size).clip(max=32767).astype(np.int16)
         counts[token_ids[:num_prompt_tokens]] |= IN_PROMPT
@@ -93,7 +96,7 @@ class SlotArena:
         return self._starts[name] + slot * self._widths[name]
 
     def _admit_rows(self, slot: int, table: SamplingTable, token_ids: list[int], num_prompt_tokens: int) -> None:
-        """The tables that are as wide as the vocabulary, where the sequence needs them."""
+        """Fills the sequence's rows of the tables as wide as the vocabulary, if it uses them."""
         if table.has_penalties[slot]:
             self.count(slot, np.array(token_ids, np.int32), num_prompt_tokens)
         if slot in table.ending_ids:
@@ -110,43 +113,43 @@ class SlotArena:
             row[torch.from_numpy(self._ends_later[slot][1]).to(row.device)] = -torch.inf
 
     def _allow_ends(self, plan: StepPlan, table: SamplingTable) -> None:
-        """From the step on that makes a sequence as long as min_tokens wants it."""
+        """Allows ending tokens from the step at which a sequence reaches min_tokens."""
         lengths = plan.num_computed + plan.num_tokens
         for slot, length in zip(plan.slots.tolist(), lengths.tolist(), strict=True):
             if slot in self._ends_later and length >= self._ends_later[slot][0]:
                 del self._ends_later[slot]
                 self._write_bias(slot, table)
 
-    def _send(self, places: Int64, values: Int32) -> None:
-        for start in range(0, len(places), _STAGED):
+    def _send(self, indices: Int64, values: Int32) -> None:
+        for start in range(0, len(indices), _STAGED):
             part = slice(start, start + _STAGED)
-            count = len(places[part])
+            count = len(indices[part])
             buffer = self._upload.buffer()
-            buffer[: 2 * count].view(np.int64)[:] = places[part]
+            buffer[: 2 * count].view(np.int64)[:] = indices[part]
             buffer[2 * count : 3 * count] = values[part]
             self._upload.send(3 * count)
             at = self._changes[: 2 * count].view(torch.int64)
-            self._numbers.index_copy_(0, at, self._changes[2 * count : 3 * count])
+            self._elements.index_copy_(0, at, self._changes[2 * count : 3 * count])
 
 
 class _Changes:
-    """Places in the arena, and what is to stand there."""
+    """Indices into the arena, and the values to store there."""
 
     def __init__(self) -> None:
-        self._places: list[Int64] = [np.empty(0, np.int64)]
+        self._indices: list[Int64] = [np.empty(0, np.int64)]
         self._values: list[Int32] = [np.empty(0, np.int32)]
 
-    def add(self, place: int, values: Sequence[int] | Int32) -> None:
-        """values: for `place` and the places behind it."""
-        self._places.append(np.arange(place, place + len(values)))
+    def add(self, start: int, values: Sequence[int] | Int32) -> None:
+        """values: for `start` and the indices that follow it."""
+        self._indices.append(np.arange(start, start + len(values)))
         self._values.append(np.asarray(values, np.int32))
 
     def joined(self) -> tuple[Int64, Int32]:
-        return np.concatenate(self._places), np.concatenate(self._values)
+        return np.concatenate(self._indices), np.concatenate(self._values)
 
 
 def _columns(table: SamplingTable, slot: int) -> dict[str, Int32]:
-    """The slot's parameters as 32-bit words by the name of their column."""
+    """The slot's parameters as 32-bit values, by the name of their column."""
     is_greedy = bool(table.is_greedy[slot])
     low, high = table.seed[slot : slot + 1].view(np.int32).tolist()
     floats = {
@@ -164,5 +167,5 @@ def _columns(table: SamplingTable, slot: int) -> dict[str, Int32]:
         "has_bias": int(table.has_bias[slot] or slot in table.ending_ids),
         "has_penalties": int(table.has_penalties[slot]),
     }
-    words = {name: np.array([value], np.float32).view(np.int32) for name, value in floats.items()}
-    return words | {name: np.array([value], np.int32) for name, value in ints.items()}
+    bits = {name: np.array([value], np.float32).view(np.int32) for name, value in floats.items()}
+    return bits | {name: np.array([value], np.int32) for name, value in ints.items()}

@@ -1,6 +1,6 @@
-"""Staging: numbers on their way to the device and back, through memory that the device reads and writes by itself.
+"""Staging: copies values to the device and back through pinned memory, which the device reads and writes itself.
 
-Several buffers take turns, more than there are steps in flight, so that a step seldom waits for one to be read.
+There are more buffers than steps in flight, used in turn, so that a step seldom waits for one to be read.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-_DEPTH = 4  # steps in flight, and two more
+_DEPTH = 4  # the steps in flight, plus two
 
 Int32 = npt.NDArray[np.int32]
 
 
 class Upload:
-    """Numbers for one place on the device. A step may send any number of times: a long prompt goes up in parts."""
+    """Values for one tensor on the device. A step may send any number of times: a long prompt is sent in parts."""
 
     def __init__(self, into: torch.Tensor, event: Callable[[], torch.cuda.Event] | None = None) -> None:
-        """into: int32, contiguous, of one dimension. event: makes one; None: none are needed but on a GPU."""
+        """into: int32, contiguous, of one dimension. event: creates an event; None: CUDA events on a GPU, else none."""
         event = event or (new_event if into.is_cuda else None)
         self._into = into
         self._events = [event() for _ in range(_DEPTH)] if event is not None else []
@@ -29,21 +29,21 @@ class Upload:
         self._at = 0
 
     def buffer(self) -> Int32:
-        """Where to write the next numbers, once the device has read those before; then comes `send`."""
+        """A buffer for the next values, after the device has read its previous content. Call `send` next."""
         self._at = (self._at + 1) % _DEPTH
         if self._events:
             self._events[self._at].synchronize()
         return self._views[self._at]
 
     def send(self, count: int) -> None:
-        """The first `count` numbers of the buffer, behind all work that the device has been given."""
+        """Copies the first `count` values of the buffer, after all work that is queued on the device."""
         self._into[:count].copy_(self._ring[self._at][:count], non_blocking=True)
         if self._events:
             self._events[self._at].record()
 
 
 class Download:
-    """Numbers from one place on the device, with the event that tells that they are there."""
+    """Values of one tensor on the device, with an event that is recorded when they have arrived."""
 
     def __init__(self, source: torch.Tensor) -> None:
         """source: int32, of one dimension."""
@@ -53,7 +53,7 @@ class Download:
         self._at = 0
 
     def start(self, count: int) -> int:
-        """Fetches the first `count` numbers once the device gets there. Returns what `wait` wants to know."""
+        """Queues a copy of the first `count` values. Returns a ticket for `wait`."""
         self._at = (self._at + 1) % _DEPTH
         self._ring[self._at][:count].copy_(self._source[:count], non_blocking=True)
         if self._events:
@@ -61,7 +61,7 @@ class Download:
         return self._at
 
     def wait(self, ticket: int, count: int) -> Int32:
-        """The numbers, for the caller to keep. No more than three other `start` may come between."""
+        """Waits for the values and returns a copy. At most three other `start` calls may come between."""
         if self._events:
             self._events[ticket].synchronize()
         found: Int32 = self._ring[ticket][:count].numpy().copy()
@@ -69,7 +69,7 @@ class Download:
 
 
 def new_event() -> torch.cuda.Event:
-    """A thread that waits for it sleeps, and lets others have the interpreter."""
+    """A thread that waits for it sleeps and releases the interpreter lock."""
     event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     return event
 

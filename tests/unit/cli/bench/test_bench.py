@@ -18,7 +18,7 @@ from stoker.cli.bench.measured import BenchError, Measurement
 from stoker.cli.bench.run import DEFAULTS
 from stoker.cli.bench.serve import measure_server
 from stoker.cli.bench.workload import Shape, arrivals, text_jobs, token_jobs
-from stoker.config.effective import digest
+from stoker.config.digest import digest
 from stoker.config.load import load_deployment
 
 TINY = ["--model", "builtin:tiny", "--num-gpu-blocks-override", "64", "--max-model-len", "128", "--num-threads", "1"]
@@ -86,12 +86,12 @@ def test_people_get_a_table(capfd: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["speed"], "no such measurement `speed`; there are latency, throughput, serve, startup"),
-        (["latency", "-o", "xml"], "no such output `xml`"),
+        (["speed"], "'speed' is not one of 'latency', 'throughput', 'serve', 'startup'"),
+        (["latency", "-o", "xml"], "'xml' is not one of 'text', 'json'"),
         (["latency", "--num-prompts", "3"], "`--num-prompts` is for throughput and serve, not for latency"),
         (["startup", "--seed", "3"], "`--seed` is for latency and throughput and serve, not for startup"),
-        (["serve", "--max-num-seqs", "3"], "give a file and options to `engine up`"),
-        (["serve", "--endpoint", "x"], "there are chat and completions"),
+        (["serve", "--max-num-seqs", "3"], "start it with `engine up FILE`"),
+        (["serve", "--endpoint", "x"], "'x' is not one of 'chat', 'completions'"),
         (["latency", "--input-len", "0"], "--input-len"),
         (["latency", "--input-len", "200", *TINY], "requests of up to 328 tokens do not fit into the context of 128"),
     ],
@@ -123,7 +123,7 @@ def test_serve_measures_a_running_server(endpoint: str, tmp_path: Path):
     assert found.results["requests"] == 6
     assert found.results["output_tokens"] == 30
     assert found.results["input_tokens"] == sum(len(each.prompt_token_ids) for each in engine.requests[1:])
-    assert found.facts == {"tokens_counted_by": "the server"}
+    assert found.details == {"tokens_counted_by": "the server"}
     assert found.errors == {}
     assert is_plausible(found.results["end_to_end_s"])
     assert len(engine.requests) == 7, "the warm-up is one more"

@@ -143,18 +143,18 @@ def test_what_this_file_writes_by_hand_is_what_torch_writes(tmp_path: Path) -> N
         (b"\x80\x02\x8a\xff" + b"\xff" * 255 + b".", "holds no dict of tensors"),
     ],
 )
-def test_a_table_that_makes_no_sense_is_told(tmp_path: Path, opcodes: bytes, said: str) -> None:
+def test_a_table_that_is_not_consistent_is_reported(tmp_path: Path, opcodes: bytes, said: str) -> None:
     assert said in str(fault(archive(tmp_path, opcodes, **{"data/0": bytes(16)})))
 
 
 @pytest.mark.parametrize("cut", [1, 100, 700])
-def test_a_file_cut_short_is_told(tmp_path: Path, cut: int) -> None:
+def test_a_file_cut_short_is_reported(tmp_path: Path, cut: int) -> None:
     path = saved(tmp_path, {"a": torch.randn(100)})
     path.write_bytes(path.read_bytes()[:-cut])
     assert fault(path).code == "M303"
 
 
-def test_a_directory_that_points_elsewhere_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_points_elsewhere_is_reported(tmp_path: Path) -> None:
     path = saved(tmp_path, {"a": torch.randn(100)})
     with zipfile.ZipFile(path) as file:
         start = file.getinfo("pytorch_model/data/0").header_offset
@@ -177,7 +177,7 @@ def test_other_archives_and_the_format_before_1_6_are_refused(tmp_path: Path) ->
     assert "no checkpoint of torch" in str(fault(path))
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert fault(tmp_path / "gone.bin").code == "M302"
 
 
@@ -195,11 +195,11 @@ def test_a_damaged_file_is_read_or_refused_and_nothing_else(tmp_path: Path) -> N
     """Bytes changed at random, most of them in the table and the archive's headers."""
     layer = torch.nn.Linear(3, 2)
     path = saved(tmp_path, {**layer.state_dict(), "view": layer.weight.T})
-    whole, draw = path.read_bytes(), random.Random(7)
+    whole, random_source = path.read_bytes(), random.Random(7)
     for _ in range(400):
         content = bytearray(whole)
-        for _ in range(draw.randint(1, 4)):
-            content[draw.randrange(len(content))] = draw.randrange(256)
+        for _ in range(random_source.randint(1, 4)):
+            content[random_source.randrange(len(content))] = random_source.randrange(256)
         path.write_bytes(content)
         with contextlib.suppress(ModelFilesError):
             for stored in read_torch_file(path).values():

@@ -61,7 +61,7 @@ def test_the_result_is_a_deployment_that_nothing_is_wrong_with(command: dict[str
 
 @every_command
 def test_no_word_vanishes(command: dict[str, Any]) -> None:
-    """Each flag of the command is a value in the manifest or stands in a comment."""
+    """Each flag of the command is a value in the manifest or in a comment."""
     draft = import_script(command["text"])
     text = manifest_text(draft)
     (launch, *_) = launches_of(command["text"])
@@ -72,9 +72,9 @@ def test_no_word_vanishes(command: dict[str, Any]) -> None:
         plain = name.lstrip("-").partition(".")[0].rstrip("+").replace("-", "_").removeprefix("no_")
         keys = {option.name for option in options().values() if name.rstrip("+") in option.flags} | {plain}
         keys |= {"level"} if re.fullmatch("-O[0-3]", name) else {name.partition(".")[2].rstrip("+")} - {""}
-        told = any(re.search(rf"^ *#?{key}:", text, re.MULTILINE) for key in keys)
+        is_there = any(re.search(rf"^ *#?{key}:", text, re.MULTILINE) for key in keys)
         renamed = launch.engine in ("sglang", "llama.cpp") and _is_set(draft, name)
-        assert told or renamed or name in text, f"{name} vanished:\n{text}"
+        assert is_there or renamed or name in text, f"{name} is missing:\n{text}"
 
 
 def _is_set(draft: Draft, name: str) -> bool:
@@ -107,7 +107,7 @@ def test_what_has_no_place_here_is_listed(command: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.get("golden")], ids=lambda command: command["name"])
 def test_the_manifest_is_the_one_in_the_golden_file(command: dict[str, Any]) -> None:
-    """Delete a golden file and run the test to write it anew."""
+    """Delete a golden file and run the test to write it again."""
     file = GOLDEN / f"{command['name']}.yaml"
     text = manifest_text(import_script(command["text"]))
     if not file.exists():
@@ -178,7 +178,7 @@ def test_words_that_a_shell_has_read_are_taken_as_they_are(tmp_path: Path) -> No
     assert loaded(tmp_path, draft).model.revision == "a$b${c} 'd"
 
 
-def test_the_first_of_several_servers_is_read_and_the_others_are_told() -> None:
+def test_the_first_of_several_servers_is_read_and_the_others_are_reported() -> None:
     draft = import_script("vllm serve a &\nvllm serve b --port 8001")
     assert draft.values["model.model"].value == "a"
     assert "The script starts 2 servers; this is the first of them." in draft.notes
@@ -219,7 +219,7 @@ def test_a_flat_file_of_sglang_is_known_by_its_keys() -> None:
 @pytest.mark.parametrize(
     "content", ["", "- a", "services: {}", "apiVersion: v1", "model: {model: x}", "a: [", "a: 1\na: 2", "\t"]
 )
-def test_what_is_no_flat_file_is_said_in_words(content: str) -> None:
+def test_what_is_not_a_flat_file_is_said_in_words(content: str) -> None:
     with pytest.raises(ConfigError) as caught:
         import_flat(content, "x.yaml")
     assert {finding.code for finding in caught.value.diagnostics} <= set(CODES)
@@ -280,3 +280,11 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
     except ConfigError as error:
         said = str(error)
     assert "C125" in said or "kind: Deployment" in said
+
+
+def test_a_dollar_in_a_key_is_not_doubled_since_keys_are_not_interpolated(tmp_path: Path) -> None:
+    """It was: `--hf-overrides '{"a$b": "c$d"}'` became the key `a$$b`."""
+    text = manifest_text(import_script("""vllm serve m --hf-overrides '{"a$b": "c$d"}'"""))
+    file = tmp_path / "deploy.yaml"
+    file.write_text(text)
+    assert load_deployment([file], [], {}).model.hf_overrides == {"a$b": "c$d"}

@@ -38,7 +38,7 @@ def test_variables_that_the_script_sets_are_filled_in() -> None:
     ]
 
 
-def test_an_open_quote_is_told_with_its_line() -> None:
+def test_an_open_quote_is_reported_with_its_line() -> None:
     with pytest.raises(UnreadableShell) as caught:
         commands_of("a\nb 'c\nd")
     assert caught.value.line == 2
@@ -63,7 +63,7 @@ def test_an_open_quote_is_told_with_its_line() -> None:
         ("sh -c 'cd /x && exec vllm serve m'", "vllm", ["m"]),
     ],
 )
-def test_a_server_is_found_in_what_stands_around_it(text: str, engine: str, words: list[str]) -> None:
+def test_a_server_is_found_within_a_wrapper(text: str, engine: str, words: list[str]) -> None:
     (launch,) = launches_of(text)
     assert (launch.engine, launch.words) == (engine, words)
 

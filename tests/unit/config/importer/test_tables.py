@@ -34,7 +34,7 @@ def test_a_name_that_an_entry_mentions_exists(name: str, found: Counterpart) -> 
             assert path in options(), word
 
 
-def test_what_exists_under_the_same_name_stands_in_no_table_of_vllm() -> None:
+def test_what_exists_under_the_same_name_is_in_no_table_of_vllm() -> None:
     assert [name for name in vllm.TABLE if read_flag(name)] == []
 
 
@@ -71,7 +71,8 @@ def test_sglang(words: list[str], path: str, value: object) -> None:
         (["--parallel", "4"], "scheduler.max_num_seqs", 4),
         (["-a", "x,y"], "model.served_model_name", ["x", "y"]),
         (["--temp", "0"], "model.override_generation_config", {"temperature": 0}),
-        (["-n", "-1"], "model.override_generation_config", {"max_new_tokens": -1}),
+        (["-n", "64"], "model.override_generation_config", {"max_new_tokens": 64}),
+        (["-n", "-1", "--temp", "0"], "model.override_generation_config", {"temperature": 0}),
         (["--no-cache-prompt"], "cache.enable_prefix_caching", False),
         (["-v"], "server.log_level", "debug"),
     ],

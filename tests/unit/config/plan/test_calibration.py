@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import Measured, Resolved, read_model_facts, resolve_deployment
+from stoker.config import Measured, Resolved, read_model_spec, resolve_deployment
 from stoker.config.plan import calibration
 from stoker.config.plan.calibration import Calibration, append, entries, error_in_per_cent, record
 
@@ -24,7 +24,7 @@ MEASURED = Measured(
 @pytest.fixture
 def resolved(tmp_path: Path) -> Resolved:
     deployment = load(tmp_path, "model: {model: builtin:tiny}")
-    return resolve_deployment(deployment, read_model_facts(deployment), MACHINE)
+    return resolve_deployment(deployment, read_model_spec(deployment), MACHINE)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_plan_and_measurement_stand_side_by_side(resolved: Resolved, entry: Cali
 
 def test_the_same_shape_has_the_same_hash_whatever_it_is_called(tmp_path: Path, entry: Calibration) -> None:
     deployment = load(tmp_path, "model: {model: builtin:tiny, served_model_name: other}")
-    again = record(resolve_deployment(deployment, read_model_facts(deployment), MACHINE), MEASURED, "1.2.4")
+    again = record(resolve_deployment(deployment, read_model_spec(deployment), MACHINE), MEASURED, "1.2.4")
     assert again.shape == entry.shape
 
 
@@ -92,7 +92,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, entry: 
     assert entries() == []
 
 
-def test_errors_are_told_with_their_sign() -> None:
+def test_errors_are_reported_with_their_sign() -> None:
     assert error_in_per_cent(110, 100) == pytest.approx(10)
     assert error_in_per_cent(90, 100) == pytest.approx(-10)
     assert error_in_per_cent(90, None) is None

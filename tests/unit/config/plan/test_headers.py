@@ -36,7 +36,7 @@ def write_index(folder: Path, shards: dict[str, list[str]], total: int) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(content))
 
 
-def test_bytes_are_told_by_stored_dtype_and_plain_numbers_become_the_models(tmp_path: Path) -> None:
+def test_bytes_are_counted_by_stored_dtype_and_plain_numbers_become_the_models(tmp_path: Path) -> None:
     write_shard(tmp_path / "model.safetensors", {"a": ("F32", [10, 10]), "b": ("BF16", [100])})
     stored = read_stored(tmp_path, is_tied=False)
     assert stored is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.config import MachineFacts, read_model_facts, resolve_deployment
+from stoker.config import MachineSpec, read_model_spec, resolve_deployment
 from stoker.config.plan.changes import cheapest_changes
 from stoker.config.plan.devices import find_profile, profiles, this_machine
 from stoker.config.plan.estimate import Range, estimate
@@ -24,13 +24,13 @@ def planned(
     config: dict[str, Any] | str,
     *words: str,
     device: str = "this-machine",
-    machine: MachineFacts = WIDE,
+    machine: MachineSpec = WIDE,
 ) -> Plan:
     model = write_config(folder / "model", config)
     words = ("--model", str(model), "--load-format", "dummy", "--skip-tokenizer-init", *words)
     deployment = load(folder, "{}", *words)
     planned_model = read_model(deployment)
-    decisions = examine(deployment, planned_model.facts, machine).decisions
+    decisions = examine(deployment, planned_model.model_spec, machine).decisions
     if device == "this-machine":
         return make_plan(planned_model, this_machine(machine, decisions.get("device.device")), decisions)
     return make_plan(planned_model, find_profile(device, machine), decisions)
@@ -42,7 +42,7 @@ def test_on_this_machine_the_plan_is_what_will_run(tmp_path: Path) -> None:
         tmp_path, "{}", "--model", str(tmp_path / "model"), "--load-format", "dummy", "--skip-tokenizer-init",
         "--max-model-len", "4096",
     )  # fmt: skip
-    resolved = resolve_deployment(deployment, read_model_facts(deployment), WIDE)
+    resolved = resolve_deployment(deployment, read_model_spec(deployment), WIDE)
     assert plan.estimate.weights_bytes == resolved.memory.weights_bytes == 2 * 596_049_920
     assert plan.estimate.kv_cache_bytes == resolved.memory.kv_cache_bytes
     assert plan.estimate.kv.token_bytes == resolved.memory.kv_bytes_per_token
@@ -73,7 +73,7 @@ def test_auto_is_filled_by_the_same_rule_as_at_start(tmp_path: Path, words: tupl
 
 
 @pytest.mark.parametrize("machine", [MACHINE, WITH_GPU])
-def test_graphs_are_planned_for_a_gpu_wherever_the_plan_is_made(tmp_path: Path, machine: MachineFacts) -> None:
+def test_graphs_are_planned_for_a_gpu_wherever_the_plan_is_made(tmp_path: Path, machine: MachineSpec) -> None:
     def graphs(*words: str) -> int:
         return planned(tmp_path, "qwen3-0.6b", *words, device="h200", machine=machine).estimate.graphs.likely
 
@@ -212,7 +212,7 @@ def test_a_model_that_this_build_cannot_run_is_planned_all_the_same(tmp_path: Pa
     model = write_config(tmp_path / "mixtral", config)
     deployment = load(tmp_path, "{}", "--model", str(model))
     planned_model = read_model(deployment)
-    assert planned_model.facts is None
+    assert planned_model.model_spec is None
     decisions = examine(deployment, None, WIDE).decisions
     plan = make_plan(planned_model, profiles()["h200"], decisions)
     assert plan.estimate.status == "fits"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.config import MachineFacts, load_deployment, read_model_facts
+from stoker.config import MachineSpec, load_deployment, read_model_spec
 from stoker.config.resolve.decide import Decisions, decide
 
 from ..deployments import GIB, MACHINE
@@ -15,11 +15,11 @@ KV = 128  # bytes of keys and values of one token of the small model in bfloat16
 
 
 def decided(
-    folder: Path, *words: str, machine: MachineFacts = MACHINE, dtype: str = "BF16", **changes: Any
+    folder: Path, *words: str, machine: MachineSpec = MACHINE, dtype: str = "BF16", **changes: Any
 ) -> Decisions:
     write_model(folder, dtype, **changes)
     deployment = load_deployment([], ["--model", str(folder), *words], {})
-    return decide(deployment, read_model_facts(deployment), machine)
+    return decide(deployment, read_model_spec(deployment), machine)
 
 
 def reason(done: Decisions, path: str) -> str:
@@ -34,8 +34,8 @@ def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
         "device.num_threads": 4,
         "cache.block_size": 16,
         "load.load_format": "safetensors",
-        "server.uvicorn_log_level": "info",
-        "server.h11_max_incomplete_event_size": 64 * 1024,
+        "server.http_log_level": "info",
+        "server.max_incomplete_header_bytes": 64 * 1024,
         "server.log_format": "json",
         "scheduler.max_num_seqs": 64,
         "scheduler.max_num_batched_tokens": 2048,
@@ -125,7 +125,7 @@ def test_the_kv_cache_takes_at_most_4_gib_by_itself(tmp_path: Path) -> None:
     assert done.get("model.max_model_len") == 1 << 22
     longer = decided(tmp_path, max_position_embeddings=1 << 26)
     assert longer.get("model.max_model_len") == 4 * GIB // KV
-    assert reason(longer, "model.max_model_len") == "R003: what the KV cache holds; the model itself goes to 67108864"
+    assert reason(longer, "model.max_model_len") == "R003: what the KV cache holds; the model itself supports 67108864"
 
 
 def test_a_written_context_may_take_more_than_4_gib(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stoker.config import ConfigError, MachineFacts, Resolved, load_deployment, read_model_facts, resolve_deployment
+from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_spec, resolve_deployment
+from stoker.config.graph_sizes import usual_sizes, written_sizes
 from stoker.config.resolve.gpu_memory import activation_bytes
-from stoker.config.resolve.graphs import usual_sizes, written_sizes
 
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
@@ -18,13 +18,13 @@ SIZES = "scheduler.cuda_graph_sizes"
 
 
 def resolved(
-    folder: Path, *words: str, machine: MachineFacts = WITH_GPU, dtype: str = "BF16", **changes: Any
+    folder: Path, *words: str, machine: MachineSpec = WITH_GPU, dtype: str = "BF16", **changes: Any
 ) -> Resolved:
     deployment = load_deployment([], ["--model", str(write_model(folder, dtype, **changes)), *words], {})
-    return resolve_deployment(deployment, read_model_facts(deployment), machine)
+    return resolve_deployment(deployment, read_model_spec(deployment), machine)
 
 
-def with_gpu(**changes: Any) -> MachineFacts:
+def with_gpu(**changes: Any) -> MachineSpec:
     return WITH_GPU.model_copy(update={"gpu": H200.model_copy(update=changes)})
 
 
@@ -51,7 +51,7 @@ def test_auto_takes_the_gpu_and_its_own_defaults(tmp_path: Path) -> None:
         (with_gpu(compute_capability=(7, 5), name="Tesla T4"), "the Tesla T4 is older than this build's kernels"),
     ],
 )
-def test_auto_takes_the_cpu_where_no_gpu_can_be_used(tmp_path: Path, machine: MachineFacts, reason: str) -> None:
+def test_auto_takes_the_cpu_where_no_gpu_can_be_used(tmp_path: Path, machine: MachineSpec, reason: str) -> None:
     record = resolved(tmp_path, machine=machine)
     assert record.device.device == "cpu"
     assert str(record.origin("device.device")) == f"auto, R225: {reason}"
@@ -62,7 +62,7 @@ def test_a_gpu_that_is_not_there_is_the_machines_fault(tmp_path: Path) -> None:
         resolved(tmp_path, "--device", "cuda", machine=MACHINE)
     assert caught.value.exit_code == 4
     said = str(caught.value)
-    assert "`device.device` is cuda, and there is no GPU here: this machine is made up" in said
+    assert "`device.device` is cuda, and this machine has no GPU: this machine is made up" in said
     assert "write `device: auto`" in said
 
 
@@ -77,7 +77,7 @@ def test_a_gpu_that_is_not_there_is_the_machines_fault(tmp_path: Path) -> None:
     ],
 )
 def test_a_gpu_computes_in_the_checkpoints_format(
-    tmp_path: Path, stored: str, machine: MachineFacts, dtype: str
+    tmp_path: Path, stored: str, machine: MachineSpec, dtype: str
 ) -> None:
     record = resolved(tmp_path, "--device", "cuda", machine=machine, dtype=stored)
     assert (record.model.dtype, record.cache.kv_cache_dtype) == (dtype, dtype)
@@ -113,7 +113,7 @@ def test_the_kv_cache_of_a_gpu_is_what_weights_and_steps_leave(tmp_path: Path) -
     record = resolved(tmp_path, max_position_embeddings=1 << 20)
     memory = record.memory
     assert memory.budget_bytes == int(0.9 * 139 * GIB)
-    assert memory.activation_bytes == activation_bytes(record.facts, "bfloat16", 256, 8192) > 512 << 20
+    assert memory.activation_bytes == 541_059_072  # 8192 tokens x 480 bytes, 256 sequences x 1000 bytes, 512 MiB
     room = memory.budget_bytes - memory.weights_bytes - memory.activation_bytes
     assert room - 64 * memory.kv_bytes_per_token < memory.kv_cache_bytes <= room
     assert record.model.max_model_len == 1 << 20
@@ -131,15 +131,22 @@ def test_a_gpu_that_others_use_gives_what_is_free(tmp_path: Path) -> None:
     assert "the NVIDIA H200 has 138.00 GiB available" in str(caught.value)
 
 
-def test_activations_grow_with_the_step_and_the_vocabulary(tmp_path: Path) -> None:
-    """Of the small model: 16 hidden, 2 + 2 heads of 8, 32 intermediate."""
-    facts = resolved(tmp_path).facts
-    heads = 2 * (facts.num_heads + facts.num_kv_heads) * facts.head_dim
-    per_token = 3 * facts.hidden_size + heads + 3 * facts.intermediate_size
-    base = activation_bytes(facts, "float32", 1, 1)
-    assert base == per_token * 4 + facts.vocab_size * 10 + (512 << 20)
-    assert activation_bytes(facts, "float32", 1, 11) - base == 10 * per_token * 4
-    assert activation_bytes(facts, "float32", 3, 1) - base == 2 * facts.vocab_size * 10
+@pytest.mark.parametrize(
+    ("dtype", "max_num_seqs", "max_num_batched_tokens", "expected"),
+    [
+        # One token: 3 x 16 hidden, 2 x (4 + 2) heads x 8 and 3 x 32 intermediate are 240 elements of 4 bytes. One
+        # sequence: 100 entries of the vocabulary x 10 bytes. And 512 MiB.
+        ("float32", 1, 1, 536_870_912 + 960 + 1_000),
+        ("float32", 1, 11, 536_870_912 + 10_560 + 1_000),
+        ("float32", 3, 1, 536_870_912 + 960 + 3_000),
+        ("bfloat16", 5, 7, 536_870_912 + 3_360 + 5_000),
+    ],
+)
+def test_activations_grow_with_the_step_and_the_vocabulary(
+    tmp_path: Path, dtype: str, max_num_seqs: int, max_num_batched_tokens: int, expected: int
+) -> None:
+    model_spec = resolved(tmp_path).model_spec
+    assert activation_bytes(model_spec, dtype, max_num_seqs, max_num_batched_tokens) == expected
 
 
 @pytest.mark.effect("scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes")

@@ -8,7 +8,7 @@ import pytest
 
 from stoker.config.resolve import machine
 from stoker.config.resolve.gpu import NoGpu, read_gpu
-from stoker.config.resolve.machine import read_machine_facts
+from stoker.config.resolve.machine import read_machine_spec
 
 MIB = 1 << 20
 TORCH = "2.11.0+cu128"
@@ -130,15 +130,15 @@ def test_without_a_driver_or_with_a_torch_for_cpus_there_is_none() -> None:
         read_gpu({}, Driver().open, "2.11.0+cpu")
 
 
-def test_an_interpreter_stands_in_where_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_is_used_where_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Any:
         raise NoGpu("none was found")
 
     monkeypatch.setattr(machine, "read_gpu", none)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    facts = read_machine_facts()
-    assert facts.gpu is not None
-    assert facts.gpu.is_interpreted
-    assert facts.gpu.total_memory_bytes == facts.total_memory_bytes
+    model_spec = read_machine_spec()
+    assert model_spec.gpu is not None
+    assert model_spec.gpu.is_interpreted
+    assert model_spec.gpu.total_memory_bytes == model_spec.total_memory_bytes
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    assert (read_machine_facts().gpu, read_machine_facts().no_gpu) == (None, "none was found")
+    assert (read_machine_spec().gpu, read_machine_spec().no_gpu) == (None, "none was found")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stoker.config.resolve import machine
-from stoker.config.resolve.machine import read_machine_facts
+from stoker.config.resolve.machine import read_machine_spec
 
 CPUINFO = "processor\t: 0\nmodel name\t: A Fast CPU\nflags\t\t: fpu avx2 avx512_bf16\n\nprocessor\t: 1\n"
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\n"
@@ -24,11 +24,11 @@ def linux(root: Path, cgroup: str = "", **files: str) -> Path:
 
 
 def test_a_bare_machine(tmp_path: Path) -> None:
-    facts = read_machine_facts(linux(tmp_path), "Linux")
-    assert (facts.total_memory_bytes, facts.available_memory_bytes) == (16_000_000 * KB, 8_000_000 * KB)
-    assert facts.cpu_name == "A Fast CPU"
-    assert facts.has_bfloat16
-    assert 1 <= facts.num_cores <= (os.cpu_count() or 1)
+    model_spec = read_machine_spec(linux(tmp_path), "Linux")
+    assert (model_spec.total_memory_bytes, model_spec.available_memory_bytes) == (16_000_000 * KB, 8_000_000 * KB)
+    assert model_spec.cpu_name == "A Fast CPU"
+    assert model_spec.has_bfloat16
+    assert 1 <= model_spec.num_cores <= (os.cpu_count() or 1)
 
 
 def test_limits_of_a_container_count(tmp_path: Path) -> None:
@@ -42,8 +42,12 @@ def test_limits_of_a_container_count(tmp_path: Path) -> None:
         pod__cpu_dot_max="100000 100000\n",
         pod__memory_dot_max="max\n",
     )
-    facts = read_machine_facts(root, "Linux")
-    assert (facts.total_memory_bytes, facts.available_memory_bytes, facts.num_cores) == (4000 * KB, 1500 * KB, 1)
+    model_spec = read_machine_spec(root, "Linux")
+    assert (model_spec.total_memory_bytes, model_spec.available_memory_bytes, model_spec.num_cores) == (
+        4000 * KB,
+        1500 * KB,
+        1,
+    )
 
 
 def test_old_cgroups_count_too(tmp_path: Path) -> None:
@@ -56,13 +60,13 @@ def test_old_cgroups_count_too(tmp_path: Path) -> None:
         cpu__box__cpu_dot_cfs_quota_us="-1",
         cpu__box__cpu_dot_cfs_period_us="100000",
     )
-    facts = read_machine_facts(root, "Linux")
-    assert (facts.total_memory_bytes, facts.available_memory_bytes) == (5000 * KB, 4000 * KB)
+    model_spec = read_machine_spec(root, "Linux")
+    assert (model_spec.total_memory_bytes, model_spec.available_memory_bytes) == (5000 * KB, 4000 * KB)
 
 
 def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
-    facts = read_machine_facts(tmp_path, "Linux")
-    assert (facts.available_memory_bytes, facts.cpu_flags, facts.has_bfloat16) == (0, (), False)
+    model_spec = read_machine_spec(tmp_path, "Linux")
+    assert (model_spec.available_memory_bytes, model_spec.cpu_flags, model_spec.has_bfloat16) == (0, (), False)
 
 
 def test_macos_asks_its_own_commands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,13 +81,13 @@ def test_macos_asks_its_own_commands(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     }
     monkeypatch.setattr(machine, "_command", lambda *words: answers.get(words[-1], ""))
-    facts = read_machine_facts(system="Darwin")
-    assert (facts.total_memory_bytes, facts.available_memory_bytes) == (16 << 30, 3524 * 16384)
-    assert facts.cpu_name == "Apple M3"
-    assert facts.has_bfloat16
+    model_spec = read_machine_spec(system="Darwin")
+    assert (model_spec.total_memory_bytes, model_spec.available_memory_bytes) == (16 << 30, 3524 * 16384)
+    assert model_spec.cpu_name == "Apple M3"
+    assert model_spec.has_bfloat16
 
 
 def test_this_machine_has_cores_and_memory() -> None:
-    facts = read_machine_facts()
-    assert facts.num_cores >= 1
-    assert 0 < facts.available_memory_bytes <= facts.total_memory_bytes
+    model_spec = read_machine_spec()
+    assert model_spec.num_cores >= 1
+    assert 0 < model_spec.available_memory_bytes <= model_spec.total_memory_bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, Resolved, load_deployment, read_model_facts, resolve_deployment
+from stoker.config import ConfigError, Resolved, load_deployment, read_model_spec, resolve_deployment
 from stoker.config.resolve.resolve import examine
 from stoker.config.resolve.rule_tables.server import is_loopback
 from stoker.config.resolve.rules import RULES, STATED
@@ -41,14 +41,14 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     logging_file = tmp_path / "logging.json"
     logging_file.write_text("{}")
 
-    stands_for = {"MODEL": model, "FILE": template, "JSON": logging_file}
+    files = {"MODEL": model, "FILE": template, "JSON": logging_file}
 
     def of(kind: str, line: str) -> set[str]:
-        words = [str(stands_for.get(word, word)) for word in line.split()]
+        words = [str(files.get(word, word)) for word in line.split()]
         named = [] if "--model" in words else ["--model", str(model)]
         deployment = load_deployment([], [*named, *words], {})
-        facts = None if "Qwen/none" in words else read_model_facts(deployment)
-        return {finding.code for finding in examine(deployment, facts, MACHINES[kind]).findings}
+        model_spec = None if "Qwen/none" in words else read_model_spec(deployment)
+        return {finding.code for finding in examine(deployment, model_spec, MACHINES[kind]).findings}
 
     return of
 
@@ -78,14 +78,14 @@ def test_a_plain_deployment_breaks_nothing(kind: str, broken: Callable[[str, str
 
 def resolved(folder: Path, *words: str) -> Resolved:
     deployment = load_deployment([], ["--model", str(write_model(folder)), *words], {})
-    return resolve_deployment(deployment, read_model_facts(deployment), MACHINE)
+    return resolve_deployment(deployment, read_model_spec(deployment), MACHINE)
 
 
 def test_what_does_not_fit_is_an_error_with_numbers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolved(tmp_path, "--max-model-len", "512", "--kv-cache-memory-bytes", "40KiB", "--max-num-seqs", "1")
     said = str(caught.value)
-    assert "one sequence of 512 tokens needs 64 KiB of KV cache; there are 40 KiB = 320 tokens" in said
+    assert "one sequence of 512 tokens needs 64 KiB of KV cache; it has 40 KiB = 320 tokens" in said
     assert "set `model.max_model_len` to at most 320" in said
     assert caught.value.exit_code == 78
 
@@ -121,7 +121,7 @@ def test_the_template_is_read_from_beside_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "deploy.yaml").write_text("server: {chat_template: chat.jinja}")
     words = ["--model", str(write_model(tmp_path / "model"))]
     deployment = load_deployment([tmp_path / "deploy.yaml"], words, {})
-    assert resolve_deployment(deployment, read_model_facts(deployment), MACHINE).chat_template == "{{ messages }}!"
+    assert resolve_deployment(deployment, read_model_spec(deployment), MACHINE).chat_template == "{{ messages }}!"
 
 
 def test_names_of_the_api(tmp_path: Path) -> None:
@@ -129,6 +129,6 @@ def test_names_of_the_api(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--served-model-name", "a", "b").served_model_names == ("a", "b")
 
 
-def test_loopback_is_told_from_the_rest() -> None:
+def test_loopback_addresses_are_recognised() -> None:
     assert all(map(is_loopback, ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "LOCALHOST", "a.localhost"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org", ""]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, load_deployment, read_model_facts, resolve_deployment
+from stoker.config import ConfigError, load_deployment, read_model_spec, resolve_deployment
 from stoker.config.resolve.resolved import ResolvedServer
 
 from ..deployments import MACHINE
@@ -18,7 +18,7 @@ def server_of(folder: Path, text: str = "", *words: str) -> ResolvedServer:
     file = folder / "deploy.yaml"
     file.write_text(f"model: {{model: {write_model(folder / 'model')}}}\nserver: {{{text}}}")
     deployment = load_deployment([file], words, {})
-    return resolve_deployment(deployment, read_model_facts(deployment), MACHINE).server
+    return resolve_deployment(deployment, read_model_spec(deployment), MACHINE).server
 
 
 def refusal(folder: Path, text: str) -> str:
@@ -35,15 +35,15 @@ def test_files_are_relative_to_the_manifest_that_names_them(tmp_path: Path) -> N
     assert server.ssl_certfile == "/etc/c.pem"
 
 
-def test_the_http_side_logs_like_the_rest_unless_told_otherwise(tmp_path: Path) -> None:
-    assert server_of(tmp_path, "log_level: warning").uvicorn_log_level == "warning"
-    assert server_of(tmp_path, "log_level: warning, uvicorn_log_level: trace").uvicorn_log_level == "trace"
+def test_the_http_log_level_is_the_general_one_unless_written(tmp_path: Path) -> None:
+    assert server_of(tmp_path, "log_level: warning").http_log_level == "warning"
+    assert server_of(tmp_path, "log_level: warning, http_log_level: trace").http_log_level == "trace"
 
 
-def test_the_parser_holds_twice_the_largest_head_unless_told_otherwise(tmp_path: Path) -> None:
-    assert server_of(tmp_path).h11_max_incomplete_event_size == 64 * 1024
-    assert server_of(tmp_path, "max_header_bytes: 1MiB").h11_max_incomplete_event_size == 2 * 1024**2
-    assert server_of(tmp_path, "h11_max_incomplete_event_size: 4MiB").h11_max_incomplete_event_size == 4 * 1024**2
+def test_the_parser_holds_twice_the_largest_header_unless_written(tmp_path: Path) -> None:
+    assert server_of(tmp_path).max_incomplete_header_bytes == 64 * 1024
+    assert server_of(tmp_path, "max_header_bytes: 1MiB").max_incomplete_header_bytes == 2 * 1024**2
+    assert server_of(tmp_path, "max_incomplete_header_bytes: 4MiB").max_incomplete_header_bytes == 4 * 1024**2
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_what_this_build_does_anyway_may_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", ":1:2: no JSON: "),
-        ("[]", ": no JSON object"),
-        ("\xff", ": no JSON"),
+        ("{", ":1:2: invalid JSON: "),
+        ("[]", ": not a JSON object"),
+        ("\xff", ": invalid JSON"),
         (None, ": no such file"),
     ],
 )

@@ -37,8 +37,8 @@ def test_a_fraction_of_a_binary_unit_is_refused_with_the_decimal_form() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "k", "1kk", "-1", "1.5", "0.0001k", "1e3", "٣", "9" * 50, True, None, 1.5, [1]])
-def test_what_is_no_human_int_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"not a|no numbers"):
+def test_an_invalid_human_int_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"not a|not numbers"):
         parse_human_int(value)
 
 
@@ -86,14 +86,14 @@ def test_durations_take_units(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("value", ["30 s", "s", "1x", True, None, "1s2", "-1s"])
-def test_what_is_no_duration_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"not a|no durations"):
+def test_an_invalid_duration_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"not a|not durations"):
         parse_duration(value)
 
 
-def test_true_is_no_number() -> None:
+def test_true_is_not_a_number() -> None:
     for parse in (parse_whole, parse_number):
-        with pytest.raises(ValueError, match="no numbers"):
+        with pytest.raises(ValueError, match="not numbers"):
             parse(True)
 
 

@@ -24,7 +24,7 @@ from ..deployments import findings, load, message
         ("scheduler: {max_num_seqs: 0}", "C107", "allowed: auto or a whole number, at least 1"),
         ("scheduler: {max_num_seqs: 99999999999}", "C107", "at most 2147483647"),
         ("scheduler: {max_queued_tokens: 1.5K}", "C104", "write 1.5k for powers of 1000"),
-        ("device: {device: 'cuda:1'}", "C118", "CUDA_VISIBLE_DEVICES says which GPU"),
+        ("device: {device: 'cuda:1'}", "C118", "CUDA_VISIBLE_DEVICES selects the GPU"),
         ("device: {device: gpu}", "C118", "write cuda"),
         ("scheduler: {cuda_graph_sizes: [1, x]}", "C104", "allowed: a whole number or a list of them, at least 1"),
         ("scheduler: {cuda_graph_sizes: [1, '8']}", "C104", "write it without quotes"),
@@ -75,11 +75,11 @@ def test_secrets_come_from_variables_and_files_beside_the_manifest(tmp_path: Pat
     assert [key.get_secret_value() for key in deployment.server.api_key] == ["sk-file", "sk-env", "plain"]
 
 
-def test_a_wrong_value_that_is_overridden_is_told_all_the_same(tmp_path: Path) -> None:
+def test_a_wrong_value_that_is_overridden_is_reported_too(tmp_path: Path) -> None:
     assert findings(tmp_path, "model: {model: x}\nserver: {port: http}", "--port", "1") == ["C104"]
 
 
-def test_all_mistakes_are_told_in_one_run(tmp_path: Path) -> None:
+def test_all_errors_are_reported_in_one_run(tmp_path: Path) -> None:
     text = "model: {modle: x}\ncache: {block_sise: 16, gpu_memory_utilization: 2}\nserver: {port: http, auth: maybe}\n"
     assert findings(tmp_path, text, "--nope", env={"ENGINE__X__Y": "1"}) == [
         *("C103", "C103", "C107", "C104", "C107", "C120", "C116")

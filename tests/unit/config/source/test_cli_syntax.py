@@ -14,6 +14,7 @@ from stoker.config.codes import CODES
 from stoker.config.diagnostics import Diagnostic
 from stoker.config.schema.options import options
 from stoker.config.source.flags import all_flags
+from stoker.config.source.merge import merge
 from stoker.config.source.overrides import OverrideSource, command_line, split_words
 
 
@@ -36,7 +37,12 @@ def layer(*words: str) -> dict[str, Any]:
     found: list[Diagnostic] = []
     source = command_line(words, found)
     assert [*found, *source.found] == []
-    return {name: node.plain() for name, node in source.tree.items()}
+    tree: dict[str, Any] = {}
+    for path, entry in merge([source.trees]).items():
+        section, _, name = path.rpartition(".")
+        home = tree.setdefault(section, {}) if section else tree
+        home[name] = entry.effective.plain() if entry.effective is not None else None
+    return tree
 
 
 # spelling
@@ -51,7 +57,7 @@ def test_keys_behind_the_first_dot_stay_as_they_are() -> None:
     assert load("--hf_overrides.a-b.c_d", "1").model.hf_overrides == {"a-b": {"c_d": 1}}
 
 
-def test_a_value_is_a_word_of_its_own_or_stands_behind_an_equals_sign() -> None:
+def test_a_value_is_a_word_of_its_own_or_follows_an_equals_sign() -> None:
     assert load("--revision=a=b").model.revision == load("--revision", "a=b").model.revision == "a=b"
 
 
@@ -166,8 +172,8 @@ def test_sections_that_are_json_elsewhere_take_their_keys_too() -> None:
     assert layer(*whole) == {"speculative": {"method": "ngram", "num_speculative_tokens": 4}}
 
 
-def test_broken_json_is_told_with_its_place() -> None:
-    assert "holds no JSON: expecting property name" in failure("--hf-overrides", "{a: 1}").lower().replace(
+def test_broken_json_is_reported_with_its_place() -> None:
+    assert "is not valid JSON: expecting property name" in failure("--hf-overrides", "{a: 1}").lower().replace(
         "json", "JSON"
     )
 
@@ -264,7 +270,7 @@ def test_limits_of_media_were_pairs_once() -> None:
     """R007."""
     now = layer("--limit-mm-per-prompt", '{"image": 16, "video": 2}')
     assert layer("--limit-mm-per-prompt", "image=16,video=2") == layer("--limit_mm_per_prompt=image=16, video=2") == now
-    assert "holds no JSON" in failure("--limit-mm-per-prompt", "image=many")
+    assert "is not valid JSON" in failure("--limit-mm-per-prompt", "image=many")
 
 
 def test_traces_are_parted_by_commas() -> None:
@@ -298,8 +304,8 @@ def test_a_backend_of_old_had_its_options_behind_a_colon(text: str, said: str) -
     assert becomes.get("structured_outputs.disable_any_whitespace", False) is ("whitespace" in text)
 
 
-def test_an_option_of_a_backend_that_nobody_knows_is_told() -> None:
-    assert "no such backend option `no-fall-back`" in failure("--guided-decoding-backend", "xgrammar:no-fall-back")
+def test_an_option_of_a_backend_that_is_unknown_is_reported() -> None:
+    assert "unknown backend option `no-fall-back`" in failure("--guided-decoding-backend", "xgrammar:no-fall-back")
 
 
 # layers

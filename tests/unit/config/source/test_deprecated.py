@@ -32,6 +32,24 @@ def test_the_bare_old_flag_means_what_it_meant() -> None:
     assert not words("--disable-log-requests").server.enable_log_requests
 
 
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("--uvicorn-log-level debug", "http_log_level", "debug"),
+        ("--disable-uvicorn-access-log", "disable_access_log", True),
+        ("--h11-max-incomplete-event-size 1MiB", "max_incomplete_header_bytes", 1024**2),
+        ("--h11-max-incomplete-event-size auto", "max_incomplete_header_bytes", "auto"),
+        ("--h11-max-header-count 7", "max_header_count", 7),
+        ("--disable-fastapi-docs", "disable_docs", True),
+    ],
+)
+def test_names_of_another_servers_implementation_are_mapped_onto_ours(line: str, name: str, value: object) -> None:
+    deployment = words(*line.split())
+    assert getattr(deployment.server, name) == value
+    assert codes(deployment) == ["C123"]
+    assert f"renamed to `server.{name}`" in deployment.warnings[0].as_text()
+
+
 def test_an_old_name_in_a_file_is_as_strong_as_the_file(tmp_path: Path) -> None:
     deployment = load(
         tmp_path, "model: {model: x}\nserver:\n  disable_log_requests: false\n", "--no-enable-log-requests"
@@ -77,8 +95,8 @@ def test_what_has_no_successor_changes_nothing_and_says_so(line: str) -> None:
         ("parallel: {worker_use_ray: true}", "`parallel.distributed_executor_backend: ray` is not available"),
         ("speculative: {speculative_model: y}", "this build drafts no tokens"),
         ("structured_outputs: {guided_decoding_backend: 'xgrammar:no-fallback'}", "`structured_outputs.backend"),
-        ("structured_outputs: {guided_decoding_backend: 'xgrammar:fast'}", "no such backend option `fast`"),
-        ("structured_outputs: {enable_reasoning: true}", "naming a `structured_outputs.reasoning_parser`"),
+        ("structured_outputs: {guided_decoding_backend: 'xgrammar:fast'}", "unknown backend option `fast`"),
+        ("structured_outputs: {enable_reasoning: true}", "by setting `structured_outputs.reasoning_parser`"),
         ("parallel: {eplb_window_size: 5}", "`parallel.eplb_config` is not available"),
         ("scheduler: {num_scheduler_steps: 0}", "allowed: a whole number, at least 1"),
     ],

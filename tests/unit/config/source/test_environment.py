@@ -38,7 +38,7 @@ def test_mappings_are_json_whole_or_by_key() -> None:
 
 
 @pytest.mark.parametrize("value", ["{", "[1]", "x", "[" * 100_000, "9" * 5000])
-def test_broken_json_is_told(value: str) -> None:
+def test_broken_json_is_reported(value: str) -> None:
     assert codes(ENGINE__MODEL__HF_OVERRIDES=value) == ["C104"]
 
 
@@ -65,7 +65,7 @@ def test_a_bad_value_names_the_variable() -> None:
 @pytest.mark.parametrize(
     "name", ["ENGINE_SERVER_PORT", "ENGINE_SERVER__PORT", "ENGINE__SERVER_PORT_", "engine_server_port"]
 )
-def test_near_misses_are_told(name: str) -> None:
+def test_near_misses_are_reported(name: str) -> None:
     assert codes(**{name: "81"}) == (["C116"] if name.startswith("ENGINE__") else ["C117"])
 
 

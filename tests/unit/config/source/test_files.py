@@ -32,7 +32,7 @@ def test_names_in_extends_are_relative_to_the_file_that_wrote_them(tmp_path: Pat
     assert load(tmp_path, "extends: [sub/middle.yaml]").model.model == "a"
 
 
-def test_a_circle_of_files_is_told_with_its_places(tmp_path: Path) -> None:
+def test_a_circle_of_files_is_reported_with_its_places(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("extends: deploy.yaml\nmodel: {model: a}\n")
     said = message(tmp_path, "extends: other.yaml\n")
     assert "error[C114]" in said
@@ -50,7 +50,7 @@ def test_a_missing_parent_points_at_its_name(tmp_path: Path) -> None:
     ("content", "code"),
     [(b"\xff\xfe", "C108"), (b"a: \xe9", "C108"), (b"x" * (5 << 20), "C109"), (b"- a\n", "C119"), (b"text", "C119")],
 )
-def test_a_file_that_is_no_manifest_is_one_finding(tmp_path: Path, content: bytes, code: str) -> None:
+def test_a_file_that_is_not_a_manifest_is_one_finding(tmp_path: Path, content: bytes, code: str) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_manifest_is_one_finding(tmp_path: Path, content: byte
 
 
 @pytest.mark.parametrize("name", ["nowhere.yaml", ".", "a\0b"])
-def test_a_name_that_is_no_file_is_one_finding(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_not_a_file_is_one_finding(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_deployment([tmp_path / name], ["--model", "x"], {})
     assert [finding.code for finding in caught.value.diagnostics] == ["C101"]

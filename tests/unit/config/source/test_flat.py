@@ -111,7 +111,7 @@ def test_one_file_at_most(flat: Path) -> None:
         ("port: 1\nserver.port: 2", "error[C106]"),
         ("max-num-seqs: 1\nmax_num_seqs: 2", "error[C106]"),
         ("port: http", "flat.yaml:1:7"),
-        ("hf-overrides: '{'", "holds no JSON"),
+        ("hf-overrides: '{'", "is not valid JSON"),
         ("model: {model: x}", "this file is a manifest"),
         ("apiVersion: stoker/v1", "this file is a manifest"),
         ("- a", "write option names with their values"),
@@ -120,7 +120,7 @@ def test_one_file_at_most(flat: Path) -> None:
         ("speculative-config: 3", "takes the keys of `speculative`"),
     ],
 )
-def test_mistakes_are_told_with_their_place(flat: Path, text: str, said: str) -> None:
+def test_errors_are_reported_with_their_place(flat: Path, text: str, said: str) -> None:
     assert said in failure(flat, text)
 
 
@@ -156,7 +156,7 @@ def test_secrets_are_secrets(flat: Path) -> None:
 def test_values_may_be_written_as_on_a_command_line(flat: Path, text: str, path: str) -> None:
     """Read or refused as a whole, never as a broken value."""
     try:
-        told = {("C118", option) for option in load(flat, f"model: x\n{text}").origins if option == path}
+        reported = {("C118", option) for option in load(flat, f"model: x\n{text}").origins if option == path}
     except ConfigError as error:
-        told = {(finding.code, finding.path) for finding in error.diagnostics}
-    assert told == {("C118", path)}
+        reported = {(finding.code, finding.path) for finding in error.diagnostics}
+    assert reported == {("C118", path)}

@@ -4,7 +4,7 @@ import pytest
 
 from stoker.config import Layer
 from stoker.config.source.secrets import hide_named, looks_secret
-from stoker.config.source.text import SourceText
+from stoker.config.source_text import SourceText
 
 SECRET = "Pa55word"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stoker.config import ConfigError, Layer
 from stoker.config.diagnostics import Diagnostic
 from stoker.config.source.node import Node
-from stoker.config.source.text import SourceText
 from stoker.config.source.yaml import lines_of, parse
+from stoker.config.source_text import SourceText
 
 
 def read(text: str) -> tuple[Node | None, list[Diagnostic]]:
@@ -57,7 +57,7 @@ def test_aliases_and_merges_work() -> None:
     assert plain(text) == {"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 3}, "z": {"a": 1, "b": 2}}
 
 
-def test_all_duplicate_keys_are_told_in_one_run() -> None:
+def test_all_duplicate_keys_are_reported_in_one_run() -> None:
     _, found = read("a: 1\nb: 2\na: 3\nb: 4\n")
     assert [(finding.code, str(finding.labels[0].span)) for finding in found] == [
         ("C106", "deploy.yaml:3:1"),
@@ -86,7 +86,7 @@ def test_all_duplicate_keys_are_told_in_one_run() -> None:
         ("[" * 100_000, "C109"),
     ],
 )
-def test_what_is_no_plain_mapping_of_values_is_refused(text: str, code: str) -> None:
+def test_what_is_not_a_plain_mapping_of_values_is_refused(text: str, code: str) -> None:
     assert code_of(text) == code
 
 

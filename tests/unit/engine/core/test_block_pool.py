@@ -7,13 +7,13 @@ def pool_of(num_blocks: int) -> tuple[BlockPool, PrefixCache]:
     return BlockPool(num_blocks, cache), cache
 
 
-def test_every_block_is_lent_once():
+def test_every_block_is_allocated_once():
     pool, _ = pool_of(3)
     assert sorted(pool.allocate(1) + pool.allocate(2)) == [0, 1, 2]
     assert pool.num_free == 0
 
 
-def test_a_block_is_free_when_its_last_holder_gives_it_back():
+def test_a_block_is_free_when_its_last_holder_releases_it():
     pool, cache = pool_of(1)
     blocks = pool.allocate(1)
     cache.publish(b"a", 0)
@@ -36,7 +36,7 @@ def test_a_cached_block_can_be_held_again_while_it_is_free():
     assert pool.allocate(1) != blocks
 
 
-def test_blank_blocks_are_lent_before_cached_ones():
+def test_blank_blocks_are_allocated_before_cached_ones():
     pool, cache = pool_of(3)
     cached, *others = pool.allocate(3)
     cache.publish(b"a", cached)
@@ -48,7 +48,7 @@ def test_blank_blocks_are_lent_before_cached_ones():
     assert cached not in cache  # what it holds now is something else
 
 
-def test_the_longest_unused_sequence_goes_first_and_of_it_the_tail():
+def test_the_tail_of_the_least_recently_used_sequence_is_reused_first():
     pool, cache = pool_of(4)
     old, new = pool.allocate(2), pool.allocate(2)
     for block_id in old + new:
@@ -58,7 +58,7 @@ def test_the_longest_unused_sequence_goes_first_and_of_it_the_tail():
     assert pool.allocate(4) == [old[1], old[0], new[1], new[0]]
 
 
-def test_use_makes_a_cached_block_young_again():
+def test_holding_a_cached_block_makes_it_the_most_recently_used():
     pool, cache = pool_of(2)
     first, second = pool.allocate(1), pool.allocate(1)
     cache.publish(b"first", first[0])

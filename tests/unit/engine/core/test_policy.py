@@ -1,5 +1,5 @@
 from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core.block_names import BlockNames
+from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.policy import RANKS, PolicyName, WaitingQueue
 from stoker.engine.core.request import Request
 
@@ -15,7 +15,7 @@ def request(arrival: int, priority: int = 0, num_tokens: int = 1) -> Request:
         eos_token_ids=(),
         max_length=100,
         reads_cache=True,
-        names=BlockNames("sha256"),
+        hasher=BlockHasher("sha256"),
     )
 
 

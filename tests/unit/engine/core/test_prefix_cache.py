@@ -13,7 +13,7 @@ def test_find_stops_at_the_first_missing_block():
     assert cache.find(names, 2, 4) == []
 
 
-def test_the_first_block_under_a_name_keeps_it():
+def test_the_first_block_published_with_a_hash_keeps_it():
     cache = PrefixCache()
     cache.publish(b"x", 1)
     cache.publish(b"x", 2)

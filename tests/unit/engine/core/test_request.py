@@ -1,8 +1,8 @@
 from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core.block_names import BlockNames
+from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.request import NO_SLOT, Request
 
-NAMES = BlockNames("sha256")
+HASHER = BlockHasher("sha256")
 
 
 def request_of(reads_cache: bool = True, **sampling: object) -> Request:
@@ -13,7 +13,7 @@ def request_of(reads_cache: bool = True, **sampling: object) -> Request:
         priority=3,
     )
     return Request.of(
-        record, arrival=4, seed=99, eos_token_ids=(2,), max_length=50, reads_cache=reads_cache, names=NAMES
+        record, arrival=4, seed=99, eos_token_ids=(2,), max_length=50, reads_cache=reads_cache, hasher=HASHER
     )
 
 
@@ -36,11 +36,11 @@ def test_prompt_logprobs_need_every_position_computed():
     assert request_of(reads_cache=False).reads_cache is False
 
 
-def test_names_of_blocks_follow_the_tokens_as_they_come():
+def test_block_hashes_are_computed_as_tokens_arrive():
     request = request_of()
-    request.name_blocks(NAMES, 2, 1)
+    request.hash_blocks(HASHER, 2, 1)
     first = list(request.block_hashes)
     request.token_ids.append(8)
-    request.name_blocks(NAMES, 2, 2)
+    request.hash_blocks(HASHER, 2, 2)
     assert request.block_hashes[:1] == first
     assert len(request.block_hashes) == 2

@@ -13,13 +13,14 @@ from stoker.engine.api import (
     TokenLogprobs,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
-from stoker.engine.core.scheduler import MAX_PAUSE, MAX_RETRY_S, MIN_RETRY_S
+from stoker.engine.core.admission_control import MAX_RETRY_S, MIN_RETRY_S
+from stoker.engine.core.step_planner import MAX_BLOCKED_STEPS
 
 EOS = 2
 
 
 class Bench:
-    """A scheduler and the list of its plans; tokens are drawn by the test."""
+    """A scheduler and the list of its plans; the test chooses the sampled tokens."""
 
     def __init__(self, **changes: object) -> None:
         values: dict[str, object] = {
@@ -44,7 +45,7 @@ class Bench:
         return plan
 
     def finish(self, plan: StepPlan, token: int = 9) -> dict[str, EngineOutput]:
-        """Every sampled row draws `token`."""
+        """Every sampled row gets `token`."""
         result = StepResult(token_ids=np.where(plan.is_sampled, np.int32(token), np.int32(-1)))
         outputs = self.scheduler.finish_step(plan, result)
         assert len({output.request_id for output in outputs}) == len(outputs)
@@ -121,7 +122,7 @@ def test_slots_are_released_and_used_again():
     assert bench.scheduler.schedule() is None
 
 
-def test_a_long_prompt_is_computed_in_chunks_and_drawn_from_at_its_end():
+def test_a_long_prompt_is_computed_in_chunks_and_sampled_at_its_end():
     bench = Bench(max_num_batched_tokens=10)
     bench.add("a", prompt(19))
     plans = [bench.schedule()]
@@ -142,7 +143,7 @@ def test_decode_rows_come_before_prefills():
         assert "a" in outputs
 
 
-def test_a_short_prompt_is_not_held_up_by_long_ones_before_it():
+def test_a_short_prompt_is_not_delayed_by_long_ones_before_it():
     bench = Bench(max_num_batched_tokens=64)
     bench.add("long", prompt(150))
     bench.add("longer", prompt(190, first=1000))
@@ -161,7 +162,7 @@ def test_a_prompt_of_at_most_half_the_budget_is_not_cut_for_others():
     assert plan.num_tokens.tolist() == [30, 30, 4]
 
 
-def test_a_lone_long_prompt_gets_the_whole_budget():
+def test_a_single_long_prompt_gets_the_whole_budget():
     bench = Bench(max_num_batched_tokens=64)
     bench.add("long", prompt(150))
     assert bench.step()[0].num_tokens.tolist() == [64]
@@ -176,24 +177,48 @@ def test_without_chunked_prefill_a_prompt_runs_whole_or_waits():
     assert rows(bench.step()[0]) == [(12, 1, True), (0, 12, True), (0, 2, True)]
 
 
-def test_without_chunked_prefill_decode_rows_make_room_for_a_whole_prompt_in_the_end():
-    """A prompt as long as the budget would otherwise wait until nothing else runs."""
+def test_without_chunked_prefill_decode_rows_pause_for_a_prompt_that_does_not_fit():
+    """A prompt as long as the budget would otherwise wait until no other request runs."""
     bench = Bench(max_num_batched_tokens=20, max_model_len=20, enable_chunked_prefill=False)
     bench.add("a", prompt(2))
     bench.add("b", prompt(2))
     bench.step()
     bench.add("long", prompt(19, first=500), max_tokens=1)
     bench.add("short", prompt(1))
-    for _ in range(MAX_PAUSE + 1):
+    for _ in range(MAX_BLOCKED_STEPS + 1):
         assert bench.step()[1].keys() == {"a", "b"}
     assert bench.step()[1].keys() == {"long", "short"}
     assert bench.step()[1].keys() == {"a", "b", "short"}
 
 
+def test_decode_rows_do_not_pause_for_a_prompt_that_memory_has_no_space_for():
+    """In the step meant for the blocked prompt a larger one comes first, which does not fit into the KV cache."""
+    bench = Bench(
+        num_blocks=82,
+        block_size=1,
+        max_num_batched_tokens=20,
+        max_model_len=20,
+        enable_chunked_prefill=False,
+        enable_prefix_caching=False,
+        scheduling_policy="priority",
+    )
+    answers = {str(index) for index in range(6)}
+    for name in answers:
+        bench.add(name, prompt(1))
+    bench.step()
+    bench.add("blocked", prompt(15))  # 6 of 20 tokens are for the answers
+    for _ in range(MAX_BLOCKED_STEPS + 1):
+        assert bench.step()[1].keys() == answers
+    assert bench.num_free == 22
+    bench.add("large", prompt(19), priority=-1)  # needs 19 blocks and one more for each answer
+    for _ in range(3):
+        assert bench.step()[1].keys() == answers
+
+
 # ---- prefix cache
 
 
-def test_requests_that_arrive_together_share_their_prefix_at_once():
+def test_requests_that_arrive_together_share_their_prefix_in_the_same_step():
     bench = Bench()
     bench.add("a", [*prompt(8), 1])
     bench.add("b", [*prompt(8), 2])
@@ -223,7 +248,7 @@ def test_the_last_token_of_a_cached_prompt_is_computed_again():
     assert rows(bench.step()[0]) == [(4, 4, True)]
 
 
-def test_salts_share_nothing():
+def test_requests_with_different_salts_share_no_blocks():
     bench = Bench()
     for name, salt in (("a", "x"), ("b", "y"), ("c", "x")):
         bench.add(name, prompt(9), salt=salt)
@@ -238,21 +263,21 @@ def test_prefix_caching_can_be_switched_off():
     assert bench.scheduler.stats().prefix_queries == 0
 
 
-def test_a_running_prefill_goes_on_from_what_another_has_computed():
+def test_a_running_prefill_continues_from_blocks_that_another_has_computed():
     bench = Bench(max_num_batched_tokens=16)
     bench.add("a", prompt(32))
     bench.add("b", [*prompt(31), 7])
     plan, _ = bench.step()
     assert rows(plan) == [(0, 8, False), (8, 8, False)]  # b finds what a computes in this very step
     plan, _ = bench.step()
-    assert rows(plan) == [(16, 8, False), (24, 8, True)]  # a goes on behind b, and b behind a
+    assert rows(plan) == [(16, 8, False), (24, 8, True)]  # a continues after b's blocks, and b after a's
     assert plan.block_slots.tolist() == [*[plan.slots[0]] * 4, *[plan.slots[1]] * 4]
     plan, _ = bench.step()
     assert rows(plan) == [(32, 1, True), (28, 4, True)]
     assert bench.scheduler.stats().prefix_hits == 8 + 8 + 8 + 4
 
 
-def test_a_cached_block_is_found_again_until_its_place_is_needed():
+def test_a_cached_block_is_found_until_it_is_reused():
     bench = Bench(num_blocks=4, max_model_len=16)
     bench.add("a", prompt(9), max_tokens=1)
     bench.run()
@@ -270,7 +295,7 @@ def entry(token_id: int) -> TokenLogprobs:
     return TokenLogprobs([token_id], [-1.0], 1)
 
 
-def test_prompt_logprobs_are_gathered_over_chunks_and_sent_once():
+def test_prompt_logprobs_are_collected_over_chunks_and_sent_once():
     bench = Bench(max_num_batched_tokens=8)
     bench.add("warm", prompt(10), max_tokens=1)
     bench.run()
@@ -293,7 +318,7 @@ def test_prompt_logprobs_are_gathered_over_chunks_and_sent_once():
 # ---- memory
 
 
-def test_when_blocks_run_out_the_latest_arrival_is_preempted_and_goes_on_later():
+def test_when_blocks_run_out_the_latest_arrival_is_preempted_and_continues_later():
     bench = Bench(num_blocks=6, max_model_len=24)
     bench.add("a", prompt(7), max_tokens=12)
     bench.add("b", prompt(7, first=500), max_tokens=12)
@@ -303,7 +328,7 @@ def test_when_blocks_run_out_the_latest_arrival_is_preempted_and_goes_on_later()
     assert bench.num_free == 6
 
 
-def test_a_preempted_sequence_comes_back_with_its_own_tokens_mostly_from_the_cache():
+def test_a_preempted_sequence_resumes_with_its_sampled_tokens_mostly_from_the_cache():
     bench = Bench(num_blocks=6, max_model_len=24)
     bench.add("a", prompt(7), max_tokens=12)
     bench.add("b", prompt(7, first=500), max_tokens=12)
@@ -312,9 +337,9 @@ def test_a_preempted_sequence_comes_back_with_its_own_tokens_mostly_from_the_cac
         plan, _ = bench.step(token=9)
         admissions += [(admission, rows(plan)[-1]) for admission in plan.admissions]
     (_, _), (_, _), (resumed, row) = admissions
-    num_drawn = len(resumed.token_ids) - 7
-    assert num_drawn > 0
-    assert resumed.token_ids == [*prompt(7, first=500), *[9] * num_drawn]
+    num_sampled = len(resumed.token_ids) - 7
+    assert num_sampled > 0
+    assert resumed.token_ids == [*prompt(7, first=500), *[9] * num_sampled]
     assert resumed.num_prompt_tokens == 7
     assert row == (4, len(resumed.token_ids) - 4, True)  # the first sequence needed the places of the tail
 
@@ -335,6 +360,15 @@ def test_priority_decides_who_is_admitted():
     for name, priority in (("later", 5), ("soon", 1), ("now", -3)):
         bench.add(name, prompt(3), priority=priority, max_tokens=1)
     assert list(bench.run()) == ["now", "soon", "later"]
+
+
+def test_running_prefills_are_planned_by_priority_not_by_admission():
+    bench = Bench(max_num_batched_tokens=16, scheduling_policy="priority")
+    bench.add("late", prompt(60), priority=1)
+    bench.step()
+    bench.add("urgent", prompt(60, first=500), priority=0)
+    assert bench.step()[0].slots.tolist() == [0, 1]  # the urgent one is admitted
+    assert bench.step()[0].slots.tolist() == [1, 0]
 
 
 def test_a_sequence_that_outgrows_the_cache_ends_by_length():
@@ -377,7 +411,7 @@ def test_no_more_prompts_than_allowed_are_computed_in_part():
         assert plan.num_batched_tokens == 64  # the budget is used all the same
 
 
-def test_a_prompt_that_fits_whole_needs_no_place_among_those_in_part():
+def test_a_prompt_that_fits_whole_does_not_count_as_computed_in_part():
     bench = Bench(max_num_batched_tokens=64, max_num_partial_prefills=1)
     bench.add("long", prompt(150))
     bench.add("short", prompt(5, first=1000))
@@ -388,7 +422,7 @@ def test_a_prompt_that_fits_whole_needs_no_place_among_those_in_part():
 
 
 @pytest.mark.effect("scheduler.max_long_partial_prefills", "scheduler.long_prefill_token_threshold")
-def test_short_prompts_pass_long_ones_where_few_long_ones_may_be_in_part():
+def test_short_prompts_pass_long_ones_that_are_at_their_limit():
     def order(**limits: int) -> list[int]:
         """Prompt lengths in the order of admission, while the first prompt is computed."""
         bench = Bench(max_num_batched_tokens=20, max_num_partial_prefills=2, **limits)
@@ -415,13 +449,13 @@ def test_a_long_prompt_that_was_passed_comes_next():
     ended: list[str] = []
     while "second" not in ended:
         ended += bench.step()[1]
-    assert ended.index("first") < ended.index("second") < 12  # most of the short ones come behind it
+    assert ended.index("first") < ended.index("second") < 12  # most of the short ones come after it
 
 
 # ---- queue
 
 
-def test_a_full_queue_refuses_and_leaves_no_trace():
+def test_a_full_queue_refuses_and_keeps_no_state():
     bench = Bench(max_num_seqs=1, max_queued_requests=2)
     for name in ("runs", "waits", "waits too"):
         bench.add(name, prompt(3), max_tokens=1)
@@ -433,7 +467,7 @@ def test_a_full_queue_refuses_and_leaves_no_trace():
 
 
 def test_requests_that_wait_for_memory_count_as_waiting_though_slots_are_free():
-    """Free slots once made room in the queue for as many requests as there are slots, whatever memory said."""
+    """Once the queue took one more request per free slot, even without memory for them."""
     bench = Bench(num_blocks=10, max_num_seqs=8, max_queued_requests=2)
     bench.add("large", prompt(30))
     bench.step()
@@ -456,7 +490,7 @@ def test_the_queue_is_bounded_in_prompt_tokens_but_takes_any_single_request():
         bench.add("one more", prompt(1))
 
 
-def test_the_retry_estimate_follows_the_pace_of_finished_requests():
+def test_the_retry_estimate_follows_the_rate_of_finished_requests():
     bench = Bench(max_num_seqs=1, max_queued_requests=0)
     for step_time_s, expected in ((3.0, 3.0), (1000.0, MAX_RETRY_S)):
         bench.add("a", prompt(3), max_tokens=1)
@@ -491,7 +525,7 @@ def test_abort_of_a_waiting_request():
     assert bench.run().keys() == {"a"}
 
 
-def test_abort_of_a_running_request_frees_its_blocks_at_once():
+def test_abort_of_a_running_request_frees_its_blocks_immediately():
     bench = Bench()
     bench.add("a", prompt(30))
     plan, _ = bench.step()
@@ -502,7 +536,7 @@ def test_abort_of_a_running_request_frees_its_blocks_at_once():
     assert bench.schedule().released_slots == [plan.admissions[0].slot]
 
 
-def test_abort_in_the_middle_of_a_step_frees_blocks_when_the_step_is_over():
+def test_abort_during_a_step_frees_blocks_when_the_step_is_finished():
     bench = Bench()
     bench.add("a", prompt(30))
     plan = bench.schedule()
@@ -515,8 +549,8 @@ def test_abort_in_the_middle_of_a_step_frees_blocks_when_the_step_is_over():
     assert not bench.scheduler.has_work
 
 
-def test_abort_of_what_is_not_there():
-    assert Bench().scheduler.abort("nobody") is None
+def test_abort_of_an_unknown_request():
+    assert Bench().scheduler.abort("unknown") is None
 
 
 # ---- overlapping steps
@@ -546,7 +580,7 @@ def test_no_row_is_planned_beyond_max_tokens():
     assert not bench.scheduler.has_work
 
 
-def test_what_a_queued_step_draws_after_the_end_is_dropped_and_its_blocks_come_back_after_it():
+def test_a_token_sampled_after_the_end_is_dropped_and_blocks_are_released_after_its_step():
     bench = Bench()
     bench.add("a", prompt(7))
     bench.add("b", prompt(5, first=500))
@@ -565,7 +599,7 @@ def test_what_a_queued_step_draws_after_the_end_is_dropped_and_its_blocks_come_b
     assert bench.finish(third).keys() == {"b", "c"}
 
 
-def test_a_sequence_preempted_while_its_token_is_drawn_keeps_the_token():
+def test_a_sequence_preempted_while_its_token_is_sampled_keeps_the_token():
     bench = Bench(num_blocks=5, max_model_len=20)
     bench.add("a", prompt(7), max_tokens=9)
     bench.add("b", prompt(7, first=500), max_tokens=9)
@@ -574,15 +608,15 @@ def test_a_sequence_preempted_while_its_token_is_drawn_keeps_the_token():
     assert [rows(plan) for plan in plans[1:]] == [[(7, 1, True), (7, 1, True)], [(8, 1, True)]]
     assert bench.scheduler.stats().num_preemptions == 1
     assert bench.num_free == 0
-    drawn = [name for plan in plans for name in sorted(bench.finish(plan))]
-    assert drawn == ["a", "b", "a", "b", "a"]
+    sampled = [name for plan in plans for name in sorted(bench.finish(plan))]
+    assert sampled == ["a", "b", "a", "b", "a"]
     assert bench.num_free == 2
     outputs = bench.run()
     assert (len(outputs["a"]), len(outputs["b"])) == (9 - 3, 9 - 2)
 
 
-def test_a_preempted_sequence_does_not_come_back_while_a_step_still_draws_its_token():
-    """Even when there is memory for it at once: an admission names all tokens, and one is not known yet."""
+def test_a_preempted_sequence_is_not_admitted_while_a_step_still_samples_its_token():
+    """Even if there is memory for it: an admission has all tokens, and one is not known yet."""
     bench = Bench(num_blocks=18, max_num_seqs=3, max_num_batched_tokens=4, scheduling_policy="priority")
     bench.add("a", prompt(2), priority=1)
     bench.add("b", prompt(2, first=500), priority=2)
@@ -630,7 +664,7 @@ def test_a_failed_step_ends_its_requests_and_no_others():
     assert bench.run()["waits"][-1].finish_reason is FinishReason.LENGTH
 
 
-def test_a_row_that_cannot_go_on_ends_its_request_and_no_other():
+def test_a_row_that_fails_ends_its_request_and_no_other():
     bench = Bench()
     bench.add("good", prompt(3))
     bench.add("bad", prompt(3, first=500))
@@ -658,7 +692,7 @@ def test_slots_released_in_a_failed_step_are_released_again():
 # ---- seeds and numbers
 
 
-def test_requests_without_a_seed_get_reproducible_ones_of_their_own():
+def test_requests_without_a_seed_get_reproducible_different_ones():
     def seeds(engine_seed: int) -> list[int]:
         bench = Bench(seed=engine_seed)
         bench.add("a", prompt(3))
@@ -712,7 +746,7 @@ def test_the_smallest_share_is_one_token_per_step():
     assert [rows(bench.step()[0])[1] for _ in range(3)] == [(0, 1, False), (1, 1, False), (2, 1, True)]
 
 
-def test_a_prompt_that_must_be_computed_whole_is_not_held_to_the_share():
+def test_a_prompt_that_must_be_computed_whole_is_not_limited_by_the_share():
     bench = Bench(max_num_batched_tokens=64, max_model_len=60, max_prefill_share=0.25, enable_chunked_prefill=False)
     bench.add("a", prompt(3))
     bench.step()
@@ -720,7 +754,7 @@ def test_a_prompt_that_must_be_computed_whole_is_not_held_to_the_share():
     assert rows(bench.step()[0])[1] == (0, 40, True)
 
 
-def test_prompts_that_go_on_fill_a_step_up_to_one_of_its_sizes():
+def test_chunks_fill_a_step_up_to_one_of_its_sizes():
     bench = Bench(max_num_batched_tokens=32, max_prefill_share=0.75, step_sizes=(8, 12, 16, 24, 32))
     bench.add("a", prompt(3))
     bench.add("b", prompt(3, first=500))
@@ -729,7 +763,7 @@ def test_prompts_that_go_on_fill_a_step_up_to_one_of_its_sizes():
     assert [rows(bench.step()[0])[2][1] for _ in range(2)] == [20, 20]  # of 24 beside answers, 22, in whole blocks
 
 
-def test_a_step_without_a_size_that_small_is_filled_as_the_share_says():
+def test_a_step_below_the_smallest_size_is_filled_by_the_share():
     bench = Bench(max_num_batched_tokens=32, max_prefill_share=0.1, step_sizes=(8, 32))
     bench.add("a", prompt(3))
     bench.step()
@@ -740,7 +774,7 @@ def test_a_step_without_a_size_that_small_is_filled_as_the_share_says():
 # ---- columns
 
 
-def test_a_token_with_nothing_else_to_tell_is_in_the_columns():
+def test_a_plain_token_is_in_the_columns():
     bench = Bench()
     for route, name in enumerate(["a", "b"], start=5):
         request = EngineRequest(request_id=name, prompt_token_ids=prompt(3), sampling=SamplingParams(), route=route)
@@ -768,8 +802,8 @@ def test_a_stop_token_of_one_request_does_not_end_another():
     assert outputs["b"].finish_reason is None
 
 
-def test_a_prompt_whose_last_token_is_computed_alone_is_published_under_its_own_name():
-    """Its block was once named by what the slot's last owner had drawn."""
+def test_a_prompt_whose_last_token_is_computed_alone_is_published_with_its_own_hash():
+    """Its block once got the hash of tokens that the slot's previous sequence had sampled."""
     bench = Bench(max_num_batched_tokens=3, max_num_seqs=1)
     bench.add("before", prompt(3, first=500), max_tokens=6)
     bench.run()

@@ -41,7 +41,7 @@ def test_settings_under_which_a_request_could_never_run_are_refused(changes, mes
         settings(**changes)
 
 
-def test_the_longest_sequence_fits_context_and_cache_but_for_its_last_token():
+def test_the_longest_sequence_fits_context_and_cache_except_its_last_token():
     assert settings().max_sequence_len == 32
     assert settings(num_blocks=5).max_sequence_len == 21
 
@@ -66,7 +66,7 @@ def test_a_request_that_can_never_be_served_is_invalid(prompt, sampling, param, 
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
-def test_a_prompt_that_leaves_room_for_one_token_is_valid():
+def test_a_prompt_with_space_for_one_more_token_is_valid():
     request = EngineRequest(request_id="a", prompt_token_ids=[1] * 31, sampling=SamplingParams(max_tokens=1_000))
     check_request(request, settings())
     with pytest.raises(InvalidRequest, match="the KV cache holds 28"):

@@ -22,7 +22,7 @@ def test_a_named_stop_token_is_reported():
     assert rule(stop_token_ids=[EOS]).check(EOS, 11) == (FinishReason.STOP, EOS)
 
 
-def test_ignore_eos_still_heeds_named_stop_tokens():
+def test_named_stop_tokens_apply_with_ignore_eos():
     assert rule(ignore_eos=True).check(EOS, 11) == (None, None)
     assert rule(ignore_eos=True, stop_token_ids=[7]).check(7, 11) == (FinishReason.STOP, 7)
     assert rule(ignore_eos=True, stop_token_ids=[EOS]).check(EOS, 11) == (FinishReason.STOP, EOS)
@@ -40,7 +40,7 @@ def test_without_max_tokens_the_context_is_the_limit():
     assert rule(max_tokens=None).check(9, 100) == (FinishReason.LENGTH, None)
 
 
-def test_a_stop_token_in_the_last_place_is_a_stop():
+def test_a_stop_token_in_the_last_position_is_a_stop():
     assert rule(max_tokens=1).check(EOS, 11) == (FinishReason.STOP, None)
 
 
@@ -51,7 +51,7 @@ def test_no_stop_token_ends_it_before_min_tokens():
     assert early.check(7, 13) == (FinishReason.STOP, 7)
 
 
-def test_max_tokens_ends_it_whatever_min_tokens_says():
+def test_max_tokens_ends_a_sequence_below_min_tokens():
     assert rule(min_tokens=5, max_tokens=2).check(EOS, 12) == (FinishReason.LENGTH, None)
 
 
@@ -59,14 +59,14 @@ def test_ids_are_watched_as_long_as_a_sequence_has_them():
     watched = WatchedIds([2])
     watched.watch({5, 7})
     watched.watch({5})
-    drawn = np.array([2, 5, 6, 7], np.int32)
-    assert watched.seen_in(drawn).tolist() == [True, True, False, True]
+    sampled = np.array([2, 5, 6, 7], np.int32)
+    assert watched.seen_in(sampled).tolist() == [True, True, False, True]
     watched.forget({5, 7})
-    assert watched.seen_in(drawn).tolist() == [True, True, False, False]
+    assert watched.seen_in(sampled).tolist() == [True, True, False, False]
     watched.forget({5})
-    assert watched.seen_in(drawn).tolist() == [True, False, False, False]
+    assert watched.seen_in(sampled).tolist() == [True, False, False, False]
 
 
-def test_many_ids_are_watched_as_a_few_are():
+def test_many_watched_ids_are_found_like_a_few():
     watched = WatchedIds(range(0, 1000, 10))
     assert watched.seen_in(np.array([0, 5, 990, 991], np.int32)).tolist() == [True, False, True, False]

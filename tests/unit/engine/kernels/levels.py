@@ -1,12 +1,14 @@
-"""Every kernel set that this machine can run, for tests that hold all of them to one promise."""
+"""Every kernel set that this machine can run, for tests that apply to all of them."""
 
 import torch
 
-from stoker.config.cpu_features import LEVELS, Level, NoKernels, this_cpu
+from stoker.config.cpu_features import LEVELS, Level, NoKernels, choose_level, find_compiler, this_cpu
+from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.kernel_set import ONE_ROW, KernelSet, cpu_kernels
 
-# The AMX kernels with tiles made of plain C++: their code is tested on CPUs that have no AMX.
+# The AMX kernels with tile products emulated in C++ (tiles.h), so that CPUs without AMX test them too. They convert to
+# bfloat16 without AVX512-BF16, whose instruction differs for subnormal values only: it makes them zero.
 _BELOW = LEVELS["avx512"]
 EMULATED_AMX = Level("emulated_amx", _BELOW.needs, (*_BELOW.compiler_flags, "-DSTOKER_EMULATED_TILES"))
 
@@ -14,29 +16,52 @@ EMULATED_AMX = Level("emulated_amx", _BELOW.needs, (*_BELOW.compiler_flags, "-DS
 def runnable_levels() -> list[Level]:
     cpu = this_cpu()
     try:
-        load_library(LEVELS["portable"])
+        find_compiler()
     except NoKernels:
-        return []  # no compiler: the reference is all there is
+        return []  # no compiler: only the reference can run
     return [level for level in (*LEVELS.values(), EMULATED_AMX) if cpu.has(level)]
 
 
-LEVEL_NAMES = ["torch", *(level.name for level in runnable_levels())]
+LEVEL_NAMES = ["torch", *(level.name for level in runnable_levels())]  # slow ones: see conftest.py
+BEST = choose_level("auto", this_cpu())[0].name if len(LEVEL_NAMES) > 1 else "torch"
 _BY_NAME = {level.name: level for level in runnable_levels()}
 
 
 def kernels_of(
-    name: str, dtype: torch.dtype, head_dim: int = 64, threads: int = 1, *, batch_invariant: bool = False
+    name: str,
+    dtype: torch.dtype,
+    head_dim: int = 64,
+    threads: int = 1,
+    *,
+    batch_invariant: bool = False,
+    has_quantised: bool | None = None,
 ) -> KernelSet:
+    """has_quantised: with the kernels of int8 and int4; None: those of a library that is not batch-invariant."""
     if name == "torch":
         kernels = ONE_ROW if batch_invariant else KernelSet()
     else:
-        level = _BY_NAME[name].batch_invariant() if batch_invariant else _BY_NAME[name]
-        kernels = cpu_kernels(load_library(level), dtype, head_dim, dtype, name, batch_invariant=batch_invariant)
+        has_quantised = not batch_invariant if has_quantised is None else has_quantised
+        library = load_library(LibrarySpec(_BY_NAME[name], batch_invariant, has_quantised))
+        kernels = cpu_kernels(library, dtype, head_dim, dtype, name, batch_invariant=batch_invariant)
     kernels.set_num_threads(threads)
     return kernels
 
 
+def sums_of_rounding_errors(rows: int, width: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [rows, depth] and weight [width, depth] in float32 whose exact product is 0 (nearly, for an odd depth).
+
+    The second half of a row of x is the negated first half; the second half of a row of the weight equals its first
+    half. So every result consists of rounding errors, and another order of additions gives other bits. With random
+    values, rounding to bfloat16 hides the last bits of a sum, and comparing bits misses most changes of the order.
+    """
+    x, weight = torch.randn(rows, depth).bfloat16().float(), torch.randn(width, depth).bfloat16().float()
+    half = depth // 2
+    x[:, half : 2 * half] = -x[:, :half]
+    weight[:, half : 2 * half] = weight[:, :half]
+    return x, weight
+
+
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, absolute: float = 0.0) -> None:
-    """expected: float64. Allows what rounding to the type of `actual` costs, and `absolute` on top."""
+    """expected: float64. Allows the error of rounding to the type of `actual`, plus `absolute`."""
     relative = {torch.float32: 2e-6, torch.bfloat16: 2**-8 * 1.01}[actual.dtype]
     torch.testing.assert_close(actual.double(), expected, rtol=relative, atol=absolute + relative * 1e-2)

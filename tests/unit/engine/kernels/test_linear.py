@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from .levels import LEVEL_NAMES, assert_close, kernels_of
+from .levels import LEVEL_NAMES, assert_close, kernels_of, sums_of_rounding_errors
 
 LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
-ABSOLUTE = {torch.float32: 2e-5, torch.bfloat16: 1e-3}  # what sums of these depths may lose
+ABSOLUTE = {torch.float32: 2e-5, torch.bfloat16: 1e-3}  # rounding error of sums of these depths
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -26,21 +26,23 @@ def test_packed_weights_give_the_product(level, dtype, tokens, width, depth):
 @LEVELS
 @DTYPES
 def test_more_rows_than_a_chunk(level, dtype):
-    """x is cut so that a part of it stays in the cache: parts must meet without a gap."""
+    """x is divided into chunks that fit in the cache; together they must cover all rows."""
     x, weight = torch.randn(300, 2048).to(dtype), torch.randn(40, 2048).to(dtype)
     kernels = kernels_of(level, dtype)
     out = kernels.linear(x, kernels.pack_linear(weight, None))
-    assert_close(out, x.double() @ weight.double().T, absolute=20 * ABSOLUTE[dtype])  # one of 12 000 sums passed 10
+    assert_close(
+        out, x.double() @ weight.double().T, absolute=20 * ABSOLUTE[dtype]
+    )  # one of 12,000 sums exceeded 10 times
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 @DTYPES
-def test_a_row_of_x_gives_the_same_numbers_in_any_company(level, dtype):
+def test_a_row_of_x_has_the_same_product_in_any_batch(level, dtype):
     if level in ("amx", "emulated_amx") and dtype == torch.bfloat16:
         pytest.skip("a few rows are multiplied by vectors, more by tiles")
     if level == "portable" and dtype == torch.float32:
-        pytest.skip("torch multiplies")
-    x, weight = torch.randn(40, 256).to(dtype), torch.randn(80, 256).to(dtype)
+        pytest.skip("torch computes this product")
+    x, weight = (values.to(dtype) for values in sums_of_rounding_errors(40, 80, 256))
     kernels = kernels_of(level, dtype)
     packed = kernels.pack_linear(weight, None)
     together = kernels.linear(x, packed)
@@ -59,7 +61,7 @@ def test_float32_weights_may_have_any_depth(level, depth):
 
 @LEVELS
 @pytest.mark.parametrize(("depth", "dtype"), [(10, torch.bfloat16), (64, torch.float16)])
-def test_odd_depths_and_other_types_stay_with_torch(level, depth, dtype):
+def test_torch_computes_odd_depths_and_other_types(level, depth, dtype):
     kernels = kernels_of(level, torch.bfloat16)
     x, weight = torch.randn(3, depth).to(dtype), torch.randn(5, depth).to(dtype)
     packed = kernels.pack_linear(weight, None)
@@ -70,7 +72,7 @@ def test_odd_depths_and_other_types_stay_with_torch(level, depth, dtype):
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("width", [1, 16, 50])
-def test_rows_of_a_tied_embedding_come_back_unchanged(level, dtype, width):
+def test_rows_of_a_tied_embedding_are_unchanged(level, dtype, width):
     weight = torch.randn(width, 96).to(dtype)
     kernels = kernels_of(level, dtype)
     packed = kernels.pack_linear(weight, None)
@@ -88,11 +90,11 @@ def test_a_token_that_is_not_in_the_vocabulary_is_refused(level, token_id):
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
-def test_the_source_of_a_packed_weight_is_let_go(level):
+def test_a_packed_weight_does_not_reference_its_source(level):
     weight = torch.randn(32, 64).bfloat16()
     packed = kernels_of(level, torch.bfloat16).pack_linear(weight, None)
     assert packed.is_packed
     assert packed.weight.data_ptr() != weight.data_ptr()
     assert packed.num_bytes < 1.1 * weight.nbytes
-    with pytest.raises(ValueError, match=r"the layer takes 64 numbers a row"):
+    with pytest.raises(ValueError, match=r"the layer takes rows of 64 elements"):
         kernels_of(level, torch.bfloat16).linear(torch.zeros(1, 32).bfloat16(), packed)

@@ -17,7 +17,7 @@ class Step:
 
 @dataclass
 class Case:
-    """A step over a cache in which every slot that no row uses is nan."""
+    """A step over a cache in which every unused slot is NaN."""
 
     q: torch.Tensor
     k_cache: torch.Tensor
@@ -37,7 +37,9 @@ def make_case(rows, heads, kv_heads, head_dim, block_size, dtype):
     counts = [-(-context // block_size) for _, context in rows]
     num_blocks = sum(counts) + 3
     ids = torch.randperm(num_blocks, generator=generator).tolist()
-    tables = torch.full((len(rows), max(counts) + 1), 2**30, dtype=torch.int32)  # past a row's blocks: never followed
+    tables = torch.full(
+        (len(rows), max(counts) + 1), 2**30, dtype=torch.int32
+    )  # after a row's blocks: must not be read
     k_cache, v_cache = (torch.full((num_blocks, kv_heads, block_size, head_dim), torch.nan, dtype=dtype) for _ in "kv")
     keys, values = [], []
     for row, (_, context) in enumerate(rows):
@@ -56,7 +58,7 @@ def make_case(rows, heads, kv_heads, head_dim, block_size, dtype):
 
 
 def attended(case, scale, window):
-    """float64, one softmax per query and head over the keys it may see."""
+    """The expected result in float64: one softmax per query and head over the visible keys."""
     group = case.q.shape[1] // case.k_cache.shape[1]
     out = torch.empty(case.q.shape[0], case.q.shape[1] * case.q.shape[2], dtype=torch.float64)
     for row, (start, end) in enumerate(zip(case.step.query_start, case.step.query_start[1:], strict=False)):
@@ -76,7 +78,7 @@ def check(level, dtype, rows, heads, kv_heads, head_dim, block_size, window=None
     out = kernels_of(level, dtype, head_dim, threads).paged_attention(
         case.q, case.k_cache, case.v_cache, case.step, scale, window
     )
-    # bfloat16 weights are rounded before they meet the values where the CPU multiplies bfloat16 only.
+    # Levels that multiply pairs of bfloat16 round the weights before multiplying them by the values.
     assert_close(out, attended(case, scale, window), absolute=1e-5 if dtype == torch.float32 else 0.02)
 
 
@@ -101,9 +103,7 @@ def test_decode_rows_of_any_length_and_group(level, dtype, heads, kv_heads, head
     ("heads", "kv_heads", "head_dim", "block_size"),
     [(1, 1, 16, 8), (4, 2, 128, 16), (8, 2, 64, 32), (7, 1, 80, 16), (3, 1, 96, 64)],
 )
-def test_prefill_chunks_see_what_came_before_and_not_what_comes_after(
-    level, dtype, heads, kv_heads, head_dim, block_size
-):
+def test_prefill_chunks_attend_to_earlier_tokens_only(level, dtype, heads, kv_heads, head_dim, block_size):
     rows = [(2, 2), (7, 7), (33, 40), (100, 133), (2, 130), (50, 178)]
     check(level, dtype, rows, heads, kv_heads, head_dim, block_size)
 
@@ -127,8 +127,8 @@ def test_a_window_hides_the_older_tokens(level, dtype, window):
 @DTYPES
 @pytest.mark.parametrize("window", [None, 700])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_long_contexts_are_cut_into_segments(level, dtype, window, threads):
-    """Fewer rows than threads, so that heads are shared out too."""
+def test_long_contexts_are_divided_into_segments(level, dtype, window, threads):
+    """Fewer rows than threads, so that heads are divided among the threads too."""
     rows = [(1, 1100), (1, 511), (1, 512), (1, 513)][: 4 if threads == 1 else 1]
     try:
         check(level, dtype, rows, 6, 3, 32, 16, window, threads)
@@ -138,7 +138,7 @@ def test_long_contexts_are_cut_into_segments(level, dtype, window, threads):
 
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 @DTYPES
-def test_a_decode_row_gives_the_same_numbers_in_any_company(level, dtype):
+def test_a_decode_row_has_the_same_result_in_any_batch(level, dtype):
     case = make_case([(1, context) for context in (5, 1300, 600, 40, 700)], 4, 2, 32, 16, dtype)
     kernels = kernels_of(level, dtype, 32)
 
@@ -153,15 +153,15 @@ def test_a_decode_row_gives_the_same_numbers_in_any_company(level, dtype):
 
 
 @LEVELS
-def test_a_row_without_queries_is_passed_over(level):
+def test_a_row_without_queries_is_skipped(level):
     rows = [(1, 5), (0, 9), (3, 12)]
     check(level, torch.float32, rows, 2, 1, 16, 8)
 
 
 @LEVELS
 @DTYPES
-def test_scores_far_apart_do_not_overflow(level, dtype):
-    """Scores of hundreds: the softmax must be taken relative to the greatest, across tiles too."""
+def test_large_differences_of_scores_do_not_overflow(level, dtype):
+    """Scores of several hundred: the softmax must subtract the maximum, also across tiles."""
     rows = [(1, 300), (40, 300)]
     case = make_case(rows, 2, 1, 32, 16, dtype)
     ramp = torch.linspace(-40, 40, 300)[:, None, None]

@@ -1,4 +1,4 @@
-"""Ops that take penalties see the logits that the reference would have changed."""
+"""Ops that take penalties use the logits that the reference computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 
 def penalties(vocab_size: int, generator: torch.Generator) -> Penalties:
-    """Of five rows: two have none, one has a single token."""
+    """Penalties of five rows: two have no tokens, one has a single token."""
 
     def column() -> torch.Tensor:
         return torch.rand(5, generator=generator) * 2
@@ -37,7 +37,7 @@ def penalties(vocab_size: int, generator: torch.Generator) -> Penalties:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocab_size", [1, 50, 5001])
-def test_ops_see_logits_with_penalties(kernels: KernelSet, vocab_size: int, dtype: torch.dtype):
+def test_ops_use_logits_with_penalties(kernels: KernelSet, vocab_size: int, dtype: torch.dtype):
     generator = torch.Generator().manual_seed(vocab_size)
     logits = (torch.randn(5, vocab_size, generator=generator) * 3).to(dtype)
     changes, before = penalties(vocab_size, generator), logits.clone()
@@ -45,10 +45,10 @@ def test_ops_see_logits_with_penalties(kernels: KernelSet, vocab_size: int, dtyp
     assert not torch.equal(expected, logits.float())
     halves, zeros, keys = torch.full((5,), 0.5), torch.zeros(5), row_keys(np.arange(5, dtype=np.uint64), np.full(5, 9))
     for columns in (halves, zeros, keys), (zeros, zeros, keys):
-        found = kernels.draw(logits, *columns, penalties=changes)
-        assert torch.equal(found, KernelSet().draw(expected, *columns))
-    found = kernels.draw_nucleus(logits, halves, zeros, halves, keys, penalties=changes)
-    assert torch.equal(found, KernelSet().draw_nucleus(expected, halves, zeros, halves, keys))
+        found = kernels.sample_tokens(logits, *columns, penalties=changes)
+        assert torch.equal(found, KernelSet().sample_tokens(expected, *columns))
+    found = kernels.sample_top_p(logits, halves, zeros, halves, keys, penalties=changes)
+    assert torch.equal(found, KernelSet().sample_top_p(expected, halves, zeros, halves, keys))
     for count in {1, max(1, vocab_size // 20), vocab_size}:
         values, ids = kernels.top_tokens(logits, count, penalties=changes)
         torch.testing.assert_close(values, expected.gather(1, ids), rtol=1e-6, atol=1e-6)
@@ -56,7 +56,7 @@ def test_ops_see_logits_with_penalties(kernels: KernelSet, vocab_size: int, dtyp
     assert torch.equal(logits, before)
 
 
-def test_penalties_of_another_vocabulary_or_for_other_rows_are_refused(kernels: KernelSet):
+def test_penalties_for_another_vocabulary_size_or_number_of_rows_are_refused(kernels: KernelSet):
     changes = penalties(50, torch.Generator())
     for logits in torch.zeros(5, 51), torch.zeros(4, 50):
         with pytest.raises(ValueError, match="penalties for"):

@@ -4,8 +4,8 @@ import torch
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 
 
-def turned(heads, norm, cos_sin, positions, eps=1e-6):
-    """float64 and pair by pair: what the fused kernel must come to."""
+def rotated(heads, norm, cos_sin, positions, eps=1e-6):
+    """The expected result, computed in float64 pair by pair."""
     heads = heads.double()
     if norm is not None:
         heads = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + eps) * norm.double()
@@ -25,7 +25,9 @@ def turned(heads, norm, cos_sin, positions, eps=1e-6):
     ("heads", "kv_heads", "head_dim", "rotary_dim", "normed"),
     [(4, 2, 16, 16, True), (1, 1, 80, 80, False), (7, 1, 64, 24, True), (2, 2, 128, 128, True)],
 )
-def test_queries_and_keys_turn_and_the_cache_is_written(level, dtype, heads, kv_heads, head_dim, rotary_dim, normed):
+def test_queries_and_keys_are_rotated_and_the_cache_is_written(
+    level, dtype, heads, kv_heads, head_dim, rotary_dim, normed
+):
     tokens, block_size = 5, 8
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
     norms = [torch.randn(head_dim, dtype=dtype) if normed else None for _ in range(2)]
@@ -35,8 +37,8 @@ def test_queries_and_keys_turn_and_the_cache_is_written(level, dtype, heads, kv_
     kernels = kernels_of(level, dtype, head_dim)
     queries = kernels.rope_and_store(qkv, *norms, 1e-6, cos_sin, positions, slots, k_cache, v_cache, heads, kv_heads)
     q, k, v = qkv.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], 1)
-    assert_close(queries, turned(q, norms[0], cos_sin, positions), absolute=1e-5)
-    expected = turned(k, norms[1], cos_sin, positions)
+    assert_close(queries, rotated(q, norms[0], cos_sin, positions), absolute=1e-5)
+    expected = rotated(k, norms[1], cos_sin, positions)
     for token, slot in enumerate(slots.tolist()):
         block, offset = divmod(slot, block_size)
         assert_close(k_cache[block, :, offset], expected[token], absolute=1e-5)

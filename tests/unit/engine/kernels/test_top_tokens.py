@@ -9,8 +9,8 @@ from stoker.engine.kernels.top_tokens import top_tokens_reference
 @pytest.mark.parametrize(
     ("vocab_size", "count"), [(1, 1), (7, 3), (7, 7), (640, 1), (4096, 9), (4100, 15), (9000, 2000)]
 )
-def test_the_best_tokens_are_those_of_a_stable_sort(vocab_size: int, count: int):
-    """Rounded to a few values, so that most tokens tie and the smaller id must win."""
+def test_top_tokens_equal_those_of_a_stable_sort(vocab_size: int, count: int):
+    """Logits are rounded to a few values, so that most of them tie; the smaller id comes first."""
     logits = (torch.randn(3, vocab_size, generator=torch.Generator().manual_seed(count)) * 3).round()
     logits[1] *= -1.0
     values, ids = top_tokens_reference(logits, count)

@@ -15,7 +15,7 @@ def ids(*values: int) -> Int32:
 
 
 def make_plan(**changes: object) -> StepPlan:
-    """A plan of one row in slot 0 unless told otherwise."""
+    """A plan of one row in slot 0, with the given fields replaced."""
     columns: dict[str, object] = {
         "step": 0,
         "released_slots": [],

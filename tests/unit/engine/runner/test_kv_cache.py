@@ -21,7 +21,7 @@ def test_layers_share_no_memory_and_start_as_zeros():
     assert [tensor.unique().tolist() for tensor in tensors] == [[1], [2], [3], [4]]
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux tells how memory is mapped")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped memory")
 def test_the_memory_is_private_so_that_it_can_have_huge_pages():
     cache = KVCache(1, 4, 1, 16, 16, torch.float32)
     address = cache.layers[0][0].data_ptr()

@@ -21,7 +21,7 @@ def test_new_blocks_are_appended_in_order_wherever_they_stand_in_the_plan():
     assert table.num_blocks.tolist() == [0, 3, 0, 2]
 
 
-def test_a_drawn_token_becomes_the_next_known_one():
+def test_a_sampled_token_becomes_the_next_known_one():
     table = make_table()
     table.apply(make_plan(admissions=[admission(0, [4], [0]), admission(2, [5, 6], [1])]))
     table.append(ids(2, 0), ids(11, 12))

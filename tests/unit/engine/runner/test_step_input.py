@@ -33,7 +33,7 @@ def test_a_mixed_step_flattens_chunks_and_decode_rows():
     assert [x.dtype for x in (step.query_start, step.context_lens, step.block_tables)] == [torch.int32] * 3
 
 
-def test_a_decode_row_reads_the_token_that_the_runner_drew():
+def test_a_decode_row_reads_the_token_that_the_runner_sampled():
     table = make_table()
     table.apply(make_plan(admissions=[admission(0, [4, 5], [0])], num_tokens=ids(2)))
     table.append(ids(0), ids(33))

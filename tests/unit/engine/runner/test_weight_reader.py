@@ -61,14 +61,14 @@ def test_a_file_that_shrinks_after_its_header_was_read_is_named(tmp_path: Path, 
 
 
 def large(folder: Path) -> tuple[torch.Tensor, Checkpoint]:
-    """A tensor that is worth a map, behind one that keeps it off the page's edge."""
+    """A tensor large enough to map, after one that keeps it off a page boundary."""
     values = torch.randn(515, 512)
     save_file({"a": A, "b": values}, folder / "one.safetensors")
     return values, Checkpoint(folder, read_tensors(folder, ["one.safetensors"]))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux maps files whose errors are told")
-def test_a_large_tensor_is_seen_where_the_file_lies_in_memory(tmp_path: Path):
+@pytest.mark.skipif(sys.platform != "linux", reason="files are mapped on Linux only")
+def test_a_large_tensor_is_a_view_of_the_file(tmp_path: Path):
     values, files = large(tmp_path)
     view = files.view("b", torch.float32)
     assert view is not None
@@ -92,7 +92,7 @@ def test_an_eager_reader_maps_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_large_tensor_whose_file_has_shrunk_or_gone_is_told_as_a_small_one_is(tmp_path: Path, is_gone: bool):
+def test_a_large_tensor_of_a_shortened_or_missing_file_is_the_same_error_as_a_small_one(tmp_path: Path, is_gone: bool):
     values, files = large(tmp_path)
     file = tmp_path / "one.safetensors"
     if is_gone:

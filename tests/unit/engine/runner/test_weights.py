@@ -68,7 +68,9 @@ def test_a_dtype_nobody_can_convert_is_named(tmp_path: Path):
 def test_tensors_the_model_does_not_use_are_refused_except_known_leftovers(tmp_path: Path):
     extra = {"x.rotary_emb.inv_freq": B.clone(), "lm_head.weight": A.clone()}
     checkpoint(tmp_path, a=A, b=B, **extra).check(WANTED, is_tied=True)
-    with pytest.raises(ModelFilesError, match=r"tensor `lm_head\.weight` is in its weight files, but the model has no"):
+    with pytest.raises(
+        ModelFilesError, match=r"tensor `lm_head\.weight` is in its weight files, but the model does not"
+    ):
         checkpoint(tmp_path, a=A, b=B, **extra).check(WANTED, is_tied=False)
 
 

@@ -1,4 +1,4 @@
-"""Draws follow the distribution that was asked for, and depend on nothing but seed, position and logits."""
+"""Samples follow the distribution that was asked for, and depend on nothing but seed, position and logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.engine.api import ProcessorCall, SamplingParams
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.logits_processor import LogitsProcessor
-from stoker.engine.sampling.sampler import FEW_BEST, Drawn, LogprobsMode, Sampler
+from stoker.engine.sampling.sampler import FEW_BEST, LogprobsMode, Sampled, Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
 
 EOS = 2
@@ -36,7 +36,7 @@ def sample(
     kernels: KernelSet = TORCH,
     processors: Sequence[LogitsProcessor] = (),
     logprobs_mode: LogprobsMode = "raw_logprobs",
-) -> Drawn:
+) -> Sampled:
     """One step of rows in slots of their own. Row r has the tokens tokens[r], a single 0 by default."""
     count, vocab_size = logits.shape
     tokens = tokens or [[0]] * count
@@ -77,12 +77,14 @@ def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     ],
     ids=lambda params: f"t{params.temperature} k{params.top_k} p{params.top_p} m{params.min_p}",
 )
-def test_draws_follow_the_distribution(params: SamplingParams, kernels: KernelSet):
-    draws, vocab_size = 20_000, 40
+def test_samples_follow_the_distribution(params: SamplingParams, kernels: KernelSet):
+    samples, vocab_size = 20_000, 40
     logits = torch.randn(vocab_size, generator=torch.Generator().manual_seed(1)) * 2
-    found = np.bincount(sample(logits.expand(draws, -1).contiguous(), [params] * draws).token_ids, minlength=vocab_size)
-    expected = kept(logits, params).numpy() * draws
-    assert not found[expected == 0].any(), "a token that was cut off has been drawn"
+    found = np.bincount(
+        sample(logits.expand(samples, -1).contiguous(), [params] * samples).token_ids, minlength=vocab_size
+    )
+    expected = kept(logits, params).numpy() * samples
+    assert not found[expected == 0].any(), "a token that was cut off has been sampled"
     large = expected >= 5  # where the chi-square approximation holds
     chi_square = ((found - expected)[large] ** 2 / expected[large]).sum()
     degrees = max(int(large.sum()) - 1, 1)
@@ -90,7 +92,7 @@ def test_draws_follow_the_distribution(params: SamplingParams, kernels: KernelSe
 
 
 @pytest.mark.parametrize("vocab_size", [1000, 151_936])
-def test_what_is_drawn_from_a_large_vocabulary_is_never_cut_off(vocab_size: int, kernels: KernelSet):
+def test_what_is_sampled_from_a_large_vocabulary_is_never_cut_off(vocab_size: int, kernels: KernelSet):
     """More candidates than the first window holds, and tokens that tie, as bfloat16 logits do."""
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(6, vocab_size, generator=generator).bfloat16()
@@ -108,7 +110,7 @@ def test_what_is_drawn_from_a_large_vocabulary_is_never_cut_off(vocab_size: int,
             assert kept(logits[row], sampling)[token_id] > 0, f"row {row}"
 
 
-def test_a_draw_does_not_depend_on_the_batch(kernels: KernelSet):
+def test_a_sample_does_not_depend_on_the_batch(kernels: KernelSet):
     generator = torch.Generator().manual_seed(3)
     kinds = [
         SamplingParams(),
@@ -148,7 +150,7 @@ def test_a_seed_gives_other_tokens_at_other_positions_and_other_seeds_too():
     logits = torch.zeros(300, 1000)
     by_position = sample(logits, [SamplingParams()] * 300, seeds=[5] * 300, tokens=[[0] * (n + 1) for n in range(300)])
     by_seed = sample(logits, [SamplingParams()] * 300, seeds=list(range(300)))
-    # 300 uniform draws of 1000 ids: about 259 different ones are expected, with a deviation of 6
+    # 300 uniform samples of 1000 ids: about 259 different ones are expected, with a deviation of 6
     assert 225 < len(set(by_position.token_ids.tolist())) < 290
     assert 225 < len(set(by_seed.token_ids.tolist())) < 290
 
@@ -213,17 +215,17 @@ def test_penalties_equal_a_naive_loop(seed: int):
     assert found.tolist() == expected.argmax(-1).tolist()
 
 
-def test_penalty_counts_follow_the_drawn_tokens():
+def test_penalty_counts_follow_the_sampled_tokens():
     table = SamplingTable(1, 4, ())
     table.admit(0, SamplingParams(temperature=0, frequency_penalty=1.0), 0, [3], 1)
     sampler, token_table = Sampler(table, TORCH), np.zeros((1, 8), np.int32)
     token_table[0, 0] = 3
-    logits, drawn = torch.tensor([[0.0, 2.5, 2.0, 0.0]]), []
+    logits, sampled = torch.tensor([[0.0, 2.5, 2.0, 0.0]]), []
     for length in range(1, 6):
         found = sampler.sample(logits, np.array([0], np.int32), np.array([length]), token_table).token_ids
         token_table[0, length] = found[0]
-        drawn.append(int(found[0]))
-    assert drawn == [1, 2, 1, 2, 1]
+        sampled.append(int(found[0]))
+    assert sampled == [1, 2, 1, 2, 1]
 
 
 def test_logprobs_are_those_of_the_raw_logits():
@@ -233,20 +235,20 @@ def test_logprobs_are_those_of_the_raw_logits():
         SamplingParams(temperature=0),
         SamplingParams(temperature=0, logprobs=0),
     ]
-    drawn = sample(logits, params)
+    sampled = sample(logits, params)
     expected = logits.log_softmax(-1)
-    assert sorted(drawn.logprobs) == [0, 2]
-    entry = drawn.logprobs[0]
+    assert sorted(sampled.logprobs) == [0, 2]
+    entry = sampled.logprobs[0]
     best = expected[0].topk(3)
     assert entry.token_ids == [9, *best.indices.tolist()]
     assert entry.logprobs == pytest.approx([expected[0, 9].item(), *best.values.tolist()], abs=1e-5)
     assert entry.rank == int((expected[0] > expected[0, 9]).sum()) + 1
-    assert drawn.logprobs[2].token_ids == [int(logits[2].argmax())]
-    assert drawn.logprobs[2].rank == 1
+    assert sampled.logprobs[2].token_ids == [int(logits[2].argmax())]
+    assert sampled.logprobs[2].rank == 1
 
 
 @pytest.mark.parametrize("params", [SamplingParams(top_k=3), SamplingParams(top_p=0.7, min_p=0.02, temperature=0.6)])
-def test_processed_log_probabilities_are_those_that_tokens_are_drawn_by(params: SamplingParams):
+def test_processed_log_probabilities_are_those_that_tokens_are_sampled_by(params: SamplingParams):
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(6)) * 2
     asking = replace(params, logprobs=50, logit_bias={3: 5.0})
     entry = sample(logits, [asking], logprobs_mode="processed_logprobs").logprobs[0]
@@ -256,7 +258,7 @@ def test_processed_log_probabilities_are_those_that_tokens_are_drawn_by(params: 
     torch.testing.assert_close(found, kept(logits[0], params), atol=1e-6, rtol=1e-5)
 
 
-def test_logits_can_be_shown_as_they_are_and_as_they_are_drawn_from():
+def test_logits_can_be_shown_as_they_are_and_as_they_are_sampled_from():
     logits = torch.tensor([[1.0, 3.0, 2.0, -4.0]])
     params = SamplingParams(temperature=0.5, top_k=2, logit_bias={0: 6.0}, logprobs=4)
     raw = sample(logits, [params], logprobs_mode="raw_logits").logprobs[0]
@@ -284,8 +286,8 @@ def test_processors_see_prompt_and_answer_of_each_row():
     logits = torch.tensor([[1.0, 3.0, 2.0, 0.0]] * 2)
     tokens = [[1, 2], [1, 1]]  # one prompt token, one of the answer
     params = [SamplingParams(temperature=0)] * 2
-    drawn = sample(logits, params, tokens=tokens, processors=[NoRepeats()])
-    assert drawn.token_ids.tolist() == [1, 2]
+    sampled = sample(logits, params, tokens=tokens, processors=[NoRepeats()])
+    assert sampled.token_ids.tolist() == [1, 2]
 
 
 def test_a_named_processor_works_on_its_own_row_alone():
@@ -301,17 +303,17 @@ def test_a_named_processor_works_on_its_own_row_alone():
         ("breaks", "ArithmeticError: no such logits"),
         ("cuts", "tests.own_code:cuts gave"),
         ("Ban", "cannot be made: TypeError"),
-        ("not_numbers", "no token is left to draw"),
-        ("forbids_all", "no token is left to draw"),
+        ("not_numbers", "no token is left to sample"),
+        ("forbids_all", "no token is left to sample"),
     ],
 )
-def test_a_named_processor_that_fails_is_told_for_its_row_and_leaves_the_others(name: str, said: str):
+def test_a_named_processor_that_fails_is_an_error_of_its_row_only(name: str, said: str):
     logits = torch.tensor([[1.0, 3.0]] * 2)
     calls = (ProcessorCall(f"tests.own_code:{name}"),)
-    drawn = sample(logits, [SamplingParams(temperature=0, logits_processors=calls), SamplingParams(temperature=0)])
-    assert drawn.errors.keys() == {0}
-    assert said in drawn.errors[0]
-    assert drawn.token_ids[1] == 1
+    sampled = sample(logits, [SamplingParams(temperature=0, logits_processors=calls), SamplingParams(temperature=0)])
+    assert sampled.errors.keys() == {0}
+    assert said in sampled.errors[0]
+    assert sampled.token_ids[1] == 1
 
 
 def test_an_installed_processor_that_changes_the_shape_is_refused():
@@ -321,7 +323,7 @@ def test_an_installed_processor_that_changes_the_shape_is_refused():
 
 @pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(), SamplingParams(top_p=0.5)])
 @pytest.mark.parametrize("top_k", [0, 5, FEW_BEST + 1])
-def test_a_row_of_nan_is_told_and_leaves_the_others(params: SamplingParams, top_k: int, kernels: KernelSet):
+def test_a_row_of_nan_is_an_error_of_its_row_only(params: SamplingParams, top_k: int, kernels: KernelSet):
     logits = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
     asked = [replace(params, top_k=top_k, logprobs=1)] * 3
     expected = sample(logits, asked, kernels=kernels)
@@ -329,6 +331,6 @@ def test_a_row_of_nan_is_told_and_leaves_the_others(params: SamplingParams, top_
     found = sample(logits, asked, kernels=kernels)
     assert not expected.errors
     assert list(found.errors) == [1]
-    assert found.errors[1].startswith("no token can be drawn")
+    assert found.errors[1].startswith("no token can be sampled")
     assert found.token_ids[[0, 2]].tolist() == expected.token_ids[[0, 2]].tolist()
     assert 0 <= found.token_ids[1] < 1000

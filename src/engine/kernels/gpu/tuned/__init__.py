@@ -1,8 +1,8 @@
-"""How kernels are launched, as data: a file per kind of device, and `default.json`, which fits any.
+"""Launch configurations of kernels, as data: a file per kind of device, and `default.json` for all others.
 
-A file is named as `torch.cuda.get_device_name` names the device, in lower case and with underscores. `measured` says
-when and with what its numbers were found fastest. Null: nobody has timed them; they follow from what the compiler tells
-of registers and shared memory. Read once; nothing is searched while serving.
+The name of a file is that of `torch.cuda.get_device_name`, in lower case and with underscores. `measured` has the date
+and the versions with which its values were found fastest. Null: they were not timed; they follow from the registers and
+shared memory that the compiler reports. Read once; nothing is searched while serving.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).parent
 
 def _power_of_two(number: int) -> int:
     if number & (number - 1):
-        raise ValueError(f"{number} is no power of two")
+        raise ValueError(f"{number} is not a power of two")
     return number
 
 
@@ -40,19 +40,19 @@ class Measured(_Part):
 
 
 class LinearLaunch(_Part):
-    """outputs, depth: what a program takes at once. Programs should be a few for each multiprocessor."""
+    """outputs, depth: the tile of a program. There should be a few programs for each multiprocessor."""
 
-    max_outputs: PositiveInt | None  # of the layer that it is for; None for any
+    max_outputs: PositiveInt | None  # largest layer that this is for; None for any
     outputs: PowerOfTwo
     depth: PowerOfTwo
-    norm_depth: PowerOfTwo  # with a norm x goes through registers, and deeper tiles take too many
+    norm_depth: PowerOfTwo  # with a norm x is in registers, and deeper tiles need too many
     warps: PowerOfTwo
     stages: PositiveInt
 
 
 class AttentionLaunch(_Part):
-    """Of loops over tiles. Where a tile lies is read first, which the compiler counts as a stage as well: with n stages
-    there is room for n // 2 tiles, and with 3 no tile would be on its way while another is multiplied."""
+    """Of loops over tiles. The compiler counts the load of a tile's page id as a stage too: n stages hold n // 2 tiles,
+    and with 3 no tile is loaded while another is multiplied."""
 
     programs_per_multiprocessor: PositiveInt
     warps: PowerOfTwo
@@ -78,14 +78,14 @@ class Tuned(_Part):
 
 @cache
 def tuned() -> Tuned:
-    """For the current device; `interpreter.json` where there is none, with few programs, each of which is slow."""
+    """For the current device; `interpreter.json` without one: few programs, because each is slow in the interpreter."""
     name = "interpreter" if is_interpreted() else driver.active.get_device_interface().get_device_name()
     file = _FOLDER / f"{re.sub('[^a-z0-9]+', '_', name.lower())}.json"
     return read_tuned(file if file.exists() else _FOLDER / "default.json")
 
 
 def read_tuned(file: Path) -> Tuned:
-    """Raises ValueError, with every mistake, if the file is not as it should be."""
+    """Raises ValueError, with all errors, if the file is not valid."""
     try:
         found = Tuned.model_validate_json(file.read_bytes())
     except ValidationError as error:
@@ -93,5 +93,5 @@ def read_tuned(file: Path) -> Tuned:
         raise ValueError(f"{file}: {'; '.join(wrong)}") from None
     most = [each.max_outputs for each in found.linear]
     if most != [*sorted({each for each in most if each is not None}), None]:
-        raise ValueError(f"{file}: linear: max_outputs must grow, and the last, and no other, must be null")
+        raise ValueError(f"{file}: linear: max_outputs must be ascending, and null in the last entry only")
     return found

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R084": (
-        ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.9"],
-        ["--kv-cache-memory-bytes 1MiB", "--gpu-memory-utilization 0.9"],
+        ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.8"],
+        ["--kv-cache-memory-bytes 1MiB", "--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.9"],
     ),
     "R085": (
         [
             "--num-gpu-blocks-override 64 --kv-cache-memory-bytes 1MiB",
-            "--num-gpu-blocks-override 64 --gpu-memory-utilization 0.9",
+            "--num-gpu-blocks-override 64 --gpu-memory-utilization 0.8",
         ],
-        ["--num-gpu-blocks-override 64"],
+        ["--num-gpu-blocks-override 64", "--num-gpu-blocks-override 64 --gpu-memory-utilization 0.9"],
     ),
     "R094": (
-        ["--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
-        ["--no-enable-prefix-caching", "--prefix-caching-hash-algo sha256"],
+        ["--no-enable-prefix-caching --prefix-caching-hash-algo blake2b"],
+        ["--no-enable-prefix-caching", "--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
     ),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
     "R234": (["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"], ["--kv-cache-dtype bfloat16"]),

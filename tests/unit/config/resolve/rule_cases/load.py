@@ -10,7 +10,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--safetensors-load-strategy eager --load-format dummy"],
         ["--safetensors-load-strategy eager", "--safetensors-load-strategy lazy --load-format dummy"],
     ),
-    "R081": (["--pt-load-map-location cpu", "--pt-load-map-location.cuda:0 cpu"], ["", "--load-format dummy"]),
+    "R081": (["--pt-load-map-location.cuda:0 cpu"], ["", "--pt-load-map-location cpu", "--load-format dummy"]),
     "R082": (
         [
             "--model-loader-extra-config.num_threads 4",
@@ -20,6 +20,5 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--load-format dummy --model-loader-extra-config.deviation 0.1", "--load-format dummy"],
     ),
-    "R283": (["--pt-load-map-location.cuda:0 cuda:1"], ["--pt-load-map-location.cuda:0 cpu"]),
 }
 SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {}

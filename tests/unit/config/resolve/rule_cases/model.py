@@ -11,7 +11,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R062": (["--disable-sliding-window"], ["", "--no-disable-sliding-window"]),
     "R065": (
         ["--rope-theta 5"],
-        ["", "--rope-theta 5 --rope-scaling.rope_type linear", "--hf-overrides.rope_theta 5"],
+        ["", "--rope-theta 10000", "--rope-theta 5 --rope-scaling.rope_type linear", "--hf-overrides.rope_theta 5"],
     ),
     "R281": (
         [
@@ -35,16 +35,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R205": (["--max-model-len 513"], ["--max-model-len 512", "--max-model-len -1"]),
     "R207": (["--max-model-len 1"], ["--max-model-len 2"]),
-    "R212": (
-        [
-            "--override-generation-config.temprature 1",
-            "--override-generation-config.top_p 0",
-            "--override-generation-config.top_k 1.5",
-            "--override-generation-config.temperature hot",
-            "--override-generation-config.max_tokens 0",
-        ],
-        ["--override-generation-config.top_p 0.5 --override-generation-config.max_new_tokens 9"],
-    ),
     "R242": (
         ["--logits-processor-pattern a(b", "--logits-processor-pattern [z-a]"],
         ["", "--logits-processor-pattern mine[.:].*"],
@@ -54,13 +44,20 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--logits-processors my.logits:One my.logits.Two", ""],
     ),
     "R231": (["--dtype float16", "--dtype half", "--kv-cache-dtype float16"], ["--dtype float", "--dtype bfloat16"]),
+    "R284": (
+        [
+            '--logits-processor-settings {"a.b:C":{}}',
+            '--logits-processors a.b.C --logits-processor-settings {"a.b:C":{}}',
+        ],
+        ["", '--logits-processors a.b:C --logits-processor-settings {"a.b:C":{}}', "--logits-processors a.b:C"],
+    ),
     "R216": (
         ["--revision main", "--tokenizer-revision main", "--hf-token x", "--download-dir /nowhere"],
         ["", "--model Qwen/none --revision main", "--tokenizer Qwen/none --hf-token x"],
     ),
     "R217": (
-        ["--skip-tokenizer-init --tokenizer MODEL", "--skip-tokenizer-init --tokenizer-mode hf"],
-        ["--tokenizer MODEL", "--skip-tokenizer-init"],
+        ["--skip-tokenizer-init --tokenizer a/b", "--skip-tokenizer-init --tokenizer-mode hf"],
+        ["--tokenizer MODEL", "--skip-tokenizer-init", "--skip-tokenizer-init --tokenizer MODEL"],
     ),
     "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
 }
@@ -81,5 +78,8 @@ SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--max-model-len 512 --gpu-memory-utilization 0.5"],
         ["--max-model-len 512", "--gpu-memory-utilization 0.5"],
     ),
-    "R209": (["--dtype bfloat16"], ["", "--dtype float32"]),
+    "R209": (
+        ["--dtype bfloat16 --load-format dummy --hf-overrides.dtype float32"],
+        ["", "--dtype bfloat16", "--dtype float32"],
+    ),
 }

@@ -20,10 +20,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R112": (
         [
-            "--no-enable-chunked-prefill --max-num-partial-prefills 1",
+            "--no-enable-chunked-prefill --max-num-partial-prefills 2",
             "--no-enable-chunked-prefill --long-prefill-token-threshold 100",
         ],
-        ["--no-enable-chunked-prefill", "--max-num-partial-prefills 1"],
+        ["--no-enable-chunked-prefill", "--no-enable-chunked-prefill --max-num-partial-prefills 1"],
     ),
     "R114": (
         ["--max-long-partial-prefills 3 --max-num-partial-prefills 2", "--max-long-partial-prefills 65"],

@@ -36,7 +36,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--skip-tokenizer-init", "--enable-tokenizer-info-endpoint --trust-request-chat-template"],
     ),
     "R213": (["--body-idle-timeout 121s"], ["--body-idle-timeout 120s"]),
-    "R214": (["--on-engine-death exit --max-engine-restarts 3"], ["--on-engine-death exit", "--max-engine-restarts 3"]),
+    "R214": (["--on-engine-death exit --max-engine-restarts 4"], ["--on-engine-death exit --max-engine-restarts 3"]),
     "R215": (
         ["--disable-frontend-multiprocessing --on-engine-death restart"],
         ["--disable-frontend-multiprocessing", "--disable-frontend-multiprocessing --on-engine-death exit"],
@@ -44,8 +44,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
 }
 CASES |= {
     "R016": (
-        ["--uds /run/api.sock --port 8000", "--uds /run/api.sock --host 127.0.0.1"],
-        ["--uds /run/api.sock", "--port 8000"],
+        ["--uds /run/api.sock --port 8001", "--uds /run/api.sock --host 0.0.0.0"],
+        ["--uds /run/api.sock", "--uds /run/api.sock --host 127.0.0.1 --port 8000", "--port 8001"],
     ),
     "R026": (["--ssl-keyfile k.pem", "--ssl-certfile c.pem"], ["--ssl-keyfile k.pem --ssl-certfile c.pem"]),
     "R027": (["--enable-ssl-refresh"], ["--enable-ssl-refresh --ssl-keyfile k.pem --ssl-certfile c.pem"]),
@@ -67,12 +67,12 @@ CASES |= {
         ["--allowed-methods POST --allowed-origins *"],
     ),
     "R261": (
-        ["--h11-max-incomplete-event-size 1KiB"],
-        ["--h11-max-incomplete-event-size 32KiB", "--max-header-bytes 1MiB"],
+        ["--max-incomplete-header-bytes 1KiB"],
+        ["--max-incomplete-header-bytes 32KiB", "--max-header-bytes 1MiB"],
     ),
     "R262": (
-        ["--log-config-file JSON --log-level info", "--log-config-file JSON --uvicorn-log-level info"],
-        ["--log-config-file JSON", "--log-level info"],
+        ["--log-config-file JSON --log-level debug", "--log-config-file JSON --http-log-level error"],
+        ["--log-config-file JSON", "--log-config-file JSON --log-level info", "--log-level debug"],
     ),
     "R263": ([f"{TLS} --ssl-ca-certs a.pem"], [f"{TLS} --ssl-ca-certs a.pem --ssl-cert-reqs 1"]),
     "R264": (["--ssl-ca-certs a.pem --ssl-cert-reqs 2"], [f"{TLS} --ssl-ca-certs a.pem --ssl-cert-reqs 2"]),

@@ -91,7 +91,7 @@ def test_a_bias_is_added_and_what_ends_is_forbidden_until_it_may_come(tables: Ta
         return {int(at): float(row[at]) for at in row.nonzero()[:, 0]}
 
     assert biases() == forbidden
-    tables.apply(make_plan(slots=ids(1), num_computed=ids(3)))  # draws the second token
+    tables.apply(make_plan(slots=ids(1), num_computed=ids(3)))  # samples the second token
     assert biases() == forbidden
     tables.apply(make_plan(slots=ids(1), num_computed=ids(4)))  # the third, with which it may end
     assert biases() == {2: 3.0, 4: 1.5}
@@ -99,7 +99,7 @@ def test_a_bias_is_added_and_what_ends_is_forbidden_until_it_may_come(tables: Ta
     assert tables.arena.sampling.has_bias[1] == 0
 
 
-def test_tokens_that_the_host_drew_are_where_the_next_step_looks(tables: Tables):
+def test_tokens_that_the_host_sampled_are_in_the_table_for_the_next_step(tables: Tables):
     tables.admit(2, [1, 2])
     tables.arena.write_tokens(np.array([2, 0]), np.array([2, 5]), ids(30, 31))
     assert tables.arena.token_ids[2, :3].tolist() == [1, 2, 30]

@@ -1,0 +1,26 @@
+"""Defaults of the flags of each kind of measurement. Imports nothing else: help texts show them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ..defaults import DEFAULT_URL
+
+_SIZES = {"input_len": 128, "output_len": 128, "num_warmup": 1, "seed": 0}
+_MANY = {**_SIZES, "num_prompts": 100, "length_spread": 0, "prefix_len": 0}
+Kind = Literal["latency", "throughput", "serve", "startup"]
+DEFAULTS: dict[Kind, dict[str, Any]] = {
+    "latency": {**_SIZES, "batch_size": 8, "num_iters": 10},
+    "throughput": _MANY,
+    "serve": {
+        **_MANY,
+        "url": DEFAULT_URL,
+        "model_name": None,
+        "api_key": None,
+        "endpoint": "chat",
+        "request_rate": None,
+        "max_concurrency": 32,
+        "ignore_eos": False,
+    },
+    "startup": {"num_runs": 3},
+}

@@ -1,0 +1,80 @@
+"""Verbs that write deployments, files for supervisors, and completion scripts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from .arguments import YamlOrJson, end
+
+
+def init(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File to write; - prints it.")] = "deploy.yaml",
+    minimal: Annotated[bool, typer.Option("--minimal", help="About a dozen lines; this is the default.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every option with its description, at its default.")] = False,
+    model: Annotated[str, typer.Option("--model", help="Hub id, directory or builtin:tiny.")] = "builtin:tiny",
+    preset: Annotated[str | None, typer.Option("--preset", metavar="PRESET", help="Preset to extend.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a first deployment file."""
+    from ..init import run
+
+    end(run(file, model=model, preset=preset, is_full=full, is_minimal=minimal, force=force))
+
+
+def import_(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="WHAT", help="A command line in quotes or after --, a script, or a flat YAML file."),
+    ] = None,
+    engine: Annotated[
+        Literal["vllm", "sglang", "llama.cpp", "stoker"] | None,
+        typer.Option("--from", help="Engine that the options belong to; by default detected."),
+    ] = None,
+    output: YamlOrJson = "yaml",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if an option has no counterpart.")] = False,
+) -> None:
+    """Convert a launch command of vLLM, SGLang or llama.cpp to a manifest."""
+    from ..import_ import run
+
+    end(run(what or [], engine=engine, output=output, strict=strict))
+
+
+def migrate(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],
+    write: Annotated[
+        bool, typer.Option("--write", help="Change the file; without it the changes are only shown.")
+    ] = False,
+) -> None:
+    """Replace deprecated names in a deployment file."""
+    from ..migrate import run
+
+    end(run(file, write=write))
+
+
+def render(
+    form: Annotated[Literal["k8s", "compose", "systemd"], typer.Argument(help="What runs the deployment.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],
+    image: Annotated[
+        str | None,
+        typer.Option("--image", help="Container image; by default stoker:VERSION, or stoker:VERSION-cuda for a GPU."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of all objects; by default that of FILE.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", help="Kubernetes namespace.")] = None,
+    replicas: Annotated[int, typer.Option("--replicas", help="Replicas, each with the whole model.")] = 1,
+    program: Annotated[str | None, typer.Option("--program", help="Path of `engine`, for systemd.")] = None,
+) -> None:
+    """Write Kubernetes objects, a compose file or a systemd unit for a deployment."""
+    from ..render import run
+
+    end(run(form, file, image=image, name=name, namespace=namespace, replicas=replicas, program=program))
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
+) -> None:
+    """Print a shell script that completes `engine`: verbs, options, values and topics."""
+    from ..completion import run
+
+    end(run(shell))

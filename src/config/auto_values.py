@@ -1,0 +1,24 @@
+"""Constants that decide `auto`: resolve/decide.py computes with them, and descriptions of options show them.
+
+One definition, so that what is documented is what is decided.
+"""
+
+from __future__ import annotations
+
+MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
+MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
+BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: the number of tokens that the attention kernels of a GPU read in one access
+MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and other programs would lack this memory
+QUEUED_PER_KV_TOKEN = 16  # prompt tokens that may wait, per token that the KV cache holds
+LONG_PROMPT_SHARE = 0.04  # of the context, above which a prompt is a long one
+INCOMPLETE_HEADER_FACTOR = 2  # max_incomplete_header_bytes, as a multiple of max_header_bytes
+
+
+def by_device(values: dict[str, int]) -> str:
+    """For descriptions: `16 on a CPU, 64 on a GPU`."""
+    return f"{values['cpu']} on a CPU, {values['cuda']} on a GPU"
+
+
+def gibibytes(num_bytes: int) -> str:
+    """For descriptions: `4 GiB`."""
+    return f"{num_bytes >> 30} GiB"

@@ -1,0 +1,93 @@
+"""Where a model's files are: `builtin:tiny`, a directory, or a hub id whose snapshot lies in the hub's cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelFilesError, ModelNotLocal
+
+BUILTIN = "builtin:"
+INDEX = "model.safetensors.index.json"
+_MAX_JSON_BYTES = 64 << 20
+
+
+def locate(name: str, revision: str | None = None, cache: str | None = None, *wanted: str) -> Path:
+    """The directory that holds a model or a tokenizer.
+
+    Args:
+        name: `builtin:tiny`, a directory, or a hub id such as Qwen/Qwen3-0.6B.
+        revision: branch, tag or commit of a hub id; the main branch if None.
+        cache: hub cache to look in; None for HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub.
+        wanted: files, or patterns, of which one makes the directory what is looked for; config.json if none is named.
+
+    Raises ModelFilesError for a path that is no model directory, ModelNotLocal for a hub id that is not there.
+    """
+    wanted = wanted or ("config.json",)
+    if name.startswith(BUILTIN):
+        folder = Path(str(files(__name__.partition(".")[0]) / "builtin" / name.removeprefix(BUILTIN)))
+        if ".." in folder.parts or not _holds(folder, wanted):
+            raise ModelFilesError(f"{name}: no such built-in model; there is builtin:tiny", code="M301")
+        return folder
+    path = Path(os.path.expanduser(name))
+    if os.path.isdir(path):
+        if not _holds(path, wanted):
+            raise ModelFilesError(f"{path}: holds no {' or '.join(wanted)}", code="M301")
+        return path
+    if os.path.exists(path):
+        raise ModelFilesError(f"{name}: a file; expected a directory with {' or '.join(wanted)}", code="M301")
+    if not is_hub_id(name):
+        raise ModelFilesError(f"{name}: no such directory", code="M301")
+    hub = Path(os.path.expanduser(cache)) if cache else _hub_cache()
+    repository = hub / f"models--{name.replace('/', '--')}"
+    commit = revision or "main"
+    with contextlib.suppress(OSError, ValueError):  # no such branch or tag: it is a commit, or not here, or has a NUL
+        commit = (repository / "refs" / commit).read_text().strip()
+    snapshot = repository / "snapshots" / commit
+    if _holds(snapshot, wanted):
+        return snapshot
+    raise ModelNotLocal(name, str(hub))
+
+
+def _holds(folder: Path, wanted: tuple[str, ...]) -> bool:
+    with contextlib.suppress(OSError, ValueError):  # such as a name that is longer than any file's, or has a NUL
+        return any(os.path.isfile(path) for pattern in wanted for path in folder.glob(pattern))
+    return False
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the shape `owner/name` or `name` of a hub repository, not that of a path or a built-in."""
+    parts = name.split("/")
+    return (
+        not name.startswith((BUILTIN, ".", "/", "~"))
+        and len(parts) <= 2
+        and all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts)
+    )
+
+
+def _hub_cache() -> Path:
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(os.path.expanduser(cache))
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expanduser(home)) / "hub"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of at most 64 MiB. ModelFilesError names the file and, for a syntax error, the place."""
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise ModelFilesError(f"{path}: larger than {_MAX_JSON_BYTES} bytes", code="M303")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelFilesError(f"{path}: cannot be read: {error.strerror}", code="M302") from error
+    except json.JSONDecodeError as error:
+        raise ModelFilesError(f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}", code="M303") from error
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ModelFilesError(f"{path}: invalid JSON: {error}", code="M303") from error
+    if not isinstance(value, dict):
+        raise ModelFilesError(f"{path}: must hold a JSON object", code="M303")
+    return value

@@ -1,0 +1,109 @@
+"""What each stage of a step runs on this CPU, and why: the table of a plan and of the start. No torch."""
+
+from __future__ import annotations
+
+from .cpu_features import Level, NoKernels, choose_level, this_cpu, wanted_level
+from .cpu_library import LibrarySpec, check_obtainable
+from .quantised import shown
+
+STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling", "decode_step")
+MAX_HEAD_DIM = 256  # the largest that is tested
+KERNEL_DTYPES = ("float32", "bfloat16")
+EAGER = "model.enforce_eager"  # the reason why there are no kernels
+_ONE_ORDER, _ONE_ROW = "; the same sums in any batch", "; one row at a time for the same sums in any batch: slow"
+
+
+def keeps_twelve_bits() -> bool:
+    """Whether a start on this machine keeps bfloat16 weights in 12 bits."""
+    try:
+        level, _ = choose_level(wanted_level(), this_cpu())
+        check_obtainable(LibrarySpec(level))
+    except (NoKernels, ValueError):
+        return False
+    return level.has_twelve_bits
+
+
+def takes_heads(head_dim: int) -> bool:
+    """Whether the C++ attention kernels support this head size."""
+    return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
+
+
+def stage_table(
+    level: Level,
+    reason: str,
+    dtype: str,
+    head_dim: int,
+    kv_dtype: str,
+    quantization: str | None = None,
+    *,
+    batch_invariant: bool = False,
+) -> dict[str, str]:
+    """What each stage runs, and why, with the C++ library of a level.
+
+    reason: why this level was chosen.
+    quantization: scheme of the weights of the linear layers.
+    batch_invariant: `model.batch_invariant`.
+    Raises NoKernels for a dtype that the library does not have.
+    """
+    if dtype not in KERNEL_DTYPES:
+        raise NoKernels(f"no C++ kernels for {dtype}")
+    table = dict.fromkeys(STAGES, f"c++ {level.name}: {reason}")
+    if quantization is not None:
+        table["linear"] += f"; {shown(quantization)}"
+    elif dtype == "bfloat16" and level.has_twelve_bits:
+        table["linear"] += "; bfloat16 kept in 12 bits, exactly"
+    elif not level.multiplies(dtype):
+        table["linear"] = f"torch: its product of {dtype} matrices"
+    if not takes_heads(head_dim):
+        table["rope_and_store"] = table["paged_attention"] = (
+            f"torch: head size {head_dim}; the C++ kernels support multiples of 16 up to {MAX_HEAD_DIM}"
+        )
+    if kv_dtype != dtype:
+        table["rope_and_store"] = table["paged_attention"] = (
+            f"torch: keys and values in {kv_dtype}, activations in {dtype}"
+        )
+    if batch_invariant:
+        table = _with_batch_invariance(table)
+    if missing := [stage for stage, kernel in table.items() if kernel.startswith("torch")]:
+        table["decode_step"] = f"op by op: {', '.join(missing)} in torch"
+    else:
+        table["decode_step"] = "replayed: captured at the first step of each batch size"
+    return table
+
+
+def torch_table(reason: str, quantization: str | None = None, *, batch_invariant: bool = False) -> dict[str, str]:
+    """What each stage runs without the library."""
+    table = dict.fromkeys(STAGES, f"torch: {reason}")
+    if quantization is not None:
+        table["linear"] += f"; {shown(quantization)}, dequantised again for every product: slow"
+    return _with_batch_invariance(table) if batch_invariant else table
+
+
+def _with_batch_invariance(table: dict[str, str]) -> dict[str, str]:
+    """Adds the effect of `model.batch_invariant` to each stage."""
+    return {stage: kernel + (_ONE_ROW if kernel.startswith("torch") else _ONE_ORDER) for stage, kernel in table.items()}
+
+
+def planned_kernels(
+    dtype: str,
+    head_dim: int,
+    kv_dtype: str | None = None,
+    *,
+    is_eager: bool = False,
+    quantization: str | None = None,
+    batch_invariant: bool = False,
+) -> dict[str, str]:
+    """The table that a start on this machine will print, as far as it is known before the library is compiled.
+
+    kv_dtype: of keys and values; None for `dtype`.
+    """
+    try:
+        if is_eager:
+            raise NoKernels(EAGER)
+        level, reason = choose_level(wanted_level(), this_cpu())
+        check_obtainable(LibrarySpec(level, is_batch_invariant=batch_invariant, has_quantised=quantization is not None))
+        return stage_table(
+            level, reason, dtype, head_dim, kv_dtype or dtype, quantization, batch_invariant=batch_invariant
+        )
+    except (NoKernels, ValueError) as error:
+        return torch_table(str(error), quantization, batch_invariant=batch_invariant)

@@ -1,0 +1,58 @@
+"""PrefillBudget: the tokens that one step has for prompts, and how prompts share them.
+
+A prompt that wants more than half of the step's budget gets at most half of what is left while others come after it, so
+a long prompt cannot hold up a short one. What the others leave over is given back to it afterwards (step_planner.py).
+
+Also counts the prompts that the step leaves computed in part, which are limited. Does not know blocks or slots.
+"""
+
+from __future__ import annotations
+
+from .request import Request
+from .settings import SchedulerSettings
+
+
+class PrefillBudget:
+    """`left`: tokens that may still be planned."""
+
+    def __init__(self, settings: SchedulerSettings, num_decodes: int) -> None:
+        self._settings = settings
+        self.left = settings.prefill_budget(num_decodes)
+        self._half = self.left // 2
+        self._num_partial = 0  # prompts that are computed in part after the step
+        self._num_long_partial = 0
+
+    def chunk_end(self, start: int, known: int, *, has_others: bool) -> int:
+        """Where the chunk of a prompt of `known` tokens ends, of which `start` are computed; `start` if it gets none.
+
+        has_others: more prompts come after this one. There is something left.
+        """
+        wanted, left = known - start, self.left
+        if not self._settings.enable_chunked_prefill:
+            return known if wanted <= left else start
+        if wanted > self._half and has_others:
+            left = max(left // 2, 1)
+        if wanted <= left:
+            return known
+        # A chunk that ends with a block lets the sequence go on from blocks that others publish meanwhile.
+        size = self._settings.block_size
+        end = (start + left) // size * size
+        return end if end > start else start + left
+
+    def is_long(self, request: Request) -> bool:
+        return len(request.token_ids) > self._settings.long_prefill_token_threshold
+
+    def count_partial(self, request: Request) -> None:
+        """The step leaves this prompt computed in part."""
+        self._num_partial += 1
+        self._num_long_partial += self.is_long(request)
+
+    @property
+    def allows_partial(self) -> bool:
+        """One more short prompt may be left computed in part."""
+        return self._num_partial < self._settings.max_num_partial_prefills
+
+    @property
+    def allows_long_partial(self) -> bool:
+        """One more long prompt may be left computed in part."""
+        return self.allows_partial and self._num_long_partial < self._settings.max_long_partial_prefills

@@ -1,0 +1,117 @@
+"""Sequences: every live sequence, waiting or running, and each change between the two.
+
+A waiting one is in the queue; a running one has a slot (slot_columns.py) and blocks (sequence_blocks.py). `admit`,
+`preempt` and `end` are the only places where a sequence gets or loses them.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from ..api import EngineRequest, FinishReason
+from .policy import RANKS, WaitingQueue
+from .request import NO_SLOT, Request
+from .sequence_blocks import SequenceBlocks
+from .settings import SchedulerSettings
+from .slot_columns import SlotColumns
+from .step_outputs import Int64
+from .steps_in_flight import StepsInFlight
+from .stop import WatchedIds
+
+
+class Sequences:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self.columns = SlotColumns(settings.max_num_seqs, settings.block_size)
+        self.blocks = SequenceBlocks(settings, self.columns)
+        self.steps = StepsInFlight(self.blocks.pool)
+        self.rank = RANKS[settings.scheduling_policy]
+        self.waiting = WaitingQueue(self.rank)
+        self.watched = WatchedIds(settings.eos_token_ids)
+        self._random = Random(settings.seed)
+        self._by_id: dict[str, Request] = {}
+        # In the order of admission. Replaced, never changed in place: steps in flight keep the list.
+        self.running: list[Request] = []
+        self.running_slots: Int64 = np.empty(0, np.int64)
+        self._has_departed = False  # some of `running` have lost their slots
+        self.num_arrivals = 0
+        self.num_finished = 0
+        self.num_preemptions = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._by_id
+
+    def get(self, request_id: str) -> Request | None:
+        return self._by_id.get(request_id)
+
+    @property
+    def live(self) -> list[Request]:
+        return list(self._by_id.values())
+
+    def add(self, request: EngineRequest) -> None:
+        """A new sequence, which waits."""
+        settings = self._settings
+        self._by_id[request.request_id] = added = Request.of(
+            request,
+            arrival=self.num_arrivals,
+            seed=self._random.getrandbits(63),
+            eos_token_ids=settings.eos_token_ids,
+            max_length=settings.max_sequence_len,
+            reads_cache=settings.enable_prefix_caching,
+            hasher=self.blocks.hasher,
+        )
+        self.num_arrivals += 1
+        if added.stop.named_token_ids:
+            self.watched.watch(added.stop.named_token_ids)
+        self.waiting.push(added)
+
+    def admit(self, index: int, cached: list[int], num_new: int) -> None:
+        """Give a slot to the waiting request at `index`. The caller adds it to `running` (extend_running)."""
+        request = self.waiting.pop(index)
+        self.columns.take(request)
+        self.blocks.admit(request, cached, num_new)
+
+    def preempt(self, request: Request) -> None:
+        """Take slot and blocks back. It waits to be computed again, like a prompt of all its tokens."""
+        self.num_preemptions += 1
+        request.num_preemptions += 1
+        request.busy_until = int(self.columns.last_step[request.slot])
+        self.columns.read_tail(request)
+        self._leave_slot(request)
+        self.waiting.push(request)
+
+    def end(self, request: Request, reason: FinishReason) -> None:
+        request.finish_reason = reason
+        del self._by_id[request.request_id]
+        self.num_finished += 1
+        if request.stop.named_token_ids:
+            self.watched.forget(request.stop.named_token_ids)
+        if request.slot != NO_SLOT:
+            self._leave_slot(request)
+        else:
+            self.waiting.remove(request)
+
+    def _leave_slot(self, request: Request) -> None:
+        self.steps.release(self.blocks.detach(request), int(self.columns.last_step[request.slot]))
+        self.columns.give_back(request)
+        self._has_departed = True
+
+    # ---- the running ones
+
+    def extend_running(self, admitted: list[Request]) -> None:
+        self._set_running(self.running + admitted)
+
+    def drop_departed(self) -> None:
+        """Take sequences that have lost their slots out of `running`."""
+        if self._has_departed:
+            self._set_running([request for request in self.running if request.slot != NO_SLOT])
+            self._has_departed = False
+
+    def _set_running(self, running: list[Request]) -> None:
+        self.running = running
+        self.running_slots = np.array([request.slot for request in running], np.int64)

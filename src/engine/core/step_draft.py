@@ -1,0 +1,82 @@
+"""StepDraft: a step while it is being planned, and its StepPlan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .request import Request
+from .slot_columns import SlotColumns
+from .step_outputs import Int64
+from .step_plan import Admission, StepPlan
+from .steps_in_flight import StepInFlight
+
+_NO_SLOTS: Int64 = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class PrefillRow:
+    request: Request
+    start: int  # tokens computed before the step
+    end: int  # and after it
+    is_new: bool  # admitted in this step: its blocks are part of the admission
+
+
+@dataclass(slots=True)
+class StepDraft:
+    decodes: list[Request] = field(default_factory=list)
+    decode_slots: Int64 = field(default_factory=lambda: _NO_SLOTS)
+    prefills: list[PrefillRow] = field(default_factory=list)
+    block_slots: list[int] = field(default_factory=list)  # blocks added to sequences that ran before this step
+    block_ids: list[int] = field(default_factory=list)
+    has_preempted: bool = False
+
+    def add_blocks(self, slot: int, block_ids: list[int]) -> None:
+        self.block_slots += [slot] * len(block_ids)
+        self.block_ids += block_ids
+
+    def commit(self, step: int, columns: SlotColumns) -> StepInFlight:
+        """Make the plan, and count its tokens as computed and sampled."""
+        slots, requests = self.decode_slots, self.decodes
+        num_computed = columns.computed[slots]
+        num_tokens, is_sampled = columns.ones[: len(slots)], columns.trues[: len(slots)]
+        if self.prefills:
+            rows = self.prefills
+            ends = np.array([row.end for row in rows], np.int32)
+            starts = np.array([row.start for row in rows], np.int32)
+            prefill_slots = np.array([row.request.slot for row in rows], np.int64)
+            slots = np.concatenate((slots, prefill_slots))
+            num_computed = np.concatenate((num_computed, starts))
+            num_tokens = np.concatenate((num_tokens, ends - starts))
+            is_sampled = np.concatenate((is_sampled, ends == columns.target[prefill_slots]))
+            requests = requests + [row.request for row in rows]
+        plan = StepPlan(
+            step=step,
+            released_slots=columns.pop_released(),
+            admissions=[_admission(row.request) for row in self.prefills if row.is_new],
+            block_slots=np.array(self.block_slots, np.int32),
+            block_ids=np.array(self.block_ids, np.int32),
+            slots=slots.astype(np.int32),
+            num_computed=num_computed,
+            num_tokens=num_tokens,
+            is_sampled=is_sampled,
+        )
+        columns.computed[slots] = num_computed + num_tokens
+        columns.target[slots] += is_sampled
+        columns.last_step[slots] = step
+        return StepInFlight(plan, requests, columns.serial[slots])
+
+
+def _admission(request: Request) -> Admission:
+    sampling = request.sampling
+    if sampling.prompt_logprobs is not None and request.prompt_logprobs is None:
+        sampling = replace(sampling, prompt_logprobs=None)  # they were sent before it was preempted
+    return Admission(
+        slot=request.slot,
+        token_ids=list(request.token_ids),
+        num_prompt_tokens=request.num_prompt_tokens,
+        block_ids=list(request.block_ids),
+        sampling=sampling,
+        seed=request.seed,
+    )

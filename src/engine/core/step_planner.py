@@ -1,0 +1,230 @@
+"""StepPlanner: decides which sequences compute which tokens in the next step.
+
+One rule: every sequence has known tokens and computed tokens, and each step lets the computed ones catch up with the
+known ones, within a budget of tokens. A row that catches up samples one more token. A decode row has one token left to
+compute, a prefill has more; there is no other difference.
+
+Order within a step: decode rows, then running prefills, then waiting requests, in the policy's order. Only
+long prompts are ever overtaken: while as many of them as allowed are computed in part, the next one waits and shorter
+ones pass it (max_long_partial_prefills). How prefills share the budget: see prefill_budget.py.
+
+Memory: a sequence is admitted when the pool can hold all its known tokens. A decode row takes a block when its last one
+is full; if there is none, the sequence that ranks last is preempted: it loses its blocks, waits, and is computed again,
+mostly from the prefix cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .prefill_budget import PrefillBudget
+from .request import NO_SLOT, Request
+from .sequences import Sequences
+from .settings import SchedulerSettings
+from .step_draft import PrefillRow, StepDraft
+from .step_plan import StepPlan
+
+MAX_BLOCKED_STEPS = 8  # then decode rows pause for one step, so that a prompt that must be computed whole can run
+
+
+class StepPlanner:
+    def __init__(self, settings: SchedulerSettings, sequences: Sequences) -> None:
+        self._settings = settings
+        self._sequences = sequences
+        self._columns = sequences.columns
+        self._blocks = sequences.blocks
+        self._blocked: Request | None = None  # the waiting prompt that did not fit beside the decode rows
+        self._num_blocked_steps = 0
+
+    def plan(self) -> StepPlan | None:
+        """The next step, added to the steps in flight; None if nothing can be computed now."""
+        sequences = self._sequences
+        sequences.drop_departed()
+        draft = StepDraft()
+        decodes_pause = self._blocked is not None and self._is_blocked_too_long(self._blocked)
+        prefills = [] if decodes_pause else self._plan_decodes(draft)
+        if prefills or sequences.waiting:
+            self._plan_prefills(draft, prefills)
+        if decodes_pause:
+            self._unblock()
+            if not draft.prefills:
+                self._plan_decodes(draft)
+        if not draft.decodes and not draft.prefills:
+            return None
+        step = draft.commit(sequences.steps.num_planned, self._columns)
+        sequences.steps.add(step)
+        return step.plan
+
+    # ---- decode rows
+
+    def _plan_decodes(self, draft: StepDraft) -> list[Request]:
+        """Plan all decode rows; returns the running prefills."""
+        columns, running, slots = self._columns, self._sequences.running, self._sequences.running_slots
+        if not len(slots):
+            return []
+        target = columns.target[slots]
+        missing = target - columns.computed[slots]
+        # A sequence of its maximum length only waits for its last token to be read back.
+        is_decode = (missing == 1) & (target < columns.max_length[slots])
+        if is_decode.all():
+            requests, prefills = running, []
+        else:
+            requests = [running[row] for row in np.flatnonzero(is_decode).tolist()]
+            prefills = [running[row] for row in np.flatnonzero(missing > 1).tolist()]
+            slots = slots[is_decode]
+        full = (columns.computed[slots] == columns.capacity[slots]).nonzero()[0].tolist()
+        if len(full) > self._blocks.num_available:
+            requests = self._preempt_for_blocks(draft, requests)
+            slots = np.array([request.slot for request in requests], np.int64)
+            prefills = [request for request in prefills if request.slot != NO_SLOT]
+        elif full:
+            full_requests = [requests[row] for row in full]
+            full_slots = [request.slot for request in full_requests]
+            draft.block_ids += self._blocks.append_one_each(full_requests, full_slots)
+            draft.block_slots += full_slots
+        draft.decodes, draft.decode_slots = requests, slots
+        return prefills
+
+    def _preempt_for_blocks(self, draft: StepDraft, requests: list[Request]) -> list[Request]:
+        """Give decode rows their next block, best rank first, preempting from the worst; returns the rows to compute.
+
+        If steps in flight are about to release blocks, nothing is preempted: a row without a block skips this step.
+        """
+        sequences, columns, blocks = self._sequences, self._columns, self._blocks
+        awaits_last_token = columns.target >= columns.max_length
+        candidates = [request for request in sequences.running if not awaits_last_token[request.slot]]
+        candidates.sort(key=sequences.rank)  # the worst last
+        blocks_are_coming = sequences.steps.holds_blocks or len(candidates) < len(sequences.running)
+        kept = []
+        for request in sorted(requests, key=sequences.rank):
+            if request.slot == NO_SLOT:
+                continue  # preempted for a better one
+            if columns.computed[request.slot] == columns.capacity[request.slot]:
+                while blocks.num_available + request.num_reserved < 1 and not blocks_are_coming:
+                    victim = candidates.pop()
+                    sequences.preempt(victim)
+                    draft.has_preempted = True
+                    blocks_are_coming = sequences.steps.holds_blocks
+                    if victim is request:
+                        break
+                if request.slot == NO_SLOT or blocks.num_available + request.num_reserved < 1:
+                    continue
+                draft.add_blocks(request.slot, blocks.append_new(request, 1))
+            kept.append(request)
+        return kept
+
+    # ---- prefills
+
+    def _plan_prefills(self, draft: StepDraft, running: list[Request]) -> None:
+        budget = PrefillBudget(self._settings, len(draft.decodes))
+        self._plan_running_prefills(draft, budget, running)
+        if budget.left and not draft.has_preempted:
+            self._plan_admissions(draft, budget)
+        if budget.left:
+            self._return_leftover(draft, budget)
+
+    def _plan_running_prefills(self, draft: StepDraft, budget: PrefillBudget, requests: list[Request]) -> None:
+        waiting, free_slots = self._sequences.waiting, self._columns.free_slots
+        requests.sort(key=self._sequences.rank)
+        for index, request in enumerate(requests):
+            if not budget.left:
+                budget.count_partial(request)
+                continue
+            self._append_cached(draft, request)
+            has_others = index + 1 < len(requests) or bool(waiting and free_slots)
+            start, known = int(self._columns.computed[request.slot]), len(request.token_ids)
+            end = budget.chunk_end(start, known, has_others=has_others)
+            self._add_row(draft, budget, PrefillRow(request, start, end, is_new=False))
+            if end < known:
+                budget.count_partial(request)
+
+    def _append_cached(self, draft: StepDraft, request: Request) -> None:
+        """Go on from blocks that others computed since this prefill was last planned, such as a common prefix."""
+        if self._columns.computed[request.slot] % self._settings.block_size:
+            return
+        cached = self._blocks.find_cached(request)
+        if cached:
+            self._blocks.append_cached(request, cached)
+            draft.add_blocks(request.slot, cached)
+
+    def _plan_admissions(self, draft: StepDraft, budget: PrefillBudget) -> None:
+        """Give slots to waiting requests, the first one first, until one does not fit."""
+        sequences, blocks, block_size = self._sequences, self._blocks, self._settings.block_size
+        waiting, free_slots = sequences.waiting, self._columns.free_slots
+        admitted: list[Request] = []
+        num_passed = 0  # long prompts that shorter ones pass
+        while budget.left and len(waiting) > num_passed and free_slots:
+            request = waiting.peek(num_passed)
+            if request.busy_until > sequences.steps.last_finished:
+                break  # preempted, and a step in flight still writes its blocks or samples its next token
+            is_long = budget.is_long(request)
+            if is_long and num_passed:
+                num_passed += 1
+                continue
+            cached = blocks.find_cached(request)
+            start, known = len(cached) * block_size, len(request.token_ids)
+            has_others = len(waiting) > num_passed + 1 and len(free_slots) > 1
+            end = budget.chunk_end(start, known, has_others=has_others)
+            if start < end < known and not (budget.allows_long_partial if is_long else budget.allows_partial):
+                if known - start <= budget.left:
+                    end = known  # it takes the share of those after it, but need not wait
+                elif budget.allows_partial:
+                    num_passed += 1
+                    continue
+                else:
+                    break
+            num_new = -(-known // block_size) - len(cached)
+            # One free block more per running sequence, or the next full block of one of them would preempt this one.
+            num_running = len(sequences.running) + len(admitted)
+            if num_new + num_running > blocks.num_available - blocks.pool.num_free_among(cached):
+                break
+            if end == start:
+                if draft.decodes:
+                    self._block(request)
+                break
+            if end < known:
+                budget.count_partial(request)
+            self._unblock()
+            sequences.admit(num_passed, cached, num_new)
+            admitted.append(request)
+            self._add_row(draft, budget, PrefillRow(request, start, end, is_new=True))
+        if admitted:
+            sequences.extend_running(admitted)
+
+    def _return_leftover(self, draft: StepDraft, budget: PrefillBudget) -> None:
+        """Give prefills that were cut short for others what the others did not use."""
+        for row in draft.prefills:
+            known = len(row.request.token_ids)
+            end = min(row.end + budget.left, known)
+            if end < known:
+                end -= end % self._settings.block_size
+            if end > row.end:
+                budget.left -= end - row.end
+                row.end = end
+                self._take_blocks(draft, row)
+
+    def _add_row(self, draft: StepDraft, budget: PrefillBudget, row: PrefillRow) -> None:
+        draft.prefills.append(row)
+        budget.left -= row.end - row.start
+        self._take_blocks(draft, row)
+
+    def _take_blocks(self, draft: StepDraft, row: PrefillRow) -> None:
+        block_ids = self._blocks.extend_to(row.request, row.end)
+        if not row.is_new:
+            draft.add_blocks(row.request.slot, block_ids)
+
+    # ---- prompts that must be computed whole
+
+    def _block(self, request: Request) -> None:
+        """The first waiting prompt did not fit beside the decode rows of this step."""
+        self._blocked = request
+        self._num_blocked_steps += 1
+
+    def _unblock(self) -> None:
+        self._blocked = None
+        self._num_blocked_steps = 0
+
+    def _is_blocked_too_long(self, request: Request) -> bool:
+        if request.finish_reason is not None:
+            self._unblock()
+        return self._num_blocked_steps > MAX_BLOCKED_STEPS

@@ -1,0 +1,66 @@
+"""StepsInFlight: plans that were returned and are not finished, oldest first.
+
+Their rows may still write to the blocks of sequences that have ended or were preempted. Such blocks are kept here until
+the last of these steps is finished, and go back to the pool then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .block_pool import BlockPool
+from .request import Request
+from .step_outputs import Int64
+from .step_plan import StepPlan
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    plan: StepPlan
+    requests: list[Request]  # by row; a slot may have another sequence by the time the step is finished
+    serials: Int64  # by row: SlotColumns.serial when the step was planned
+
+
+class StepsInFlight:
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._steps: deque[StepInFlight] = deque()
+        self._held: dict[int, list[list[int]]] = {}  # step -> block tables to release when it is finished
+        self.num_planned = 0
+        self.last_finished = -1
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[StepInFlight]:
+        return iter(self._steps)
+
+    def __getitem__(self, index: int) -> StepInFlight:
+        return self._steps[index]
+
+    @property
+    def holds_blocks(self) -> bool:
+        """Blocks will be released when a step is finished."""
+        return bool(self._held)
+
+    def add(self, step: StepInFlight) -> None:
+        self._steps.append(step)
+        self.num_planned += 1
+
+    def retire(self, plan: StepPlan) -> StepInFlight:
+        """The plan will write no more: release the blocks held for it. RuntimeError if it is not the oldest one."""
+        if not self._steps or self._steps[0].plan is not plan:
+            raise RuntimeError(f"step {plan.step} is not the oldest one in flight")
+        self.last_finished = plan.step
+        for block_ids in self._held.pop(plan.step, ()):
+            self._pool.release(block_ids)
+        return self._steps.popleft()
+
+    def release(self, block_ids: list[int], last_step: int) -> None:
+        """Release a sequence's blocks once `last_step`, the newest with a row for it, is finished."""
+        if last_step > self.last_finished:
+            self._held.setdefault(last_step, []).append(block_ids)
+        else:
+            self._pool.release(block_ids)

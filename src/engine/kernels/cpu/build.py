@@ -1,0 +1,213 @@
+"""Compiles the C++ kernels with the system's compiler, several files at a time, and reports the progress.
+
+Used by the build hook of the wheel (hatch_build.py), by a start that finds no library (library.py), and as a command:
+`python -m stoker.engine.kernels.cpu` (__main__.py). Standard library only. The same sources, flags and compiler give
+the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from ....config.cpu_features import LEVELS, NoKernels, choose_level, find_compiler, this_cpu, wanted_level
+from ....config.cpu_library import BATCH_INVARIANT, SOURCES, LibrarySpec, find_library, is_private
+
+FILE_TIMEOUT_S = 3600  # of a compiler that hangs: on a busy machine a file can take many minutes
+LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none")
+# Seconds of gcc 12 for files that take more than 2: these are compiled first, and the time left is estimated.
+_SECONDS = {
+    "attention.cpp": 4,
+    "linear.cpp": 13,
+    "linear_int4.cpp": 18,
+    "linear_int8.cpp": 18,
+    "linear_twelve_bits.cpp": 13,
+    "sampling.cpp": 4,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    num_done: int
+    num_files: int
+    seconds_left: float
+
+    def __str__(self) -> str:
+        left = f", about {self.seconds_left:.0f} s left" if self.num_done < self.num_files else ""
+        return f"{self.num_done} of {self.num_files} files{left}"
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    source: Path
+    flags: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        return _SECONDS.get(self.source.name, 2)
+
+
+def compile_libraries(
+    specs: Sequence[LibrarySpec],
+    folder: Path,
+    report: Report,
+    *,
+    jobs: int | None = None,
+    nice: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Path]:
+    """Compiles each library into `folder` under its `file_name`. Files that libraries have in common are compiled once.
+
+    Args:
+        report: called in this thread when the work begins and after each file.
+        jobs: compilers that run at the same time; None for the number of usable cores.
+        nice: at a low priority, next to an engine that serves requests.
+
+    Raises NoKernels with the first error message of the compiler.
+    """
+    compiler = [find_compiler()]
+    if nice and (program := shutil.which("nice")):
+        compiler = [program, *compiler]
+    jobs = jobs or len(os.sched_getaffinity(0))
+    targets = {spec: folder / spec.file_name for spec in specs}  # named before: sources may be edited meanwhile
+    work = folder / f"{targets[specs[0]].stem}.objects"
+    shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
+    work.mkdir(parents=True)
+    try:
+        parts = {spec: _objects(spec, specs, compiler) for spec in specs}
+        objects = sorted(dict.fromkeys(each for part in parts.values() for each in part), key=lambda o: -o.seconds)
+        made = {each: work / f"{number}.o" for number, each in enumerate(objects)}
+        _compile(made, compiler, _Meter(objects, jobs, report, clock), jobs)
+        for spec, part in parts.items():
+            _link([made[each] for each in part], compiler, work / "library.so", targets[spec])
+        return list(targets.values())
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _objects(spec: LibrarySpec, specs: Sequence[LibrarySpec], compiler: Sequence[str]) -> list[_Object]:
+    """The flag of batch-invariant kernels is left out for files that do not read it, if those are compiled anyway."""
+    has_twin = spec.is_batch_invariant and any(
+        each.level == spec.level and not each.is_batch_invariant for each in specs
+    )
+    plain = tuple(flag for flag in spec.flags if flag != BATCH_INVARIANT)
+    return [
+        _Object(source, plain if has_twin and not _is_invariant(source, plain, compiler) else spec.flags)
+        for source in spec.sources()
+    ]
+
+
+def _is_invariant(source: Path, flags: Sequence[str], compiler: Sequence[str]) -> bool:
+    """Whether the file includes batch_invariant.h with these flags, directly or not."""
+    return "batch_invariant.h" in _run([*compiler, *flags, "-MM", source.name])
+
+
+def _compile(made: dict[_Object, Path], compiler: Sequence[str], meter: _Meter, jobs: int) -> None:
+    """Each thread waits for one compiler. They are daemons: a process that ends does not wait for them."""
+    waiting: SimpleQueue[tuple[_Object, Path]] = SimpleQueue()
+    done: SimpleQueue[_Object | Exception] = SimpleQueue()
+    has_failed = threading.Event()
+    for item in made.items():
+        waiting.put(item)
+
+    def work() -> None:
+        while not (waiting.empty() or has_failed.is_set()):
+            with contextlib.suppress(Empty):
+                each, path = waiting.get_nowait()
+                try:
+                    _run([*compiler, *each.flags, "-c", each.source.name, "-o", str(path)])
+                    done.put(each)
+                except Exception as error:
+                    done.put(error)
+
+    for _ in range(min(jobs, len(made))):
+        threading.Thread(target=work, name="compiler", daemon=True).start()
+    for _ in made:
+        result = done.get()
+        if isinstance(result, Exception):
+            has_failed.set()
+            raise result
+        meter.add(result)
+
+
+class _Meter:
+    """Estimates the time left from the files done: a file's weight is the time it took on another machine."""
+
+    def __init__(self, objects: Sequence[_Object], jobs: int, report: Report, clock: Callable[[], float]) -> None:
+        self._total, self._num_files = sum(each.seconds for each in objects), len(objects)
+        self._done, self._num_done = 0.0, 0
+        self._report, self._clock, self._began = report, clock, clock()
+        report(Progress(0, self._num_files, self._total / jobs))
+
+    def add(self, done: _Object) -> None:
+        self._done += done.seconds
+        self._num_done += 1
+        pace = (self._clock() - self._began) / self._done
+        self._report(Progress(self._num_done, self._num_files, pace * (self._total - self._done)))
+
+
+def _link(objects: Iterable[Path], compiler: Sequence[str], made: Path, target: Path) -> None:
+    _run([*compiler, *LINK_FLAGS, *map(str, objects), "-o", str(made)])
+    made.chmod(0o755)  # whatever the umask: a library that a group can write is not loaded
+    os.replace(made, target)  # the whole file or none
+
+
+def _run(command: Sequence[str]) -> str:
+    """The output of a command. It runs in the folder of the sources, so that files contain no path of this machine."""
+    try:
+        done = subprocess.run(
+            command, cwd=SOURCES, capture_output=True, text=True, errors="replace", timeout=FILE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoKernels(f"the compiler took more than {FILE_TIMEOUT_S} s for {command[-3]}") from error
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        message = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
+        raise NoKernels(f"the kernels could not be compiled: {message.strip()}")
+    return done.stdout
+
+
+def compile_into_cache(spec: LibrarySpec, folder: Path, report: Report, *, nice: bool = False) -> Path:
+    """The library from the cache, compiled if it is not there. Processes that start together compile it once."""
+    with open(folder / f"{spec.file_name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        target = folder / spec.file_name
+        if is_private(target):
+            return target
+        return compile_libraries([spec], folder, report, nice=nice)[0]
+
+
+def specs_of(levels: Iterable[str], *, has_quantised: bool) -> list[LibrarySpec]:
+    """The plain and the batch-invariant library of each level."""
+    return [LibrarySpec(LEVELS[name], is_invariant, has_quantised) for name in levels for is_invariant in (False, True)]
+
+
+def compile_here(tell: Callable[[str], None], folder: Path) -> list[Path]:
+    """Compiles what is missing in `folder` for this machine, without quantised kernels, and removes outdated libraries.
+
+    Raises NoKernels where the kernels cannot be compiled or used.
+    """
+    level, _ = choose_level(wanted_level(), this_cpu())
+    specs = specs_of([level.name], has_quantised=False)
+    missing = [spec for spec in specs if find_library(spec, folder) is None]
+    kept = {each.file_name for spec in specs for each in (spec, replace(spec, has_quantised=True))}
+    for path in folder.glob("*.so"):
+        if path.name not in kept:  # compiled from older sources
+            path.unlink()
+    if not missing:
+        tell(f"C++ kernels for {level.name}: already compiled")
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    return compile_libraries(missing, folder, lambda progress: tell(f"C++ kernels for {level.name}: {progress}"))

@@ -1,0 +1,128 @@
+"""DeviceStep: the whole step on the device, from the values that the host sends for each row to the sampled tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ...core.step_plan import Int32, StepPlan
+from ...kernels.gpu.finish_step import finish_step
+from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
+from ...kernels.gpu.sample import sample, sampling_workspace
+from ...layers.attention import LayerCache
+from ...layers.step_input import StepInput
+from ...models.decoder import Decoder
+from .buckets import StepShape
+from .slot_arena import SlotArena
+from .staging import Upload
+
+_SLOTS, _COMPUTED, _SAMPLED, _STARTS = range(4)  # the values that are sent for rows, one line each
+
+
+class DeviceStep:
+    def __init__(
+        self,
+        model: Decoder,
+        caches: Sequence[LayerCache],
+        arena: SlotArena,
+        max_rows: int,
+        max_tokens: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        """max_rows, max_tokens: of a step."""
+        self._model, self._caches, self._arena = model, caches, arena
+        self._block_size, self._max_tokens, self._max_model_len = block_size, max_tokens, max_model_len
+
+        def column(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(count, dtype=dtype, device=device)
+
+        self._width = -(-(max_rows + 1) // 4) * 4  # lines begin at multiples of 16 bytes: kernels compile once
+        rows = column(4 * self._width)
+        self._upload = Upload(rows)
+        self._rows = rows.view(4, self._width)
+        self._token_ids, self._positions, self._slot_mapping = (column(max_tokens, torch.int64) for _ in range(3))
+        self._context_lens, self._last_tokens = column(max_rows), column(max_rows, torch.int64)
+        max_blocks = arena.block_ids.shape[1]
+        self._block_tables = column(max_rows * max_blocks).view(max_rows, max_blocks)
+        self._workspace = sampling_workspace(max_rows, model.model_spec.vocab_size, device)
+        self.sampled = column(max_rows)  # tokens of the newest step, by row
+
+    def send(self, plan: StepPlan, shape: StepShape) -> None:
+        """Copies the plan's rows and the padding rows into the inputs of `compute`."""
+        rows, all_rows = plan.num_rows, shape.num_rows
+        if shape.num_tokens > self._max_tokens or all_rows > len(self.sampled):
+            raise ValueError(
+                f"a step of {shape.num_tokens} tokens in {all_rows} rows exceeds the limits of this runner"
+            )
+        lines = self._upload.buffer().reshape(4, self._width)
+        lines[_SLOTS, :rows] = plan.slots
+        lines[_SLOTS, rows:all_rows] = -1
+        lines[_COMPUTED, :rows] = plan.num_computed
+        lines[_SAMPLED, :rows] = plan.is_sampled
+        lines[_STARTS, 0] = 0
+        np.cumsum(plan.num_tokens, out=lines[_STARTS, 1 : rows + 1])
+        lines[_STARTS, rows + 1 : all_rows + 1] = lines[_STARTS, rows]
+        self._upload.send(lines.size)
+
+    def send_nothing(self, shape: StepShape) -> None:
+        """Fills the inputs of `compute` with padding rows only: such a step changes nothing."""
+        lines: Int32 = self._upload.buffer().reshape(4, self._width)
+        lines[_SLOTS, : shape.num_rows] = -1
+        lines[_STARTS, : shape.num_rows + 1] = 0
+        self._upload.send(lines.size)
+
+    def compute(self, shape: StepShape) -> torch.Tensor:
+        """Writes tokens into `sampled` and the slot tables. Returns the logits of each row's last token, [R, V]."""
+        num_tokens, num_rows, arena = shape.num_tokens, shape.num_rows, self._arena
+        slots, starts = self._rows[_SLOTS, :num_rows], self._rows[_STARTS, : num_rows + 1]
+        tensors = StepTensors(
+            token_ids=self._token_ids[:num_tokens],
+            positions=self._positions[:num_tokens],
+            slot_mapping=self._slot_mapping[:num_tokens],
+            context_lens=self._context_lens[:num_rows],
+            block_tables=self._block_tables[:num_rows],
+            last_tokens=self._last_tokens[:num_rows],
+        )
+        prepare_step(
+            StepRows(slots, self._rows[_COMPUTED, :num_rows], starts),
+            arena.token_ids,
+            arena.block_ids,
+            self._block_size,
+            tensors,
+        )
+        step = StepInput(
+            token_ids=tensors.token_ids,
+            positions=tensors.positions,
+            slot_mapping=tensors.slot_mapping,
+            query_start=starts,
+            context_lens=tensors.context_lens,
+            block_tables=tensors.block_tables,
+            max_query_len=1 if shape.is_decode else self._max_tokens,
+            max_context_len=self._max_model_len,
+        )
+        wanted = None if shape.is_decode else tensors.last_tokens
+        logits = self._model.logits(*self._model.forward(step, self._caches, wanted))
+        sampled = self.sampled[:num_rows]
+        sample(
+            logits,
+            slots,
+            tensors.context_lens,
+            arena.sampling,
+            sampled,
+            self._workspace,
+            is_fast_path=shape.is_fast_path,
+        )
+        finish_step(
+            sampled,
+            slots,
+            tensors.context_lens,
+            self._rows[_SAMPLED, :num_rows],
+            arena.token_ids,
+            arena.sampling.has_penalties,
+            arena.sampling.counts,
+        )
+        return logits

@@ -1,0 +1,69 @@
+"""Memory budget of a device: how many KV cache blocks fit, and the error if there are too few."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ....config import Layer, Resolved
+from ...kernels.gpu.sample import sampling_workspace
+from .slot_arena import arena_bytes
+
+GRAPHS_BYTES = 256 << 20  # of captured graphs: their launches, and memory that kernels keep between launches
+_FIXES = (
+    "lower `model.max_model_len`, `scheduler.max_num_seqs` or `scheduler.max_num_batched_tokens`, raise "
+    "`cache.gpu_memory_utilization` if no other program needs the memory, or free memory on the device"
+)
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of a device, measured after the weights were loaded."""
+
+    total: int
+    free: int
+    allocated: int  # of this process: the weights
+    step: int  # of the largest step, without weights and cache
+
+
+def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
+    """The planned number of blocks; fewer if the deployment leaves the number open and the device has less memory.
+
+    Raises MemoryError if one sequence of maximum length would not fit, or the number that the deployment sets.
+    """
+    scheduler, cache, model_len = resolved.scheduler, resolved.cache, resolved.model.max_model_len
+    seqs, vocab_size = scheduler.max_num_seqs, resolved.model_spec.vocab_size
+    tables = arena_bytes(seqs, model_len, cache.block_size, vocab_size)
+    tables += sum(each.nbytes for each in sampling_workspace(seqs, vocab_size, "meta"))
+    reserve = memory.step + tables
+    if scheduler.cuda_graph_sizes:
+        reserve += GRAPHS_BYTES + memory.step  # graphs have a memory pool of their own
+    planned, block_bytes = resolved.num_kv_blocks, resolved.memory.kv_bytes_per_token * cache.block_size
+    is_open = (
+        cache.num_gpu_blocks_override is None and resolved.origin("cache.kv_cache_memory_bytes").layer is Layer.RULE
+    )
+    # A cache of a set size may take all free memory; otherwise gpu_memory_utilization limits it.
+    share = int(cache.gpu_memory_utilization * memory.total) - memory.allocated if is_open else memory.free
+    budget = max(0, min(share, memory.free) - reserve)
+    fitting = min(planned, budget // block_bytes)
+    needed = -(-model_len // cache.block_size) if is_open else planned
+    if fitting < needed:
+        what = f"one sequence of {model_len} tokens" if is_open else "the number of blocks that the deployment sets"
+        raise MemoryError(
+            f"the KV cache needs {needed * block_bytes} bytes for {what}, and its budget is {budget}: {memory.free} "
+            f"bytes are free after the weights, of which a step takes {memory.step} and graphs and sequence tables "
+            f"take {reserve - memory.step}; {_FIXES}"
+        )
+    if fitting < planned:
+        logger.warning(
+            "the KV cache has %d blocks, not the planned %d: no more fit in addition to a step of %d bytes",
+            fitting,
+            planned,
+            memory.step,
+        )
+    return fitting
+
+
+def out_of_memory(what: str, num_bytes: int) -> MemoryError:
+    return MemoryError(f"the device has too little memory for {what} of {num_bytes} bytes; {_FIXES}")

@@ -1,0 +1,39 @@
+"""Failures of the engine as HTTP errors."""
+
+from __future__ import annotations
+
+from ..engine.api import FinishReason
+from ..engine.client import EngineState
+from .protocol.errors import ApiError, internal_error, unavailable
+from .text.generated_sequence import GenerationFailed
+
+_MESSAGES = {
+    EngineState.STARTING: ("the engine is starting", "engine_starting"),
+    EngineState.RESTARTING: ("the engine stopped and is being started again", "engine_restarting"),
+    EngineState.STALLED: ("the engine makes no progress", "engine_stalled"),
+    EngineState.DEAD: ("the engine has stopped and will not be started again", "engine_dead"),
+}
+
+
+def not_ready(state: EngineState) -> ApiError:
+    """For new requests, in every state but READY."""
+    message, code = _MESSAGES[state]
+    return unavailable(message, code=code)
+
+
+def stopped_during_request(state: EngineState) -> ApiError:
+    """state: after the engine stopped; READY if it has been started again since."""
+    if state in (EngineState.DEAD, EngineState.STALLED):
+        return not_ready(state)
+    message = "the engine stopped while it processed this request, and is being started again"
+    return unavailable(message, code="engine_restarting")
+
+
+def shutting_down() -> ApiError:
+    return unavailable("the server is shutting down", code="server_shutting_down", retry_after_s=1)
+
+
+def generation_failed(failure: GenerationFailed) -> ApiError:
+    if failure.reason is FinishReason.ABORT:
+        return shutting_down()
+    return internal_error(failure.message or "the engine could not complete this request", "engine_error")

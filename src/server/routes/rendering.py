@@ -1,0 +1,75 @@
+"""Chat messages of a request to a prompt: which template, with which variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..endpoint import Call
+from ..protocol.chat import Conversation
+from ..protocol.errors import unsupported
+from ..service import Service
+from ..text.renderer import Prompt, Renderer
+from ..text.tokenizer import INLINE_CHARS
+
+
+async def rendered(
+    call: Call,
+    body: Conversation,
+    *,
+    max_tokens: int,
+    add_special_tokens: bool,
+    documents: list[dict[str, Any]] | None = None,
+    reasoning_effort: str | None = None,
+) -> Prompt:
+    """The messages as a prompt; in a thread if the body is long or brings a template.
+
+    Raises ApiError or InvalidRequest: no template, a template that is not trusted, or messages it cannot render.
+    """
+    renderer = await _renderer(call.service, body.chat_template)
+    with_tools = bool(body.tools)
+    kwargs = _template_kwargs(call, renderer, body.chat_template_kwargs, with_tools=with_tools)
+    if reasoning_effort is not None:
+        if "reasoning_effort" not in renderer.template_variables(with_tools=with_tools):
+            raise unsupported("reasoning_effort", ": this model's chat template does not use it")
+        kwargs = {"reasoning_effort": reasoning_effort, **kwargs}
+
+    def work() -> Prompt:
+        return renderer.prompt(
+            body.plain_messages(),
+            max_tokens=max_tokens,
+            add_special_tokens=add_special_tokens,
+            tools=body.plain_tools(),
+            documents=documents,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            template_kwargs=kwargs,
+        )
+
+    if call.num_body_bytes <= INLINE_CHARS and body.chat_template is None:
+        return work()
+    return await renderer.tokenizer.run(work)
+
+
+async def _renderer(service: Service, chat_template: str | None) -> Renderer:
+    """The deployment's renderer, or one with the template of the request. Raises ApiError, InvalidRequest."""
+    renderer = service.need_renderer()
+    if chat_template is None:
+        return renderer
+    if not service.settings.trust_request_chat_template:
+        raise unsupported("chat_template", ": this deployment accepts none (`server.trust_request_chat_template`)")
+    return await renderer.tokenizer.run(lambda: renderer.with_template(chat_template))
+
+
+def _template_kwargs(
+    call: Call, renderer: Renderer, given: dict[str, Any] | None, *, with_tools: bool
+) -> dict[str, Any]:
+    """Those of chat_template_kwargs that the template uses. Raises ApiError for names that the server sets."""
+    given = given or {}
+    for name in given:
+        if name in renderer.reserved:
+            param = "chat_template" if name == "chat_template" else f"chat_template_kwargs.{name[:100]}"
+            raise unsupported(param)
+    used = renderer.template_variables(with_tools=with_tools)
+    if unknown := sorted(given.keys() - used):
+        call.service.report_unknown([f"chat_template_kwargs.{name}" for name in unknown], call.route)
+    return {name: value for name, value in given.items() if name in used}

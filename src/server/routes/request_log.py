@@ -1,0 +1,50 @@
+"""Log records of a request and of its output, as far as the deployment enables them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+
+from ...engine.api import EngineRequest, SamplingParams
+from ...logs import log_fields
+from ..endpoint import Call
+from ..generation import Generation
+
+logger = logging.getLogger(__name__)
+_DEFAULTS = SamplingParams()
+
+
+def log_arrival(call: Call, requests: Sequence[EngineRequest], prompts: Sequence[str | list[int]]) -> None:
+    """One record with the request id, the sampling parameters that differ from the defaults, and the prompts.
+
+    prompts: texts, or token ids where the client sent ids. Cut to `server.max_log_len`; not logged if that is 0.
+    """
+    first = requests[0]
+    call.log_fields["id"] = first.request_id
+    settings = call.service.settings
+    if not settings.enable_log_requests:
+        return
+    chosen = {
+        field.name: getattr(first.sampling, field.name)
+        for field in dataclasses.fields(first.sampling)
+        if field.name != "stop" and getattr(first.sampling, field.name) != getattr(_DEFAULTS, field.name)
+    }
+    num_tokens = sum(len(request.prompt_token_ids) for request in requests)
+    fields = {"id": first.request_id, "prompts": len(requests), "prompt_tokens": num_tokens, **chosen}
+    if settings.max_log_len != 0:
+        shown = [prompt[: settings.max_log_len] for prompt in prompts]
+        fields["prompt"] = shown[0] if len(shown) == 1 else shown
+    log_fields(logger, logging.INFO, "request arrived", fields)
+
+
+def log_end(call: Call, generation: Generation) -> None:
+    """Adds fields to the access log line; one record for each output with `server.enable_log_outputs`."""
+    call.log_fields.update(generation.log_fields)
+    settings = call.service.settings
+    if not settings.enable_log_outputs or settings.max_log_len == 0:
+        return
+    for index, (output, reason) in enumerate(generation.outputs):
+        shown = output[: settings.max_log_len]
+        fields = {"id": call.log_fields["id"], "index": index, "finish": reason, "output": shown}
+        log_fields(logger, logging.INFO, "request answered", fields)

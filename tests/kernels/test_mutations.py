@@ -1,0 +1,331 @@
+"""Mutation tests: each small change to a kernel makes a test of this folder fail.
+
+Most are slow. The quick ones of several modules run every time, and that every mutation can still be applied.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from triton.runtime.errors import InterpreterError
+
+from . import (
+    test_attention,
+    test_attention_plan,
+    test_elementwise,
+    test_linear,
+    test_linear_few,
+    test_sample,
+    test_sample_logprobs,
+    test_sample_ops,
+    test_step,
+)
+from .conftest import HAS_GPU
+from .mutation import (
+    Change,
+    Mutation,
+    argument,
+    becomes,
+    expression,
+    left,
+    operand,
+    removed,
+    right,
+    swapped,
+    value,
+    without_item,
+    without_keyword,
+)
+
+pytestmark = pytest.mark.skipif(HAS_GPU, reason="mutates kernels in Triton's interpreter")
+
+Check = Callable[[torch.device], None]
+SMALL = torch.float32
+
+
+def decode(device: torch.device) -> None:
+    for name in ("plain", "window, softcap and sinks", "slopes", "scaled"):
+        test_attention.test_decode(device, name, 5)
+    test_attention.test_a_workspace_serves_one_step_after_another(device)
+
+
+def prefill(device: torch.device) -> None:
+    for name in ("plain", "window, softcap and sinks", "slopes", "scaled"):
+        test_attention.test_prefill(device, name, 5)
+
+
+def shared(device: torch.device) -> None:
+    test_attention.test_each_kernel_leaves_the_rows_of_the_other(device)
+
+
+def window(device: torch.device) -> None:
+    for attend in (test_attention.decoded, test_attention.prefilled):
+        test_attention.test_keys_before_the_window_are_not_read(device, attend, 16)
+
+
+def wide_groups(device: torch.device) -> None:
+    test_attention.test_prefill_of_other_shapes(device, SMALL, 14, 2, 16, 32)
+
+
+def plan(device: torch.device) -> None:
+    test_attention_plan.test_layers_share_a_plan_and_each_window_has_its_own(device)
+
+
+def norm(device: torch.device) -> None:
+    test_elementwise.test_add_rms_norm(device, torch.float16, 3, 100, True)
+
+
+def layer_norm(device: torch.device) -> None:
+    test_elementwise.test_add_layer_norm(device, SMALL, 3, 100, True)
+
+
+def gelu(device: torch.device) -> None:
+    for is_tanh in (False, True):
+        test_elementwise.test_gelu_and_mul(device, SMALL, 3, 1100, is_tanh)
+
+
+def rope(device: torch.device) -> None:
+    test_elementwise.test_rope_and_store(device, SMALL, True, 2, 2, 80, 32, 32)
+    test_elementwise.test_rope_and_store_in_fp8_clamps_values_out_of_range(device)
+    test_elementwise.test_a_token_without_a_slot_is_not_stored(device)
+
+
+def noise(device: torch.device) -> None:
+    test_sample_ops.test_noise_equals_the_reference(device)
+
+
+def gumbel_max(device: torch.device) -> None:
+    for min_p in (None, 0.05):
+        test_sample_ops.test_tokens_equal_the_reference(device, 24, 1000, SMALL, min_p)
+    test_sample_ops.test_equal_logits_give_the_first_token_greedily(device)
+    test_sample_ops.test_a_row_without_valid_logits_gives_no_token(device)
+
+
+def linear_few(device: torch.device) -> None:
+    test_linear_few.test_the_fused_kernel_equals_the_separate_ops(device, SMALL, 5, 70, 600, True, True, True, True)
+
+
+def linear_ops(device: torch.device) -> None:
+    for op in ("norm_linear", "norm_gate_up"):
+        for tokens in (3, test_linear.MAX_TOKENS + 1):
+            test_linear.test_a_fused_layer_equals_the_separate_ops(device, SMALL, op, tokens, True)
+        test_linear.test_a_fused_layer_equals_the_separate_ops(device, torch.float16, op, 3, True)
+
+
+def few_tokens(device: torch.device) -> None:
+    test_sample.test_tokens_are_those_of_the_hosts_sampler(device, 36, 7, 64, 64)
+
+
+def fast_path(device: torch.device) -> None:
+    test_sample.test_the_fast_path_samples_what_the_full_sampler_does(device)
+
+
+def cuts(device: torch.device) -> None:
+    test_sample.test_cuts_change_tokens_where_logits_are_flat(device)
+
+
+def ties(device: torch.device) -> None:
+    test_sample.test_of_equal_logits_the_first_are_kept(device)
+
+
+def no_valid_logits(device: torch.device) -> None:
+    test_sample.test_rows_without_valid_logits_give_no_token(device)
+
+
+def tiny_temperature(device: torch.device) -> None:
+    test_sample.test_extreme_temperatures(device, 2e-5)
+
+
+def candidates(device: torch.device) -> None:
+    test_sample.test_there_are_few_candidates(device)
+
+
+def prepare_step(device: torch.device) -> None:
+    for step in test_step.STEPS:
+        test_step.test_tensors_are_built_from_tables(step, 1, device)
+
+
+def finish_step(device: torch.device) -> None:
+    test_step.test_sampled_tokens_are_kept_and_counted(130, device)
+
+
+def logprobs(device: torch.device) -> None:
+    test_sample_logprobs.test_logprobs(device, SMALL, 9001, True)
+    test_sample_logprobs.test_softmax_mass_and_counts(device, SMALL, 3)
+
+
+# function, the check that fails, kind of node, position among those nodes and how many there are, what the node becomes
+MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
+    "decode_attention": [
+        ("_plan", shared, "==", 0, 1, becomes(">=")),  # rows with several queries are taken too
+        ("_decode", window, "tl.maximum()", 1, 3, argument(1)),  # tiles before the window are not skipped
+        ("_decode", decode, "<", 4, 6, becomes("<=")),  # a key after the last one is seen
+        ("_decode", decode, ">=", 0, 1, becomes(">")),  # the window's first key is not
+        ("_decode", decode, "k_scale", 0, 1, value(1.0)),
+        ("_decode", decode, "tl.store()", 3, 5, removed),  # the ticket stays for the next launch
+        ("_decode", decode, "tl.where()", 1, 3, swapped(1, 2)),  # the other one of a program's two parts is merged
+        ("_decode", decode, "tl.exp2()", 1, 4, value(1.0)),  # totals are merged without their bases
+        ("_decode", decode, "v_scale", 0, 1, value(1.0)),
+        ("decode_attention", plan, "tuple", 0, 3, without_item(1)),  # windows share a plan
+    ],
+    "prefill_attention": [
+        ("_plan", prefill, "1", 2, 3, value(2)),  # rows with two queries are left out
+        ("_attend", window, "&", 0, 2, left),  # keys before the window are read
+        ("_attend", prefill, "<=", 0, 1, becomes("<")),  # a query does not see its own key
+        ("_attend", prefill, ">", 0, 1, becomes(">=")),  # the window is a key wider
+        ("_prefill", wide_groups, "&", 0, 2, right),  # lanes after the last query are queries
+        ("_prefill", prefill, "%", 1, 2, value(0)),  # a group has one head
+        ("_prefill", prefill, "1", 5, 6, value("TILE")),  # a tile that the diagonal cuts is not masked
+        ("_prefill", prefill, "tl.maximum()", 1, 3, argument(1)),  # a tile that the window cuts is not masked
+        # The plan of the other kernel is taken.
+        ("prefill_attention", plan, "tuple", 1, 4, expression("'decode', None, tile_of(head_dim, q.element_size())")),
+    ],
+    "add_rms_norm": [
+        ("_add_rms_norm", norm, "eps", 0, 1, value(0.0)),
+        ("_add_rms_norm", norm, "width", 2, 4, value("BLOCK")),  # the mean of a padded row
+    ],
+    "add_layer_norm": [
+        ("_add_layer_norm", layer_norm, "eps", 0, 1, value(0.0)),
+        ("_add_layer_norm", layer_norm, "tl.where()", 0, 1, argument(1)),  # padding counts in the variance
+        ("_add_layer_norm", layer_norm, "width", 2, 5, value("BLOCK")),
+        ("_add_layer_norm", layer_norm, "+=", 0, 1, becomes("-=")),  # the bias
+    ],
+    "gelu_and_mul": [
+        ("_gelu_and_mul", gelu, "width", 1, 3, value(0)),  # ups are read where gates are
+        ("_gelu_and_mul", gelu, "0.044715", 0, 1, value(0.04)),
+        ("_gelu_and_mul", gelu, "0.7071067811865476", 0, 1, value(1.0)),
+    ],
+    "rope_and_store": [
+        ("_rope_and_store", rope, "-x", 0, 1, operand),  # the sine of the first half
+        ("_rope_and_store", rope, "partners", 1, 3, value("lanes")),  # the norm of queries
+        ("_rope_and_store", rope, "partners", 2, 3, value("lanes")),  # the norm of keys
+        ("_rope_and_store", rope, "%", 1, 3, becomes("//")),  # the offset in a block
+        ("_rope_and_store", rope, "ROTARY_DIM", 3, 5, value("HEAD_DIM")),  # elements that are not rotated
+        ("_rope_and_store", rope, "_as_stored()", 0, 2, argument(0)),  # values are not clamped
+        ("_as_stored", rope, "tl.where()", 0, 2, argument(2)),  # nothing is clamped above
+        ("_as_stored", rope, "-x", 1, 2, operand),  # what is clamped below changes its sign
+    ],
+    "gumbel_max": [
+        ("row_key", few_tokens, "_splitmix()", 1, 2, argument(0)),
+        ("exponential_noise", noise, "15", 0, 1, value(16)),
+        ("exponential_noise", noise, "16", 1, 2, value(17)),
+        ("exponential_noise", noise, "2", 0, 1, value(3)),  # the series of the logarithm
+        ("exponential_noise", noise, "0.0625", 0, 1, value(0.5)),  # up to where the series is taken
+        ("logarithms", tiny_temperature, "tl.where()", 1, 2, argument(2)),  # not measured from the largest logit
+        ("best_of", gumbel_max, "==", 0, 1, becomes("<=")),
+        ("token_of_row", fast_path, "logarithms()", 0, 1, argument(0)),  # tiles are compared without temperature
+        ("token_of_row", gumbel_max, "-x", 0, 1, value(0)),  # a token where there is none
+    ],
+    "sample_row": [
+        ("cuts_of", cuts, "|", 1, 2, left),  # min-p alone does not cut
+        ("values_of", no_valid_logits, "==", 0, 1, expression("values < 1e30")),  # infinity is forbidden
+        ("values_of", few_tokens, "32767", 0, 1, value(0xFFFF)),  # the bit of prompts is counted
+        ("values_of", few_tokens, "counts", 1, 2, value("generated")),  # tokens of the prompt are not penalised
+        ("values_of", few_tokens, ">", 0, 2, becomes("<")),
+        ("order_of", ties, "tl.where()", 0, 2, argument(2)),  # -0.0 and 0.0 differ
+        ("keys_of", cuts, "^", 0, 1, left),  # of equal logits the last comes first
+    ],
+    "sample_ranked": [
+        ("least_candidate", cuts, "GROUP", 0, 1, value(1)),
+        ("least_candidate", candidates, "256", 0, 1, value(1 << 26)),  # the bisection ends too early
+        ("sample_ranked_rows", cuts, "vocab_size", 0, 6, value("count")),  # a row with a full list is not searched
+        ("sample_ranked_rows", cuts, "<", 0, 5, expression("above - least > 1")),  # the difference leaves int64
+        ("sample_ranked_rows", few_tokens, ">=", 2, 5, becomes(">")),  # one token more than top_k
+        ("sample_ranked_rows", cuts, "<", 4, 5, becomes(">")),  # the first sample is taken, in the nucleus or not
+        ("sample_ranked_rows", cuts, ">=", 4, 5, becomes("<")),
+    ],
+    "sample": [
+        ("_is_last", few_tokens, "tl.store()", 0, 1, removed),  # the ticket stays
+        ("_survey", cuts, "tl.store()", 6, 10, removed),  # candidates are counted from the step before
+        ("_survey", few_tokens, "==", 0, 1, becomes("<")),  # padding is left as it was
+        ("_gather", cuts, ">=", 1, 3, becomes("!=")),  # min-p forbids nothing
+        ("_gather", cuts, "tl.cumsum()", 0, 1, argument(0)),  # candidates overwrite each other
+    ],
+    "sample_logprobs": [
+        ("_measure", logprobs, ">", 0, 1, becomes(">=")),
+        ("_measure", logprobs, ">=", 0, 1, becomes("<=")),
+        ("_join", logprobs, "*", 1, 2, left),  # masses are added without their bases
+    ],
+    "linear_few": [
+        ("_linear_few", linear_few, "/", 0, 1, left),
+        ("_linear_few", linear_few, "eps", 0, 1, value(0.0)),
+        ("_linear_few", linear_few, "+", 6, 9, left),  # the bias of gates for ups
+        ("_linear_few", linear_few, "*=", 1, 2, removed),  # ups are not normed
+        ("_linear_few", linear_few, "tl.sigmoid()", 0, 1, value(1.0)),
+    ],
+    "linear": [
+        ("norm_linear_gpu", linear_ops, "linear_few()", 0, 1, without_keyword("residual")),
+        ("norm_linear_gpu", linear_ops, "total", 0, 1, value("x")),
+        ("norm_gate_up_gpu", linear_ops, "linear_few()", 0, 2, without_keyword("residual")),
+        ("norm_gate_up_gpu", linear_ops, "total", 0, 2, value("normed")),
+        ("norm_gate_up_gpu", linear_ops, "normed", 2, 3, value("x")),
+    ],
+    "prepare_step": [
+        ("_prepare_step", prepare_step, "count", 0, 2, value(0)),  # the context without the step's tokens
+        ("_prepare_step", prepare_step, "-x", 0, 3, value(0)),  # the last token of a row that has none
+        ("_prepare_step", prepare_step, "<=", 0, 1, becomes("<")),  # the first token of a row belongs to the one before
+        ("_prepare_step", prepare_step, "start", 0, 1, value(0)),
+        ("_prepare_step", prepare_step, "tl.where()", 4, 5, argument(1)),  # padding is written into the cache
+    ],
+    "finish_step": [
+        ("_finish_step", finish_step, "&", 0, 5, left),  # rows that do not sample get tokens
+        ("_finish_step", finish_step, "0", 6, 11, value(1)),  # the token of a row that has none
+        ("_finish_step", finish_step, "&", 4, 5, left),  # the bit of prompts counts
+    ],
+}
+QUICK = {  # modules whose mutations run every time
+    *("add_rms_norm", "add_layer_norm", "gelu_and_mul", "linear_few", "prepare_step", "rope_and_store", "finish_step"),
+}
+
+
+def mutations() -> list[tuple[Mutation, Check]]:
+    return [
+        (Mutation(module, function, kind, position, count, change), check)
+        for module, rows in MUTATIONS.items()
+        for function, check, kind, position, count, change in rows
+    ]
+
+
+@pytest.mark.parametrize("mutation", [each for each, _ in mutations()], ids=str)
+def test_a_mutation_applies(mutation: Mutation):
+    ast.parse(ast.unparse(mutation.tree()))
+
+
+@pytest.mark.parametrize(
+    ("mutation", "check"),
+    [
+        pytest.param(mutation, check, id=str(mutation), marks=() if mutation.module in QUICK else pytest.mark.slow)
+        for mutation, check in mutations()
+    ],
+)
+def test_a_mutation_is_noticed(
+    mutation: Mutation, check: Check, device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mutation.apply(tmp_path, monkeypatch)
+    with pytest.raises((AssertionError, InterpreterError)) as raised:
+        check(device)
+    error: BaseException | None = raised.value
+    while error is not None:
+        assert not isinstance(error, NameError | SyntaxError), f"the mutated function is not valid: {error}"
+        error = error.__cause__
+
+
+def test_a_mutation_whose_site_has_changed_fails():
+    gone = Mutation("finish_step", "_finish_step", "&", 0, 4, left)
+    with pytest.raises(pytest.fail.Exception, match="there are 5 such nodes now"):
+        gone.tree()
+
+
+def test_a_mutation_ends_with_its_test(device: torch.device, tmp_path: Path):
+    mutation = Mutation("finish_step", "_finish_step", "&", 0, 5, left)
+    with pytest.MonkeyPatch.context() as patch:
+        mutation.apply(tmp_path, patch)
+        with pytest.raises(AssertionError):
+            finish_step(device)
+    finish_step(device)

@@ -1,0 +1,217 @@
+"""Mutation tests of the scheduler: the simulation finds a fault in each of its parts.
+
+A fault replaces one method while its test runs: by a wrong one written here (`Fault`), or by its own code with one
+operator or statement changed (`Mutation`). Neither depends on the text of the source; a fault that no longer applies
+fails its test. `python -m tests.simulation.survey` runs every mutation.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.engine.core.block_hashes import BlockHasher
+from stoker.engine.core.block_pool import BlockPool
+from stoker.engine.core.policy import WaitingQueue
+from stoker.engine.core.prefill_budget import PrefillBudget
+from stoker.engine.core.prefix_cache import PrefixCache
+from stoker.engine.core.request import Request
+from stoker.engine.core.sequence_blocks import SequenceBlocks
+from stoker.engine.core.sequences import Sequences
+from stoker.engine.core.slot_columns import SlotColumns
+from stoker.engine.core.step_draft import StepDraft
+from stoker.engine.core.step_planner import StepPlanner
+from stoker.engine.core.step_results import StepResults
+from stoker.engine.core.steps_in_flight import StepsInFlight
+from stoker.engine.core.stop import StopRule
+from stoker.engine.runner.slot_table import SlotTable
+
+from .ast_mutation import Mutation, NoSuchPlace, dropped_call, dropped_update, swap
+from .shrink import shrink
+from .simulation import Abort, Add
+from .worlds import Broken, World, run_story
+
+MAX_WORLDS = 60
+STEPS_PER_WORLD = 300
+IN_EVERY_RUN = {  # the others are slow tests
+    "shared_blocks_stay_held",
+    "hashes_do_not_cover_the_previous_block",
+    "blocks_are_released_during_the_step_that_writes_them",
+    "sequences_end_one_token_late",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`wrong` takes the right method, and then the method's own arguments."""
+
+    owner: type
+    name: str
+    wrong: Callable[..., Any]
+
+    def attribute(self) -> object:
+        right, wrong = getattr(self.owner, self.name), self.wrong
+        return lambda *args, **kwargs: wrong(right, *args, **kwargs)
+
+
+def _shared_blocks_stay_held(right: Any, pool: BlockPool, block_ids: list[int]) -> None:
+    right(pool, [block_id for block_id in block_ids if pool.ref_count(block_id) == 1])
+
+
+def _holders_of_shared_blocks_are_not_counted(right: Any, pool: BlockPool, block_ids: list[int]) -> None:
+    right(pool, [block_id for block_id in block_ids if not pool.ref_count(block_id)])
+
+
+def _blocks_stay_cached_after_a_failed_step(right: Any, pool: BlockPool) -> None:
+    pass
+
+
+def _only_one_direction_of_the_cache_is_forgotten(right: Any, cache: PrefixCache, block_id: int) -> None:
+    cache._hashes.pop(block_id)
+
+
+def _hashes_do_not_cover_the_previous_block(
+    right: Any, hasher: BlockHasher, hashes: list[bytes], root: bytes, token_ids: list[int], size: int, num_blocks: int
+) -> None:
+    for start in range(len(hashes) * size, num_blocks * size, size):
+        hashes.append(hasher._next(root, np.array(token_ids[start : start + size], np.int32).tobytes()))
+
+
+def _salts_are_ignored(right: Any, hasher: BlockHasher, cache_salt: str) -> bytes:
+    return right(hasher, "")
+
+
+def _blocks_are_published_before_they_are_full(
+    right: Any, blocks: SequenceBlocks, request: Request, num_tokens: int
+) -> None:
+    more = min(num_tokens + blocks._block_size - 1, len(request.token_ids))
+    right(blocks, request, max(more, num_tokens))
+
+
+def _the_last_known_token_may_come_from_the_cache(right: Any, blocks: SequenceBlocks, request: Request) -> list[int]:
+    num_blocks = len(request.token_ids) // blocks._block_size
+    request.hash_blocks(blocks.hasher, blocks._block_size, num_blocks)
+    return blocks.cache.find(request.block_hashes, len(request.block_ids), num_blocks)
+
+
+def _blocks_are_released_during_the_step_that_writes_them(
+    right: Any, steps: StepsInFlight, block_ids: list[int], last_step: int
+) -> None:
+    right(steps, block_ids, -1)
+
+
+def _a_long_prompt_takes_the_whole_budget(
+    right: Any, budget: PrefillBudget, start: int, known: int, *, has_others: bool
+) -> int:
+    return right(budget, start, known, has_others=False)
+
+
+def _a_preempted_sequence_loses_its_last_tokens(right: Any, columns: SlotColumns, request: Request) -> None:
+    pass
+
+
+def _the_latest_request_is_served_first(right: Any, queue: WaitingQueue, index: int = 0) -> Request:
+    return queue._entries[index][2]
+
+
+def _aborted_requests_stay_counted_in_the_queue(right: Any, queue: WaitingQueue, request: Request) -> None:
+    queue._entries.remove(queue._entry(request))
+
+
+def _sequences_end_one_token_late(right: Any, rule: StopRule, token_id: int, length: int) -> Any:
+    return right(rule, token_id, length - 1)
+
+
+def _two_new_blocks_of_a_slot_take_one_entry(right: Any, table: SlotTable, slots: Any, block_ids: Any) -> None:
+    table.block_ids[slots, table.num_blocks[slots]] = block_ids
+    np.add.at(table.num_blocks, slots, 1)
+
+
+FAULTS: dict[str, Fault | Mutation] = {
+    fault.wrong.__name__.strip("_"): fault
+    for fault in (
+        Fault(BlockPool, "release", _shared_blocks_stay_held),
+        Fault(BlockPool, "hold", _holders_of_shared_blocks_are_not_counted),
+        Fault(BlockPool, "forget_all", _blocks_stay_cached_after_a_failed_step),
+        Fault(PrefixCache, "forget", _only_one_direction_of_the_cache_is_forgotten),
+        Fault(BlockHasher, "extend", _hashes_do_not_cover_the_previous_block),
+        Fault(BlockHasher, "root", _salts_are_ignored),
+        Fault(SequenceBlocks, "publish", _blocks_are_published_before_they_are_full),
+        Fault(SequenceBlocks, "find_cached", _the_last_known_token_may_come_from_the_cache),
+        Fault(StepsInFlight, "release", _blocks_are_released_during_the_step_that_writes_them),
+        Fault(PrefillBudget, "chunk_end", _a_long_prompt_takes_the_whole_budget),
+        Fault(SlotColumns, "read_tail", _a_preempted_sequence_loses_its_last_tokens),
+        Fault(WaitingQueue, "peek", _the_latest_request_is_served_first),
+        Fault(WaitingQueue, "remove", _aborted_requests_stay_counted_in_the_queue),
+        Fault(StopRule, "check", _sequences_end_one_token_late),
+        Fault(SlotTable, "_append_blocks", _two_new_blocks_of_a_slot_take_one_entry),
+    )
+}
+
+FAULTS |= {
+    "tokens_of_the_last_block_are_out_of_place": Mutation(SlotColumns, "append", swap(ast.Mod, ast.FloorDiv)),
+    "blocks_of_a_finished_step_stay_held": Mutation(StepsInFlight, "retire", dropped_call("release")),
+    "cached_blocks_are_not_held": Mutation(SequenceBlocks, "append_cached", dropped_call("hold")),
+    "reserved_blocks_stay_reserved": Mutation(SequenceBlocks, "detach", dropped_update),
+    "sequences_at_their_maximum_length_get_a_row": Mutation(StepPlanner, "_plan_decodes", swap(ast.Lt, ast.LtE)),
+    "all_rows_or_none_are_decode_rows": Mutation(StepPlanner, "_plan_decodes", swap(ast.BitAnd, ast.BitOr)),
+    "tokens_of_a_chunk_are_not_computed": Mutation(StepDraft, "commit", swap(ast.Add, ast.Sub), 0),
+    "rows_of_sequences_that_have_left_get_tokens": Mutation(StepResults, "take", swap(ast.BitAnd, ast.BitOr), 0),
+    "finished_sequences_go_on": Mutation(StepResults, "_record", dropped_call("end")),
+    "preempted_sequences_do_not_wait": Mutation(Sequences, "preempt", dropped_call("push")),
+    "aborted_requests_stay_in_the_queue": Mutation(Sequences, "end", dropped_call("remove")),
+}
+
+
+def first_broken() -> Broken | None:
+    for number in range(MAX_WORLDS):
+        try:
+            run_story(World.of(f"mutations {number}"), STEPS_PER_WORLD)
+        except Broken as broken:
+            return broken
+    return None
+
+
+def each(faults: Iterable[str]) -> list[Any]:
+    """Test parameters; those outside IN_EVERY_RUN are slow tests."""
+    return [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow) for name in faults]
+
+
+@pytest.mark.parametrize("name", each(FAULTS))
+def test_the_simulation_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS[name]
+    monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
+    assert first_broken() is not None
+
+
+@pytest.mark.slow
+def test_a_story_that_broke_is_shortened_to_few_actions(monkeypatch: pytest.MonkeyPatch):
+    fault = FAULTS["aborted_requests_stay_counted_in_the_queue"]
+    monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
+    broken = first_broken()
+    assert broken is not None
+    added, aborted = shrink(broken, limit_s=30)
+    assert isinstance(added, Add)
+    assert aborted == Abort(added.request_id)
+
+
+def test_a_mutation_without_a_place_fails():
+    with pytest.raises(NoSuchPlace, match=r"^BlockPool.hold has 0 such places$"):
+        Mutation(BlockPool, "hold", swap(ast.Mod, ast.FloorDiv)).function()
+    with pytest.raises(AttributeError):
+        Mutation(BlockPool, "no_such_method", dropped_update).function()
+
+
+def test_a_mutation_changes_the_place_and_nothing_else():
+    class Sums:
+        def sums(self, one: int, other: int) -> list[int]:
+            # a comment
+            return [one + other, one + 2 * other]
+
+    changed = [Mutation(Sums, "sums", swap(ast.Add, ast.Sub), place).function()(Sums(), 7, 5) for place in (0, 1)]
+    assert (Sums().sums(7, 5), changed) == ([12, 17], [[2, 17], [12, -3]])

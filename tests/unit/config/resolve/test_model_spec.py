@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.config import ModelFilesError, ModelSpec, load_deployment, read_model_spec
+
+from ..model_files import write_model
+
+
+def model_spec(folder: Path, *words: str, dtype: str = "BF16", **changes: Any) -> ModelSpec:
+    write_model(folder, dtype, **changes)
+    return read_model_spec(load_deployment([], ["--model", str(folder), *words], {}))
+
+
+def shape(architecture: str, **values: Any) -> dict[str, Any]:
+    """A config.json of which everything else is left to the family's defaults."""
+    return {"architectures": [architecture], **values}
+
+
+def written(folder: Path, config: dict[str, Any]) -> ModelSpec:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    words = ["--model", str(folder), "--load-format", "dummy", "--skip-tokenizer-init"]
+    return read_model_spec(load_deployment([], words, {}))
+
+
+@pytest.mark.parametrize(
+    ("config", "num_parameters"),
+    [
+        (
+            shape(
+                "Qwen3ForCausalLM",
+                hidden_size=1024,
+                intermediate_size=3072,
+                num_hidden_layers=28,
+                num_attention_heads=16,
+                num_key_value_heads=8,
+                tie_word_embeddings=True,
+            ),
+            596_049_920,
+        ),
+        (
+            shape(
+                "Qwen2ForCausalLM",
+                hidden_size=896,
+                intermediate_size=4864,
+                num_hidden_layers=24,
+                num_attention_heads=14,
+                num_key_value_heads=2,
+                tie_word_embeddings=True,
+            ),
+            494_032_768,
+        ),
+        (
+            shape(
+                "LlamaForCausalLM",
+                vocab_size=128256,
+                hidden_size=2048,
+                intermediate_size=8192,
+                num_hidden_layers=16,
+                num_key_value_heads=8,
+                head_dim=64,
+                tie_word_embeddings=True,
+            ),
+            1_235_814_400,
+        ),
+        (shape("MistralForCausalLM"), 7_241_732_096),
+    ],
+)
+def test_parameters_are_counted_as_published(tmp_path: Path, config: dict[str, Any], num_parameters: int) -> None:
+    """Qwen3-0.6B, Qwen2.5-0.5B, Llama-3.2-1B, Mistral-7B-v0.1."""
+    assert written(tmp_path, config).num_parameters == num_parameters
+
+
+def test_kv_bytes_are_keys_and_values_of_every_layer(tmp_path: Path) -> None:
+    model = model_spec(tmp_path)
+    assert model.kv_bytes_per_token("bfloat16") == 2 * 2 * 2 * 8 * 2
+    assert model.kv_bytes_per_token("float32") == 2 * model.kv_bytes_per_token("bfloat16")
+    assert model.weights_bytes("bfloat16") == 2000
+
+
+def test_a_family_knows_its_biases_and_norms(tmp_path: Path) -> None:
+    def parts(architecture: str, **values: Any) -> tuple[bool, ...]:
+        model = written(tmp_path, shape(architecture, **values))
+        return model.attention_bias, model.attention_out_bias, model.mlp_bias, model.qk_norm
+
+    assert parts("LlamaForCausalLM", attention_bias=True, mlp_bias=True) == (True, True, True, False)
+    assert parts("MistralForCausalLM", attention_bias=True) == (False, False, False, False)
+    assert parts("Qwen2ForCausalLM") == (True, False, False, False)
+    assert parts("Qwen3ForCausalLM", attention_bias=True) == (True, True, False, True)
+
+
+def test_windows_are_per_layer(tmp_path: Path) -> None:
+    def windows(architecture: str, **values: Any) -> tuple[int | None, tuple[bool, ...]]:
+        model = written(tmp_path, shape(architecture, num_hidden_layers=3, **values))
+        return model.sliding_window, model.sliding_window_layers
+
+    none = (None, (False, False, False))
+    assert windows("MistralForCausalLM") == (4096, (True, True, True))
+    assert windows("MistralForCausalLM", sliding_window=None) == none
+    assert windows("LlamaForCausalLM", sliding_window=8) == none
+    assert windows("Qwen2ForCausalLM", sliding_window=8) == none
+    assert windows("Qwen2ForCausalLM", use_sliding_window=True, sliding_window=8, max_window_layers=1) == (
+        8,
+        (False, True, True),
+    )
+    assert windows(
+        "Qwen3ForCausalLM",
+        use_sliding_window=True,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ) == (8, (True, False, True))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2}},
+        {"rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 2}},
+        {"rope_parameters": {"rope_theta": 1e6, "rope_type": "linear", "factor": 2}},
+    ],
+)
+def test_both_spellings_of_rope_are_read(tmp_path: Path, keys: dict[str, Any]) -> None:
+    rope = model_spec(tmp_path, **keys).rope
+    assert (rope.theta, rope.kind, rope.parameters) == (1e6, "linear", {"factor": 2})
+
+
+def test_old_rope_names_override_new_ones(tmp_path: Path) -> None:
+    """transformers 5 writes rope_parameters; people still know rope_theta and rope_scaling."""
+    new = {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
+    assert model_spec(tmp_path, "--hf-overrides.rope_theta", "5e5", **new).rope.theta == 5e5
+    rope = model_spec(tmp_path, "--hf-overrides.rope_scaling", '{"rope_type": "yarn", "factor": 4}', **new).rope
+    assert (rope.theta, rope.kind, rope.parameters) == (1e6, "yarn", {"factor": 4})
+
+
+@pytest.mark.effect("model.hf_overrides")
+def test_overrides_are_merged_into_config_json(tmp_path: Path) -> None:
+    words = ["--hf-overrides", '{"max_position_embeddings": 64, "tokenizr": 1, "deep": {"b": 2}}']
+    model = model_spec(tmp_path, *words, deep={"a": 1})
+    assert model.max_position_embeddings == 64
+    assert model.unused_overrides == ("tokenizr",)
+
+
+@pytest.mark.parametrize(("stored", "name"), [("BF16", "bfloat16"), ("F32", "float32"), ("F16", "float16")])
+def test_the_checkpoints_format_is_that_of_its_weights(tmp_path: Path, stored: str, name: str) -> None:
+    assert model_spec(tmp_path, dtype=stored).checkpoint_dtype == name
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_without_weights_config_json_says_the_format(tmp_path: Path, key: str) -> None:
+    assert written(tmp_path, shape("Qwen3ForCausalLM", **{key: "float32"})).checkpoint_dtype == "float32"
+
+
+@pytest.mark.effect("model.generation_config")
+def test_end_ids_of_the_generation_config_come_first(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 5], "temperature": 0.6, "top_k": 20}')
+    model = model_spec(tmp_path)
+    assert model.eos_token_ids == (7, 5)
+    assert model.sampling_defaults == {"temperature": 0.6, "top_k": 20}
+    assert model_spec(tmp_path, "--generation-config", "none").sampling_defaults == {}
+    assert model_spec(tmp_path, "--generation-config", "none").eos_token_ids == (7, 5)
+
+
+def test_a_folder_can_bring_other_sampling_defaults(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "generation_config.json").write_text('{"max_new_tokens": 9, "do_sample": true}')
+    assert model_spec(tmp_path / "model", "--generation-config", str(other)).sampling_defaults == {"max_tokens": 9}
+
+
+def test_a_file_that_does_not_sample_is_greedy(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6}')
+    assert model_spec(tmp_path).sampling_defaults == {"temperature": 0.0}
+
+
+@pytest.mark.effect("model.tokenizer", "model.skip_tokenizer_init")
+def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
+    write_model(tmp_path / "a", tokenizer=False)
+    with pytest.raises(ModelFilesError, match=r"no tokenizer\.json") as caught:
+        read_model_spec(load_deployment([], ["--model", str(tmp_path / "a")], {}))
+    assert caught.value.code == "M307"
+    assert model_spec(tmp_path / "a", "--skip-tokenizer-init", tokenizer=False).tokenizer_path is None
+    write_model(tmp_path / "b")
+    named = model_spec(tmp_path / "a", "--tokenizer", str(tmp_path / "b"), tokenizer=False)
+    assert named.tokenizer_path == str(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"architectures": ["MambaForCausalLM"]}, "architecture `MambaForCausalLM` is not supported; supported: Llama"),
+        ({"architectures": []}, "`architectures` must list"),
+        ({"architectures": None}, "`architectures` must list"),
+        ({"quantization_config": {"bits": 4}}, "quantised checkpoints"),
+        ({"hidden_act": "gelu"}, "`hidden_act` 'gelu' is not supported"),
+        ({"num_key_value_heads": 3}, "cannot share 3 key-value heads"),
+        ({"hidden_size": "16"}, "`hidden_size` is '16'"),
+        ({"hidden_size": 0}, "`hidden_size` is 0"),
+        ({"head_dim": 7}, "needs an even one"),
+        ({"head_dim": None, "hidden_size": 18}, "no multiple"),
+        ({"eos_token_id": 100}, "the vocabulary has 100 tokens"),
+        ({"eos_token_id": "5"}, "`eos_token_id` holds '5'"),
+        ({"rope_theta": -1}, "`rope_theta` is -1"),
+        ({"rope_scaling": 3}, "must be an object"),
+        ({"tie_word_embeddings": 1}, "must be true or false"),
+        ({"rms_norm_eps": 0}, "must be a number above 0"),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"]}, "must name 2 layers"),
+    ],
+)
+def test_a_model_that_cannot_run_is_refused_with_its_key(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelFilesError) as caught:
+        model_spec(tmp_path, **changes)
+    assert said in str(caught.value)
+    assert str(tmp_path / "config.json") in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_facts_go_through_json(tmp_path: Path) -> None:
+    model = model_spec(tmp_path)
+    assert ModelSpec.model_validate_json(model.model_dump_json()) == model
+
+
+def test_an_invalid_generation_config_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"top_p": 7}')
+    with pytest.raises(ModelFilesError, match=r"generation_config\.json: `top_p` is 7; allowed: more than 0") as caught:
+        model_spec(tmp_path)
+    assert caught.value.code == "M306"
