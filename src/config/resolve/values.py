@@ -49,18 +49,20 @@ class Values:
         return self.decisions.machine
 
     def is_written(self, path: str) -> bool:
-        """Whether the user wrote a value other than the one the option would have anyway. Presets do not count."""
+        """Whether the user wrote a value that neither the preset nor a deployment without it would have."""
         if not self.decisions.is_written(path) or self.decisions.origins[path].layer is Layer.PRESET:
             return False
-        return bool(self.decisions.get(path) != self._value_without(path))
+        return self.decisions.get(path) not in (*self._preset_values(path), self._value_without(path))
+
+    def _preset_values(self, path: str) -> list[Any]:
+        validate = options()[path].adapter.validate_python
+        overridden = self.deployment.overridden.get(path, ())
+        return [validate(weaker.value) for weaker in overridden if weaker.origin.layer is Layer.PRESET]
 
     def _value_without(self, path: str) -> Any:
-        """The value that the preset or `auto` would choose."""
+        """The default, or what `auto` would choose."""
         if path == "model.rope_theta" and self.decisions.model_spec is not None:
             return self.decisions.model_spec.own_rope_theta  # the rest depends on the written value
-        for weaker in self.deployment.overridden.get(path, ()):
-            if weaker.origin.layer is Layer.PRESET:
-                return options()[path].adapter.validate_python(weaker.value)
         section, _, name = path.partition(".")
         unset = getattr(self.config, section).model_copy(update={name: options()[path].default})
         deployment = replace(
@@ -208,6 +210,8 @@ class Values:
                 "num_kv_tokens": self.num_kv_tokens,
                 "one_sequence": format_about(one),
                 "one_sequence_exact": format_size(-(-one // 1024**2) * 1024**2),
+                "one_block": format_size(int(self.block_size) * memory.kv_bytes_per_token),
+                "written_kv_cache": format_size(self.kv_cache_memory_bytes),
                 "kv_cache": format_about(memory.kv_cache_bytes),
                 "weights": format_about(memory.weights_bytes),
                 "budget": format_about(memory.budget_bytes),

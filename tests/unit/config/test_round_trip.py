@@ -1,6 +1,6 @@
 """Whatever Stoker writes as a manifest means the same when it is read again, with no new finding.
 
-`make test` generates a few hundred manifests, the same every time; `pytest -m slow` five times as many.
+`make test` generates a few hundred manifests, the same every time; `pytest -m slow` twenty-five times as many.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .deployments import MACHINE
 from .model_files import write_model
 
 FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=200)
+MANY = settings(FEW, max_examples=1000)
 each_amount = pytest.mark.parametrize(
     "amount",
     [
@@ -204,6 +204,17 @@ def values_of(deployment: Deployment) -> dict[str, Any]:
 @each_amount
 def test_the_output_of_config_means_the_same(folder: Path, amount: settings) -> None:
     run(amount, check_config, folder, generated.manifests())
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        "gpu_memory_utilization: null\n  kv_cache_memory_bytes: 1MiB",  # a null that unsets a preset's value
+        "gpu_memory_utilization: 0.9\n  kv_cache_memory_bytes: 1MiB",  # the default, where the preset has another
+    ],
+)
+def test_a_default_written_over_a_preset_is_no_finding(folder: Path, cache: str) -> None:
+    check_config(folder, {"deploy.yaml": f"preset: cpu-laptop\nmodel:\n  model: ./model\ncache:\n  {cache}\n"})
 
 
 @each_amount

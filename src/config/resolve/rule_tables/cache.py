@@ -55,6 +55,16 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `cache.enable_prefix_caching: true`, or remove `prefix_caching_hash_algo`",),
     ),
     Rule(
+        id="R237",
+        title="a written KV cache holds at least one block",
+        fields=("cache.kv_cache_memory_bytes", "cache.block_size"),
+        needs_model=True,
+        is_broken=lambda v: v.is_kv_written and v.num_kv_blocks == 0,
+        message="`cache.kv_cache_memory_bytes` is {written_kv_cache}; one block of {block_size} tokens needs {one_block}",
+        why="Keys and values are kept in whole blocks, so no request could be served.",
+        fixes=("set `cache.kv_cache_memory_bytes` to at least {one_block}, or to auto",),
+    ),
+    Rule(
         id="R203",
         title="weights and KV cache fit into memory",
         fields=("cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),

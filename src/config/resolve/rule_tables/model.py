@@ -105,7 +105,7 @@ RULES: tuple[Rule, ...] = (
         title="the KV cache can hold the longest sequence",
         fields=("model.max_model_len", "cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),
         needs_model=True,
-        is_broken=lambda v: v.num_kv_tokens < v.max_model_len and v.is_kv_written,
+        is_broken=lambda v: v.is_kv_written and 0 < v.num_kv_tokens < v.max_model_len,
         message=(
             "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; it has {kv_cache} "
             "= {num_kv_tokens} tokens"

@@ -28,6 +28,10 @@ GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R234": (["--device cpu --kv-cache-dtype fp8"], ["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"]),
 }
 OLD_GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R237": (
+        ["--kv-cache-memory-bytes 1kB", "--kv-cache-memory-bytes 1kB --max-model-len 64"],
+        ["--kv-cache-memory-bytes 1MiB", "--num-gpu-blocks-override 1 --kv-cache-memory-bytes 1kB", ""],
+    ),
     "R235": (["--device cuda --kv-cache-dtype fp8"], ["--device cuda", "--device cpu --kv-cache-dtype fp8"]),
 }
 INTERPRETED_CASES: dict[str, tuple[list[str], list[str]]] = {

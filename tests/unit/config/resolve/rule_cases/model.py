@@ -30,7 +30,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["", "--rope-scaling.rope_type yarn", "--rope-scaling.type linear --rope-scaling.factor 2"],
     ),
     "R202": (
-        ["--num-gpu-blocks-override 31 --max-model-len 512", "--kv-cache-memory-bytes 1000 --max-model-len 64"],
+        ["--num-gpu-blocks-override 31 --max-model-len 512", "--kv-cache-memory-bytes 32KiB --max-model-len 512"],
         ["--num-gpu-blocks-override 32 --max-model-len 512", "--num-gpu-blocks-override 31"],
     ),
     "R205": (["--max-model-len 513"], ["--max-model-len 512", "--max-model-len -1"]),
