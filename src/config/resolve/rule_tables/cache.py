@@ -60,7 +60,9 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.kv_cache_memory_bytes", "cache.block_size"),
         needs_model=True,
         is_broken=lambda v: v.is_kv_written and v.num_kv_blocks == 0,
-        message="`cache.kv_cache_memory_bytes` is {written_kv_cache}; one block of {block_size} tokens needs {one_block}",
+        message=(
+            "`cache.kv_cache_memory_bytes` is {written_kv_cache}; one block of {block_size} tokens needs {one_block}"
+        ),
         why="Keys and values are kept in whole blocks, so no request could be served.",
         fixes=("set `cache.kv_cache_memory_bytes` to at least {one_block}, or to auto",),
     ),
