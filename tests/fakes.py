@@ -112,11 +112,21 @@ class FakeEngine:
 
     async def _outputs(self, request: EngineRequest, died: asyncio.Event) -> AsyncIterator[EngineOutput]:
         prefix, generated, unsent = list(request.prompt_token_ids), 0, list[int]()
-        limit = request.sampling.max_tokens or self._info.max_model_len - len(prefix)
+        room = self._info.max_model_len - len(prefix)
+        limit = room if request.sampling.max_tokens is None else min(request.sampling.max_tokens, room)
         script = self._script(request) if self._script else None
         prompt_logprobs = None
         if request.sampling.prompt_logprobs is not None:
             prompt_logprobs = [None, *(_logprobs(token, request.sampling.prompt_logprobs) for token in prefix[1:])]
+        if limit == 0:
+            yield EngineOutput(
+                request_id=request.request_id,
+                token_ids=[],
+                logprobs=None if request.sampling.logprobs is None else [],
+                prompt_logprobs=prompt_logprobs,
+                finish_reason=FinishReason.LENGTH,
+            )
+            return
         while True:
             await _until(self._pace(), died)
             if died.is_set():

@@ -38,7 +38,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    max_tokens: int | None = 16  # None: up to the context length
+    max_tokens: int | None = 16  # None: up to the context length; 0: the prompt alone, for its log-probabilities
     min_tokens: int = 0  # no eos, stop id or stop string before this number of tokens
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -70,8 +70,12 @@ class SamplingParams:
         """Raises InvalidRequest for the first field that is out of its range. Does not check token ids."""
         ranges = (
             ("n", self.n >= 1, "at least 1"),
-            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
-            ("min_tokens", 0 <= self.min_tokens <= (self.max_tokens or self.min_tokens), "0 to max_tokens"),
+            ("max_tokens", self.max_tokens is None or self.max_tokens >= 0, "0 or more"),
+            (
+                "min_tokens",
+                0 <= self.min_tokens <= (self.min_tokens if self.max_tokens is None else self.max_tokens),
+                "0 to max_tokens",
+            ),
             ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "more than 0, at most 1"),
             ("top_k", self.top_k >= -1, "-1 or more"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..engine.api import SamplingParams, check_allowed
 from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import SamplingFields
-from .text.tokenizer import too_long
+from .text.tokenizer import context_limit, too_long
 
 # Fields whose defaults may come from the deployment's generation_config.
 DEFAULTED = (
@@ -51,7 +51,7 @@ def sampling_params(
     defaults: Mapping[str, Any],
     limits: ModelLimits,
     *,
-    num_prompt_tokens: int,
+    prompts: Sequence[list[int]],
     max_tokens: int | None,
     max_tokens_param: str = "max_tokens",
     default_max_tokens: int | None = None,
@@ -61,23 +61,23 @@ def sampling_params(
 ) -> SamplingParams:
     """
     defaults: of the deployment, by field name. They also replace null in a request.
-    num_prompt_tokens: of the longest prompt, if a request has several.
+    prompts: each fits into the context.
+    max_tokens: reduced to the rest of the context.
     default_max_tokens: for requests without max_tokens; None is the rest of the context.
 
     Raises ApiError with the field that exceeds its limit.
     """
-    room = limits.context - num_prompt_tokens
-    if max_tokens is not None and max_tokens > room:
-        message = (
-            f"the prompt has {num_prompt_tokens} tokens and {max_tokens} more are requested, "
-            f"but the context is {limits.context} tokens"
-        )
+    if max_tokens is not None and max_tokens > limits.context:
+        message = f"{context_limit(limits.context)}, but {max_tokens_param} is {max_tokens}"
         raise bad_request(message, code="context_length_exceeded", param=max_tokens_param)
     if max_tokens is None:
-        max_tokens = min(room, default_max_tokens or defaults.get("max_tokens") or room)
+        max_tokens = default_max_tokens or defaults.get("max_tokens") or limits.context
+    # Of several prompts, the engine ends the longer ones at the end of the context.
+    max_tokens = min(max_tokens, limits.context - min(map(len, prompts)))
     min_tokens = fields.min_tokens or 0
-    if min_tokens > max_tokens:
-        raise bad_request(f"min_tokens is {min_tokens}, but at most {max_tokens} can be generated", param="min_tokens")
+    most = min(max_tokens, limits.context - max(map(len, prompts)))
+    if min_tokens > most:
+        raise bad_request(f"min_tokens is {min_tokens}, but at most {most} can be generated", param="min_tokens")
     _check_logprobs(logprobs, limits, logprobs_param)
     _check_logprobs(prompt_logprobs, limits, "prompt_logprobs")
     processors = tuple(fields.logits_processors or ())

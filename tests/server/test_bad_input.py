@@ -53,8 +53,8 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"max_tokens": "8"}, "invalid_type", "max_tokens"),
     (CHAT, {"max_tokens": True}, "invalid_type", "max_tokens"),
     (CHAT, {"max_completion_tokens": 0}, "integer_below_min_value", "max_completion_tokens"),
-    (CHAT, {"max_completion_tokens": 512}, "context_length_exceeded", "max_completion_tokens"),
-    (TEXT, {"max_tokens": 512}, "context_length_exceeded", "max_tokens"),
+    (CHAT, {"max_completion_tokens": 513}, "context_length_exceeded", "max_completion_tokens"),
+    (TEXT, {"max_tokens": 513}, "context_length_exceeded", "max_tokens"),
     (CHAT, {"min_tokens": 9, "max_tokens": 8}, "invalid_value", "min_tokens"),
     (CHAT, {"n": 0}, "integer_below_min_value", "n"),
     (CHAT, {"n": 129}, "integer_above_max_value", "n"),
@@ -158,10 +158,18 @@ def test_a_missing_or_unknown_model_is_an_error_of_the_field_model(served: Serve
     assert error_of(served.post("/tokenize", {"prompt": "x", "model": "gpt-x"}), 404) == ("model_not_found", "model")
 
 
-def test_the_error_for_a_long_prompt_has_both_numbers(served: Served):
-    text = served.complete([5] * 600).json()["error"]["message"]
-    assert "600 tokens" in text
-    assert "512" in text
+@pytest.mark.parametrize(
+    ("prompt", "fields", "number"),
+    [([5] * 600, {}, "600"), ("日本語" * 300_000, {}, "at least"), ([5], {"max_tokens": 600}, "600")],
+)
+def test_a_context_error_has_both_numbers_and_the_words_by_which_clients_recognise_it(
+    served: Served, prompt: object, fields: dict[str, int], number: str
+):
+    """LiteLLM searches the error's text, in lower case, for these words; LangChain for the code."""
+    error = served.complete(prompt, **fields).json()["error"]
+    assert number in error["message"]
+    assert "this model's maximum context length is 512 tokens" in error["message"].lower()
+    assert "context_length_exceeded" in str({"error": error})
 
 
 def test_a_huge_text_is_refused_before_it_is_encoded(served: Served, monkeypatch: pytest.MonkeyPatch):
@@ -177,7 +185,7 @@ def test_a_huge_text_is_refused_before_it_is_encoded(served: Served, monkeypatch
 def test_a_request_that_exceeds_the_kv_cache_is_refused(folder: Path):
     served = Served(folder, FakeEngine(num_blocks=4))
     assert error_of(served.complete([5] * 70), 400) == ("context_length_exceeded", "prompt")
-    assert error_of(served.complete([5] * 60, max_tokens=5), 400) == ("context_length_exceeded", "max_tokens")
+    assert error_of(served.complete([5] * 60, max_tokens=65), 400) == ("context_length_exceeded", "max_tokens")
 
 
 BODIES: list[tuple[bytes, str, str | None]] = [

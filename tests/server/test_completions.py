@@ -36,6 +36,34 @@ def test_max_tokens_is_16_by_default(served: Served):
     assert served.engine.requests[0].sampling.max_tokens == 16
 
 
+def test_max_tokens_beyond_the_rest_of_the_context_gives_what_fits(served: Served):
+    """It was a 400: clients set it to a constant, and do not count the tokens of the prompt."""
+    answer = served.complete([5] * 500, max_tokens=512, ignore_eos=True).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"] == {"prompt_tokens": 500, "completion_tokens": 12, "total_tokens": 512}
+    assert served.chat(max_completion_tokens=512).status_code == 200
+
+
+def test_of_several_prompts_each_gets_what_fits_after_it(served: Served):
+    answer = served.complete([[5] * 500, [6] * 507], max_tokens=10, ignore_eos=True).json()
+    assert answer["usage"]["completion_tokens"] == 10 + 5
+    refused = served.complete([[5] * 500, [6] * 507], max_tokens=10, min_tokens=6)
+    assert refused.status_code == 400
+    assert "at most 5 can be generated" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_max_tokens_0_with_echo_scores_the_prompt(served: Served, tokenizer: Tokenizer, stream: bool):
+    response = served.complete("Hello world", echo=True, logprobs=1, max_tokens=0, stream=stream)
+    answer = json.loads(next(events(response.text))) if stream else response.json()
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("Hello world", "length")
+    assert "".join(choice["logprobs"]["tokens"]) == "Hello world"
+    assert choice["logprobs"]["token_logprobs"] == [None, *[-0.5] * (len(tokenizer.encode("Hello world")) - 1)]
+    if not stream:
+        assert answer["usage"]["completion_tokens"] == 0
+
+
 @pytest.mark.parametrize(
     ("prompt", "prompts"),
     [

@@ -89,8 +89,8 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
     num_tokens = len(request.prompt_token_ids)
     if sampling.n != 1:
         raise InvalidRequest("the engine takes one sequence per request", param="n")
-    if sampling.max_tokens is not None and sampling.max_tokens < 1:
-        raise InvalidRequest("max_tokens must be at least 1", param="max_tokens", code="integer_below_min_value")
+    if sampling.max_tokens is not None and sampling.max_tokens < 0:
+        raise InvalidRequest("max_tokens must be 0 or more", param="max_tokens", code="integer_below_min_value")
     if not num_tokens:
         raise InvalidRequest("the prompt has no tokens", param="prompt", code="empty_array")
     try:

@@ -81,6 +81,9 @@ class StepResults:
         if request.prompt_logprobs is not None:
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         output.finish_reason, output.stop_reason = request.stop.check(token_id, length)
+        if request.sampling.max_tokens == 0:
+            output.finish_reason, output.stop_reason, output.token_ids = FinishReason.LENGTH, None, []
+            output.logprobs = output.logprobs and []
         if output.finish_reason is not None:
             self._sequences.end(request, output.finish_reason)
         return output

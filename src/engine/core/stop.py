@@ -31,7 +31,8 @@ class StopRule:
         """`max_length`: limit by context and KV cache; `max_tokens` may lower it."""
         named = frozenset(sampling.stop_token_ids)
         if sampling.max_tokens is not None:
-            max_length = min(max_length, num_prompt_tokens + sampling.max_tokens)
+            # With max_tokens 0 one token is sampled too, which ends the sequence and is not returned.
+            max_length = min(max_length, num_prompt_tokens + max(1, sampling.max_tokens))
         return cls(
             token_ids=named if sampling.ignore_eos else named.union(eos_token_ids),
             named_token_ids=named,

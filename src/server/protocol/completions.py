@@ -7,13 +7,14 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from .errors import FieldError
-from .fields import SamplingFields
+from .fields import MAX_TOKENS, SamplingFields
 
 MAX_PROMPTS = 1024
 
 
 class CompletionRequest(SamplingFields):
     prompt: list[str] | list[list[int]]
+    max_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)  # 0: the prompt alone
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
     add_special_tokens: bool = True

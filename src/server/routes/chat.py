@@ -69,7 +69,7 @@ async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
         body,
         service.sampling_defaults,
         limits,
-        num_prompt_tokens=len(prompt),
+        prompts=[prompt],
         max_tokens=body.max_completion_tokens or body.max_tokens,
         max_tokens_param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,

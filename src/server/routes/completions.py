@@ -79,7 +79,7 @@ class _Job:
             body,
             service.sampling_defaults,
             limits,
-            num_prompt_tokens=max(map(len, prompts)),
+            prompts=prompts,
             max_tokens=body.max_tokens,
             default_max_tokens=service.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS),
             logprobs=body.logprobs,

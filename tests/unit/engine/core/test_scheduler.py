@@ -568,6 +568,17 @@ def test_a_decode_row_is_planned_before_its_input_token_is_known():
     assert bench.finish(third, token=7)["a"].token_ids == [7]
 
 
+@pytest.mark.parametrize("num_tokens", [1, 4, 9])
+@pytest.mark.parametrize("sampled", [9, EOS])
+def test_max_tokens_0_computes_the_prompt_and_returns_no_token(num_tokens: int, sampled: int):
+    """In chunks of 4: the last chunk of a prompt of 9 is one token, which looks like the row of a decode."""
+    bench = Bench(max_num_batched_tokens=4, max_num_seqs=4)
+    bench.add("a", prompt(num_tokens), max_tokens=0)
+    (output,) = bench.run(sampled)["a"]
+    assert (output.token_ids, output.finish_reason) == ([], FinishReason.LENGTH)
+    assert not bench.scheduler.has_work
+
+
 def test_no_row_is_planned_beyond_max_tokens():
     bench = Bench()
     bench.add("a", prompt(7), max_tokens=2)

@@ -53,7 +53,7 @@ def test_the_longest_sequence_fits_context_and_cache_except_its_last_token():
         ([1, -1], {}, "prompt", "invalid_token_id"),
         ([2**31], {}, "prompt", "invalid_token_id"),
         (["a"], {}, "prompt", "invalid_token_id"),
-        ([1], {"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
+        ([1], {"max_tokens": -1}, "max_tokens", "integer_below_min_value"),
         ([1], {"n": 2}, "n", "invalid_value"),
         ([1] * 32, {}, "prompt", "context_length_exceeded"),
         ([1] * 1_000, {}, "prompt", "context_length_exceeded"),
