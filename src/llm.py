@@ -172,8 +172,13 @@ class LLM:
         return self._generate(parsed, sampling_params, use_tqdm)
 
     def _new_renderer(self, chat_template: str | None) -> Renderer:
-        content_format = self._resolved.server.chat_template_content_format
-        return Renderer(self.get_tokenizer(), chat_template, content_format=content_format)
+        server = self._resolved.server
+        return Renderer(
+            self.get_tokenizer(),
+            chat_template,
+            content_format=server.chat_template_content_format,
+            default_kwargs=server.default_chat_template_kwargs,
+        )
 
     def _parse(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """(text, token ids) of one prompt."""

@@ -21,11 +21,12 @@ DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 FILES = {"deployment.schema.json": DRAFT_2020_12, "deployment.draft-07.schema.json": DRAFT_07}
 
+_NOT_ZERO = r"(?=.*[1-9])"
 # positive numbers as texts; a fraction needs a unit
 _UNITS: dict[Kind, str] = {
-    "human int": r"^(?=.*[1-9])([0-9]+(\.0+|[kmgtKMGT])?|[0-9]+\.[0-9]+[kmgt])$",
-    "size": r"^(?=.*[1-9])([0-9]+(\.0+|\s*(B|[kKMGT]i?B)|[kmgtKMGT])?|[0-9]+\.[0-9]+(\s*[kKMGT]i?B|[kmgt]))$",
-    "duration": r"^(?=.*[1-9])([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$",
+    "human int": rf"^{_NOT_ZERO}([0-9]+(\.0+|[kmgtKMGT])?|[0-9]+\.[0-9]+[kmgt])$",
+    "size": rf"^{_NOT_ZERO}([0-9]+(\.0+|\s*(B|[kKMGT]i?B)|[kmgtKMGT])?|[0-9]+\.[0-9]+(\s*[kKMGT]i?B|[kmgt]))$",
+    "duration": rf"^{_NOT_ZERO}([0-9]+|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$",
 }
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{", "description": "Replaced from the environment."}
 _SECRET = {
@@ -145,7 +146,9 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
         return [number, {"type": "array", "items": {"anyOf": [number, interpolation]}}, interpolation]
     values: list[dict[str, Any]] = [number]
     if option.kind in _UNITS:
-        values.append({"type": "string", "pattern": _UNITS[option.kind]})
+        may_be_zero = any(isinstance(bound, Ge) and bound.ge == 0 for bound in option.bounds)
+        pattern = _UNITS[option.kind]
+        values.append({"type": "string", "pattern": pattern.replace(_NOT_ZERO, "") if may_be_zero else pattern})
     if option.choices:
         spellings = [word for number in option.spellings for word in (number, str(number))]
         values.insert(0, {"enum": [*option.choices, *spellings]})

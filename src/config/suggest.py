@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import cache
 
 from .schema.options import options, sections
 
@@ -21,7 +22,19 @@ def close(name: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:
     wanted = normal(name)
     if wanted in by_normal:
         return [by_normal[wanted]]
-    return [by_normal[match] for match in difflib.get_close_matches(wanted, by_normal, MAX_SUGGESTIONS, cutoff)]
+    matches = difflib.get_close_matches(wanted, by_normal, max(1, len(by_normal)), cutoff)
+    if matches and matches[0] not in _refused_names():
+        matches = [match for match in matches if match not in _refused_names()]
+    return [by_normal[match] for match in matches[:MAX_SUGGESTIONS]]
+
+
+@cache
+def _refused_names() -> frozenset[str]:
+    """All spellings of refused options, which are suggested only if one of them is the best match."""
+    refused = [option for option in options().values() if option.status == "refused"]
+    return frozenset(
+        normal(name) for option in refused for name in (option.path, option.name, option.variable, *option.flags)
+    )
 
 
 def paths_like(section: str, name: str) -> list[str]:

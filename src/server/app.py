@@ -71,6 +71,7 @@ class _Gate:
         self._app = app
         self._service = service
         self._root_path = service.settings.root_path.rstrip("/")
+        self._unlogged = _UNLOGGED.union(service.settings.disable_access_log_for_endpoints)
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         if scope["type"] != "http":
@@ -93,7 +94,8 @@ class _Gate:
                 scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE") else "other"
             )
             self._service.metrics.http_request(route, method, answer.status)
-            if route not in _UNLOGGED and not self._service.settings.disable_access_log:
+            is_logged = route not in self._unlogged and scope["path"] not in self._unlogged
+            if is_logged and not self._service.settings.disable_access_log:
                 line = {"status": answer.status, "total_s": self._service.clock() - arrived_at, **fields}
                 log_fields(access_log, logging.INFO, f"{method} {route}", line)
 

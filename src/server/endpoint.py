@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from ..engine.api import InvalidRequest
+from .keep_alive import kept_alive
 from .limits import ClientGone, check_json_content, read_body
 from .protocol import json
 from .protocol.errors import ApiError, bad_request, from_validation, internal_error
@@ -70,13 +71,16 @@ class Call:
     async def stream(self, frames: AsyncGenerator[bytes, None]) -> None:
         """Respond with server-sent events: `frames`, then `[DONE]`; after an error one error event and no `[DONE]`.
 
-        The response starts with the first frame: an error before it is raised, and becomes an error response. Raises
-        ClientGone when the client leaves; `frames` is closed then, which aborts the generation.
+        The response starts with the first frame, or with a comment (`server.sse_keep_alive_interval`): an error before
+        it is raised, and becomes an error response. Raises ClientGone when the client leaves; `frames` is closed then,
+        which aborts the generation.
         """
         stream = _EventStream(self._send)
+        interval_s = self.service.settings.sse_keep_alive_interval
+        sent = kept_alive(frames, interval_s) if interval_s else frames
         try:
-            async with self.service.live.watch(self.receive), aclosing(frames):
-                async for frame in frames:
+            async with self.service.live.watch(self.receive), aclosing(frames), aclosing(sent):
+                async for frame in sent:
                     await stream.write(frame)
                 await stream.close(DONE)
         except ClientGone:

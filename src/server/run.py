@@ -38,7 +38,11 @@ def load_text(resolved: Resolved) -> Text:
         tokenizer,
         resolved.chat_template or resolved.server.chat_template,
         content_format=resolved.server.chat_template_content_format,
+        default_kwargs=resolved.server.default_chat_template_kwargs,
     )
+    if unused := renderer.unused_defaults():
+        names = ", ".join(f"`{name}`" for name in unused)
+        logger.warning("`server.default_chat_template_kwargs`: the chat template does not use %s", names)
     if problem := renderer.problem():
         logger.warning("no chat request will succeed: %s", problem)
     return tokenizer, renderer

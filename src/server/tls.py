@@ -27,12 +27,16 @@ class TlsProblem(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files. client_certificates: 0 not requested, 1 verified if the client sends one, 2 required."""
+    """PEM files. client_certificates: 0 not requested, 1 verified if the client sends one, 2 required.
+
+    ciphers: of TLS 1.2, as a list for OpenSSL; None is Python's selection.
+    """
 
     certificate: str
     key: str
     authorities: str | None = None
     client_certificates: int = 0
+    ciphers: str | None = None
 
     @classmethod
     def of(cls, server: ServerConfig) -> TlsFiles | None:
@@ -44,6 +48,7 @@ class TlsFiles:
             key=server.ssl_keyfile,
             authorities=server.ssl_ca_certs,
             client_certificates=server.ssl_cert_reqs,
+            ciphers=server.ssl_ciphers,
         )
 
     @property
@@ -110,6 +115,12 @@ def load_context(files: TlsFiles) -> ssl.SSLContext:
         raise TlsProblem(f"`server.ssl_keyfile`: {files.key} is encrypted with a passphrase, and {hint}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.ciphers is not None:
+        try:
+            context.set_ciphers(files.ciphers)
+        except ssl.SSLError:
+            problem = "contains no cipher suite that OpenSSL has for TLS 1.2; `openssl ciphers` lists them"
+            raise TlsProblem(f"`server.ssl_ciphers`: {files.ciphers!r} {problem}") from None
     context.set_alpn_protocols(["http/1.1"])
     # No session tickets: a resumed session skips the verification of the client certificate.
     context.options |= ssl.OP_NO_TICKET

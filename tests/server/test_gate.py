@@ -340,3 +340,17 @@ def test_only_the_access_log_line_can_be_disabled(folder: Path, caplog: pytest.L
     lines = [record.name for record in caplog.records if record.name.startswith("stoker")]
     assert ("stoker.server.http.access" in lines) is not disabled
     assert len(lines) == (1 if disabled else 2)  # the arrival of the request is logged in both cases
+
+
+@pytest.mark.effect("server.disable_access_log_for_endpoints")
+@pytest.mark.parametrize("option", [(), ("/v1/models", "/nowhere")])
+def test_requests_of_named_paths_get_no_access_log_line(
+    folder: Path, caplog: pytest.LogCaptureFixture, option: tuple[str, ...]
+):
+    caplog.set_level(logging.INFO)
+    served = Served(folder, disable_access_log_for_endpoints=option)
+    for path in ("/v1/models", "/nowhere", "/version", "/health"):
+        served.get(path)
+    lines = [record.getMessage().split()[1] for record in caplog.records if record.name.endswith("access")]
+    assert lines == (["/version"] if option else ["/v1/models", "other", "/version"])
+    assert served.metric('stoker_http_requests_total{method="GET",route="/v1/models",status="200"}') == 1

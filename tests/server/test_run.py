@@ -39,6 +39,32 @@ def test_a_template_of_the_deployment_overrides_that_of_the_model(folder: Path, 
         assert renderer.render([{"role": "user", "content": "x"}]) == "mine"
 
 
+@pytest.mark.effect("server.default_chat_template_kwargs")
+def test_the_deployment_sets_variables_of_the_template_and_a_request_replaces_them(folder: Path):
+    served = Served(folder, default_chat_template_kwargs={"enable_thinking": False})
+
+    def prompt(**fields: object) -> str:
+        served.chat(max_tokens=1, **fields)
+        return served.service.need_tokenizer().decode(served.engine.requests[-1].prompt_token_ids)
+
+    assert "<think></think>" in prompt()
+    assert "<think></think>" not in prompt(chat_template_kwargs={"enable_thinking": True})
+    assert "<think></think>" in prompt(chat_template_kwargs={})
+
+
+def test_a_variable_that_no_template_uses_is_a_warning_at_the_start(folder: Path, caplog: pytest.LogCaptureFixture):
+    load_text(resolved(folder, default_chat_template_kwargs={"enable_thinking": False, "enable_thinkin": True}))
+    assert "the chat template does not use `enable_thinkin`" in caplog.text
+    caplog.clear()
+    load_text(resolved(folder, default_chat_template_kwargs={"enable_thinking": False}))
+    assert caplog.text == ""
+
+
+def test_a_variable_that_the_server_sets_ends_the_start(folder: Path):
+    with pytest.raises(TemplateProblem, match="cannot set `messages`"):
+        load_text(resolved(folder, default_chat_template_kwargs={"messages": []}))
+
+
 def test_a_template_with_a_syntax_error_ends_the_start(tmp_path: Path):
     with pytest.raises(TemplateProblem):
         load_text(resolved(write_tokenizer(tmp_path, template="{% if %}")))

@@ -76,7 +76,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drain_timeout", "num_requests"), [(0.05, 1), (3600, 2)], ids=["at the deadline", "at the second request to stop"]
+    ("drain_timeout", "num_requests"),
+    [(0.05, 1), (0, 1), (3600, 2)],
+    ids=["at the deadline", "at once", "at the second request to stop"],
 )
 def test_a_running_stream_is_ended_and_its_last_bytes_arrive(drain_timeout: float, num_requests: int):
     async def run() -> tuple[list[str], bytes]:

@@ -319,3 +319,34 @@ def test_files_that_cannot_be_used_are_reported_with_their_option(
         load_context(files)
     paths = {"certificate": ours.certificate, "key": ours.key, "authorities": authorities}
     assert str(caught.value).startswith(message.format_map(paths))
+
+
+@pytest.mark.effect("server.ssl_ciphers")
+def test_connections_with_tls_1_2_use_the_named_cipher_suites(folder: Path, ours: Identity):
+    suite, others = "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-RSA-AES128-GCM-SHA256"
+    if b"BEGIN EC" in ours.key.read_bytes():
+        suite, others = suite.replace("RSA", "ECDSA"), others.replace("RSA", "ECDSA")
+
+    async def run() -> tuple[str, bytes, bytes]:
+        async with on_a_socket(folder, FakeEngine(), **ours.options, ssl_ciphers=suite) as (port, _):
+            old = client_context(ours)
+            old.maximum_version = ssl.TLSVersion.TLSv1_2
+            reader, writer = await connect(port, old)
+            used = writer.get_extra_info("cipher")[0]
+            answer = await ask(reader, writer)
+            await leave(writer)
+            old.set_ciphers(others)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await connect(port, old)
+            reader, writer = await connect(port, client_context(ours))  # TLS 1.3 has its own suites
+            newer = await ask(reader, writer)
+            await leave(writer)
+        return used, answer, newer
+
+    assert asyncio.run(run()) == (suite, b"HTTP/1.1 200 ", b"HTTP/1.1 200 ")
+
+
+def test_an_unknown_cipher_suite_ends_the_start(ours: Identity):
+    files = TlsFiles(certificate=str(ours.certificate), key=str(ours.key), ciphers="none-such")
+    with pytest.raises(TlsProblem, match=r"`server.ssl_ciphers`: 'none-such' contains no cipher suite"):
+        load_context(files)

@@ -30,7 +30,12 @@ from .environment import variable
 from .launch import Engine, Launch
 
 Kind = Literal["refused", "unreadable", "unknown", "no counterpart", "needless"]
-_TABLES = {"vllm": vllm.TABLE, "sglang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "stoker": {}}
+_TABLES: dict[Engine, Mapping[str, Counterpart]] = {
+    "vllm": {},
+    "sglang": sglang.TABLE,
+    "llama.cpp": llama_cpp.TABLE,
+    "stoker": {},
+}
 _DEFAULTS: dict[str, Mapping[str, str]] = {
     "vllm": vllm.NOTES,
     "sglang": sglang.NOTES,
@@ -109,14 +114,10 @@ def _options(launch: Launch, draft: Draft) -> list[Override]:
         if part.override is not None:
             overrides.append(part.override)
         elif part.finding is not None:
-            if first.partition("=")[0] in _TABLES[launch.engine]:
-                for read in read_foreign(part.words, _TABLES[launch.engine]):
-                    overrides += _foreign(read, launch.engine, draft)
-            else:
-                kind: Kind = "unknown" if part.finding.code == "C120" else "unreadable"
-                said = _reason(part.finding)
-                shown = _shown(part.words, part.finding.suggestions)
-                draft.leave(Left(shown, kind, said, suggestions=part.finding.suggestions))
+            kind: Kind = "unknown" if part.finding.code == "C120" else "unreadable"
+            said = _reason(part.finding)
+            shown = _shown(part.words, part.finding.suggestions)
+            draft.leave(Left(shown, kind, said, suggestions=part.finding.suggestions))
         elif first == "--":
             continue
         elif not has_model:

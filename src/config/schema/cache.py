@@ -40,7 +40,7 @@ class CacheConfig(Section):
             "and KV cache. More holds more sequences; too much leaves no memory for other programs."
         ),
         examples=[0.8],
-        json_schema_extra=about(reload="model", unit="share of memory"),
+        json_schema_extra=about(reload="model", unit="share of memory", aliases=("--device-memory-utilization",)),
     )
     kv_cache_memory_bytes: Size | Auto = Field(
         "auto",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .section import Section
-from .types import Auto, Count, Flag, Gibibytes, NumberFromZero, Size, Whole
+from .types import Auto, Count, Flag, Gibibytes, HumanInt, NumberFromZero, Size, Whole
 
 Becomes = Callable[[Any], Mapping[str, Any]]  # an old value -> values by path; ValueError if nothing corresponds to it
 
@@ -178,6 +178,24 @@ class OldScheduler(Section):
         description="Use the second of two block managers.",
         examples=[True],
         json_schema_extra=_dropped("there is one block pool"),
+    )
+    max_num_queued_reqs: Count | None = Field(
+        None,
+        description="Maximum number of requests, running and waiting.",
+        examples=[256],
+        json_schema_extra=_renamed(
+            "scheduler.max_queued_requests",
+            why="replaced by `scheduler.max_queued_requests`, which counts waiting requests only",
+        ),
+    )
+    max_num_queued_tokens: HumanInt | None = Field(
+        None,
+        description="Maximum number of prompt tokens that are not computed yet.",
+        examples=["1m"],
+        json_schema_extra=_renamed(
+            "scheduler.max_queued_tokens",
+            why="replaced by `scheduler.max_queued_tokens`, which counts prompts of waiting requests only",
+        ),
     )
 
 
@@ -471,6 +489,12 @@ class OldServer(Section):
         description="Serve no OpenAPI description of the routes.",
         examples=[True],
         json_schema_extra=_renamed("server.disable_docs"),
+    )
+    enable_offline_docs: Flag = Field(
+        False,
+        description="Serve the page of the API description without files of other servers.",
+        examples=[True],
+        json_schema_extra=_dropped("the page /docs never loads anything from elsewhere"),
     )
 
 

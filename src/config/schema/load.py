@@ -6,12 +6,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from .refused import with_refused
 from .section import Section, about
 from .types import Flag, Texts
 
 _OTHER_LIBRARY = "this build reads files from a folder; copy the checkpoint to this machine and write safetensors"
 
 
+@with_refused("load")
 class LoadConfig(Section):
     """How weights are read from disk into memory."""
 

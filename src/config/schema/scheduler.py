@@ -153,5 +153,7 @@ class SchedulerConfig(Section):
             "numbers of tokens up to max_num_batched_tokens, while the engine is idle."
         ),
         examples=[[1, 2, 4, 8, 16], [64]],
-        json_schema_extra=about(reload="model", devices=("cuda",), unit="sequences"),
+        json_schema_extra=about(
+            reload="model", devices=("cuda",), unit="sequences", aliases=("--max-cudagraph-capture-size",)
+        ),
     )

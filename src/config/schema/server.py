@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from ..auto_values import INCOMPLETE_HEADER_FACTOR
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Duration, Flag, Secrets, Size, Texts, Whole
+from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole
 
 
 @with_refused("server")
@@ -66,6 +66,16 @@ class ServerConfig(Section):
         examples=["./templates/chat.jinja"],
         json_schema_extra=about(reload="process", kind="template"),
     )
+    default_chat_template_kwargs: dict[str, Any] = Field(
+        {},
+        description=(
+            "Variables for the chat template of every request, such as `enable_thinking: false`. A request's "
+            "`chat_template_kwargs` and `reasoning_effort` replace those of the same name. A name that the template "
+            "does not use is reported at the start."
+        ),
+        examples=[{"enable_thinking": False}],
+        json_schema_extra=about(reload="process"),
+    )
     response_role: str = Field(
         "assistant",
         min_length=1,
@@ -85,14 +95,14 @@ class ServerConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="process"),
     )
-    drain_timeout: Duration = Field(
+    drain_timeout: DurationFromZero = Field(
         30,
         description=(
-            "Time that running requests have to finish after SIGTERM; then they end with an error event. A "
-            "supervisor's own grace period must be longer."
+            "Time that running requests have to finish after SIGTERM; then they end with an error event. 0 ends them "
+            "at once. A supervisor's own grace period must be longer."
         ),
         examples=["30s", "2m"],
-        json_schema_extra=about(reload="hot", unit="seconds"),
+        json_schema_extra=about(reload="hot", unit="seconds", aliases=("--shutdown-timeout",)),
     )
     strict_requests: Flag = Field(
         False,
@@ -146,6 +156,16 @@ class ServerConfig(Section):
             "keeps its KV cache and its place in the batch."
         ),
         examples=["60s"],
+        json_schema_extra=about(reload="hot", unit="seconds"),
+    )
+    sse_keep_alive_interval: DurationFromZero = Field(
+        0,
+        description=(
+            "Time without an event after which a stream gets a comment line, so that proxies with a read timeout keep "
+            "the connection open; 0 sends none. Clients skip comments. A stream then starts before its first token, "
+            "so that an error of a request that waited longer is an event of the stream, not a status."
+        ),
+        examples=["15s"],
         json_schema_extra=about(reload="hot", unit="seconds"),
     )
     enable_request_id_headers: Flag = Field(
@@ -389,6 +409,16 @@ class ServerConfig(Section):
         examples=[2],
         json_schema_extra=about(reload="process"),
     )
+    ssl_ciphers: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Cipher suites that connections with TLS 1.2 may use, as a list for OpenSSL. TLS 1.3 has its own suites, "
+            "which remain in use. Unset, Python's selection applies; a short list excludes old clients."
+        ),
+        examples=["ECDHE+AESGCM:ECDHE+CHACHA20"],
+        json_schema_extra=about(reload="process"),
+    )
     enable_ssl_refresh: Flag = Field(
         False,
         description=(
@@ -478,6 +508,15 @@ class ServerConfig(Section):
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
+    )
+    disable_access_log_for_endpoints: Texts = Field(
+        (),
+        description=(
+            "Paths whose requests get no line in the log, such as /v1/models that a balancer asks for every second. "
+            "The probes, /metrics and /load never get one; all of them are counted in the metrics."
+        ),
+        examples=[["/v1/models", "/version"]],
+        json_schema_extra=about(reload="hot", notation="commas"),
     )
     log_config_file: str | None = Field(
         None,

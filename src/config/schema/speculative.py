@@ -15,4 +15,4 @@ from .section import Section
 class SpeculativeConfig(Section):
     """Draft tokens."""
 
-    json_flags: ClassVar[tuple[str, ...]] = ("--speculative-config",)
+    json_flags: ClassVar[tuple[str, ...]] = ("--speculative-config", "-sc")

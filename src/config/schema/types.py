@@ -190,6 +190,7 @@ HumanInt = Annotated[int, BeforeValidator(parse_human_int), Field(ge=1, le=2**48
 ContextLen = Annotated[HumanInt | Auto, means_auto(-1)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=2**60)]
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+DurationFromZero = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(parse_one_or_more)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(parse_one_or_more)]
 Numbers = Annotated[tuple[NumberFromZero, ...], BeforeValidator(parse_one_or_more)]

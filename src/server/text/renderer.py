@@ -46,14 +46,20 @@ class Renderer:
         chat_template: str | None = None,
         *,
         content_format: ContentFormat = "auto",
+        default_kwargs: Mapping[str, Any] | None = None,
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         """
         chat_template: a file, or the template itself; None is the model's template.
         content_format: the form in which templates get the content of messages.
-        Raises TemplateProblem if a template does not compile. Without any template, rendering raises InvalidRequest.
+        default_kwargs: variables of every rendering; `template_kwargs` replaces those of the same name.
+        Raises TemplateProblem if a template does not compile, or if the server itself sets a name of `default_kwargs`.
+        Without any template, rendering raises InvalidRequest.
         """
         self.tokenizer = tokenizer
+        self._default_kwargs = dict(default_kwargs or {})
+        if taken := sorted(self._default_kwargs.keys() & self.reserved):
+            raise TemplateProblem(f"`server.default_chat_template_kwargs` cannot set `{taken[0]}`: the server sets it")
         self._content_format = content_format
         self.sources = tokenizer.chat_templates if chat_template is None else {"default": _read_template(chat_template)}
         self._environment = TemplateEnvironment(time_limit_s)
@@ -108,6 +114,11 @@ class Renderer:
         """Names of chat_template_kwargs that have an effect: those that the template reads."""
         return self._template(with_tools).variables - self.reserved if self._templates else frozenset()
 
+    def unused_defaults(self) -> list[str]:
+        """Names of default variables that no template reads."""
+        read = frozenset[str]().union(*(template.variables for template in self._templates.values()))
+        return sorted(self._default_kwargs.keys() - read)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -133,6 +144,7 @@ class Renderer:
             shaped[-1] = _mark_end(shaped[-1])
         variables = {
             **self.tokenizer.special_tokens,
+            **self._default_kwargs,
             **(template_kwargs or {}),
             "messages": shaped,
             "tools": list(tools) if tools else None,

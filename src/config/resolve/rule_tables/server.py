@@ -19,6 +19,17 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or host.lower().endswith(".localhost")
 
 
+def knows_ciphers(names: str) -> bool:
+    """Whether OpenSSL has at least one of the cipher suites for TLS 1.2."""
+    import ssl  # here: takes milliseconds to load, and hardly any deployment names cipher suites
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(names)
+    except ssl.SSLError:
+        return False
+    return True
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="R019",
@@ -176,6 +187,33 @@ RULES: tuple[Rule, ...] = (
         "certificates against",
         why="0 asks clients for no certificate, 1 verifies one if it is sent, 2 requires one.",
         fixes=("give a file of authorities in `server.ssl_ca_certs`", "or write `ssl_cert_reqs: 0`"),
+    ),
+    Rule(
+        id="R268",
+        title="cipher suites need TLS",
+        fields=("server.ssl_ciphers", "server.ssl_certfile", "server.ssl_keyfile"),
+        is_broken=lambda v: v.ssl_ciphers is not None and v.ssl_certfile is None and v.ssl_keyfile is None,
+        message="`server.ssl_ciphers` is given, but the server speaks plain HTTP",
+        why="Cipher suites are part of the TLS handshake; with plain HTTP nothing would be encrypted.",
+        fixes=("give `server.ssl_keyfile` and `server.ssl_certfile`", "or remove `ssl_ciphers`"),
+    ),
+    Rule(
+        id="R269",
+        title="OpenSSL knows the cipher suites",
+        fields=("server.ssl_ciphers",),
+        is_broken=lambda v: v.ssl_ciphers is not None and not knows_ciphers(v.ssl_ciphers),
+        message="`server.ssl_ciphers` is {ssl_ciphers}, which names no cipher suite that OpenSSL has for TLS 1.2",
+        why="With an empty list every handshake of TLS 1.2 would fail.",
+        fixes=("write names as `openssl ciphers` lists them, separated by colons", "or remove `ssl_ciphers`"),
+    ),
+    Rule(
+        id="R270",
+        title="paths without a log line begin with a slash",
+        fields=("server.disable_access_log_for_endpoints",),
+        is_broken=lambda v: not all(path.startswith("/") for path in v.disable_access_log_for_endpoints),
+        message="`server.disable_access_log_for_endpoints` contains a path that does not begin with a slash",
+        why="It is compared with the path of the request, so it would never match.",
+        fixes=("write paths such as /v1/models",),
     ),
     Rule(
         id="R029",

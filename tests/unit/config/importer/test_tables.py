@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.config.importer import environment, llama_cpp, sglang, vllm
+from stoker.config.importer import environment, llama_cpp, sglang
 from stoker.config.importer.counterparts import Counterpart
 from stoker.config.importer.read import import_words
 from stoker.config.schema.options import options
-from stoker.config.source.flags import read_flag
 
-TABLES = {"sglang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "vllm": vllm.TABLE, "": environment.VARIABLES}
+TABLES = {"sglang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "": environment.VARIABLES}
 ENTRIES = [(name, found) for table in TABLES.values() for name, found in table.items()]
 
 
@@ -32,10 +31,6 @@ def test_a_name_that_an_entry_mentions_exists(name: str, found: Counterpart) -> 
         section, _, key = path.partition(".")
         if key.isidentifier() and section.isidentifier() and not key.isupper():
             assert path in options(), word
-
-
-def test_what_exists_under_the_same_name_is_in_no_table_of_vllm() -> None:
-    assert [name for name in vllm.TABLE if read_flag(name)] == []
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_a_row_becomes_an_option_that_accepts_its_default_and_what_means_the_sam
 def test_the_class_of_a_section_keeps_its_name_its_text_and_its_flags() -> None:
     speculative = sections()["speculative"]
     assert (speculative.__name__, speculative.__doc__) == ("SpeculativeConfig", "Draft tokens.")
-    assert speculative.json_flags == ("--speculative-config",)
+    assert speculative.json_flags == ("--speculative-config", "-sc")
 
 
 def test_a_row_that_was_left_in_the_table_of_an_implemented_option_is_an_error() -> None:

@@ -53,6 +53,15 @@ CASES |= {
         [f"{TLS} --ssl-cert-reqs 1", f"{TLS} --ssl-cert-reqs 2"],
         [TLS, f"{TLS} --ssl-cert-reqs 2 --ssl-ca-certs a.pem"],
     ),
+    "R268": (["--ssl-ciphers ECDHE+AESGCM"], [f"{TLS} --ssl-ciphers ECDHE+AESGCM"]),
+    "R269": (
+        [f"{TLS} --ssl-ciphers none-such", f"{TLS} --ssl-ciphers a:b"],
+        [f"{TLS} --ssl-ciphers ECDHE-RSA-AES256-GCM-SHA384:none-such", f"{TLS} --ssl-ciphers DEFAULT"],
+    ),
+    "R270": (
+        ["--disable-access-log-for-endpoints health", "--disable-access-log-for-endpoints /health,version"],
+        ["--disable-access-log-for-endpoints /health,/version"],
+    ),
     "R029": (
         ["--allow-credentials --allowed-origins *"],
         ["--allow-credentials --allowed-origins https://a.example", "--allowed-origins *"],

@@ -1,0 +1,53 @@
+"""Options that other serving engines have and this build does not: one row each, in the modules of this package.
+
+Such an option is recognised everywhere (`engine explain`, JSON Schema, flags, `engine import`) and accepts only values
+that describe what this build does anyway, mostly its default. To implement one, delete its row and declare a field of
+the same name in its section's module: src/config/schema/<section>.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import Field, create_model
+
+from ..section import Section
+from . import devices, inputs, memory, model, outputs, serving
+from .row import Refused
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+REFUSED: tuple[Refused, ...] = (
+    *model.ROWS,
+    *memory.ROWS,
+    *devices.ROWS,
+    *inputs.ROWS,
+    *outputs.ROWS,
+    *serving.ROWS,
+)
+
+
+def with_refused(section: str) -> Callable[[type[SectionType]], type[SectionType]]:
+    """Class decorator: the section with a field for each of its rows in the table, after its declared fields."""
+
+    def add(declared: type[SectionType]) -> type[SectionType]:
+        rows = {row.path.partition(".")[2]: row for row in REFUSED if row.path.partition(".")[0] == section}
+        both = sorted(rows.keys() & declared.model_fields.keys())
+        assert not both, f"{section}: declared and still in the table of refused options: {both}"
+        fields: dict[str, Any] = {name: (row.type, _field(row)) for name, row in rows.items()}
+        return create_model(
+            declared.__name__, __base__=declared, __module__=declared.__module__, __doc__=declared.__doc__, **fields
+        )
+
+    return add
+
+
+def _field(row: Refused) -> Any:
+    extra: dict[str, Any] = {"reload": "process", "devices": [], "since": "0.1", "reason": row.reason}
+    for name in ("same", "aliases"):
+        if value := getattr(row, name):
+            extra[name] = list(value)
+    if row.notation is not None:
+        extra["notation"] = row.notation
+    return Field(row.default, description=row.meaning, json_schema_extra=extra)

@@ -1,0 +1,99 @@
+"""Refused options of constrained output, draft tokens, and of the KV cache as seen by other programs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ..types import Count, Flag, HumanInt
+from .reasons import KV_STAYS, NO_DRAFTS, NO_EVENTS, NO_GRAMMARS, NO_REASONING
+from .row import Refused
+
+ROWS: tuple[Refused, ...] = (
+    # structured_outputs
+    Refused(
+        "structured_outputs.backend",
+        Literal["auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer"],
+        "auto",
+        NO_GRAMMARS,
+        "Library that compiles grammars.",
+    ),
+    Refused("structured_outputs.disable_fallback", Flag, False, NO_GRAMMARS, "Use no other library on failure."),
+    Refused("structured_outputs.disable_any_whitespace", Flag, False, NO_GRAMMARS, "Generate JSON without whitespace."),
+    Refused(
+        "structured_outputs.disable_additional_properties",
+        Flag,
+        False,
+        NO_GRAMMARS,
+        "Generate no JSON properties that the schema does not list.",
+    ),
+    Refused(
+        "structured_outputs.reasoning_parser",
+        str | None,
+        None,
+        NO_REASONING,
+        "Parser that separates reasoning from the answer.",
+        same=("",),
+        aliases=("--reasoning-parser",),
+    ),
+    Refused(
+        "structured_outputs.reasoning_parser_plugin",
+        str,
+        "",
+        NO_REASONING,
+        "Python file with further reasoning parsers.",
+        aliases=("--reasoning-parser-plugin",),
+    ),
+    Refused(
+        "structured_outputs.reasoning_config",
+        dict[str, Any],
+        {},
+        NO_REASONING,
+        "Markers of reasoning.",
+        aliases=("--reasoning-config",),
+    ),
+    # speculative
+    Refused(
+        "speculative.method",
+        Literal["ngram", "draft_model", "eagle", "eagle3", "medusa", "mtp", "suffix"] | None,
+        None,
+        NO_DRAFTS,
+        "How draft tokens are proposed.",
+        aliases=("--spec-method",),
+    ),
+    Refused(
+        "speculative.model",
+        str | None,
+        None,
+        NO_DRAFTS,
+        "Draft model: a hub id or a directory.",
+        aliases=("--spec-model",),
+    ),
+    Refused(
+        "speculative.num_speculative_tokens",
+        Count | None,
+        None,
+        NO_DRAFTS,
+        "Number of draft tokens in each step.",
+        aliases=("--num-speculative-tokens", "--spec-tokens"),
+    ),
+    Refused("speculative.quantization", str | None, None, NO_DRAFTS, "Quantisation of the draft model's weights."),
+    Refused("speculative.draft_tensor_parallel_size", Count | None, None, NO_DRAFTS, "Devices of the draft model."),
+    Refused("speculative.max_model_len", HumanInt | None, None, NO_DRAFTS, "Longest sequence that gets draft tokens."),
+    Refused("speculative.disable_by_batch_size", Count | None, None, NO_DRAFTS, "Queued requests that stop drafting."),
+    Refused("speculative.prompt_lookup_max", Count | None, None, NO_DRAFTS, "Maximum tokens of a prompt lookup."),
+    Refused("speculative.prompt_lookup_min", Count | None, None, NO_DRAFTS, "Minimum tokens of a prompt lookup."),
+    # kv_transfer
+    Refused("kv_transfer.kv_connector", str | None, None, KV_STAYS, "Connector that moves KV blocks."),
+    Refused(
+        "kv_transfer.kv_role",
+        Literal["kv_producer", "kv_consumer", "kv_both"] | None,
+        None,
+        KV_STAYS,
+        "Whether this engine sends KV blocks, receives them, or both.",
+    ),
+    # kv_events
+    Refused("kv_events.enable_kv_cache_events", Flag, False, NO_EVENTS, "Publish an event per stored or freed block."),
+    Refused("kv_events.publisher", Literal["null", "zmq"], "null", NO_EVENTS, "Transport of the events."),
+    Refused("kv_events.endpoint", str | None, None, NO_EVENTS, "Address of the publisher."),
+    Refused("kv_events.topic", str, "", NO_EVENTS, "Topic of the events."),
+)

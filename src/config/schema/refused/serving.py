@@ -1,0 +1,162 @@
+"""Refused options of the server, its logs and its metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from ..types import Flag, NumberFromZero, Texts, Whole, parse_one_or_more
+from .reasons import (
+    COMPILED_BEFORE,
+    EFFORT_IN_TEMPLATE,
+    FIXED_BUCKETS,
+    GENERATION_ONLY,
+    HEALTH_WATCHES,
+    HTTP_ONLY,
+    LOGGING_OPTIONS,
+    NO_ADAPTERS,
+    NO_COHERE,
+    NO_DRAFTS,
+    NO_FINGERPRINT,
+    NO_HEADLESS,
+    NO_HIDDEN_METRICS,
+    NO_MESSAGES_API,
+    NO_PROFILER,
+    NO_TOKEN_API,
+    NO_TOOL_SERVER,
+    NO_TRACES,
+    ONE_API_PROCESS,
+    ONE_REPLICA,
+    OTHER_METRICS,
+    STEPS_IN_SUM,
+    TEXT_ONLY,
+    TIMES_IN_LOG,
+    TOOL_CALLS,
+    VARIABLES_CHECKED,
+    WHOLE_ANSWERS,
+)
+from .row import Refused
+
+TraceModules = Annotated[tuple[Literal["model", "worker", "all"], ...], BeforeValidator(parse_one_or_more)]
+
+ROWS: tuple[Refused, ...] = (
+    # observability
+    Refused(
+        "observability.show_hidden_metrics_for_version",
+        str | None,
+        None,
+        NO_HIDDEN_METRICS,
+        "Publish metrics that were hidden since this release.",
+    ),
+    Refused("observability.otlp_traces_endpoint", str | None, None, NO_TRACES, "Address of an OpenTelemetry server."),
+    Refused(
+        "observability.collect_detailed_traces",
+        TraceModules,
+        (),
+        NO_TRACES,
+        "Modules that are timed in detail.",
+        notation="commas",
+    ),
+    Refused("observability.cudagraph_metrics", Flag, False, OTHER_METRICS, "Count captured and padded steps."),
+    Refused("observability.kv_cache_metrics", Flag, False, OTHER_METRICS, "Measure how long KV blocks are kept."),
+    Refused(
+        "observability.kv_cache_metrics_sample",
+        NumberFromZero,
+        0.01,
+        OTHER_METRICS,
+        "Share of blocks that is measured.",
+    ),
+    Refused("observability.enable_mfu_metrics", Flag, False, OTHER_METRICS, "Measure the used share of the device."),
+    Refused(
+        "observability.per_request_spec_decode_metrics",
+        Literal["none", "summary", "detailed"],
+        "none",
+        NO_DRAFTS,
+        "Return the share of accepted draft tokens.",
+    ),
+    Refused(
+        "observability.custom_histogram_buckets", dict[str, Any], {}, FIXED_BUCKETS, "Buckets of histograms, by kind."
+    ),
+    Refused(
+        "observability.enable_layerwise_nvtx_tracing",
+        Flag,
+        False,
+        NO_TRACES,
+        "Mark every layer for the Nsight profiler.",
+    ),
+    Refused("observability.enable_logging_iteration_details", Flag, False, STEPS_IN_SUM, "Log every step."),
+    Refused("observability.aggregate_engine_logging", Flag, False, ONE_REPLICA, "Log one line for all replicas."),
+    Refused(
+        "observability.jit_monitor_mode",
+        Literal["warn", "error"],
+        "warn",
+        COMPILED_BEFORE,
+        "What happens when a kernel is compiled while serving.",
+    ),
+    Refused("observability.jit_monitor_verbose", Flag, False, COMPILED_BEFORE, "Log every compilation."),
+    Refused(
+        "observability.watchdog_config", dict[str, Any], {}, HEALTH_WATCHES, "Log stack traces of an engine that hangs."
+    ),
+    Refused("observability.logging_config", dict[str, Any], {}, LOGGING_OPTIONS, "Settings of logs."),
+    Refused("observability.profiler_config", dict[str, Any], {}, NO_PROFILER, "Settings of the profiler."),
+    # server
+    Refused("server.enable_auto_tool_choice", Flag, False, TOOL_CALLS, "Return the model's tool calls as objects."),
+    Refused("server.tool_call_parser", str | None, None, TOOL_CALLS, "Parser of tool calls in generated text."),
+    Refused("server.tool_parser_plugin", str, "", TOOL_CALLS, "Python file with further tool call parsers."),
+    Refused("server.tool_server", str | None, None, NO_TOOL_SERVER, "Servers whose tools the API runs, as host:port."),
+    Refused("server.lora_modules", Texts, (), NO_ADAPTERS, "Adapters to load at start, each as name=path."),
+    Refused("server.headless", Flag, False, NO_HEADLESS, "Start engine processes without an HTTP listener."),
+    Refused(
+        "server.api_server_count",
+        Whole,
+        1,
+        ONE_API_PROCESS,
+        "Number of HTTP processes in front of one engine.",
+        aliases=("-asc",),
+    ),
+    Refused(
+        "server.tool_strict_level",
+        Literal["auto", "function", "parameter"],
+        "auto",
+        TOOL_CALLS,
+        "How strictly tool calls are constrained.",
+    ),
+    Refused(
+        "server.reasoning_effort_map", dict[str, Any], {}, EFFORT_IN_TEMPLATE, "Other words for a reasoning effort."
+    ),
+    Refused(
+        "server.anthropic_disabled_thinking_effort",
+        str,
+        "auto",
+        NO_MESSAGES_API,
+        "Reasoning effort of requests that disable thinking.",
+    ),
+    Refused("server.cohere_format", str, "cmd4", NO_COHERE, "Format of prompts for Command models."),
+    Refused("server.cohere_is_reasoning_model", Flag, True, NO_COHERE, "Whether a Command model thinks."),
+    Refused("server.enable_flash_late_interaction", Flag, True, GENERATION_ONLY, "Score late interaction on the GPU."),
+    Refused("server.trust_request_mm_kwargs", Flag, False, TEXT_ONLY, "Let requests set options of the preprocessor."),
+    Refused(
+        "server.enable_per_request_metrics", Flag, False, TIMES_IN_LOG, "Return the times of a request with its answer."
+    ),
+    Refused(
+        "server.fingerprint_mode",
+        Literal["full", "hash", "custom", "none"],
+        "none",
+        NO_FINGERPRINT,
+        "What `system_fingerprint` contains.",
+    ),
+    Refused("server.fingerprint_value", str | None, None, NO_FINGERPRINT, "Text of `system_fingerprint`."),
+    Refused("server.enable_log_deltas", Flag, False, WHOLE_ANSWERS, "Log every piece of a streamed answer."),
+    Refused("server.tokens_only", Flag, False, NO_TOKEN_API, "Serve only token ids in and out."),
+    Refused("server.enable_scale_out", Flag, False, NO_TOKEN_API, "Serve rendering and generation as separate routes."),
+    Refused("server.grpc", Flag, False, HTTP_ONLY, "Serve gRPC instead of HTTP."),
+    Refused("server.grpc_port", Whole | None, None, HTTP_ONLY, "Port for gRPC."),
+    Refused(
+        "server.fail_on_environ_validation",
+        Flag,
+        True,
+        VARIABLES_CHECKED,
+        "End the start at an unknown environment variable.",
+    ),
+)
