@@ -12,6 +12,10 @@ MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and other program
 QUEUED_PER_KV_TOKEN = 16  # prompt tokens that may wait, per token that the KV cache holds
 LONG_PROMPT_SHARE = 0.04  # of the context, above which a prompt is a long one
 INCOMPLETE_HEADER_FACTOR = 2  # max_incomplete_header_bytes, as a multiple of max_header_bytes
+MAX_CONNECTIONS = 8192  # about 64 KiB each
+RESERVED_FILES = 64  # of the open files of the API process: listeners, logs, the engine's sockets, a restart of it
+CLIENT_SHARE = 0.75  # of max_connections: enough for a proxy, through which all clients have one address
+TOTAL_REQUEST_FACTOR = 8  # max_total_request_bytes, as a multiple of max_request_bytes
 
 
 def by_device(values: dict[str, int]) -> str:

@@ -4,6 +4,8 @@ hypercorn parses requests and frames responses. The rest is overridden because o
 
 - Bytes that arrive after a request block its read loop, so it does not see the client's close, and the request runs to
   its last token for a client that has left. Here reading goes on while an earlier request is being answered.
+- A connection whose client has closed it is kept, with its file descriptor, until `Config.keep_alive_timeout`: the
+  `TaskGroup` waits for the idle timer. Here it is released at once.
 - A client that stops reading keeps its stream open without limit, before and after the last byte. Here both have a
   time limit.
 - HTTP/2: a stream that is answered early ends the other streams of its connection (pgjones/hypercorn#329). Here only
@@ -37,7 +39,7 @@ from typing import Any
 import h11
 from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Request
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
@@ -48,7 +50,7 @@ from ..logs import HTTP_LOGGER, TRACE
 
 LINGER_S = 2.0  # how long to read on from a client that was refused while it was still sending
 READ_BYTES = 1 << 16
-PENDING_BYTES = 1 << 20  # maximum number of bytes read ahead of the request that is being answered
+PENDING_BYTES = 1 << 17  # maximum number of bytes read ahead of the request that is being answered
 logger = logging.getLogger(HTTP_LOGGER)
 
 
@@ -83,6 +85,7 @@ class Connection(TCPServer):
                 )
                 await self.idle_task.restart(group, self._idle_timeout)
                 await self._read_data()
+                await self._release()  # before the group waits for the app, and for the idle timer
         finally:
             await self._close()
 
@@ -133,10 +136,15 @@ class Connection(TCPServer):
         if isinstance(event, Closed):
             await self._end()
             return
+        if isinstance(event, Updated) and self._is_closing:
+            return  # the idle timer has been stopped, and would hold the connection open for its whole time
         if isinstance(event, RawData):
             logger.log(TRACE, "%d bytes to %s", len(event.data), self.peer)
             transport = self.writer.transport
-            if not self.send_lock.locked() and not transport.is_closing():
+            if transport.is_closing():
+                await asyncio.sleep(0)  # an app that sends without end must let other tasks run
+                return
+            if not self.send_lock.locked():
                 self.writer.write(event.data)
                 if not transport.get_write_buffer_size():
                     return  # the usual case: the kernel has taken everything, so there is nothing to wait for
@@ -169,10 +177,14 @@ class Connection(TCPServer):
         if self._abort is None:
             self._abort = self.loop.call_later(limit_s, self.writer.transport.abort)
 
-    async def _close(self) -> None:
+    async def _release(self) -> None:
+        """Free the file descriptor as soon as everything that was sent has left."""
         self._is_closing = True
         await self.idle_task.stop()
         self.writer.close()
+
+    async def _close(self) -> None:
+        await self._release()
         try:
             async with asyncio.timeout(self.send_stall_timeout):
                 await self.writer.wait_closed()

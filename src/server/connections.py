@@ -1,8 +1,8 @@
-"""All connections of the server, from accept to their end at shutdown.
+"""All connections of the server, from their establishment to their end at shutdown.
 
 hypercorn's own shutdown first awaits `Server.wait_closed()`, which since Python 3.12 waits for every connection: with
 one open stream, SIGTERM never ends the process (pgjones/hypercorn#308). Here draining has a deadline, after which the
-remaining connections are cut. What happens on one connection is in connection.py.
+remaining connections are cut. listener.py accepts connections; what happens on one is in connection.py.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ class Connections:
         self._context = WorkerContext(None)
         self._send_stall_timeout = send_stall_timeout
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._is_cut = False
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection to its end."""
         task = asyncio.current_task()
-        assert task is not None, "start_server runs its callback in a task"
+        assert task is not None, "a coroutine runs in a task"
         self._connections[task] = writer
         connection = Connection(self._app, asyncio.get_running_loop(), self._config, self._context, {}, reader, writer)
         connection.send_stall_timeout = self._send_stall_timeout
@@ -55,9 +54,6 @@ class Connections:
         logger.debug("connection of %s opened", connection.peer)
         try:
             await _run(connection)
-        except asyncio.CancelledError:
-            if not self._is_cut:  # asyncio would log a connection that we cancelled as an error
-                raise
         finally:
             del self._connections[task]
             logger.debug("connection of %s closed", connection.peer)
@@ -75,7 +71,6 @@ class Connections:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await asyncio.gather(end_streams(), self._all_closed())
-        self._is_cut = True
         for writer in self._connections.values():
             writer.transport.abort()
         for task in self._connections:

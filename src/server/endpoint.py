@@ -48,12 +48,13 @@ class Call:
     async def body(self, model: type[Body]) -> Body:
         """The body as its protocol model. Raises ApiError for the first error in it, or ClientGone."""
         check_json_content(self.scope)
-        content = await read_body(self.receive, self.service.limits)
-        self.num_body_bytes = len(content)
-        if len(content) <= _PARSE_INLINE_BYTES:
-            body = _parse(model, content)
-        else:
-            body = await asyncio.get_running_loop().run_in_executor(self.service.parser, _parse, model, content)
+        with self.service.bodies.reserve() as reserve:
+            content = await read_body(self.receive, self.service.limits, reserve)
+            self.num_body_bytes = len(content)
+            if len(content) <= _PARSE_INLINE_BYTES:
+                body = _parse(model, content)
+            else:
+                body = await asyncio.get_running_loop().run_in_executor(self.service.parser, _parse, model, content)
         body.refuse_unsupported()
         if unknown := body.unknown_fields:
             self.service.report_unknown(unknown, self.route)
@@ -139,8 +140,9 @@ def _http_error(error: HTTPException) -> ApiError:
     """An error of the router."""
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     if error.status_code == 405:
-        message = f"this route accepts {headers.get('allow', 'another method')}"
-        return ApiError(405, message, code="method_not_allowed", headers=headers)
+        allowed = ", ".join(sorted(headers["allow"].split(", ")))  # starlette joins a set: in any order
+        message = f"this route accepts {allowed}"
+        return ApiError(405, message, code="method_not_allowed", headers={"allow": allowed})
     return ApiError(error.status_code, "there is no such route", code="not_found", headers=headers)
 
 

@@ -1,4 +1,4 @@
-"""Limits of a request before it is parsed: size of the headers, size of the body, time for the body to arrive.
+"""Limits of requests before they are parsed: size of headers, of a body and of all bodies, time for a body to arrive.
 
 hypercorn's checks are incomplete: headers that arrive in one piece pass its limit, a slow body has no timeout, and
 Content-Length together with Transfer-Encoding is accepted (the bytes after the body would be served as another
@@ -8,12 +8,15 @@ request). Each refusal here closes the connection, because the bytes that follow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from .protocol.errors import ApiError, closing
+from .protocol.errors import ApiError, closing, unavailable
 
+# Of each body, not counted in the total: requests of ordinary size are served while large ones use all of it.
+UNCOUNTED_BYTES = 64 << 10
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -29,6 +32,37 @@ class Limits:
     max_headers: int = 256
     body_idle_timeout: float = 30.0  # seconds between two parts
     body_timeout: float = 120.0  # seconds for the whole body
+
+
+class BodyMemory:
+    """The bodies that are being received and parsed, over all connections: their size, and its limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+
+    @contextlib.contextmanager
+    def reserve(self) -> Iterator[Callable[[int], None]]:
+        """For one body, until the end of the block: a function that counts a number of bytes.
+
+        It raises ApiError 503 if they exceed the limit.
+        """
+        num_reserved = 0
+
+        def add(num_bytes: int) -> None:
+            nonlocal num_reserved
+            if self._num_bytes + num_bytes > self._max_bytes:
+                message = (
+                    f"the bodies of all requests exceed {self._max_bytes} bytes (`server.max_total_request_bytes`)"
+                )
+                raise closing(unavailable(message, code="too_many_bodies", retry_after_s=1))
+            self._num_bytes += num_bytes
+            num_reserved += num_bytes
+
+        try:
+            yield add
+        finally:
+            self._num_bytes -= num_reserved
 
 
 def check_headers(scope: Scope, limits: Limits) -> None:
@@ -62,8 +96,11 @@ def check_json_content(scope: Scope) -> None:
     )
 
 
-async def read_body(receive: Receive, limits: Limits) -> bytes:
-    """The whole body. Raises ApiError (408, 413), or ClientGone."""
+async def read_body(receive: Receive, limits: Limits, reserve: Callable[[int], None]) -> bytes:
+    """The whole body. Raises ApiError (408, 413), what `reserve` raises, or ClientGone.
+
+    reserve: called with the size of each part, except the beginning of the body.
+    """
     pieces: list[bytes] = []
     size = 0
     deadline = asyncio.get_running_loop().time() + limits.body_timeout
@@ -80,6 +117,8 @@ async def read_body(receive: Receive, limits: Limits) -> bytes:
         size += len(piece)
         if size > limits.max_request_bytes:
             raise _too_large(limits)
+        if pieces:  # a body in one part is in memory already
+            reserve(max(0, min(len(piece), size - UNCOUNTED_BYTES)))
         pieces.append(piece)
         if not message.get("more_body"):
             return b"".join(pieces)

@@ -9,8 +9,10 @@ import socket
 from collections.abc import Callable
 
 from ..config import Resolved
+from ..config.open_files import raise_limit
 from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
+from .admission import Admission
 from .app import build_app
 from .middleware import load_middleware
 from .serve import Shutdown, serve
@@ -77,6 +79,7 @@ async def run_server(
     def exit_code() -> int:
         return 1 if client.state is EngineState.DEAD else 0
 
+    raise_limit()
     service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set)
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
@@ -95,6 +98,7 @@ async def run_server(
             drain_timeout=settings.drain_timeout,
             send_stall_timeout=settings.send_stall_timeout,
             max_incomplete_bytes=settings.max_incomplete_header_bytes,
+            admission=Admission(settings.max_connections, settings.max_connections_per_client),
             tls=tls,
             on_listening=on_listening,
             handle_signals=handle_signals,

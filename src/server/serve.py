@@ -2,7 +2,7 @@
 
 After SIGTERM no connection is accepted. Running requests have until the drain deadline; then each is ended by an error
 event, then the connections are cut, then the process exits even if something hangs. A second signal skips the drain.
-address.py binds the sockets, connections.py handles connections.
+address.py binds the sockets, listener.py accepts connections, connections.py handles them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from .address import CannotListen, reason_of, shown
+from .admission import Admission
 from .connections import Connections
+from .listener import Listener
 from .tls import Tls
 
 EXIT_S = 1.9  # after the drain deadline the process exits, even if something hangs
-HANDSHAKE_S = 10.0  # time limit of a TLS handshake
-TLS_SHUTDOWN_S = 5.0  # time limit of a TLS shutdown; a client that does not answer it would delay the exit
 
 
 class Shutdown:
@@ -47,6 +46,7 @@ async def serve(
     drain_timeout: float = 30.0,
     send_stall_timeout: float = 60.0,
     max_incomplete_bytes: int = 64 * 1024,
+    admission: Admission | None = None,
     tls: Tls | None = None,
     on_listening: Callable[[], None] = lambda: None,
     handle_signals: bool = True,
@@ -61,23 +61,25 @@ async def serve(
         drain_timeout: seconds that running requests have after the shutdown was requested.
         send_stall_timeout: seconds after which a client that does not read is cut.
         max_incomplete_bytes: limit of a request head that has not arrived completely.
+        admission: limits the number of open connections; None is no limit.
         tls: None is plain HTTP.
         on_listening: called once connections are accepted.
         handle_signals: SIGTERM and SIGINT request the shutdown.
         exit_hard: exit the process, with `exit_code`, if it still runs `EXIT_S` after the deadline.
     """
+    admission = admission or Admission()
     server = Connections(app, send_stall_timeout, max_incomplete_bytes)
     loop = asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT) if handle_signals else ()
     for number in handled:
         loop.add_signal_handler(number, shutdown.request)
-    listeners: list[asyncio.Server] = []
+    listeners: list[Listener] = []
     try:
         for sock in sockets:
             # set again, now for accepted connections: a restart must be able to bind while they are in TIME_WAIT
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listeners.append(await _listen(server, sock, tls))
+                listeners.append(Listener(sock, server, admission, tls.context if tls else None))
             except OSError as error:
                 raise CannotListen(shown(sock), reason_of(error)) from None
         on_listening()
@@ -93,15 +95,6 @@ async def serve(
         await server.cut(end_streams)
         for number in handled:
             loop.remove_signal_handler(number)
-
-
-async def _listen(server: Connections, sock: socket.socket, tls: Tls | None) -> asyncio.Server:
-    start: Any = asyncio.start_unix_server if sock.family == socket.AF_UNIX else asyncio.start_server
-    options: dict[str, Any] = {}
-    if tls is not None:
-        options = {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": TLS_SHUTDOWN_S}
-    listener: asyncio.Server = await start(server.accept, sock=sock, backlog=1024, **options)
-    return listener
 
 
 def _exit_after(

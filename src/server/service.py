@@ -13,7 +13,7 @@ from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from . import engine_errors
 from .auth import Keys
-from .limits import Limits
+from .limits import BodyMemory, Limits
 from .live import LiveRequests
 from .logprobs import TokenNames
 from .metrics import Metrics
@@ -65,6 +65,7 @@ class Service:
             body_idle_timeout=server.body_idle_timeout,
             body_timeout=server.body_timeout,
         )
+        self.bodies = BodyMemory(server.max_total_request_bytes)
         self.metrics = Metrics(self.model_name, lambda: client.stats, lambda: client.state)
         self.max_queued_requests = resolved.scheduler.max_queued_requests
         self._max_logprobs = resolved.model.max_logprobs

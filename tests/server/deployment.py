@@ -39,7 +39,15 @@ SCHEDULER = {
     "max_long_partial_prefills": 1,
     "long_prefill_token_threshold": 0,
 }
-SERVER = {"port": 0, "log_format": "human", "http_log_level": "info", "max_incomplete_header_bytes": 1 << 16}
+SERVER = {
+    "port": 0,
+    "log_format": "human",
+    "http_log_level": "info",
+    "max_incomplete_header_bytes": 1 << 16,
+    "max_connections": 100,
+    "max_connections_per_client": 100,
+    "max_total_request_bytes": 1 << 28,
+}
 
 
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.routing import Route
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client import EngineState
 from stoker.server.auth import OPEN_PATHS
+from stoker.server.limits import UNCOUNTED_BYTES
 from stoker.server.routes.table import routes_of
 
 from .. import virtual_time
@@ -84,9 +86,9 @@ def test_a_response_to_a_wrong_key_says_how_to_authenticate(folder: Path):
     assert "secret" not in response.text
 
 
-@pytest.mark.parametrize("key", ["one", "zwei-ü"])
+@pytest.mark.parametrize("key", ["one", "zwei 2"])
 def test_each_of_several_keys_is_accepted(folder: Path, key: str):
-    served = Served(folder, api_key=["one", "zwei-ü"])
+    served = Served(folder, api_key=["one", "zwei 2"])
     headers = [(b"authorization", b"bearer " + key.encode())]
     assert served.get("/v1/models", headers=headers).status_code == 200
 
@@ -298,6 +300,97 @@ def test_errors_of_every_kind_share_one_shape(folder: Path):
     assert [answer.status_code for answer in answers] == [401, 404, 405, 415, 413]
     for answer in answers:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+class Upload:
+    """A body that is being sent to a served deployment."""
+
+    def __init__(self, served: Served, declared: int) -> None:
+        self.parts: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.sent: list[dict[str, Any]] = []
+        scope = {
+            "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/v1/completions",
+            "raw_path": b"/v1/completions", "root_path": "", "query_string": b"", "client": None, "server": None,
+            "headers": [(b"content-type", b"application/json"), (b"content-length", str(declared).encode())],
+        }  # fmt: skip
+        self.call = asyncio.ensure_future(served.app(scope, self.parts.get, self._keep))
+
+    async def _keep(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+    def send(self, part: bytes, *, is_last: bool = False) -> None:
+        self.parts.put_nowait({"type": "http.request", "body": part, "more_body": not is_last})
+
+    def leave(self) -> None:
+        self.parts.put_nowait({"type": "http.disconnect"})
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+
+async def until_idle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+PART = b" " * UNCOUNTED_BYTES
+
+
+@pytest.mark.effect("server.max_total_request_bytes")
+def test_all_unfinished_bodies_together_are_limited(folder: Path):
+    """Forty unfinished bodies of 30 MB held 1.2 GB."""
+
+    async def run() -> None:
+        served = Served(folder, max_total_request_bytes=3 * len(PART))
+        uploads = [Upload(served, 10 * len(PART)) for _ in range(3)]
+        for upload in uploads:
+            upload.send(PART)
+            upload.send(PART)
+        await until_idle()
+        assert [upload.status for upload in uploads] == [None, None, None]
+        uploads[0].send(PART)
+        await until_idle()
+        assert [upload.status for upload in uploads] == [503, None, None]
+        headers = dict(uploads[0].sent[0]["headers"])
+        assert (headers[b"retry-after"], headers[b"connection"]) == (b"1", b"close")
+        assert json.loads(uploads[0].sent[1]["body"])["error"]["code"] == "too_many_bodies"
+        uploads[1].send(PART)  # what the refused one held is free
+        await until_idle()
+        assert uploads[1].status is None
+        for upload in uploads[1:]:
+            upload.leave()
+        await asyncio.gather(*(upload.call for upload in uploads))
+        last = Upload(served, 10 * len(PART))
+        for _ in range(4):
+            last.send(PART)
+        await until_idle()
+        assert last.status is None
+        last.leave()
+        await last.call
+
+    asyncio.run(run())
+
+
+def test_a_body_of_ordinary_size_is_accepted_while_large_ones_hold_all_memory(folder: Path):
+    async def run() -> None:
+        served = Served(folder, max_total_request_bytes=len(PART))
+        large = Upload(served, 10 * len(PART))
+        large.send(PART)
+        large.send(PART)
+        await until_idle()
+        body = json.dumps({"model": MODEL, "prompt": "Hello", "max_tokens": 1}).encode()
+        small = Upload(served, len(body))
+        small.send(body[:10])
+        small.send(body[10:], is_last=True)
+        await until_idle()
+        async with asyncio.timeout(60):
+            await small.call
+        assert (small.status, large.status) == (200, None)
+        large.leave()
+        await large.call
+
+    asyncio.run(run())
 
 
 @pytest.mark.effect("server.max_header_bytes")

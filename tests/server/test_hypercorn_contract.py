@@ -43,7 +43,7 @@ NAMES: dict[str, dict[str, list[str] | None]] = {
     },
     "hypercorn.asyncio.worker_context": {"WorkerContext": ["max_requests"]},
     "hypercorn.config": {"Config": []},
-    "hypercorn.events": {"Closed": [], "Event": None, "RawData": ["data", "address"]},
+    "hypercorn.events": {"Closed": [], "Event": None, "RawData": ["data", "address"], "Updated": ["idle"]},
     "hypercorn.protocol.events": {
         "Request": ["stream_id", "headers", "http_version", "method", "raw_path", "state"],
     },
@@ -190,7 +190,7 @@ class Client:
         protocol = asyncio.StreamReaderProtocol(self.reader, loop=loop)
         self.transport = FakeTransport(protocol)
         writer = asyncio.StreamWriter(self.transport, protocol, self.reader, loop)
-        self.serving = asyncio.ensure_future(connections.accept(self.reader, writer))
+        self.serving = asyncio.ensure_future(connections.serve(self.reader, writer))
 
     def send(self, data: bytes) -> None:
         self.transport.protocol.data_received(data)
@@ -379,6 +379,44 @@ def test_a_client_that_does_not_read_the_end_of_a_response_is_cut_too():
             await client.serving
             assert client.transport.was_aborted
             assert client.transport.closed_at == STALL_S
+
+    run(main())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nhost", GET], ids=["nothing", "part of a head", "a request"])
+def test_a_connection_that_its_client_has_closed_is_released_at_once(sent: bytes):
+    """The idle timer held it for 30 s: without a key, 1000 requests and closes used up all file descriptors."""
+
+    async def main() -> None:
+        async with connected(hello) as client:
+            client.send(sent)
+            await settle()
+            client.leave()
+            await client.serving
+            assert client.transport.closed_at == now() == 0
+
+    run(main())
+
+
+def test_a_connection_is_released_while_its_app_still_runs():
+    """The response that ends after the client has left does not start the idle timer again."""
+
+    async def main() -> None:
+        finish = asyncio.Event()
+
+        async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            await finish.wait()
+            await hello(scope, receive, send)
+
+        async with connected(app) as client:
+            client.send(GET)
+            await settle()
+            client.leave()
+            await settle()
+            assert (client.transport.closed_at, client.serving.done()) == (0, False)
+            finish.set()
+            await client.serving
+            assert (now(), client.received) == (0, b"")
 
     run(main())
 

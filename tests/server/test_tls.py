@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from stoker.server import serve, tls
+from stoker.server import listener, tls
 from stoker.server.tls import TlsFiles, TlsProblem, load_context
 
 from ..fakes import FakeEngine
@@ -249,7 +249,7 @@ def test_a_client_that_does_not_answer_the_tls_shutdown_does_not_delay_the_exit(
     folder: Path, ours: Identity, monkeypatch: pytest.MonkeyPatch
 ):
     """asyncio's own limit is 30 s."""
-    monkeypatch.setattr(serve, "TLS_SHUTDOWN_S", 0.05)
+    monkeypatch.setattr(listener, "TLS_SHUTDOWN_S", 0.05)
 
     def silent(port: int) -> ssl.SSLSocket:
         sock = socket.create_connection(("127.0.0.1", port))

@@ -76,10 +76,19 @@ def test_a_json_line_is_one_line_for_every_reader():
     assert json.loads(line)["prompt"] == "a\u2028b\x85c\x9bd\x7f"
 
 
+SETTINGS = {
+    "log_format": "human",
+    "http_log_level": "info",
+    "max_incomplete_header_bytes": 1,
+    "max_connections": 1,
+    "max_connections_per_client": 1,
+    "max_total_request_bytes": 1,
+}
+
+
 def logged(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
     """Standard error with these server options, after one record for each logger and level."""
-    settings = {"log_format": "human", "http_log_level": "info", "max_incomplete_header_bytes": 1, **options}
-    configure_logging(ResolvedServer(**settings))
+    configure_logging(ResolvedServer(**{**SETTINGS, **options}))
     for name in ("stoker.engine", HTTP_LOGGER, ACCESS_LOGGER):
         for level in (TRACE, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
             logging.getLogger(name).log(level, f"<{name.rpartition('.')[2]} {logging.getLevelName(level).lower()}>")
@@ -156,8 +165,7 @@ def test_a_logging_file_replaces_the_built_in_set_up(tmp_path: Path, capsys: pyt
 def test_a_logging_file_that_cannot_be_used_is_reported_with_the_reason(tmp_path: Path, content: str, reason: str):
     path = tmp_path / "logging.json"
     path.write_text(content)
-    settings = {"log_format": "human", "http_log_level": "info", "max_incomplete_header_bytes": 1}
     with pytest.raises(LoggingProblem) as caught:
-        configure_logging(ResolvedServer(**settings, log_config_file=str(path)))
+        configure_logging(ResolvedServer(**SETTINGS, log_config_file=str(path)))
     assert str(caught.value).startswith(f"`server.log_config_file`: {path}: ")
     assert reason in str(caught.value)

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..auto_values import (
     BLOCK_SIZE,
+    CLIENT_SHARE,
     INCOMPLETE_HEADER_FACTOR,
     LONG_PROMPT_SHARE,
     MAX_AUTO_KV_BYTES,
+    MAX_CONNECTIONS,
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,
     QUEUED_PER_KV_TOKEN,
+    TOTAL_REQUEST_FACTOR,
 )
 from ..digest import SAME_FORMATS
 from ..gpu_capability import LEAST_CAPABILITY
@@ -153,6 +156,22 @@ def _server(done: Decisions) -> None:
         done.decide(
             "server.max_incomplete_header_bytes", size, "R266", f"{INCOMPLETE_HEADER_FACTOR} x max_header_bytes"
         )
+    if done.get("server.max_total_request_bytes") == "auto":
+        size = TOTAL_REQUEST_FACTOR * done.get("server.max_request_bytes")
+        done.decide("server.max_total_request_bytes", size, "R290", f"{TOTAL_REQUEST_FACTOR} x max_request_bytes")
+    _connections(done)
+
+
+def _connections(done: Decisions) -> None:
+    if done.get("server.max_connections") == "auto":
+        number, reason = MAX_CONNECTIONS, "the default"
+        possible = done.machine.max_connections
+        if possible is not None and possible < number:
+            number, reason = max(1, possible), f"this process may open {done.machine.max_open_files} files"
+        done.decide("server.max_connections", number, "R292", reason)
+    if done.get("server.max_connections_per_client") == "auto":
+        share = max(1, int(CLIENT_SHARE * done.get("server.max_connections")))
+        done.decide("server.max_connections_per_client", share, "R293", f"{CLIENT_SHARE:.0%} of max_connections")
 
 
 def _scheduler(done: Decisions) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ..auto_values import RESERVED_FILES
 from ..origin import DEFAULT, Origin, Overridden
 from ..quantised import SCHEMES, Scheme, quantised_bytes
 from ..schema.cache import CacheConfig
@@ -124,8 +125,14 @@ class MachineSpec(Record):
     cpu_name: str = ""
     keeps_twelve_bits: bool = False  # whether the engine's kernels hold bfloat16 weights in 12 bits here
     has_terminal: bool = False  # whether stderr is a terminal
+    max_open_files: int | None = None  # of this process; None is no limit
     gpu: GpuSpec | None = None
     no_gpu: str = ""  # why there is no real GPU; empty if there is one
+
+    @property
+    def max_connections(self) -> int | None:
+        """How many clients a server on this machine can have at a time; None is no limit."""
+        return None if self.max_open_files is None else self.max_open_files - RESERVED_FILES
 
     @property
     def has_bfloat16(self) -> bool:
@@ -190,6 +197,9 @@ class ResolvedServer(ServerConfig):
     log_format: Literal["human", "json"]
     http_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"]
     max_incomplete_header_bytes: int
+    max_connections: int
+    max_connections_per_client: int
+    max_total_request_bytes: int
 
 
 class Resolved(Record):

@@ -187,6 +187,7 @@ class Values:
                 said[name] = options()[f"{section}.{name}"].show(value)
         said |= {
             "num_cores": self.machine.num_cores,
+            "max_open_files": self.machine.max_open_files,
             "available": format_about(self.decisions.available_memory_bytes),
             "where": f"the {self.decisions.gpu.name}" if self.decisions.gpu else "this machine",
             "no_graphs": self.no_graphs,

@@ -6,7 +6,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..auto_values import INCOMPLETE_HEADER_FACTOR
+from ..auto_values import (
+    CLIENT_SHARE,
+    INCOMPLETE_HEADER_FACTOR,
+    MAX_CONNECTIONS,
+    RESERVED_FILES,
+    TOTAL_REQUEST_FACTOR,
+)
 from .refused import with_refused
 from .section import Section, about
 from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole
@@ -121,6 +127,39 @@ class ServerConfig(Section):
         ),
         examples=["32MiB"],
         json_schema_extra=about(reload="hot", unit="bytes"),
+    )
+    max_total_request_bytes: Size | Auto = Field(
+        "auto",
+        description=(
+            "Maximum total size of the request bodies that are being received and parsed, over all connections; a body "
+            "that exceeds it is answered 503 with Retry-After. The beginning of each body is not counted, so that "
+            "ordinary requests are still served. Limits the memory that all clients together can use. `auto` is "
+            f"{TOTAL_REQUEST_FACTOR} times `max_request_bytes`."
+        ),
+        examples=["256MiB"],
+        json_schema_extra=about(reload="process", unit="bytes"),
+    )
+    max_connections: Count | Auto = Field(
+        "auto",
+        description=(
+            "Maximum number of open connections; further clients are answered 503 with Retry-After. Each needs a file "
+            "descriptor and some memory, also while it is idle. `auto` is "
+            f"{MAX_CONNECTIONS}, or less if the process may open fewer than {MAX_CONNECTIONS + RESERVED_FILES} files "
+            "(`ulimit -Hn`)."
+        ),
+        examples=[2000],
+        json_schema_extra=about(reload="process", unit="connections"),
+    )
+    max_connections_per_client: Count | Auto = Field(
+        "auto",
+        description=(
+            "Maximum number of open connections from one address, or from one /64 network of IPv6; further ones are "
+            "answered 503 with Retry-After. With a small number one client cannot take the connections of all others; "
+            "a reverse proxy is one client. It has no effect on a Unix socket. `auto` is "
+            f"{CLIENT_SHARE:.0%} of `max_connections`."
+        ),
+        examples=[100],
+        json_schema_extra=about(reload="process", unit="connections"),
     )
     max_header_bytes: Size = Field(
         32 * 1024,

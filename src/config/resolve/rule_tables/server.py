@@ -5,7 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ...auto_values import INCOMPLETE_HEADER_FACTOR
+from ...auto_values import (
+    CLIENT_SHARE,
+    INCOMPLETE_HEADER_FACTOR,
+    MAX_CONNECTIONS,
+    RESERVED_FILES,
+    TOTAL_REQUEST_FACTOR,
+)
 from ..rule import Rule, StatedRule
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#]+")
@@ -309,6 +315,41 @@ RULES: tuple[Rule, ...] = (
         why="Client certificates are part of the TLS handshake; with plain HTTP nothing would be verified.",
         fixes=("give `server.ssl_keyfile` and `server.ssl_certfile`", "or remove `ssl_cert_reqs`"),
     ),
+    Rule(
+        id="R294",
+        title="the largest request body is within the limit of all bodies",
+        fields=("server.max_total_request_bytes", "server.max_request_bytes"),
+        is_broken=lambda v: v.max_total_request_bytes < v.max_request_bytes,
+        message="`server.max_total_request_bytes` is {max_total_request_bytes}, less than `server.max_request_bytes` "
+        "({max_request_bytes})",
+        why="A body of a size between the two could never be received.",
+        fixes=("raise `server.max_total_request_bytes`, or lower `max_request_bytes`",),
+    ),
+    Rule(
+        id="R295",
+        title="the process may open a file for each connection",
+        fields=("server.max_connections",),
+        about_machine=True,
+        is_broken=lambda v: v.machine.max_connections is not None and v.max_connections > v.machine.max_connections,
+        message="`server.max_connections` is {max_connections}; this process may open {max_open_files} files",
+        why=f"Each connection is an open file, and {RESERVED_FILES} are kept for other uses. Without a free one no "
+        "connection can be accepted.",
+        fixes=(
+            "raise the hard limit of open files (`ulimit -Hn`, LimitNOFILE of systemd)",
+            "or lower `server.max_connections`, or leave it on auto",
+        ),
+    ),
+    Rule(
+        id="R296",
+        title="one client has at most all connections",
+        fields=("server.max_connections_per_client", "server.max_connections"),
+        severity="warning",
+        is_broken=lambda v: v.max_connections_per_client > v.max_connections,
+        message="`server.max_connections_per_client` ({max_connections_per_client}) has no effect: "
+        "`server.max_connections` is {max_connections}",
+        why="The limit of all connections is reached first.",
+        fixes=("lower `server.max_connections_per_client`, or leave it on auto",),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (
@@ -430,6 +471,24 @@ STATED: tuple[StatedRule, ...] = (
         "auto uses log_level for the HTTP side",
         ("server.http_log_level", "server.log_level"),
         "http_log_level is log_level unless it is set.",
+    ),
+    StatedRule(
+        "R290",
+        "auto limits all bodies to a multiple of one",
+        ("server.max_total_request_bytes", "server.max_request_bytes"),
+        f"auto is {TOTAL_REQUEST_FACTOR} times max_request_bytes.",
+    ),
+    StatedRule(
+        "R292",
+        "auto limits connections to the open files of the process",
+        ("server.max_connections",),
+        f"auto is {MAX_CONNECTIONS}, or the hard limit of open files less {RESERVED_FILES} if that is lower.",
+    ),
+    StatedRule(
+        "R293",
+        "auto leaves connections for other clients",
+        ("server.max_connections_per_client", "server.max_connections"),
+        f"auto is {CLIENT_SHARE:.0%} of max_connections: enough for a reverse proxy, and not all of them.",
     ),
     StatedRule(
         "R266",

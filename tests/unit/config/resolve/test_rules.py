@@ -17,7 +17,7 @@ from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
 from .rule_cases import cache, compilation, device, load, model, scheduler, server
 
-SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": ()})
+SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
 _TABLES = (model, load, cache, scheduler, device, compilation, server)
 MACHINES = {  # by the name of their tables
     "CASES": MACHINE,

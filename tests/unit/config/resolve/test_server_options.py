@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, load_deployment, read_model_spec, resolve_deployment
+from stoker.config import ConfigError, MachineSpec, load_deployment, read_model_spec, resolve_deployment
 from stoker.config.resolve.resolved import ResolvedServer
 
 from ..deployments import MACHINE
 from ..model_files import write_model
 
 
-def server_of(folder: Path, text: str = "", *words: str) -> ResolvedServer:
+def server_of(folder: Path, text: str = "", *words: str, machine: MachineSpec = MACHINE) -> ResolvedServer:
     """Of a manifest in `folder` with this `server` section."""
     file = folder / "deploy.yaml"
     file.write_text(f"model: {{model: {write_model(folder / 'model')}}}\nserver: {{{text}}}")
     deployment = load_deployment([file], words, {})
-    return resolve_deployment(deployment, read_model_spec(deployment), MACHINE).server
+    return resolve_deployment(deployment, read_model_spec(deployment), machine).server
 
 
 def refusal(folder: Path, text: str) -> str:
@@ -38,6 +38,24 @@ def test_files_are_relative_to_the_manifest_that_names_them(tmp_path: Path) -> N
 def test_the_http_log_level_is_the_general_one_unless_written(tmp_path: Path) -> None:
     assert server_of(tmp_path, "log_level: warning").http_log_level == "warning"
     assert server_of(tmp_path, "log_level: warning, http_log_level: trace").http_log_level == "trace"
+
+
+@pytest.mark.parametrize(
+    ("max_open_files", "expected"),
+    [(None, (8192, 6144)), (1 << 20, (8192, 6144)), (1024, (960, 720))],
+)
+def test_connections_are_limited_to_the_files_that_the_process_may_open(
+    tmp_path: Path, max_open_files: int | None, expected: tuple[int, int]
+) -> None:
+    machine = MACHINE.model_copy(update={"max_open_files": max_open_files})
+    server = server_of(tmp_path, machine=machine)
+    assert (server.max_connections, server.max_connections_per_client) == expected
+
+
+def test_the_limits_of_connections_and_bodies_follow_each_other_unless_written(tmp_path: Path) -> None:
+    assert server_of(tmp_path, "max_connections: 100").max_connections_per_client == 75
+    assert server_of(tmp_path, "max_connections: 100, max_connections_per_client: 9").max_connections_per_client == 9
+    assert server_of(tmp_path, "max_request_bytes: 1MiB").max_total_request_bytes == 8 * 1024**2
 
 
 def test_the_parser_holds_twice_the_largest_header_unless_written(tmp_path: Path) -> None:

@@ -85,5 +85,15 @@ CASES |= {
     ),
     "R263": ([f"{TLS} --ssl-ca-certs a.pem"], [f"{TLS} --ssl-ca-certs a.pem --ssl-cert-reqs 1"]),
     "R264": (["--ssl-ca-certs a.pem --ssl-cert-reqs 2"], [f"{TLS} --ssl-ca-certs a.pem --ssl-cert-reqs 2"]),
+    "R294": (
+        ["--max-total-request-bytes 31MiB"],
+        ["--max-total-request-bytes 32MiB", "--max-total-request-bytes 31MiB --max-request-bytes 1MiB"],
+    ),
+    "R296": (
+        ["--max-connections 10 --max-connections-per-client 11"],
+        ["--max-connections 10 --max-connections-per-client 10", "--max-connections 10"],
+    ),
 }
-SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {}
+SMALL_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R295": (["--max-connections 961"], ["--max-connections 960", "--max-connections auto"]),
+}
