@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.config.cpu_features import NoKernels
+from stoker.config.cpu_features import NoKernels, choose_level, find_compiler, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler
@@ -93,6 +93,15 @@ def packed_weights(engine: Engine) -> list[tuple[torch.Tensor | None, ...]]:
     return [(layer.packed.weight, layer.packed.bias, layer.packed.scales) for layer in layers]
 
 
+@pytest.fixture(autouse=True)
+def _kernels() -> None:
+    try:
+        choose_level(wanted_level(), this_cpu())
+        find_compiler()
+    except NoKernels as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 def settings(saved: Callable[[str], Saved], tmp_path: Path) -> Callable[..., Any]:
     def make(dtype: str = "float32", model: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Any:
@@ -101,19 +110,12 @@ def settings(saved: Callable[[str], Saved], tmp_path: Path) -> Callable[..., Any
     return make
 
 
-def direct(made: Any) -> Engine:
-    engine = Engine(made)
-    if engine.runner.info().kernels["sampling"].startswith("torch"):
-        pytest.skip("no C++ kernels on this machine")
-    return engine
-
-
 @pytest.mark.parametrize("steps_before", [1, 5, 12])
 def test_requests_that_run_get_the_same_tokens(
     steps_before: int, settings: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
     made = settings()
-    begun = direct(made)
+    begun = Engine(made)
     expected = begun.run(requests())
     engine = SwitchingEngine(made, monkeypatch)
     found = engine.run_and_switch(requests(), steps_before)
@@ -129,7 +131,7 @@ def test_afterwards_the_engine_is_as_if_it_had_begun_with_the_kernels(
 ):
     """Bit for bit: weights in the same order, decode steps replayed. Without prefixes that torch has computed."""
     made = settings(dtype, cache={"enable_prefix_caching": False})
-    begun = direct(made)
+    begun = Engine(made)
     engine = SwitchingEngine(made, monkeypatch)
     engine.run_and_switch(requests(logprobs=3), steps_before=5)
     for found, expected in zip(packed_weights(engine), packed_weights(begun), strict=True):
@@ -178,7 +180,7 @@ def test_the_start_waits_where_torch_is_no_replacement(
 ):
     """Results that must not depend on the batch must not depend on the time either; the other two need another form."""
     made = settings(model=model)
-    direct(made)
+    Engine(made)
     model_spec = loaded_model.read_machine_spec()
     monkeypatch.setattr(loaded_model, "is_loadable", lambda _: False)
     monkeypatch.setattr(

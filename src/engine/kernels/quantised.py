@@ -17,6 +17,7 @@ LEVELS = (-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 11
 STRETCHES = (1.0, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15)  # cpu/quantise.cpp
 _SHIFTS = tuple(k % 2 * 16 + k // 2 * 4 for k in range(CODES_DEEP))
 _SLICE_ELEMENTS = 1 << 22  # dequantised at once: 16 MiB of float32
+_QUANTISED_ELEMENTS = 1 << 18  # quantised at once: 1 MiB of float32, and about ten temporaries of that size
 
 
 def quantise_reference(weight: torch.Tensor, scheme: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,7 +27,8 @@ def quantise_reference(weight: torch.Tensor, scheme: str) -> tuple[torch.Tensor,
     int32, eight codes in each, and scales [P, in_features / 64, 16] bfloat16, both rounded up.
     """
     parts = [
-        (_int8 if scheme == "int8" else _int4)(weight[rows.start : rows.stop].float()) for rows in _slices(weight.shape)
+        (_int8 if scheme == "int8" else _int4)(weight[rows.start : rows.stop].float())
+        for rows in _slices(weight.shape, _QUANTISED_ELEMENTS)
     ]
     codes, scales = zip(*parts, strict=True)
     return torch.cat(codes), torch.cat(scales)
@@ -73,9 +75,9 @@ def _levels_of(words: torch.Tensor) -> torch.Tensor:
     return torch.tensor(LEVELS, dtype=torch.float32)[(words[..., None] >> shifts & 15).long()]
 
 
-def _slices(shape: torch.Size | tuple[int, ...]) -> Iterator[range]:
+def _slices(shape: torch.Size | tuple[int, ...], elements: int = _SLICE_ELEMENTS) -> Iterator[range]:
     """Rows that are processed at once: whole panels, except for the last slice."""
-    step = max(1, _SLICE_ELEMENTS // max(1, shape[1]) // PANEL_WIDTH) * PANEL_WIDTH
+    step = max(1, elements // max(1, shape[1]) // PANEL_WIDTH) * PANEL_WIDTH
     for start in range(0, shape[0], step):
         yield range(start, min(start + step, shape[0]))
 
