@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -62,6 +63,7 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
         return InProcessClient(lambda phase: build_core(resolved, phase, may_compile_later=True), on_phase=on_phase)
     return EngineProcessClient(
         resolved.model_dump_json(),
+        environment={name: value for name, value in os.environ.items() if name not in resolved.secret_variables},
         max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
         on_phase=on_phase,
     )

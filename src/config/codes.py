@@ -97,10 +97,12 @@ _CODES = (
     ),
     Code(
         "C113",
-        "secret cannot be read",
-        "A secret refers to an environment variable that is not set or to a file that cannot be read. A secret is a "
-        "text, `{env: NAME}` or `{file: path}`.",
-        "Set the variable or create the file. File names are relative to the file that contains them.",
+        "secret cannot be used",
+        "A secret refers to an environment variable that is not set or to a file that cannot be read, or it cannot be "
+        "sent in an HTTP header: it is blank, or contains a line break or characters other than printable ASCII, or a "
+        "blank at an end. A secret is a text, `{env: NAME}` or `{file: path}`.",
+        "Set the variable or create the file, and write the secret in printable ASCII. File names are relative to the "
+        "file that contains them.",
     ),
     Code(
         "C114",

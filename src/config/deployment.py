@@ -31,6 +31,7 @@ class Deployment:
         overridden: what stronger layers replaced, strongest first.
         spans: the place of each written option, for messages.
         references: where secrets are read from, in the form of a manifest; without those that were written out.
+        secret_variables: names of the environment variables that secrets are read from.
         folders: what relative paths in an option are relative to; the working directory where none is named.
         warnings: findings that do not stop anything.
         sources: the text of the preset and of every file read, weakest first.
@@ -41,6 +42,7 @@ class Deployment:
     overridden: Mapping[str, tuple[Overridden, ...]] = field(default_factory=dict)
     spans: Mapping[str, Span] = field(default_factory=dict)
     references: Mapping[str, Any] = field(default_factory=dict)
+    secret_variables: frozenset[str] = frozenset()
     folders: Mapping[str, Path] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
     sources: tuple[SourceText, ...] = ()

@@ -26,7 +26,7 @@ from .source.merge import Written, merge
 from .source.node import Node
 from .source.overrides import command_line
 from .source.presets import PresetSource
-from .source.secrets import reference_to
+from .source.secrets import reference_to, variables_of
 from .source_text import Span
 from .suggest import close, did_you_mean
 
@@ -79,10 +79,17 @@ def load_deployment(
             for path, entry in written.items()
             if options()[path].is_secret and entry.effective is not None
         },
+        secret_variables=_secret_variables(written),
         folders={path: entry.origin.span.source.folder for path, entry in written.items() if entry.origin is not None},
         warnings=tuple(first_findings(found)),
         sources=tuple(source.text for source in sources if isinstance(source, PresetSource | FileSource)),
     )
+
+
+def _secret_variables(written: Mapping[str, Written]) -> frozenset[str]:
+    """Also those of overridden values, which are secrets all the same."""
+    secrets = [entry for path, entry in written.items() if options()[path].is_secret]
+    return frozenset(name for entry in secrets for node in entry.nodes for name in variables_of(node))
 
 
 def _strongest(name: str, sources: Sequence[LayerSource]) -> Node | None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import zmq
 import zmq.asyncio
@@ -25,15 +25,23 @@ logger = logging.getLogger(__name__)
 class EngineChild:
     """The sockets are in a private folder, which is removed when the process has ended."""
 
-    def __init__(self, command: Sequence[str], config: str, receive: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        config: str,
+        receive: Callable[[Message], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """
         command: starts the process; `--socket-dir DIR` is added.
         config: one line for its standard input.
         receive: called with each of its messages, on the event loop.
+        environment: None is that of this process.
         """
         self._command = command
         self._config = config
         self._receive = receive
+        self._environment = environment
         self._context = zmq.asyncio.Context()
         self._readers: list[asyncio.Task[None]] = []
         self._process: Process | None = None
@@ -50,7 +58,7 @@ class EngineChild:
             heartbeats.setsockopt(zmq.SUBSCRIBE, b"")
             # stdin stays open as long as this process runs: the engine exits when it is closed
             process = self._process = await asyncio.create_subprocess_exec(
-                *self._command, "--socket-dir", str(self._folder.path), stdin=PIPE
+                *self._command, "--socket-dir", str(self._folder.path), stdin=PIPE, env=self._environment
             )
         except zmq.ZMQError as error:  # not an OSError, but caused by one, such as no file descriptors left
             self._close()

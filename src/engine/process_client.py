@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .api import EngineDead, EngineInfo, InvalidRequest
@@ -23,6 +23,7 @@ class EngineProcessClient(StreamingClient):
         self,
         config: str,
         *,
+        environment: Mapping[str, str] | None = None,
         max_restarts: int = 0,
         on_phase: Callable[[str], None] | None = None,
         command: Sequence[str] = COMMAND,
@@ -30,12 +31,14 @@ class EngineProcessClient(StreamingClient):
     ) -> None:
         """
         config: the Resolved as JSON, secrets left out: the engine needs none.
+        environment: of the engine process; None is that of this process.
         max_restarts: maximum number of restarts in 10 minutes.
         on_phase: called with the name of each start-up phase, at every start.
         command: starts the engine process; for tests.
         """
         super().__init__(stall_limit_s)
         self._config = config
+        self.environment = environment
         self._budget = RestartBudget(max_restarts)
         self._on_phase = on_phase
         self._command = command
@@ -73,7 +76,7 @@ class EngineProcessClient(StreamingClient):
         """Start a process and wait until it is ready. Raises EngineStartFailed."""
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
-        child = self._child = EngineChild(self._command, self._config, self._receive)
+        child = self._child = EngineChild(self._command, self._config, self._receive, self.environment)
         try:
             await child.start()
             ended = asyncio.ensure_future(child.ended())

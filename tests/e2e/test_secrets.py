@@ -1,4 +1,4 @@
-"""A deployment with all logging enabled does not show its key, whatever is requested."""
+"""A deployment with all logging enabled does not show its key, whatever is requested. Its engine does not get it."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def test_no_response_log_line_or_start_output_contains_a_key(tmp_path: Path, mon
             found = [client.request(verb, path, json=body, headers=headers) for verb, path, body, headers in requests]
             answers += [f"{answer.status_code} {answer.headers} {answer.text}" for answer in found]
             assert found[0].status_code == found[9].status_code == 200
+        answers.append(str(server.engine.environ()))
         os.kill(server.process.pid, signal.SIGTERM)
         assert server.wait() == 0
         output = "".join([*answers, *server.out, *server.err])

@@ -81,6 +81,7 @@ def resolve_deployment(deployment: Deployment, model_spec: ModelSpec, machine: M
         sampling_defaults={**model_spec.sampling_defaults, **examined.values.sampling_overrides},
         origins=decisions.origins,
         overridden={path: entries for path, entries in deployment.overridden.items() if entries},
+        secret_variables=deployment.secret_variables,
         digest=digest(deployment),
         warnings=tuple(finding.as_text() for finding in examined.findings),
     )

@@ -222,6 +222,7 @@ class Resolved(Record):
     sampling_defaults: dict[str, Any] = {}  # generation_config with override_generation_config applied
     origins: dict[str, Origin] = {}
     overridden: dict[str, tuple[Overridden, ...]] = {}  # values replaced by stronger layers, by path
+    secret_variables: frozenset[str] = frozenset()  # names of environment variables that secrets are read from
     digest: str = ""  # hash of the written configuration, as `engine config --hash` prints it
     warnings: tuple[str, ...] = ()  # as text
 

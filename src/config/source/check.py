@@ -151,6 +151,24 @@ def _secret(option: Option, node: Node, env: Mapping[str, str]) -> Any:
 
 
 def _one_secret(node: Node, env: Mapping[str, str]) -> SecretStr:
+    secret = _read_secret(node, env)
+    if fault := _fault_in_header(secret.get_secret_value()):
+        raise SecretError(f"the secret {fault}", node, "it is sent in an HTTP header, which cannot contain this")
+    return secret
+
+
+def _fault_in_header(text: str) -> str:
+    """Why a text cannot be sent as `Authorization: Bearer TEXT`; empty if it can."""
+    if not text.strip():
+        return "is blank"
+    if "\n" in text or "\r" in text:
+        return "contains a line break"
+    if not text.isascii() or not text.isprintable():
+        return "contains a character that is not printable ASCII"
+    return "begins or ends with a blank" if text != text.strip() else ""
+
+
+def _read_secret(node: Node, env: Mapping[str, str]) -> SecretStr:
     if isinstance(node.value, dict) and len(node.value) == 1:
         ((kind, child),) = node.value.items()
         if kind == "env" and child.text and isinstance(child.value, str):

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..origin import Layer
 from ..source_text import SourceText, Span
 from ..yaml_scalars import resolve_plain
-from .interpolate import InterpolationError, interpolate, only_name
+from .interpolate import InterpolationError, interpolate, names_in, only_name
 from .keys import known_part
 from .layer import LayerSource
 from .node import Node, Tree
@@ -72,7 +72,7 @@ def fill_in(node: Node, env: Mapping[str, str], seen: set[int]) -> None:
             continue
         seen.add(id(scalar))
         try:
-            scalar.variable = only_name(scalar.value)
+            scalar.variable, scalar.variables = only_name(scalar.value), names_in(scalar.value)
             scalar.text = interpolate(scalar.value, env)
             scalar.is_filled_in = scalar.text != scalar.value
         except InterpolationError as error:

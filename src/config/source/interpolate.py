@@ -12,6 +12,7 @@ from typing import Any
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMES_ONLY = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:\?[^}]*)?\}")
+_FORM_NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 _FORM_START = re.compile(r"\$(?=[${])")
 _MAX_DEPTH = 8
 _MAX_LENGTH = 1 << 20  # characters of a filled-in text
@@ -42,6 +43,11 @@ def escape(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [escape(item) for item in value]
     return value
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The variables that the forms in a text name, those in defaults too; also where `$$` makes a text of a form."""
+    return tuple(_FORM_NAME.findall(text))
 
 
 def names_only(text: str) -> bool:

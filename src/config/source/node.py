@@ -28,6 +28,7 @@ class Node:
         problem: why the value is not known, such as a variable that is not set; reported if the value is effective.
         reason: why a preset sets it.
         variable: name of the environment variable that is the whole of the text, as in `${NAME}`.
+        variables: names of all environment variables in the text.
         is_plain: a scalar without quotes, which is read again after interpolation.
         is_filled_in: the text comes from variables, at least in part.
         unsets: a key of a mapping option is removed from weaker layers.
@@ -42,6 +43,7 @@ class Node:
     problem: Diagnostic | None = None
     reason: str = ""
     variable: str = ""
+    variables: tuple[str, ...] = ()
     is_plain: bool = False
     is_filled_in: bool = False
     unsets: bool = False

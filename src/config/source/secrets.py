@@ -67,6 +67,17 @@ def reference_to(node: Node) -> Any:
     return {"env": variable} if variable else None
 
 
+def variables_of(node: Node) -> set[str]:
+    """The environment variables that a secret, or a part of it, is read from."""
+    if isinstance(node.value, list):
+        return {name for child in node.value for name in variables_of(child)}
+    if isinstance(node.value, dict):
+        ((kind, child),) = node.value.items()
+        return {child.text} if kind == "env" and child.text else set()
+    source = node.span.source
+    return {*node.variables, *([source.name] if source.layer is Layer.ENVIRONMENT else [])}
+
+
 def hide_look_alikes(node: Node) -> None:
     """Hide the values of all keys in it that look like those of secrets: a section's name may be misspelt."""
     if isinstance(node.value, list):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.fakes import FakeEngine
 
-from stoker.cli.prepare import start_beside
+from stoker.cli.prepare import engine_client, start_beside
+from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.engine.process_client import EngineProcessClient
 
 
 class Slow(FakeEngine):
@@ -23,6 +26,21 @@ class Slow(FakeEngine):
 
 def test_the_result_of_work_parallel_to_the_start_is_returned():
     assert asyncio.run(start_beside(FakeEngine(), lambda: 7)) == 7
+
+
+def test_the_engine_process_gets_no_variable_that_a_secret_is_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SOME_KEY", "sesame")
+    monkeypatch.setenv("OTHER", "kept")
+    (tmp_path / "deploy.yaml").write_text("model: {model: builtin:tiny}\nserver: {api_key: {env: SOME_KEY}}\n")
+    deployment = load_deployment([tmp_path / "deploy.yaml"], [])
+    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+    client = engine_client(resolved, lambda phase: None)
+    assert isinstance(client, EngineProcessClient)
+    assert client.environment is not None
+    assert "SOME_KEY" not in client.environment
+    assert client.environment["OTHER"] == "kept"
 
 
 def test_a_failure_of_parallel_work_ends_the_start():

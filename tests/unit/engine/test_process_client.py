@@ -237,6 +237,22 @@ def test_a_stopped_process_is_a_stall_and_continues_afterwards():
     asyncio.run(scenario())
 
 
+def test_the_environment_of_the_engine_process_can_be_given():
+    async def scenario() -> dict[str, str]:
+        environment = {**os.environ, "ONLY_HERE": "1"}
+        del environment["HOME"]
+        client = EngineProcessClient("{}", command=COMMAND, environment=environment)
+        await client.start()
+        try:
+            return psutil.Process(client.pid).environ()
+        finally:
+            await client.close()
+
+    found = asyncio.run(scenario())
+    assert found["ONLY_HERE"] == "1"
+    assert "HOME" not in found
+
+
 def test_the_engine_process_dies_with_its_parent(tmp_path: Path):
     """kill -9 of the front end: no orphan keeps the memory."""
     script = tmp_path / "parent.py"
