@@ -22,11 +22,13 @@ from .service import Service
 
 logger = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=Wire)
+T = TypeVar("T")
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 # Larger bodies are parsed on one thread, one after the other: each holds the GIL for tens of milliseconds, and several
 # at a time would block the event loop.
 _PARSE_INLINE_BYTES = 64 << 10
+INLINE_ITEMS = 1024  # work on more tokens than these is done in a thread; less takes a few milliseconds
 
 
 class Call:
@@ -45,16 +47,17 @@ class Call:
         self.num_body_bytes = 0  # set by `body`
         self._send = send
 
-    async def body(self, model: type[Body]) -> Body:
+    async def body(self, model: type[Body], max_values: int = json.MAX_VALUES) -> Body:
         """The body as its protocol model. Raises ApiError for the first error in it, or ClientGone."""
         check_json_content(self.scope)
         with self.service.bodies.reserve() as reserve:
             content = await read_body(self.receive, self.service.limits, reserve)
             self.num_body_bytes = len(content)
             if len(content) <= _PARSE_INLINE_BYTES:
-                body = _parse(model, content)
+                body = _parse(model, content, max_values)
             else:
-                body = await asyncio.get_running_loop().run_in_executor(self.service.parser, _parse, model, content)
+                loop = asyncio.get_running_loop()
+                body = await loop.run_in_executor(self.service.parser, _parse, model, content, max_values)
         body.refuse_unsupported()
         if unknown := body.unknown_fields:
             self.service.report_unknown(unknown, self.route)
@@ -68,6 +71,17 @@ class Call:
         sent = {"content-type": content_type, "content-length": str(len(content)), **(headers or {})}
         await self._send(_start(status, sent))
         await self._send({"type": "http.response.body", "body": content})
+
+    async def sized(self, num_items: int, work: Callable[[], T]) -> T:
+        """The result of `work`, which takes some microseconds for each item; for many items it runs in a thread."""
+        if num_items <= INLINE_ITEMS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.service.writer, work)
+
+    async def answer_sized(self, num_items: int, build: Callable[[], dict[str, Any]]) -> None:
+        """`answer` with an object of about `num_items` items; one of many is built and encoded in a thread."""
+        encode = json.dump if num_items <= INLINE_ITEMS else json.dump_long
+        await self.answer(await self.sized(num_items, lambda: encode(build())))
 
     async def stream(self, frames: AsyncGenerator[bytes, None]) -> None:
         """Respond with server-sent events: `frames`, then `[DONE]`; after an error one error event and no `[DONE]`.
@@ -94,9 +108,9 @@ class Call:
             await stream.close(error_frame(answer))
 
 
-def _parse(model: type[Body], content: bytes) -> Body:
+def _parse(model: type[Body], content: bytes, max_values: int) -> Body:
     try:
-        return model.model_validate(json.parse(content))
+        return model.model_validate(json.parse(content, max_values))
     except ValidationError as error:
         raise from_validation(error) from None
 

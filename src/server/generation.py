@@ -20,6 +20,8 @@ from .request_metrics import RequestMetrics
 from .text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .text.tokenizer import Tokenizer
 
+_SENT_PER_TURN = 16  # sequences given to the engine in one iteration of the event loop
+
 
 class _Sequence(GeneratedSequence):
     """A sequence of an HTTP request. Keeps its output if the request log will need it."""
@@ -163,6 +165,8 @@ class Generation:
         try:
             for index, stream in enumerate(streams):
                 waiting[asyncio.ensure_future(_next(stream))] = index
+                if index % _SENT_PER_TURN == _SENT_PER_TURN - 1:
+                    await asyncio.sleep(0)  # other requests run between: encoding a thousand prompts takes long
             while waiting:
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in sorted(done, key=waiting.__getitem__):

@@ -56,7 +56,8 @@ class Service:
         self.max_model_len = resolved.model.max_model_len
         self.started_at = int(time.time())
         self.live = LiveRequests()
-        self.parser = ThreadPoolExecutor(1, thread_name_prefix="json")
+        self.parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key])
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,

@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from stoker.server.protocol.json import MAX_VALUES
+
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
 from .tiny_tokenizer import write_tokenizer
@@ -45,7 +47,11 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, message(content=[{"type": "text"}]), "invalid_type", "messages[0].content[0].text"),
     (CHAT, message(content=[{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]),
      "unsupported_parameter", "messages[0].content[0].type"),
-    (CHAT, message(tool_calls=[{"function": {"name": "f", "arguments": "{"}}]), "invalid_value", "messages"),
+    *((CHAT, message(tool_calls=[{"id": "0"}, {"function": {"name": "f", "arguments": arguments}}]), "invalid_value",
+       "messages[0].tool_calls[1].function.arguments")
+      for arguments in ("{", "[" * 100_000, "[" * 65 + "]" * 65, '{"a": "\\ud800"}', '{"\\udc00": 1}', "9" * 5000)),
+    (CHAT, message(tool_calls=[{"function": "f"}]), "invalid_value", "messages[0].tool_calls[0].function"),
+    (CHAT, message(tool_calls=[7] * 128), "invalid_type", "messages[0].tool_calls[0]"),
     (CHAT, {"max_tokens": 0}, "integer_below_min_value", "max_tokens"),
     (CHAT, {"max_tokens": -1}, "integer_below_min_value", "max_tokens"),
     (CHAT, {"max_tokens": 10**18}, "integer_above_max_value", "max_tokens"),
@@ -83,6 +89,7 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"logit_bias": {"x": 1}}, "invalid_token_id", "logit_bias"),
     (CHAT, {"logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
     (CHAT, {"logit_bias": {str(index): 1 for index in range(1025)}}, "array_above_max_length", "logit_bias"),
+    (CHAT, {"logit_bias": {str(index): "x" for index in range(1025)}}, "array_above_max_length", "logit_bias"),
     (CHAT, {"stop_token_ids": [400]}, "invalid_token_id", "stop_token_ids"),
     (CHAT, {"stop_token_ids": [-1]}, "integer_below_min_value", "stop_token_ids[0]"),
     (CHAT, {"stop": [""]}, "invalid_value", "stop"),
@@ -116,6 +123,7 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"parallel_tool_calls": False}, "unsupported_parameter", "parallel_tool_calls"),
     (CHAT, {"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
     (CHAT, {"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
+    (CHAT, {"modalities": [7] * 9}, "array_above_max_length", "modalities"),
     (CHAT, {"reasoning_effort": "high"}, "unsupported_parameter", "reasoning_effort"),
     (CHAT, {"functions": []}, "unsupported_parameter", "functions"),
     (CHAT, {"audio": {}}, "unsupported_parameter", "audio"),
@@ -205,6 +213,8 @@ BODIES: list[tuple[bytes, str, str | None]] = [
     (b'{"x":' * 65 + b"1" + b"}" * 65, "json_too_deep", None),
     (b'{"x": {"a": 1' + b"".join(b',"%d":1' % number for number in range(140_000)) + b"}}", "json_too_large", None),
     (b'{"x": [' + b"[]," * 140_000 + b"[]]}", "json_too_large", None),
+    (b'{"x": [' + b"7," * MAX_VALUES + b"7]}", "json_too_large", None),
+    (b'{"x": [' + b'"",' * MAX_VALUES + b'""]}', "json_too_large", None),
     (b'{"model": "\xff"}', "invalid_unicode", None),
     ('{"model": "x"}'.encode("utf-16"), "invalid_unicode", None),
     (b"\xef\xbb\xbf{}", "invalid_json", None),
@@ -225,6 +235,17 @@ def test_brackets_within_text_are_not_counted_as_nesting(served: Served):
 def test_brackets_within_text_are_not_counted_as_objects(served: Served):
     text = '[{: \\" \\\\ ' * 60_000
     assert error_of(served.complete(text), 400) == ("context_length_exceeded", "prompt")
+
+
+def test_commas_within_text_are_not_counted_as_values(served: Served):
+    text = 'a, b", ' * (MAX_VALUES // 2 + 1)
+    assert error_of(served.complete(text), 400) == ("context_length_exceeded", "prompt")
+
+
+def test_as_many_token_ids_as_prompts_times_context_are_parsed(folder: Path):
+    served = Served(folder, FakeEngine(max_queued=0), model={"max_model_len": 2048})
+    body = b'{"model": "org/tiny", "prompt": [' + b"7," * (MAX_VALUES + 1) + b"7]}"
+    assert error_of(served.post(TEXT, body), 400) == ("context_length_exceeded", "prompt")
 
 
 def test_an_escaped_surrogate_pair_is_a_character(served: Served):

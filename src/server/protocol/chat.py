@@ -22,7 +22,7 @@ class Message(Wire):
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS)
+    tool_calls: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS, fail_fast=True)
 
     @field_validator("content", mode="before")
     @classmethod
@@ -88,7 +88,7 @@ class ChatRequest(Conversation, SamplingFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
-    modalities: list[str] | None = None
+    modalities: list[str] | None = Field(None, max_length=8)
     reasoning_effort: str | None = Field(None, max_length=64)
     documents: list[dict[str, Any]] | None = Field(None, max_length=1024)
     add_special_tokens: bool = False

@@ -12,6 +12,7 @@ from .errors import FieldError, unsupported
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_N = 128
+MAX_BIASES = 1024
 MAX_TOOLS = 128
 MAX_PROCESSORS = 16
 MAX_PATH_CHARS = 256
@@ -69,7 +70,7 @@ class SamplingFields(Wire):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
-    logit_bias: dict[str, float] | None = Field(None, max_length=1024)
+    logit_bias: dict[str, float] | None = Field(None, json_schema_extra={"maxProperties": MAX_BIASES})
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)
@@ -118,6 +119,14 @@ class SamplingFields(Wire):
         if not isinstance(value, list):
             return value
         return [_processor_call(item, index) for index, item in enumerate(value[: MAX_PROCESSORS + 1])]
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _bias_size(cls, value: Any) -> Any:
+        """Checked here, because pydantic checks the length last, after it has stored an error for each wrong value."""
+        if isinstance(value, dict) and len(value) > MAX_BIASES:
+            raise FieldError(f"must have at most {MAX_BIASES} entries", code="array_above_max_length")
+        return value
 
     @field_validator("logit_bias")
     @classmethod

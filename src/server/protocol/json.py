@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from .errors import ApiError, bad_request
 
 MAX_DEPTH = 64
 MAX_ITEMS = 1 << 17  # objects, lists and keys in one body; each costs some microseconds to process
-_CHUNK_ITEMS = 4096  # items of a list encoded in one call: under a millisecond
+MAX_VALUES = 1 << 20  # values in one body, where the route does not allow more
+_SHORT_BYTES = 64 << 10  # parsed in one call, under 10 ms
+_CHUNK_ITEMS = 256  # items of a list encoded in one call: under a millisecond
+_CHUNK_CHARS = 1 << 20  # searched in one call
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_SECTION = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+"){0,2000}+[^"]*+', re.DOTALL)
+# Up to 64 strings and what is between them: few, so that one call of the pattern is short.
+_SECTION = re.compile(rb'(?:[^"]{0,16384}+"[^"\\]*+(?:\\.[^"\\]*+)*+"){0,64}+[^"]{0,16384}+', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def parse(body: bytes) -> dict[str, Any]:
-    """The object in `body`. Raises ApiError: invalid_json, json_too_deep, json_too_large, invalid_unicode."""
-    if _has_too_many_items(body):  # checked before they are parsed
-        raise bad_request(f"the body contains more than {MAX_ITEMS} objects, lists and keys", code="json_too_large")
+def parse(body: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    """The object in `body`, which has at most `max_values` values.
+
+    Raises ApiError: invalid_json, json_too_deep, json_too_large, invalid_unicode.
+    """
+    _check_size(body, max_values)  # before values are made
+    hooks: dict[str, Any] = {"object_pairs_hook": _object, "parse_constant": _no_constant}
+    if len(body) > _SHORT_BYTES:
+        # A function of Python for each number: between two of them other threads can run. The parser by itself holds
+        # the GIL for the whole of one call, a second for some million numbers.
+        hooks |= {"parse_int": lambda digits: int(digits), "parse_float": lambda digits: float(digits)}
     try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
+        value = json.loads(body.decode("utf-8"), **hooks)
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is not UTF-8 (at byte {error.start})", code="invalid_unicode") from None
     except json.JSONDecodeError as error:
@@ -37,8 +49,8 @@ def parse(body: bytes) -> dict[str, Any]:
         raise _too_deep() from None
     if not isinstance(value, dict):
         raise bad_request("the body must be a JSON object", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        _check_depth(value)
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and is_too_deep(value):
+        raise _too_deep()
     if b"\\u" in body:  # only escapes can produce surrogates
         _check_surrogates(value)
     return value
@@ -50,41 +62,56 @@ def dump(value: Any) -> bytes:
 
 
 def dump_long(value: dict[str, Any]) -> bytes:
-    """As `dump`, to be called in a thread: long lists are encoded in chunks, between which the event loop can run.
+    """As `dump`, to be called in a thread: long lists, at any depth, are encoded in chunks, between which the event
+    loop can run.
 
     The encoder holds the GIL for the whole of one call.
     """
-    fields: list[bytes] = []
-    for name, field in value.items():
-        written = (
-            dump(field)
-            if not isinstance(field, list)
-            else b"[%b]"
-            % b",".join(dump(field[start : start + _CHUNK_ITEMS])[1:-1] for start in range(0, len(field), _CHUNK_ITEMS))
-        )
-        fields.append(dump(name) + b":" + written)
-    return b"{%b}" % b",".join(fields)
+    return b"".join(_pieces(value))
 
 
-def _has_too_many_items(body: bytes) -> bool:
-    """Counts in the bytes. If that exceeds the limit, counts again without string contents, section by section."""
-    if _count_items(body) <= MAX_ITEMS:
-        return False
-    count = position = 0
+def _pieces(value: Any) -> Iterator[bytes]:
+    if isinstance(value, dict):
+        for index, (name, field) in enumerate(value.items()):
+            yield b"%b%b:" % (b"," if index else b"{", dump(str(name)))
+            yield from _pieces(field)
+        yield b"}" if value else b"{}"
+    elif isinstance(value, list) and len(value) > _CHUNK_ITEMS:
+        for start in range(0, len(value), _CHUNK_ITEMS):
+            yield (b"," if start else b"[") + dump(value[start : start + _CHUNK_ITEMS])[1:-1]
+        yield b"]"
+    elif isinstance(value, list) and value and isinstance(value[0], dict):  # such as choices: few, each may be long
+        for index, item in enumerate(value):
+            yield b"," if index else b"["
+            yield from _pieces(item)
+        yield b"]"
+    else:
+        yield dump(value)
+
+
+def _check_size(body: bytes, max_values: int) -> None:
+    """Counts in the bytes. If that exceeds a limit, counts again without string contents, section by section."""
+    if _count_items(body) <= MAX_ITEMS and body.count(b",") < max_values:
+        return
+    num_items = num_values = position = 0
     while (end := _SECTION.match(body, position).end()) > position:  # type: ignore[union-attr]  # the pattern also matches the empty string
-        count += _count_items(_STRING.sub(b"", body[position:end]))
-        if count > MAX_ITEMS:
-            return True
+        section = _STRING.sub(b"", body[position:end])
+        num_items += _count_items(section)
+        num_values += section.count(b",")  # one less than the values
+        if num_items > MAX_ITEMS:
+            raise bad_request(f"the body contains more than {MAX_ITEMS} objects, lists and keys", code="json_too_large")
+        if num_values >= max_values:
+            raise bad_request(f"the body contains more than {max_values} values", code="json_too_large")
         position = end
-    return False
 
 
 def _count_items(content: bytes) -> int:
     return content.count(b"[") + content.count(b"{") + content.count(b":")
 
 
-def _check_depth(value: dict[str, Any]) -> None:
-    level: list[Any] = [value]
+def is_too_deep(value: Any) -> bool:
+    """Whether lists and objects are nested more than MAX_DEPTH levels deep."""
+    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
     for _ in range(MAX_DEPTH):
         level = [
             item
@@ -93,8 +120,8 @@ def _check_depth(value: dict[str, Any]) -> None:
             if isinstance(item, (dict, list))
         ]
         if not level:
-            return
-    raise _too_deep()
+            return False
+    return bool(level)
 
 
 def _too_deep() -> ApiError:
@@ -114,13 +141,20 @@ def _no_constant(name: str) -> Any:
     raise bad_request(f"{name} is not a JSON number", code="invalid_json")
 
 
+def has_surrogate(text: str) -> bool:
+    """Whether the text has half of a surrogate pair, which is not Unicode and cannot be encoded."""
+    if text.isascii():
+        return False
+    return any(_SURROGATE.search(text, start, start + _CHUNK_CHARS) for start in range(0, len(text), _CHUNK_CHARS))
+
+
 def _check_surrogates(body: dict[str, Any]) -> None:
     for name, field in body.items():
         unchecked: list[Any] = [name, field]
         while unchecked:
             value = unchecked.pop()
             if isinstance(value, str):
-                if _SURROGATE.search(value):
+                if has_surrogate(value):
                     place = _SURROGATE.sub("\ufffd", name)
                     raise bad_request(
                         f"`{place}` contains half of a surrogate pair", code="invalid_unicode", param=place

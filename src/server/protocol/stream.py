@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from .errors import ApiError
-from .json import dump
+from .json import dump, dump_long
 
 DONE = b"data: [DONE]\n\n"
 
@@ -38,9 +38,10 @@ class ChunkWriter:
         self._after_delta = b'},"logprobs":null,"finish_reason":null}' + end + b"\n\n"
         self._after_text = b',"logprobs":null,"finish_reason":null}' + end + b"\n\n"
 
-    def choice(self, choice: dict[str, Any], usage: dict[str, Any] | None = None) -> bytes:
-        tail = self._tail if usage is None else {"usage": usage}
-        return frame({**self._head, "choices": [choice], **tail})
+    def choice(self, choice: dict[str, Any], *, is_long: bool = False) -> bytes:
+        """is_long: encode it as `dump_long` does."""
+        chunk = {**self._head, "choices": [choice], **self._tail}
+        return b"data: " + dump_long(chunk) + b"\n\n" if is_long else frame(chunk)
 
     def chat_text(self, index: int, text: str) -> bytes:
         """A chunk with a piece of a message and nothing else."""

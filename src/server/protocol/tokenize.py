@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from .chat import Conversation
 from .fields import TokenId, Wire
 
@@ -17,5 +19,6 @@ class TokenizeRequest(Conversation):
 
 class DetokenizeRequest(Wire):
     model: str | None = None
-    tokens: list[TokenId]
+    # fail_fast: without it an error is stored for each of a million wrong values
+    tokens: list[TokenId] = Field(fail_fast=True)
     skip_special_tokens: bool = False

@@ -39,13 +39,17 @@ async def chat_completions(call: Call) -> None:
             deltas = await generation.whole()
         finally:
             log_end(call, generation)
-        choices = [_choice(call, body, delta) for delta in deltas]
-        answer = completion(response_id, created, body.model, choices, usage(generation, service.settings))
-        if body.return_token_ids:
-            answer["prompt_token_ids"] = generation.prompts[0]
-        if deltas[0].prompt_logprobs is not None:
-            answer["prompt_logprobs"] = prompt_logprobs(deltas[0].prompt_logprobs, service.tokenizer)
-        await call.answer(answer)
+
+        def build() -> dict[str, Any]:
+            choices = [_choice(call, body, delta) for delta in deltas]
+            answer = completion(response_id, created, body.model, choices, usage(generation, service.settings))
+            if body.return_token_ids:
+                answer["prompt_token_ids"] = generation.prompts[0]
+            if deltas[0].prompt_logprobs is not None:
+                answer["prompt_logprobs"] = prompt_logprobs(deltas[0].prompt_logprobs, service.tokenizer)
+            return answer
+
+        await call.answer_sized(_num_items(body, generation, deltas), build)
 
 
 async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
@@ -95,6 +99,14 @@ async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
         clock=service.clock,
     )
     return generation, response_id, int(time.time())
+
+
+def _num_items(body: ChatRequest, generation: Generation, deltas: list[Delta]) -> int:
+    """How many tokens and log-probabilities the answer holds."""
+    num = len(deltas[0].prompt_logprobs or ()) * (1 + (body.prompt_logprobs or 0))
+    if body.logprobs or body.return_token_ids:
+        num += sum(len(delta.token_ids) for delta in deltas) * (1 + (body.top_logprobs or 0))
+    return num + (generation.num_prompt_tokens if body.return_token_ids else 0)
 
 
 def _choice(call: Call, body: ChatRequest, delta: Delta) -> dict[str, Any]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from ...engine.api import EngineRequest, TokenLogprobs, fan_out
-from ..endpoint import Call
+from ..endpoint import INLINE_ITEMS, Call
 from ..generation import Generation
 from ..logprobs import CompletionLogprobs, prompt_logprobs
-from ..protocol.completions import CompletionRequest, completion
+from ..protocol.completions import MAX_PROMPTS, CompletionRequest, completion
 from ..protocol.errors import bad_request, unsupported
+from ..protocol.json import MAX_VALUES
 from ..protocol.stream import ChunkWriter
 from ..sampling import ModelLimits, check_prompt, sampling_params
 from ..service import new_id
@@ -26,7 +28,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
 
 async def completions(call: Call) -> None:
     service = call.service
-    body = await call.body(CompletionRequest)
+    body = await call.body(CompletionRequest, max(MAX_VALUES, MAX_PROMPTS * service.max_model_len))
     service.check_model(body.model)
     service.check_ready()
     if body.stream:
@@ -38,9 +40,13 @@ async def completions(call: Call) -> None:
             deltas = await job.generation.whole()
         finally:
             log_end(call, job.generation)
-        choices = [job.choice(delta) for delta in deltas]
-        counts = usage(job.generation, service.settings)
-        await call.answer(completion(job.response_id, job.created, body.model, choices, counts))
+
+        def build() -> dict[str, Any]:
+            choices = [job.choice(delta) for delta in deltas]
+            counts = usage(job.generation, service.settings)
+            return completion(job.response_id, job.created, body.model, choices, counts)
+
+        await call.answer_sized(sum(map(job.num_items, deltas)), build)
 
 
 class _Job:
@@ -70,8 +76,12 @@ class _Job:
         if body.echo and service.tokenizer is None:
             raise unsupported("echo", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
         prompts = await _encode(call, body, limits)
-        for prompt in prompts:
-            check_prompt(prompt, limits, param="prompt")
+
+        def check() -> None:
+            for prompt in prompts:
+                check_prompt(prompt, limits, param="prompt")
+
+        await call.sized(sum(map(len, prompts)), check)
         num_prompt_logprobs = body.prompt_logprobs
         if body.echo and body.logprobs is not None:
             num_prompt_logprobs = max(num_prompt_logprobs or 0, body.logprobs)
@@ -136,6 +146,18 @@ class _Job:
                 choice["prompt_token_ids"] = prompt
         return choice
 
+    def num_items(self, delta: Delta, *, is_first: bool = True) -> int:
+        """How many tokens and log-probabilities `choice` writes."""
+        body = self._body
+        num = len(delta.token_ids) * (1 + (body.logprobs or 0)) if self.needs_whole_choices else 0
+        num += len(delta.prompt_logprobs or ()) * (1 + max(body.logprobs or 0, body.prompt_logprobs or 0))
+        if is_first and (body.echo or body.return_token_ids):
+            num += len(self.generation.prompts[delta.index // (body.n or 1)])
+        return num
+
+    def frame(self, writer: ChunkWriter, delta: Delta, is_first: bool, num_items: int) -> bytes:
+        return writer.choice(self.choice(delta, is_first=is_first), is_long=num_items > INLINE_ITEMS)
+
     @property
     def needs_whole_choices(self) -> bool:
         """Whether chunks of a stream hold more than text."""
@@ -155,8 +177,11 @@ async def _encode(call: Call, body: CompletionRequest, limits: ModelLimits) -> l
             prompts.append(prompt)
             continue
         tokenizer = call.service.need_tokenizer()
-        tokenizer.check_length(prompt, limits.context, param="prompt")
-        prompts.append(await tokenizer.encode_async(prompt, add_special_tokens=body.add_special_tokens))
+        prompts.append(
+            await tokenizer.encode_async(
+                prompt, limits.context, param="prompt", add_special_tokens=body.add_special_tokens
+            )
+        )
         await asyncio.sleep(0)  # let other requests run: a thousand short prompts take as long as a long one
     return prompts
 
@@ -173,7 +198,8 @@ async def _frames(call: Call, body: CompletionRequest) -> AsyncGenerator[bytes, 
                 is_first = delta.index not in seen
                 seen.add(delta.index)
                 if job.needs_whole_choices or delta.finish_reason is not None or (is_first and body.echo):
-                    yield writer.choice(job.choice(delta, is_first=is_first))
+                    size = job.num_items(delta, is_first=is_first)
+                    yield await call.sized(size, functools.partial(job.frame, writer, delta, is_first, size))
                 elif delta.text:
                     yield writer.completion_text(delta.index, delta.text)
     finally:

@@ -9,7 +9,6 @@ from ..protocol.chat import Conversation
 from ..protocol.errors import unsupported
 from ..service import Service
 from ..text.renderer import Prompt, Renderer
-from ..text.tokenizer import INLINE_CHARS
 
 
 async def rendered(
@@ -45,7 +44,7 @@ async def rendered(
             template_kwargs=kwargs,
         )
 
-    if call.num_body_bytes <= INLINE_CHARS and body.chat_template is None:
+    if call.num_body_bytes <= renderer.tokenizer.inline_chars and body.chat_template is None:
         return work()
     return await renderer.tokenizer.run(work)
 

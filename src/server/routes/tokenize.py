@@ -7,9 +7,7 @@ from typing import Any
 
 from ..endpoint import Call
 from ..protocol.errors import ApiError, bad_request
-from ..protocol.json import dump_long
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from ..text.tokenizer import INLINE_CHARS
 from .rendering import rendered
 
 
@@ -22,22 +20,20 @@ async def tokenize(call: Call) -> None:
     if (body.prompt is None) == (body.messages is None):
         raise bad_request("send either `prompt` or `messages`", code="missing_required_parameter", param="prompt")
     if body.prompt is not None:
-        tokenizer.check_length(body.prompt, limits.context, param="prompt")
-        add_special_tokens = body.add_special_tokens is not False
-        token_ids = await tokenizer.encode_async(body.prompt, add_special_tokens=add_special_tokens)
+        token_ids = await tokenizer.encode_async(
+            body.prompt, limits.context, param="prompt", add_special_tokens=body.add_special_tokens is not False
+        )
     else:
         _, token_ids = await rendered(
             call, body, max_tokens=limits.context, add_special_tokens=bool(body.add_special_tokens)
         )
     answer: dict[str, Any] = {"count": len(token_ids), "max_model_len": service.max_model_len, "tokens": token_ids}
 
-    def encode_answer() -> bytes:
-        if body.return_token_strs:
-            answer["token_strs"] = [tokenizer.token_text(each) for each in token_ids]
-        return dump_long(answer)
+    def with_texts() -> dict[str, Any]:
+        texts = [tokenizer.token_text(each) for each in token_ids] if body.return_token_strs else None
+        return answer if texts is None else {**answer, "token_strs": texts}
 
-    is_short = len(token_ids) <= INLINE_CHARS and not body.return_token_strs
-    await call.answer(encode_answer() if is_short else await tokenizer.run(encode_answer))
+    await call.answer_sized(len(token_ids), with_texts)
 
 
 async def detokenize(call: Call) -> None:
@@ -46,12 +42,15 @@ async def detokenize(call: Call) -> None:
     service.check_model(body.model)
     tokenizer = service.need_tokenizer()
     vocab_size = service.model_limits.vocab_size
-    worst = max(body.tokens, default=0)
-    if worst >= vocab_size:
-        message = f"token id {worst} is outside the vocabulary of {vocab_size} tokens"
-        raise bad_request(message, code="invalid_token_id", param="tokens")
-    text = await tokenizer.run(lambda: tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens))
-    await call.answer({"prompt": text})
+
+    def decoded() -> dict[str, Any]:
+        worst = max(body.tokens, default=0)
+        if worst >= vocab_size:
+            message = f"token id {worst} is outside the vocabulary of {vocab_size} tokens"
+            raise bad_request(message, code="invalid_token_id", param="tokens")
+        return {"prompt": tokenizer.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)}
+
+    await call.answer_sized(len(body.tokens), decoded)
 
 
 async def tokenizer_info(call: Call) -> None:

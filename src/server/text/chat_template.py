@@ -24,6 +24,7 @@ import jinja2.runtime
 import jinja2.sandbox
 
 from ...engine.api import InvalidRequest
+from ..protocol.json import has_surrogate, is_too_deep
 
 TIME_LIMIT_S = 2.0
 ContentFormat = Literal["auto", "string", "openai"]
@@ -50,8 +51,11 @@ class ChatTemplate:
         self._environment = environment
         self._template = environment.from_string(source)
 
-    def shape(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The message in this template's form: without null fields, content as text or parts, arguments as objects."""
+    def shape(self, message: Mapping[str, Any], place: str) -> dict[str, Any]:
+        """The message in this template's form: without null fields, content as text or parts, arguments as objects.
+
+        place: where the request has it, such as `messages[0]`. Raises InvalidRequest for arguments that are not JSON.
+        """
         shaped = {key: value for key, value in message.items() if value is not None}
         if shaped.get("role") == "developer" and not self._has_developer_role:
             shaped["role"] = "system"  # OpenAI's newer name of the system role
@@ -61,7 +65,10 @@ class ChatTemplate:
         elif isinstance(content, str) and not self._takes_strings:
             shaped["content"] = [{"type": "text", "text": content}]
         if shaped.get("tool_calls"):
-            shaped["tool_calls"] = [_with_parsed_arguments(call) for call in shaped["tool_calls"]]
+            shaped["tool_calls"] = [
+                _with_parsed_arguments(call, f"{place}.tool_calls[{index}].function")
+                for index, call in enumerate(shaped["tool_calls"])
+            ]
         return shaped
 
     def render(self, variables: Mapping[str, Any]) -> str:
@@ -234,16 +241,33 @@ def _asks_whether_string(tree: jinja2.nodes.Template) -> bool:
     return any(test.name == "string" and _is_content(test.node) for test in tree.find_all(jinja2.nodes.Test))
 
 
-def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+def _with_parsed_arguments(call: Mapping[str, Any], place: str) -> dict[str, Any]:
     """A tool call as templates read it: the arguments are JSON text in OpenAI's API, an object in templates."""
-    function = dict(call.get("function") or {})
+    function = call.get("function") or {}
+    if not isinstance(function, Mapping):
+        raise InvalidRequest(f"`{place}` must be an object", param=place)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
-            function["arguments"] = json.loads(arguments) if arguments.strip() else {}
-        except ValueError:
-            raise InvalidRequest("a tool call's `arguments` are not JSON", param="messages") from None
+        function = {**function, "arguments": _parsed(arguments, f"{place}.arguments") if arguments.strip() else {}}
     return {**call, "function": function}
+
+
+def _parsed(text: str, place: str) -> Any:
+    """Accepts what models write, such as NaN and duplicate keys; refuses what cannot be rendered and encoded."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        problem = "are nested too deeply"
+    except ValueError:
+        problem = "are not JSON"
+    else:
+        if is_too_deep(value):
+            problem = "are nested too deeply"
+        elif "\\u" in text and has_surrogate(json.dumps(value, ensure_ascii=False)):
+            problem = "contain half of a surrogate pair"
+        else:
+            return value
+    raise InvalidRequest(f"`{place}` {problem}", param=place)
 
 
 def _first_line(error: Exception) -> str:

@@ -135,7 +135,7 @@ class Renderer:
         Raises InvalidRequest: no template, messages that the template refuses, or a limit exceeded.
         """
         template = self._template(bool(tools))
-        shaped = [template.shape(message) for message in messages]
+        shaped = [template.shape(message, f"messages[{index}]") for index, message in enumerate(messages)]
         if continue_final_message:
             if add_generation_prompt:
                 raise InvalidRequest(

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 # Shorter texts are encoded on the event loop (about 1 ms): passing them to a thread would cost more.
 INLINE_CHARS = 4096
+_SLOW_S = 0.05  # for a short text; see Tokenizer.inline_chars
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -38,7 +40,11 @@ class TokenizerError(Exception):
 
 
 class Tokenizer:
-    """One vocabulary. Encoding is thread-safe. Use `encode_async` for long texts: it does not block the event loop."""
+    """One vocabulary. Encoding is thread-safe. Use `encode_async` for long texts: it does not block the event loop.
+
+    inline_chars: texts of at most this length may be encoded on the event loop. 0 after a short text took long: the
+    patterns of some vocabularies need exponential time for some texts.
+    """
 
     def __init__(
         self,
@@ -66,6 +72,7 @@ class Tokenizer:
         # In a byte-level vocabulary each character stands for one byte.
         byte_count = len if self.pieces == "byte_level" else lambda token: len(token.encode("utf-8", "replace"))
         self.max_token_bytes = max(map(byte_count, vocab), default=1)
+        self.inline_chars = INLINE_CHARS
         self._bytes: dict[int, bytes] = {}
         self._threads: ThreadPoolExecutor | None = None
 
@@ -94,15 +101,30 @@ class Tokenizer:
         """Token ids of `text`. `add_special_tokens` adds those that tokenizer.json defines, usually a BOS token.
 
         The flags add_bos_token and add_eos_token of tokenizer_config.json are for older formats. With a tokenizer.json
-        they have no effect, as in transformers 5.
+        they have no effect, as in transformers 5. Raises InvalidRequest for a text that the library cannot encode.
         """
-        return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        began = time.perf_counter()
+        try:
+            return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        except BaseException as error:
+            # Not an Exception: a panic of the library, here at the limit on steps of a pattern.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise InvalidRequest("the patterns of this model's tokenizer cannot process this text") from None
+        finally:
+            if len(text) <= self.inline_chars and time.perf_counter() - began > _SLOW_S:
+                self.inline_chars = 0
 
-    async def encode_async(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """As `encode`; a long text is encoded in a thread (the library releases the GIL)."""
-        if len(text) <= INLINE_CHARS:
+    async def encode_async(
+        self, text: str, max_tokens: int, *, param: str, add_special_tokens: bool = True
+    ) -> list[int]:
+        """`check_length`, then `encode`; a long text is encoded in a thread (the library releases the GIL)."""
+
+        def work() -> list[int]:
+            self.check_length(text, max_tokens, param=param)
             return self.encode(text, add_special_tokens=add_special_tokens)
-        return await self.run(lambda: self.encode(text, add_special_tokens=add_special_tokens))
+
+        return work() if len(text) <= self.inline_chars else await self.run(work)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work()` on the tokenizer's threads."""
@@ -127,7 +149,8 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of a whole sequence. Ids without a token (padding rows of a model) are ignored."""
         known = [token_id for token_id in token_ids if token_id < self.vocab_size]
-        return self.backend.decode(known, skip_special_tokens=skip_special_tokens)
+        # As a batch of one: `decode` holds the GIL, a second for some million ids.
+        return self.backend.decode_batch([known], skip_special_tokens=skip_special_tokens)[0]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of this token within a text; they may be a part of a character."""

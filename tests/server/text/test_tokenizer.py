@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import tokenizers
 from transformers import AutoTokenizer
 
 from stoker.engine.api import InvalidRequest
@@ -115,12 +116,31 @@ def test_a_long_text_is_encoded_in_another_thread(tokenizer: Tokenizer):
     async def run() -> None:
         text = "Hello, world! " * INLINE_CHARS
         threads: set[str] = set()
-        work = asyncio.ensure_future(tokenizer.encode_async(text))
+        work = asyncio.ensure_future(tokenizer.encode_async(text, len(text), param="prompt"))
         while not work.done():
             threads |= {thread.name for thread in threading.enumerate()}
             await asyncio.sleep(0)
         assert any(name.startswith("tokenizer") for name in threads)
         assert await work == tokenizer.encode(text)
+
+    asyncio.run(run())
+
+
+def test_a_text_that_the_patterns_cannot_process_is_refused(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+    """The library panics, which is not an Exception. After a slow short text, no text blocks the event loop."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(a+)+b"), "isolated")
+    slow = Tokenizer(backend)
+    monkeypatch.setattr("stoker.server.text.tokenizer._SLOW_S", 0.0)
+    with pytest.raises(InvalidRequest, match="cannot process this text"):
+        slow.encode("a" * 4000)
+    assert slow.inline_chars == 0
+
+    async def run() -> None:
+        names: list[str] = []
+        monkeypatch.setattr(slow, "encode", lambda *_, **__: names.append(threading.current_thread().name))
+        await slow.encode_async("b", 10, param="prompt")
+        assert [name.split("_")[0] for name in names] == ["tokenizer"]
 
     asyncio.run(run())
 
