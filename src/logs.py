@@ -13,13 +13,15 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol, TextIO
+
+from .input_file import read_file
 
 ROOT = __package__  # the parent of all our loggers
 HTTP_LOGGER = f"{ROOT}.server.http"  # connections and TLS
 ACCESS_LOGGER = f"{HTTP_LOGGER}.access"  # one record for each finished request
 TRACE = 5
+_MAX_CONFIG_BYTES = 1 << 20
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 logging.addLevelName(TRACE, "TRACE")
 
@@ -52,7 +54,7 @@ def configure_logging(settings: LogSettings) -> None:
 def set_up_from_file(path: str) -> None:
     """Apply a JSON file for `logging.config.dictConfig`. Raises LoggingProblem."""
     try:
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(read_file(path, _MAX_CONFIG_BYTES))
         # The default True would disable every existing logger that is not in the file.
         logging.config.dictConfig({"disable_existing_loggers": False, **content})
     except Exception as error:  # handlers and formatters may be foreign code

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from ..config.diagnostics import FORMAT_VERSION
@@ -17,6 +16,7 @@ from ..config.importer.launch import Engine
 from ..config.importer.manifest import left_records, manifest_text, manifest_tree
 from ..config.importer.read import import_flat, import_script, import_words, summary_of
 from ..config.source.yaml import MAX_BYTES
+from ..input_file import read_file, read_stream
 from .console import print_message, print_result
 
 EXIT_LOST = 1
@@ -55,11 +55,11 @@ def _draft(what: Sequence[str], engine: Engine | None) -> Draft:
         return import_words(what, engine)
     (name,) = what
     if name == "-":
-        return import_script(sys.stdin.read(MAX_BYTES), "<stdin>", engine)
+        content = read_stream(sys.stdin.buffer, MAX_BYTES).decode("utf-8-sig", "replace")
+        return import_script(content, "<stdin>", engine)
     is_name = "\n" not in name and " " not in name and "\0" not in name
     if is_name and (name.endswith((*_FLAT, ".sh")) or os.path.isfile(name)):
-        with Path(name).open(encoding="utf-8-sig", errors="replace") as stream:
-            content = stream.read(MAX_BYTES)
+        content = read_file(name, MAX_BYTES, may_be_pipe=True).decode("utf-8-sig", "replace")
         return import_flat(content, name, engine) if name.endswith(_FLAT) else import_script(content, name, engine)
     return import_script(name, engine=engine)
 

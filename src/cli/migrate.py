@@ -10,6 +10,8 @@ from ..config.diagnostics import show
 from ..config.errors import ConfigError
 from ..config.exit_codes import EXIT_INVALID_CONFIGURATION, EXIT_WRONG_COMMAND_LINE
 from ..config.migrate import migrate, shown_lines
+from ..config.source.yaml import MAX_BYTES
+from ..input_file import read_file
 from .console import print_message, print_result
 from .files import write_whole
 
@@ -23,7 +25,7 @@ def run(file: str, *, write: bool = False) -> int:
         return EXIT_WRONG_COMMAND_LINE
     path = Path(file)
     try:
-        text = path.read_bytes().decode()
+        text = read_file(path, MAX_BYTES).decode()
         done = migrate(text, file, os.environ)
         if write and done.text != text:
             write_whole(path, done.text)

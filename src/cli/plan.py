@@ -19,6 +19,7 @@ from ..config.plan.model import read_model
 from ..config.plan.plan import FORMAT_VERSION, Plan, make_plan
 from ..config.plan.text import TextForms, text_forms
 from ..config.resolve.machine import read_machine_spec
+from ..config.resolve.values import Values
 from .console import print_message, print_result
 from .plan_view import calibration_text, plan_text
 
@@ -65,7 +66,7 @@ def run(
         device = this_machine(machine, report.decisions.get("device.device"))
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
     plan = make_plan(model, device, report.decisions, [finding.message for finding in broken])
-    forms = text_forms(Path(model.folder), _template(report))
+    forms = text_forms(Path(model.folder), Values(report.deployment, report.decisions).template_text)
     decided = _decided(report) if is_here else []
     if output == "json":
         print_result(
@@ -104,17 +105,6 @@ def _reported(report: Report, is_here: bool) -> int | None:
         )
         return EXIT_MODEL_FILES
     return None
-
-
-def _template(report: Report) -> str | None:
-    assert report.deployment is not None
-    value = report.deployment.server.chat_template
-    if value is None or "{{" in value or "{%" in value:
-        return value
-    try:
-        return Path(report.deployment.located("server.chat_template")).read_text("utf-8", errors="replace")
-    except OSError:
-        return None
 
 
 def _decided(report: Report) -> list[tuple[str, str, str]]:

@@ -211,7 +211,7 @@ _CODES = (
     Code(
         "M302",
         "a model file is missing",
-        "A file that the model's index or configuration refers to does not exist or cannot be read.",
+        "A file that the model's index or configuration refers to does not exist, or a tensor of the model is in none.",
         "Download or copy the model again. `load.load_format: dummy` runs without weights.",
         EXIT_MODEL_FILES,
     ),
@@ -259,6 +259,14 @@ _CODES = (
         "download failed",
         "The hub does not have the model, does not let this user read it, or cannot be reached.",
         "Check the name, model.hf_token and the network, or copy the model to this machine and give its directory.",
+        EXIT_MODEL_FILES,
+    ),
+    Code(
+        "M309",
+        "a model file cannot be read",
+        "The name exists, but is a pipe, a device, a socket, a directory or a circle of links, or this user may not "
+        "read it.",
+        "Put the model's file in its place, or correct its permissions.",
         EXIT_MODEL_FILES,
     ),
 )

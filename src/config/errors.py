@@ -8,10 +8,14 @@ DeploymentError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .diagnostics import Diagnostic
 from .exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_MAX_MESSAGE = 2000
 
 
 class DeploymentError(Exception):
@@ -34,14 +38,26 @@ class ConfigError(DeploymentError):
         return codes.pop() if len(codes) == 1 else EXIT_INVALID_CONFIGURATION
 
 
+def printable(message: str) -> str:
+    """A message that quotes what somebody else wrote: control characters escaped, and not endless."""
+    clean = _UNPRINTABLE.sub(lambda match: repr(match[0])[1:-1], message)
+    return clean if len(clean) <= _MAX_MESSAGE else f"{clean[:_MAX_MESSAGE]}..."
+
+
 class ModelFilesError(DeploymentError):
     """`code` is the page of `engine explain`."""
 
     exit_code = EXIT_MODEL_FILES
 
     def __init__(self, message: str, *, code: str = "M302") -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.code = code
+
+    @classmethod
+    def unreadable(cls, path: object, error: OSError) -> ModelFilesError:
+        """M302 for a file that is missing, M309 for what is there and cannot be read as a file."""
+        code = "M302" if isinstance(error, FileNotFoundError) else "M309"
+        return cls(f"{path}: cannot be read: {error.strerror or error}", code=code)
 
 
 class ModelNotLocal(ModelFilesError):

@@ -7,14 +7,15 @@ import logging
 import os
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..config import ServerConfig
+from ..input_file import read_file
 from ..logs import HTTP_LOGGER
 from .address import reason_of
 
 WATCH_INTERVAL_S = 1.0
+_MAX_PEM_BYTES = 4 << 20  # a bundle of all public authorities has 0.3 MB
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _KEY = b"PRIVATE KEY-----"
 _ENCRYPTED = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
@@ -145,7 +146,7 @@ def load_context(files: TlsFiles) -> ssl.SSLContext:
 
 def _read(path: str, option: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_file(path, _MAX_PEM_BYTES)
     except OSError as error:
         raise TlsProblem(f"`server.{option}`: {path}: {reason_of(error)}") from None
 

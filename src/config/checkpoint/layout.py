@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ModelFilesError
-from .model_files import INDEX, read_json
+from .model_files import INDEX, MAX_INDEX_BYTES, is_like, is_plain_name, read_json
 from .safetensors import read_header
 from .settings import SHARD_PATTERN
 from .stored import StoredTensor
@@ -31,12 +31,11 @@ class WeightFiles:
     names: tuple[str, ...]  # relative to the model's directory
     tensors: Mapping[str, StoredTensor]
 
-    def count(self, tied: bool) -> dict[str, int]:
-        """dtype -> number of parameters. tied: an `lm_head.weight` is a copy of the embedding and does not count."""
+    def count(self) -> dict[str, int]:
+        """dtype -> number of elements."""
         dtypes: dict[str, int] = {}
-        for name, tensor in self.tensors.items():
-            if not (tied and name == "lm_head.weight"):
-                dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.num_elements
+        for tensor in self.tensors.values():
+            dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.num_elements
         return dtypes
 
 
@@ -73,8 +72,8 @@ def read_weight_files(
 
 
 def has_files(folder: Path, kind: str, ignored: Sequence[str] = ()) -> bool:
-    """Whether a directory has any weight file of a kind of `FILES`."""
-    return bool(_globbed(folder, kind, ignored))
+    """Whether a directory has any weight file of a kind of `FILES`; links of a download that was cut do not count."""
+    return any(os.path.isfile(folder / name) for name in _listed(folder, kind, ignored))
 
 
 def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation = "cpu") -> dict[str, StoredTensor]:
@@ -89,44 +88,41 @@ def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation =
     return tensors
 
 
-def is_ignored(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
-
-
 def _names(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Files of a kind and the index's table of tensors; nothing if there are none."""
     path = folder / _INDEXES[kind]
-    if path.is_file() and not is_ignored(path.name, ignored):
-        table = read_json(path).get("weight_map")
+    if os.path.lexists(path) and not is_like(path.name, ignored):
+        table = read_json(path, MAX_INDEX_BYTES).get("weight_map")
         if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
             raise ModelFilesError(f"{path}: `weight_map` must map tensors to files", code="M303")
         named = sorted(set(table.values()))
-        names = tuple(name for name in named if not is_ignored(name, ignored))
+        names = tuple(name for name in named if not is_like(name, ignored))
         for name in names:
-            if Path(name).name != name:
-                raise ModelFilesError(f"{path}: `{name}` is no plain file name", code="M303")
-            if not (folder / name).is_file():
+            if not is_plain_name(name):
+                raise ModelFilesError(f"{path}: {name!r} is no plain file name", code="M303")
+            if not os.path.lexists(folder / name):
                 raise ModelFilesError(f"{folder / name}: missing, though {path.name} names it", code="M302")
         return names, table if names else {}
-    names = _globbed(folder, kind, ignored)
+    names = _listed(folder, kind, ignored)
     if _WHOLE[kind] in names:
         return (_WHOLE[kind],), {}
     if len(names) > 1:
-        hint = "; `load.load_format: sharded_state` reads files by rank" if is_ignored(names[0], ("*-rank-*",)) else ""
+        hint = "; `load.load_format: sharded_state` reads files by rank" if is_like(names[0], ("*-rank-*",)) else ""
         raise ModelFilesError(f"{folder}: {len(names)} {kind} files, but no {path.name}{hint}", code="M302")
     return names, {}
 
 
-def _globbed(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[str, ...]:
-    found = (path.name for pattern in FILES[kind] for path in folder.glob(pattern) if path.is_file())
-    return tuple(sorted(name for name in found if not is_ignored(name, (*ignored, *_OF_TRAINING))))
+def _listed(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[str, ...]:
+    """Whatever has the name of a weight file, directories aside. Reading reports what is no regular file."""
+    found = (name for name in os.listdir(folder) if is_like(name, FILES[kind]) and not os.path.isdir(folder / name))
+    return tuple(sorted(name for name in found if not is_like(name, (*ignored, *_OF_TRAINING))))
 
 
 def _check_index(
     path: Path, index: Mapping[str, str], tensors: Mapping[str, StoredTensor], ignored: Sequence[str]
 ) -> None:
     for tensor, name in index.items():
-        if is_ignored(name, ignored):
+        if is_like(name, ignored):
             raise ModelFilesError(
                 f"{path}: tensor `{tensor}` is in {name}, which `load.ignore_patterns` leaves out", code="M302"
             )
@@ -143,7 +139,7 @@ def _shards(folder: Path, pattern: str, ignored: Sequence[str]) -> tuple[str, ..
             code="M304",
         )
     names: list[str] = []
-    while (folder / (name := pattern.format(rank=0, part=len(names)))).is_file() and not is_ignored(name, ignored):
+    while os.path.lexists(folder / (name := pattern.format(rank=0, part=len(names)))) and not is_like(name, ignored):
         names.append(name)
     if not names:
         raise ModelFilesError(

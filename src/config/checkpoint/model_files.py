@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ...input_file import FileTooLarge, read_file
 from ..errors import ModelFilesError, ModelNotLocal
+from .bounded_json import decode
 
 BUILTIN = "builtin:"
 INDEX = "model.safetensors.index.json"
-_MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 16 << 20  # the largest in use are tokenizer_config.json files of 1 MB
+MAX_INDEX_BYTES = 64 << 20  # 9 MB for a model of 92 000 tensors
+MAX_TEMPLATE_BYTES = 1 << 20
+_MAX_REF_BYTES = 1 << 10
 
 
 def locate(name: str, revision: str | None = None, cache: str | None = None, *wanted: str) -> Path:
@@ -30,12 +37,12 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
     wanted = wanted or ("config.json",)
     if name.startswith(BUILTIN):
         folder = Path(str(files(__name__.partition(".")[0]) / "builtin" / name.removeprefix(BUILTIN)))
-        if ".." in folder.parts or not _holds(folder, wanted):
+        if ".." in folder.parts or not _holds(folder, wanted, os.path.isfile):
             raise ModelFilesError(f"{name}: no such built-in model; there is builtin:tiny", code="M301")
         return folder
     path = Path(os.path.expanduser(name))
     if os.path.isdir(path):
-        if not _holds(path, wanted):
+        if not _holds(path, wanted, os.path.lexists):  # what is there and no file is reported when it is read
             raise ModelFilesError(f"{path}: holds no {' or '.join(wanted)}", code="M301")
         return path
     if os.path.exists(path):
@@ -46,17 +53,27 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
     repository = hub / f"models--{name.replace('/', '--')}"
     commit = revision or "main"
     with contextlib.suppress(OSError, ValueError):  # no such branch or tag: it is a commit, or not here, or has a NUL
-        commit = (repository / "refs" / commit).read_text().strip()
+        commit = read_file(repository / "refs" / commit, _MAX_REF_BYTES).decode().strip()
     snapshot = repository / "snapshots" / commit
-    if _holds(snapshot, wanted):
+    if _holds(snapshot, wanted, os.path.isfile):  # of a download that was cut there may be links only
         return snapshot
     raise ModelNotLocal(name, str(hub))
 
 
-def _holds(folder: Path, wanted: tuple[str, ...]) -> bool:
+def _holds(folder: Path, wanted: tuple[str, ...], is_there: Callable[[Path], bool]) -> bool:
     with contextlib.suppress(OSError, ValueError):  # such as a name that is longer than any file's, or has a NUL
-        return any(os.path.isfile(path) for pattern in wanted for path in folder.glob(pattern))
+        return any(is_there(folder / name) and is_like(name, wanted) for name in os.listdir(folder))
     return False
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name can only be that of an entry of the folder itself."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
+def is_like(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a file's name matches any of these glob patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_hub_id(name: str) -> bool:
@@ -76,18 +93,23 @@ def _hub_cache() -> Path:
     return Path(os.path.expanduser(home)) / "hub"
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of at most 64 MiB. ModelFilesError names the file and, for a syntax error, the place."""
+def read_json(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """A JSON object. ModelFilesError names the file and, for a syntax error, the place."""
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise ModelFilesError(f"{path}: larger than {_MAX_JSON_BYTES} bytes", code="M303")
-        value = json.loads(path.read_bytes())
+        value = decode(read_file(path, at_most))
+    except FileTooLarge as error:
+        raise ModelFilesError(f"{path}: {error.strerror}", code="M303") from error
     except OSError as error:
-        raise ModelFilesError(f"{path}: cannot be read: {error.strerror}", code="M302") from error
+        raise ModelFilesError.unreadable(path, error) from error
     except json.JSONDecodeError as error:
         raise ModelFilesError(f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}", code="M303") from error
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+    except ValueError as error:
         raise ModelFilesError(f"{path}: invalid JSON: {error}", code="M303") from error
     if not isinstance(value, dict):
         raise ModelFilesError(f"{path}: must hold a JSON object", code="M303")
     return value
+
+
+def read_json_if_any(path: Path) -> dict[str, Any]:
+    """The same; empty if there is no such file. A link that leads nowhere is an error."""
+    return read_json(path) if os.path.lexists(path) else {}

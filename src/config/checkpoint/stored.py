@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+FLOAT_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # of weights that the engine reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ The archive's members are stored, not compressed, so a tensor is a place in the 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
+from ...input_file import open_file
 from ..errors import ModelFilesError
 from .stored import DTYPE_BYTES, StoredTensor, contiguous_strides
 from .torch_pickle import ForbiddenPickle, StorageView, UnreadablePickle, read_tensor_table
@@ -24,8 +27,8 @@ _LOCAL_HEADER_BYTES = 30  # of a zip member, before its name
 def read_torch_file(path: Path, map_location: MapLocation = "cpu") -> dict[str, StoredTensor]:
     """Every tensor of a file. Raises ModelFilesError, naming the file, for all that is not a plain table of tensors."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
+        with BufferedReader(open_file(path)) as stream:
+            size = os.fstat(stream.fileno()).st_size
             if stream.read(4) != b"PK\x03\x04":
                 raise ModelFilesError(
                     f"{path}: not in torch's zip format (torch 1.6 and newer); the older one is a bare pickle, which "
@@ -35,7 +38,7 @@ def read_torch_file(path: Path, map_location: MapLocation = "cpu") -> dict[str, 
             with ZipFile(stream) as archive:
                 return _Archive(path, size, stream, archive).tensors(map_location)
     except OSError as error:
-        raise ModelFilesError(f"{path}: cannot be read: {error.strerror or error}", code="M302") from error
+        raise ModelFilesError.unreadable(path, error) from error
     except (BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error) as error:
         raise ModelFilesError(f"{path}: cut short or damaged: {error}", code="M303") from error
     except ForbiddenPickle as error:

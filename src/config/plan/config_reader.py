@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..resolve.config_json import LARGEST, LIMITS, shown
+
 # Keys that other families use for the same value, in the order in which they are looked up.
 _SPELLINGS = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed", "dim"),
@@ -30,6 +32,10 @@ _SPELLINGS = {
 }
 
 
+class AbsurdValue(ValueError):
+    """A value that no model has, and of which nothing may be built."""
+
+
 class ConfigReader:
     """config.json under any spelling, and a list of what had to be assumed."""
 
@@ -42,17 +48,47 @@ class ConfigReader:
         return next((self.values[name] for name in names if self.values.get(name) is not None), None)
 
     def number(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 0. If it is missing or of another type, the default is assumed and noted."""
+        """A whole number of at least 0. If it is missing or of another type, the default is assumed and noted.
+
+        Raises AbsurdValue above the limit of config_json.py.
+        """
         value = self.get(key)
         if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
             value = max(value)  # one per layer: the plan takes the largest
             self.assumptions.append(f"`{key}` differs by layer; the largest, {value}, was taken for all")
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            if value > (most := LIMITS.get(key, LARGEST)):
+                raise AbsurdValue(f"`{key}` is {shown(value)}; it must be a whole number of at most {most}")
             return value
-        if default is None:
+        if value is not None:
+            self.assumptions.append(f"`{key}` is {shown(value)}, which is no whole number; {default or 0} was taken")
+        elif default is None:
             self.assumptions.append(f"config.json has no `{key}`; 0 was taken")
         return default or 0
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.get(key)
         return value if isinstance(value, bool) else default
+
+    def text(self, key: str) -> str:
+        """Empty if it is missing or of another type."""
+        value = self.get(key)
+        return value if isinstance(value, str) else ""
+
+    def layers(self, key: str) -> list[Any] | None:
+        """A list with an entry per layer, or of the indices of layers. Raises AbsurdValue for a longer one."""
+        value, most = self.get(key), LIMITS["num_hidden_layers"]
+        if not isinstance(value, list):
+            return None
+        if len(value) > most:
+            raise AbsurdValue(f"`{key}` has {len(value)} entries; a model has at most {most} layers")
+        return value
+
+    def part(self, key: str) -> ConfigReader | None:
+        """An object in it, with the same list of assumptions."""
+        value = self.get(key)
+        if not isinstance(value, Mapping):
+            return None
+        part = ConfigReader(value)
+        part.assumptions = self.assumptions
+        return part

@@ -13,12 +13,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from ...input_file import read_file
 from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ..gpu_capability import FP8_CAPABILITY, LEAST_CAPABILITY
 from ..resolve.resolved import GpuSpec, MachineSpec, Record
 from ..schema.types import Size
 
 THIS_MACHINE = "this-machine"
+_MAX_BYTES = 64 << 10  # of a profile
 
 
 class DeviceProfile(Record):
@@ -82,7 +84,7 @@ def find_profile(name: str, machine: MachineSpec) -> DeviceProfile:
 
 def _read_file(path: Path) -> DeviceProfile:
     try:
-        values: Any = yaml.safe_load(path.read_text("utf-8"))
+        values: Any = yaml.safe_load(read_file(path, _MAX_BYTES))
     except OSError as error:
         raise DeviceProblem(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:

@@ -5,16 +5,17 @@ Tolerant where checkpoint/model_files.py is strict: quantised tensors count by t
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from pathlib import Path
-from typing import Any
 
-from ..checkpoint.model_files import INDEX, read_json
+from ..checkpoint.model_files import INDEX, MAX_INDEX_BYTES, is_plain_name, read_json
+from ..checkpoint.safetensors import read_entries
+from ..errors import ModelFilesError
 from ..resolve.resolved import DTYPE_BYTES, Record
 
 _FLOATS = {"F64", "F32", "BF16", "F16"}  # converted to model.dtype when they are loaded; other formats keep their bytes
-_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
+_MAX_TOTAL_BYTES = 2**60
 
 
 class Stored(Record):
@@ -50,23 +51,19 @@ def read_stored(folder: Path, is_tied: bool) -> Stored | None:
     num_tensors = num_files = tied_bytes = 0
     for name in names:
         try:
-            header = read_header(folder / name)
-        except (OSError, ValueError) as error:
-            problems.append(f"{name}: {error.strerror if isinstance(error, OSError) else error}")
+            entries = read_entries(folder / name)
+        except ModelFilesError as error:
+            problems.append(str(error).removeprefix(f"{folder}/"))
             continue
         num_files += 1
-        for tensor, entry in header.items():
-            try:
-                dtype, count, size = _entry(entry)
-            except (TypeError, KeyError, ValueError):
-                problems.append(f"{name}: the entry of `{tensor}` is invalid")
-                continue
-            if is_tied and tensor.endswith("lm_head.weight"):
+        for entry in entries:
+            size = entry.end - entry.start
+            if is_tied and entry.name.endswith("lm_head.weight"):
                 tied_bytes += size
                 continue
             num_tensors += 1
-            numbers[dtype] = numbers.get(dtype, 0) + count
-            sizes[dtype] = sizes.get(dtype, 0) + size
+            numbers[entry.dtype] = numbers.get(entry.dtype, 0) + math.prod(entry.shape)
+            sizes[entry.dtype] = sizes.get(entry.dtype, 0) + size
     missing = max(0, total - sum(sizes.values()) - tied_bytes) if len(names) > num_files else 0
     if not sizes and not missing:
         return None
@@ -80,41 +77,17 @@ def read_stored(folder: Path, is_tied: bool) -> Stored | None:
     )
 
 
-def read_header(path: Path) -> dict[str, Any]:
-    """Tensor name -> its entry. OSError if it cannot be read, ValueError if it is not a safetensors file."""
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if not 2 <= length <= _MAX_HEADER_BYTES:
-            raise ValueError("no safetensors file")
-        try:
-            header = json.loads(stream.read(length))
-        except (ValueError, RecursionError):
-            raise ValueError("not a safetensors file, or truncated") from None
-    if not isinstance(header, dict):
-        raise ValueError("no safetensors file")
-    header.pop("__metadata__", None)
-    return header
-
-
-def _entry(entry: Any) -> tuple[str, int, int]:
-    start, end = entry["data_offsets"]
-    count = 1
-    for width in entry["shape"]:
-        count *= width
-    if not (isinstance(count, int) and count >= 0 and isinstance(start, int) and isinstance(end, int) and end >= start):
-        raise ValueError
-    return str(entry["dtype"]), count, end - start
-
-
 def _names(folder: Path) -> tuple[list[str], int]:
     """Weight files, and the bytes of all tensors if an index gives them."""
-    if os.path.isfile(folder / INDEX):
-        index = read_json(folder / INDEX)
+    if os.path.lexists(folder / INDEX):
+        index = read_json(folder / INDEX, MAX_INDEX_BYTES)
         table, metadata = index.get("weight_map"), index.get("metadata")
         total = metadata.get("total_size") if isinstance(metadata, dict) else 0
         if isinstance(table, dict):
             names = {str(name) for name in table.values()}
-            return sorted(name for name in names if Path(name).name == name), int(total) if total else 0
-    if os.path.isfile(folder / "model.safetensors"):
+            if not isinstance(total, int) or not 0 < total < _MAX_TOTAL_BYTES:
+                total = 0
+            return sorted(name for name in names if is_plain_name(name)), total
+    if os.path.lexists(folder / "model.safetensors"):
         return ["model.safetensors"], 0
     return sorted(path.name for path in folder.glob("*.safetensors")), 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ..resolve.config_json import LIMITS
 from ..resolve.resolved import Record
-from .config_reader import ConfigReader
+from .config_reader import AbsurdValue, ConfigReader
 
 Kind = Literal["full", "window", "latent", "state", "cross", "none"]
 
@@ -75,22 +76,22 @@ def _latent(reader: ConfigReader, model_type: str) -> LayerShape | None:
 
 def _kinds(reader: ConfigReader, model_type: str, num_layers: int) -> list[str]:
     """One of full, window, state, cross, none per layer."""
-    named = reader.get("layer_types") or reader.get("layers_block_type")
-    if isinstance(named, list) and named:
+    if named := reader.layers("layer_types") or reader.layers("layers_block_type"):
         return [_kind_of_name(str(name)) for name in named[:num_layers]] + ["full"] * (num_layers - len(named))
-    if isinstance(pattern := reader.get("hybrid_override_pattern"), str):  # Nemotron-H: M mamba, * attention, - MLP
+    if pattern := reader.text("hybrid_override_pattern"):  # Nemotron-H: M mamba, * attention, - MLP
+        if len(pattern) > LIMITS["num_hidden_layers"]:
+            raise AbsurdValue(f"`hybrid_override_pattern` has {len(pattern)} layers")
         return [{"M": "state", "*": "full"}.get(letter, "none") for letter in pattern]
-    if isinstance(listed := reader.get("attn_type_list"), list):  # MiniMax: 0 linear, 1 full
+    if (listed := reader.layers("attn_type_list")) is not None:  # MiniMax: 0 linear, 1 full
         return ["full" if kind else "state" for kind in listed]
-    if isinstance(blocks := reader.get("block_configs"), list):  # Nemotron-NAS: some layers have no attention
+    if (blocks := reader.layers("block_configs")) is not None:  # Nemotron-NAS: some layers have no attention
         return ["none" if _has_no_attention(block) else "full" for block in blocks]
-    if isinstance(crossing := reader.get("cross_attention_layers"), list):  # Llama 3.2 Vision
+    if (crossing := reader.layers("cross_attention_layers")) is not None:  # Llama 3.2 Vision
         return ["cross" if index in crossing else "full" for index in range(num_layers)]
-    if isinstance(linear := reader.get("linear_attn_config"), Mapping):  # Kimi Linear; counts layers from 1
-        full = linear.get("full_attn_layers") or []
+    if (linear := reader.part("linear_attn_config")) is not None:  # Kimi Linear; counts layers from 1
+        full = linear.layers("full_attn_layers") or []
         return ["full" if index + 1 in full else "state" for index in range(num_layers)]
-    indices = reader.get("attn_layer_indices")
-    if isinstance(indices, list):  # Bamba
+    if (indices := reader.layers("attn_layer_indices")) is not None:  # Bamba
         return ["full" if index in indices else "state" for index in range(num_layers)]
     if period := reader.number("attn_layer_period", 0):  # Jamba
         offset = reader.number("attn_layer_offset", 0)

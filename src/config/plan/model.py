@@ -10,6 +10,7 @@ from ..quantised import SCHEMES, TWELVE_BITS
 from ..resolve.model_spec import config_folder, hub_cache, merge_deep, model_folder
 from ..resolve.resolve import read_model_spec
 from ..resolve.resolved import DTYPE_BYTES, ModelSpec, Record
+from .config_reader import AbsurdValue
 from .headers import Stored, read_stored
 from .parameters import Parameters, count_parameters
 from .shape import ModelShape, read_shape
@@ -17,6 +18,7 @@ from .shape import ModelShape, read_shape
 if TYPE_CHECKING:
     from ..deployment import Deployment
 
+_ENDS = ("M303", "M306", "M309")  # damaged: nothing can be planned; other models than this build runs can be
 # Bytes of a quantised weight, its share of scales included, for models that this build does not run.
 QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53, "int4_pure": 0.53}
 
@@ -88,11 +90,17 @@ def read_model(deployment: Deployment) -> PlannedModel:
     except ModelNotLocal:
         raise
     except ModelFilesError as error:
+        if error.code in _ENDS:
+            raise
         model_spec, why_not = None, str(error)
     cache = hub_cache(deployment)
     folder = model_folder(deployment, cache)
     place = config_folder(deployment, folder, cache)
-    shape = read_shape(merge_deep(read_json(place / "config.json"), model.hf_overrides))
+    try:
+        shape = read_shape(merge_deep(read_json(place / "config.json"), model.hf_overrides))
+        parameters = count_parameters(shape)
+    except AbsurdValue as error:
+        raise ModelFilesError(f"{place}/config.json: {error}", code="M306") from error
     if not shape.hidden_size or not shape.num_layers:
         raise ModelFilesError(why_not or f"{place}/config.json: names neither layers nor their width", code="M306")
     is_dummy = deployment.load.load_format == "dummy"
@@ -101,7 +109,7 @@ def read_model(deployment: Deployment) -> PlannedModel:
         name=model.model,
         folder=str(folder),
         shape=shape,
-        parameters=count_parameters(shape),
+        parameters=parameters,
         stored=stored,
         model_spec=model_spec,
         why_not=why_not.removeprefix(f"{place}/config.json: ").removeprefix(f"{folder}: "),

@@ -55,13 +55,14 @@ class ModelShape(Record):
 def read_shape(config: Mapping[str, Any]) -> ModelShape:
     """The shape of config.json, as written or with hf_overrides merged in.
 
-    Never fails: missing values are assumed and listed in `assumptions`.
+    Missing values are assumed and listed in `assumptions`. Raises AbsurdValue for those that no model has.
     """
     text, is_nested = text_part(config)
     reader = ConfigReader(text)
     architectures = config.get("architectures") or text.get("architectures")
-    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    model_type = str(text.get("model_type") or config.get("model_type") or "")
+    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    architecture = named if isinstance(named, str) else ""
+    model_type = reader.text("model_type") or ConfigReader(config).text("model_type")
     hidden, heads = reader.number("hidden_size"), max(1, reader.number("num_attention_heads", 1))
     kv_heads = reader.number("num_key_value_heads", _kv_heads(reader, heads))
     head_dim = reader.number("head_dim", _HEAD_DIMS.get(model_type) or hidden // heads)
@@ -128,17 +129,19 @@ _HEAD_DIMS = {"gemma": 256, "gemma2": 256, "gemma3": 256, "gemma3_text": 256, "q
 
 def text_part(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """The language model's keys of a config that also describes encoders; and whether it was such a config."""
-    for key in _NESTED:
-        inner = config.get(key)
-        if isinstance(inner, Mapping) and "hidden_size" not in config:
-            return text_part(inner)[0], True
-    return config, False
+    part = config
+    while "hidden_size" not in part:
+        inner = next((part[key] for key in _NESTED if isinstance(part.get(key), Mapping)), None)
+        if inner is None:
+            break
+        part = inner
+    return part, part is not config
 
 
 def _kv_heads(reader: ConfigReader, heads: int) -> int:
-    attention = reader.get("attn_config")
-    if isinstance(attention, Mapping) and isinstance(attention.get("kv_n_heads"), int):
-        return int(attention["kv_n_heads"])
+    attention = reader.part("attn_config")
+    if attention is not None and attention.get("kv_n_heads") is not None:
+        return attention.number("num_key_value_heads", heads)
     is_shared = reader.flag("multi_query") and not reader.flag("new_decoder_architecture")
     return 1 if is_shared else heads
 
@@ -168,20 +171,25 @@ def _quantization(config: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[s
     found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
     if not isinstance(found, Mapping):
         return None, 16
-    method = str(found.get("quant_method") or found.get("quant_algo") or "unknown")
+    named = found.get("quant_method") or found.get("quant_algo")
+    method = named if isinstance(named, str) else "unknown"
     if method == "bitsandbytes":
         return method, 4 if found.get("load_in_4bit") else 8
     if method == "mxfp4":
         return method, 4
-    if isinstance(found.get("bits"), int):
-        return method, int(found["bits"])
+    if (bits := _bits(found.get("bits"))) is not None:
+        return method, bits
     groups = found.get("config_groups")
     if isinstance(groups, Mapping):
         for group in groups.values():
             weights = group.get("weights") if isinstance(group, Mapping) else None
-            if isinstance(weights, Mapping) and isinstance(weights.get("num_bits"), int):
-                return method, int(weights["num_bits"])
+            if isinstance(weights, Mapping) and (bits := _bits(weights.get("num_bits"))) is not None:
+                return method, bits
     return method, 4 if "4" in method else 8
+
+
+def _bits(value: Any) -> int | None:
+    return value if isinstance(value, int) and 1 <= value <= 64 else None
 
 
 def _experts(reader: ConfigReader, num_layers: int) -> Experts | None:
@@ -203,8 +211,7 @@ def _experts(reader: ConfigReader, num_layers: int) -> Experts | None:
 def _has_experts(reader: ConfigReader, index: int) -> bool:
     if index < reader.number("first_k_dense_replace", 0):
         return False
-    dense = reader.get("mlp_only_layers")
-    if isinstance(dense, list) and index in dense:
+    if index in (reader.layers("mlp_only_layers") or ()):
         return False
     if period := reader.number("expert_layer_period", 0):  # Jamba
         return index % period == reader.number("expert_layer_offset", 0)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..checkpoint.model_files import read_json
+from ...input_file import read_file
+from ..checkpoint.model_files import MAX_TEMPLATE_BYTES, read_json
 from ..errors import ModelFilesError
 from ..resolve.resolved import Record
 
-_MAX_BYTES = 1 << 20
 _TOOL_FORMS = (  # marker in a template -> format of its tool calls
     ("[TOOL_CALLS]", "mistral"),
     ("<|python_tag|>", "llama3_json"),
@@ -44,10 +44,10 @@ def text_forms(folder: Path, template: str | None = None) -> TextForms:
 def _own_template(folder: Path) -> tuple[str, str]:
     file = folder / "chat_template.jinja"
     try:
-        if os.path.isfile(file) and file.stat().st_size <= _MAX_BYTES:
-            return file.name, file.read_text("utf-8", errors="replace")
+        if os.path.lexists(file):
+            return file.name, read_file(file, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
         for name in ("chat_template.json", "tokenizer_config.json"):
-            if os.path.isfile(folder / name):
+            if os.path.lexists(folder / name):
                 found = read_json(folder / name).get("chat_template")
                 if isinstance(found, list):  # several named templates
                     found = "".join(str(entry.get("template", "")) for entry in found if isinstance(entry, dict))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...input_file import FileTooLarge, read_file
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
@@ -23,7 +24,7 @@ from ..schema.options import ENV_PREFIX, Option, options
 from ..source.files import read_files
 from ..source.interpolate import names_only
 from ..source.node import Node
-from ..source.yaml import lines_of, parse
+from ..source.yaml import MAX_BYTES, lines_of, parse
 from ..source_text import SourceText, Span
 
 MAX_FILE_BYTES = 512 << 10  # a ConfigMap and a Secret hold at most 1 MiB each, for all files of the deployment
@@ -210,15 +211,15 @@ class _Packer:
 
     def _text(self, source: Path, option: str) -> str:
         try:
-            content = source.read_bytes()
-            text = content.decode()
+            text = read_file(source, MAX_FILE_BYTES).decode()
+        except FileTooLarge as error:
+            problem = f"`{source.name}` is {error.strerror}"
+            self._found.append(_refused(option, self._deployment, problem, "shorten it"))
+            return ""
         except (OSError, UnicodeDecodeError):
             problem = f"`{source.name}` is not a text file in UTF-8"
             self._found.append(_refused(option, self._deployment, problem, "only text files can be bundled"))
             return ""
-        if len(content) > MAX_FILE_BYTES:
-            problem = f"`{source.name}` is larger than {MAX_FILE_BYTES >> 10} KiB"
-            self._found.append(_refused(option, self._deployment, problem, "shorten it"))
         return text
 
 
@@ -229,7 +230,7 @@ def _root(entries: list[Entry]) -> Path:
 
 def _tree(file: Path) -> Node | None:
     """A manifest as it is written, without the replacement of `${...}`. It has been read before without errors."""
-    content = file.read_text("utf-8-sig")
+    content = read_file(file, MAX_BYTES).decode("utf-8-sig")
     return parse(content, SourceText(Layer.FILE, str(file), lines_of(content), file.parent), [])
 
 

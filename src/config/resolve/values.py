@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,20 +10,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...input_file import read_file
+from ..checkpoint.model_files import MAX_TEMPLATE_BYTES
 from ..checkpoint.settings import settings_problem
 from ..origin import Layer
 from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
 from .decide import Decisions, decide, no_graphs
-from .model_spec import ROPE_KINDS
 from .resolved import DTYPE_BYTES, MachineSpec
+from .rope import ROPE_KINDS
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
     from ..schema.deployment import DeploymentConfig
-
-MAX_TEMPLATE_BYTES = 1 << 20
 
 
 class Values:
@@ -117,20 +116,28 @@ class Values:
         return ", ".join(f"`{name}`" for name in names)
 
     @cached_property
+    def _template(self) -> tuple[str | None, str]:
+        """The text of the chat template, and why there is none although one is set."""
+        value = self.config.server.chat_template
+        if value is None or "{{" in value or "{%" in value:
+            return value, ""
+        path = self.located("server.chat_template")
+        try:
+            return read_file(path, MAX_TEMPLATE_BYTES).decode(), ""
+        except OSError as error:
+            return None, f"{path}: {(error.strerror or 'cannot be read').lower()}"
+        except ValueError:  # also of a name with a null character
+            return None, f"{path!r}: not a text file in UTF-8"
+
+    @property
     def template_text(self) -> str | None:
         """The chat template: the file's text, or the value itself; None if it is neither."""
-        value = self.config.server.chat_template
-        if value is None:
-            return None
-        if "{{" in value or "{%" in value:
-            return value
-        path = Path(self.located("server.chat_template"))
-        try:
-            if not os.path.isfile(path) or path.stat().st_size > MAX_TEMPLATE_BYTES:
-                return None
-            return path.read_text("utf-8")
-        except (OSError, ValueError):
-            return None
+        return self._template[0]
+
+    @property
+    def template_problem(self) -> str:
+        """Why server.chat_template cannot be used; empty if it can."""
+        return self._template[1]
 
     @cached_property
     def log_config_problem(self) -> str:
@@ -139,8 +146,7 @@ class Values:
             return ""
         path = Path(self.located("server.log_config_file"))
         try:
-            with path.open("rb") as stream:
-                content = json.loads(stream.read(MAX_TEMPLATE_BYTES))
+            content = json.loads(read_file(path, MAX_TEMPLATE_BYTES))
         except OSError as error:
             return f"{path}: {(error.strerror or 'cannot be read').lower()}"
         except json.JSONDecodeError as error:
@@ -195,6 +201,7 @@ class Values:
             **self._gpu_numbers(),
             "pattern_problem": self.pattern_problem,
             "log_config_problem": self.log_config_problem,
+            "template_problem": self.template_problem,
             "unused_overrides": self.unused_overrides,
             "loader_problem": settings_problem(self.load_format, self.model_loader_extra_config),
             "rope_problem": self.rope_problem,

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
+from ...input_file import read_file
 from ..diagnostics import Diagnostic, Label
 from ..origin import Layer
 from ..schema.options import Option
@@ -194,14 +195,12 @@ def _secret_file(node: Node) -> str:
     path = node.span.source.folder / Path(os.path.expanduser(node.text or ""))
     name = "" if node.is_filled_in else f" `{path}`"  # `{file: ${KEY}}` may hold the key itself
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_MAX_SECRET_BYTES + 1)
-        text = content.decode().strip()
+        text = read_file(path, _MAX_SECRET_BYTES).decode().strip()
     except (OSError, ValueError) as error:
         reason = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "no text"
         raise SecretError(f"the secret file{name}: {reason}", node, "the secret is read from it") from None
-    if len(content) > _MAX_SECRET_BYTES or not text:
-        raise SecretError(f"the secret file{name} is {'too large' if text else 'empty'}", node)
+    if not text:
+        raise SecretError(f"the secret file{name} is empty", node)
     return text
 
 

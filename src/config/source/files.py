@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...input_file import FileTooLarge, read_file, read_stream
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
 from ..origin import Layer
@@ -160,21 +161,20 @@ def content_of(path: Path, named: Span | None, found: list[Diagnostic]) -> str |
 
     try:
         if str(path) == STDIN:
-            content = sys.stdin.buffer.read(MAX_BYTES + 1)
-        elif os.path.isdir(path):
-            report("C101", f"`{path}` is a directory", "a deployment is a file")
-            return None
-        else:
-            with path.open("rb") as stream:
-                content = stream.read(MAX_BYTES + 1)
+            content = read_stream(sys.stdin.buffer, MAX_BYTES)
+        else:  # a pipe only on the command line, where the shell makes them
+            content = read_file(path, MAX_BYTES, may_be_pipe=named is None)
+    except IsADirectoryError:
+        report("C101", f"`{path}` is a directory", "a deployment is a file")
+        return None
+    except FileTooLarge as error:
+        report("C109", f"`{path}` is {error.strerror}")
+        return None
     except OSError as error:
         report("C101", f"cannot read `{path}`: {(error.strerror or str(error)).lower()}")
         return None
     except ValueError:  # a null character in the name
         report("C101", f"cannot read {str(path)!r}: not a file name")
-        return None
-    if len(content) > MAX_BYTES:
-        report("C109", f"`{path}` is larger than {MAX_BYTES >> 20} MiB")
         return None
     try:
         return content.decode("utf-8-sig")

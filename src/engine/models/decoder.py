@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ...config import ModelFilesError, ModelSpec
+from ...config.checkpoint.match import FUSED
 from ...config.quantised import SCHEMES
 from ..kernels import KernelSet
 from ..layers.attention import Attention, AttentionShape, LayerCache
@@ -22,8 +23,6 @@ from ..layers.norm import RMSNorm
 from ..layers.rotary import cos_sin_table
 from ..layers.step_input import StepInput
 from .rope import rope_parameters
-
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 class DecoderLayer:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ...config import ModelFilesError, Resolved
+from ...config import Resolved
 from ...config.checkpoint.layout import read_tensors
+from ...config.checkpoint.match import matched, split_fused
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
-from ...config.checkpoint.stored import StoredTensor
 from ..layers.loading import TensorReader
-from ..models.decoder import FUSED, Decoder
+from ..models.decoder import Decoder
 from .np_cache import cached_tensors
 from .weights import Checkpoint, DummyWeights
 
@@ -65,41 +64,12 @@ def _tensors(model: Decoder, resolved: Resolved) -> TensorReader:
     if load.load_format == "dummy":
         return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION))
     folder = Path(resolved.model_path)
+    shapes = dict(model.wanted())
     stored = read_tensors(folder, model_spec.weight_files, load.pt_load_map_location)
     if load.load_format == "sharded_state":
-        stored = split_fused(stored, model.wanted())
+        stored = split_fused(stored, shapes)
     elif load.load_format == "npcache":
         stored = cached_tensors(folder, stored, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER))))
     is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
-    checkpoint = Checkpoint(folder, stored, is_eager=is_eager)
-    checkpoint.check(model.wanted(), is_tied=model_spec.tie_word_embeddings)
-    return checkpoint
-
-
-def split_fused(
-    tensors: Mapping[str, StoredTensor], wanted: Iterable[tuple[str, tuple[int, ...]]]
-) -> dict[str, StoredTensor]:
-    """The tensors under the names of the original checkpoint: a saved state may hold `qkv_proj` as one tensor.
-
-    The rows of its parts are consecutive. Raises ModelFilesError if the number of rows is wrong.
-    """
-    shapes = dict(wanted)
-    split = dict(tensors)
-    for name in shapes:
-        for whole, parts in FUSED.items():
-            if f".{parts[0]}." not in name or (fused := name.replace(f".{parts[0]}.", f".{whole}.")) not in tensors:
-                continue
-            stored = split.pop(fused)
-            names = [fused.replace(f".{whole}.", f".{part}.") for part in parts]
-            rows = [shapes[part][0] for part in names]
-            if not stored.shape or stored.shape[0] != sum(rows):
-                raise ModelFilesError(
-                    f"{stored.file}: tensor `{fused}` has shape {list(stored.shape)}; {', '.join(parts)} need "
-                    f"{sum(rows)} rows",
-                    code="M303",
-                )
-            offset = stored.offset
-            for part, count in zip(names, rows, strict=True):
-                split[part] = replace(stored, shape=(count, *stored.shape[1:]), offset=offset)
-                offset += split[part].num_bytes
-    return split
+    found = matched(folder, stored, shapes, is_tied=model_spec.tie_word_embeddings)  # again: files may have changed
+    return Checkpoint(folder, found, is_eager=is_eager)

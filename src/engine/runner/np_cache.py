@@ -18,7 +18,9 @@ import numpy as np
 import torch
 
 from ...config import ModelFilesError
+from ...config.checkpoint.model_files import MAX_INDEX_BYTES
 from ...config.checkpoint.stored import DTYPE_BYTES, StoredTensor
+from ...input_file import read_file
 from .weights import DTYPES, Checkpoint
 
 _INDEX = "index.json"
@@ -56,7 +58,7 @@ def _sources(tensors: Mapping[str, StoredTensor]) -> dict[str, list[int]]:
 def _read(folder: Path, sources: Mapping[str, list[int]]) -> dict[str, StoredTensor] | None:
     """None if there is no cache, or if it was made of other files."""
     try:
-        index = json.loads((folder / _INDEX).read_bytes())
+        index = json.loads(read_file(folder / _INDEX, MAX_INDEX_BYTES))
         if index["format_version"] != _FORMAT_VERSION or index["sources"] != sources:
             return None
         return {

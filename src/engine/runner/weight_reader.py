@@ -7,6 +7,7 @@ A map is released together with its tensor, because its pages count as memory of
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from ...config import ModelFilesError
 from ...config.checkpoint.stored import StoredTensor
+from ...input_file import open_file
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14
 
@@ -37,16 +39,16 @@ class LazyReader:
 
     def read(self, file: Path, offset: int, into: memoryview, name: str) -> None:
         try:
-            with file.open("rb", buffering=0) as stream:
+            with open_file(file) as stream:
                 stream.seek(offset)
                 _fill(stream.readinto, into, file, name)
         except OSError as error:
-            raise ModelFilesError(f"{file}: cannot be read: {error.strerror}", code="M302") from error
+            raise ModelFilesError.unreadable(file, error) from error
 
     def map(self, file: Path, offset: int, size: int) -> memoryview | None:
         before = offset % mmap.ALLOCATIONGRANULARITY
         try:
-            with file.open("rb", buffering=0) as stream:
+            with open_file(file) as stream:
                 # Copy on write: torch requires writable memory, and no code writes to it.
                 pages = mmap.mmap(stream.fileno(), before + size, access=mmap.ACCESS_COPY, offset=offset - before)
             pages.madvise(_POPULATE_READ)  # a broken disk raises here; at a later access it would end the process
@@ -93,11 +95,11 @@ class EagerReader:
         with self._locks[file]:
             if file not in self._whole:
                 try:
-                    with file.open("rb", buffering=0) as stream:
-                        whole = bytearray(file.stat().st_size)
+                    with open_file(file) as stream:
+                        whole = bytearray(os.fstat(stream.fileno()).st_size)
                         _fill(stream.readinto, memoryview(whole), file, "")
                 except OSError as error:
-                    raise ModelFilesError(f"{file}: cannot be read: {error.strerror}", code="M302") from error
+                    raise ModelFilesError.unreadable(file, error) from error
                 self._whole[file] = whole
             return self._whole[file]
 

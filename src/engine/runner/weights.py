@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ...config import ModelFilesError
 from ...config.checkpoint.settings import DUMMY_DEVIATION
-from ...config.checkpoint.stored import StoredTensor
+from ...config.checkpoint.stored import FLOAT_DTYPES, StoredTensor
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
-DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in FLOAT_DTYPES.items()}
 _LEAST_MAPPED = 1 << 20  # bytes of a tensor; reading a smaller one is faster than mapping it
 _CHUNK_BYTES = 1 << 24  # of a tensor that is converted while it is read
-_UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
 
 
 class Checkpoint:
@@ -31,35 +29,7 @@ class Checkpoint:
         """is_eager: read each file as a whole when its first tensor is requested."""
         self.folder = folder
         self.tensors = dict(tensors)
-        self._is_eager = is_eager
-        self._reader = self._new_reader()
-
-    def check(self, wanted: Iterable[tuple[str, tuple[int, ...]]], is_tied: bool) -> None:
-        """Raises ModelFilesError unless the files have exactly the model's tensors, in the right shapes.
-
-        is_tied: the output layer is the embedding, so `lm_head.weight` in the files is a copy and is ignored.
-        """
-        shapes = dict(wanted)
-        missing = [name for name in shapes if name not in self.tensors]
-        if missing:
-            raise ModelFilesError(f"{self.folder}: {_some(missing)} not in any of its weight files")
-        for name, shape in shapes.items():
-            stored = self.tensors[name]
-            if stored.shape != shape:
-                raise ModelFilesError(
-                    f"{stored.file}: tensor `{name}` has shape {list(stored.shape)}, config.json says {list(shape)}"
-                )
-            if stored.dtype not in DTYPES:
-                raise ModelFilesError(
-                    f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(DTYPES)}"
-                )
-        surplus = [name for name in self.tensors if name not in shapes and not name.endswith(_UNUSED)]
-        if is_tied:
-            surplus = [name for name in surplus if name != "lm_head.weight"]
-        if surplus:
-            raise ModelFilesError(f"{self.folder}: {_some(surplus)} in its weight files, but the model does not use it")
-        self.tensors = {name: self.tensors[name] for name in shapes}
-        self._reader = self._new_reader()
+        self._reader: ByteReader = EagerReader(self.tensors.values()) if is_eager else LazyReader()
 
     def read(self, name: str, into: torch.Tensor) -> None:
         """Fills `into`, contiguous, of the stored shape. Once per tensor. Converts if the dtypes differ."""
@@ -108,9 +78,6 @@ class Checkpoint:
             view = memoryview(into.view(torch.uint8).numpy().data)
             self._reader.read(stored.file, stored.offset + start, view, name)
 
-    def _new_reader(self) -> ByteReader:
-        return EagerReader(self.tensors.values()) if self._is_eager else LazyReader()
-
 
 class DummyWeights:
     """Seeded noise, with the deviation of weights before training. Depends on seed and tensor name, not on the order.
@@ -143,9 +110,3 @@ class DummyWeights:
             words = generator.integers(0, 2**64, -(-part.numel() // 4), dtype=np.uint64)  # each has four values
             bits = torch.from_numpy(words.view(np.int16)[: part.numel()])
             part.copy_(bits.float().mul_(self._step))
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(f"`{name}`" for name in names[:3])
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"tensor{'s' if len(names) > 1 else ''} {shown}{more} {'are' if len(names) > 1 else 'is'}"

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from ...config.checkpoint.model_files import MAX_TEMPLATE_BYTES
 from ...engine.api import InvalidRequest
+from ...input_file import read_file
 from .chat_template import TIME_LIMIT_S, ChatTemplate, ContentFormat, TemplateEnvironment
 from .tokenizer import Tokenizer
 
@@ -197,7 +199,7 @@ def _read_template(value: str) -> str:
     looks_like_template = "{{" in value or "{%" in value
     try:
         if not looks_like_template or Path(value).is_file():
-            return Path(value).read_text(encoding="utf-8")
+            return read_file(value, MAX_TEMPLATE_BYTES).decode()
     except (OSError, ValueError) as error:
         if not looks_like_template:
             cause = error.strerror if isinstance(error, OSError) else "not a text file"

@@ -22,7 +22,10 @@ from typing import Any, TypeVar
 import tokenizers
 from tokenizers import AddedToken
 
+from ...config import ModelFilesError
+from ...config.checkpoint.model_files import MAX_TEMPLATE_BYTES, read_json_if_any
 from ...engine.api import InvalidRequest
+from ...input_file import read_file
 
 T = TypeVar("T")
 
@@ -30,6 +33,7 @@ T = TypeVar("T")
 INLINE_CHARS = 4096
 _SLOW_S = 0.05  # for a short text; see Tokenizer.inline_chars
 
+_MAX_TOKENIZER_BYTES = 256 << 20  # the largest in use have 35 MB
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SENTENCEPIECE_STAGES = {"Replace", "ByteFallback", "Fuse", "Strip"}
@@ -90,12 +94,9 @@ class Tokenizer:
         if mode == "slow":
             with _without(folder, file.name) as older:
                 return cls(_convert_with_transformers(older, shown=folder), config, templates)
-        if mode == "hf" or not file.is_file():
+        if mode == "hf" or not os.path.lexists(file):
             return cls(_convert_with_transformers(folder), config, templates)
-        try:
-            return cls(tokenizers.Tokenizer.from_file(str(file)), config, templates)
-        except Exception as error:  # the library raises bare Exception for any error in the file
-            raise TokenizerError(f"{file}: not a tokenizer file: {error}") from None
+        return cls(_read_tokenizer(file), config, templates)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. `add_special_tokens` adds those that tokenizer.json defines, usually a BOS token.
@@ -246,14 +247,13 @@ def _add_missing_tokens(
     backend: tokenizers.Tokenizer, config: dict[str, Any], special: dict[str, str | list[str]]
 ) -> None:
     """Add the tokens of tokenizer_config.json that tokenizer.json lacks, in the order of their ids."""
-    listed = config.get("added_tokens_decoder") or {}
-    for token_id, token in sorted(listed.items(), key=lambda item: int(item[0])):
+    for token_id, token in sorted(_listed_tokens(config), key=lambda item: item[0]):
         content = _content(token)
         if content is None or backend.token_to_id(content) is not None:
             continue
         flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
         backend.add_tokens([AddedToken(content, **flags)])
-        if backend.token_to_id(content) != int(token_id):
+        if backend.token_to_id(content) != token_id:
             raise TokenizerError(
                 f"tokenizer_config.json gives {content!r} the id {token_id}, "
                 f"but after tokenizer.json the next id is {backend.token_to_id(content)}"
@@ -264,16 +264,34 @@ def _add_missing_tokens(
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
+def _listed_tokens(config: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Ids and properties in `added_tokens_decoder`."""
+    listed = config.get("added_tokens_decoder") or {}
+    if not isinstance(listed, dict):
+        raise TokenizerError("tokenizer_config.json: `added_tokens_decoder` must map ids to tokens")
+    for token_id, token in listed.items():
+        if not (token_id.isascii() and token_id.isdecimal() and len(token_id) < 10 and isinstance(token, dict)):
+            problem = f"`added_tokens_decoder` must map ids to tokens, not {token_id[:20]!r}"
+            raise TokenizerError(f"tokenizer_config.json: {problem}")
+        yield int(token_id), token
+
+
+def _read_tokenizer(file: Path) -> tokenizers.Tokenizer:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TokenizerError(f"{file}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise TokenizerError(f"{file}: expected an object at the top")
-    return content
+        return tokenizers.Tokenizer.from_buffer(read_file(file, _MAX_TOKENIZER_BYTES))
+    except OSError as error:
+        raise TokenizerError(f"{file}: cannot be read: {error.strerror}") from None
+    except BaseException as error:  # bare Exception for any error in the file; a panic of Rust is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise TokenizerError(f"{file}: not a tokenizer file: {error}") from None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return read_json_if_any(file)
+    except ModelFilesError as error:
+        raise TokenizerError(str(error)) from None
 
 
 def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
@@ -283,13 +301,29 @@ def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]
     if isinstance(written, str):
         templates["default"] = written
     elif isinstance(written, list):
-        templates |= {entry["name"]: entry["template"] for entry in written}
+        for entry in written:
+            match entry:
+                case {"name": str(name), "template": str(template)}:
+                    templates[name] = template
+                case _:
+                    raise TokenizerError(f"{folder}: each entry of `chat_template` must have a name and a template")
+    elif written is not None:
+        raise TokenizerError(f"{folder}: `chat_template` must be a template, or a list of named templates")
     for file in sorted((folder / "chat_templates").glob("*.jinja")):
-        templates[file.stem] = file.read_text(encoding="utf-8")
+        templates[file.stem] = _read_template(file)
     single = folder / "chat_template.jinja"
-    if single.is_file():
-        templates["default"] = single.read_text(encoding="utf-8")
+    if os.path.lexists(single):
+        templates["default"] = _read_template(single)
     return templates
+
+
+def _read_template(file: Path) -> str:
+    try:
+        return read_file(file, MAX_TEMPLATE_BYTES).decode()
+    except OSError as error:
+        raise TokenizerError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TokenizerError(f"{file}: not UTF-8") from None
 
 
 @contextlib.contextmanager

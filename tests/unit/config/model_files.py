@@ -26,6 +26,26 @@ QWEN3 = {
 }
 
 
+LAYER = {
+    "input_layernorm": [16],
+    "self_attn.q_proj": [32, 16],
+    "self_attn.k_proj": [16, 16],
+    "self_attn.v_proj": [16, 16],
+    "self_attn.o_proj": [16, 32],
+    "self_attn.q_norm": [8],
+    "self_attn.k_norm": [8],
+    "post_attention_layernorm": [16],
+    "mlp.gate_proj": [32, 16],
+    "mlp.up_proj": [32, 16],
+    "mlp.down_proj": [16, 32],
+}
+TENSORS = {
+    "model.embed_tokens.weight": [100, 16],
+    **{f"model.layers.{index}.{name}.weight": shape for index in (0, 1) for name, shape in LAYER.items()},
+    "model.norm.weight": [16],
+}
+
+
 def write_safetensors(path: Path, shapes: dict[str, list[int]], dtype: str = "BF16") -> Path:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
@@ -39,10 +59,10 @@ def write_safetensors(path: Path, shapes: dict[str, list[int]], dtype: str = "BF
 
 
 def write_model(folder: Path, dtype: str = "BF16", *, tokenizer: bool = True, **changes: Any) -> Path:
-    """A Qwen3-shaped directory; one weight tensor of 1000 numbers stands for all of them."""
+    """A Qwen3-shaped directory, whatever `changes` say: 7856 parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**QWEN3, **changes}))
-    write_safetensors(folder / "model.safetensors", {"model.embed_tokens.weight": [1000]}, dtype)
+    write_safetensors(folder / "model.safetensors", TENSORS, dtype)
     if tokenizer:
         (folder / "tokenizer.json").write_text("{}")
     return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...checkpoint.model_files import is_hub_id
 from ...exit_codes import EXIT_ENVIRONMENT
 from ..import_path import split_import_path
-from ..model_spec import ROPE_KINDS
+from ..rope import ROPE_KINDS
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -390,7 +390,8 @@ STATED: tuple[StatedRule, ...] = (
         "R076",
         "a model that needs code of its repository is refused",
         ("model.trust_remote_code",),
-        "config.json contains auto_map then; the message shows an alternative.",
+        "config.json, a part of it such as text_config, or tokenizer_config.json contains auto_map then; the message "
+        "shows an alternative.",
     ),
     StatedRule(
         "R077",

@@ -29,7 +29,7 @@ def fault(folder: Path, *arguments: object) -> str:
 def test_auto_takes_safetensors_and_torchs_files_where_there_are_none(tmp_path: Path) -> None:
     torch_file(tmp_path / "pytorch_model.bin")
     torch_file(tmp_path / "training_args.bin")
-    assert (read_weight_files(tmp_path).format, read_weight_files(tmp_path).count(False)) == ("pt", {"F32": 5})
+    assert (read_weight_files(tmp_path).format, read_weight_files(tmp_path).count()) == ("pt", {"F32": 5})
     write_safetensors(tmp_path / "model.safetensors", {"a": [3]})
     assert read_weight_files(tmp_path).names == ("model.safetensors",)
     assert read_weight_files(tmp_path, "pt").names == ("pytorch_model.bin",)

@@ -38,13 +38,7 @@ def header(folder: Path, value: Any, size: int = 0) -> Path:
 
 def test_headers_are_counted_over_all_files(tmp_path: Path) -> None:
     weights = read_weight_files(sharded(tmp_path))
-    assert (weights.names, weights.format, weights.count(tied=False)) == (SHARDS, "safetensors", {"BF16": 12})
-
-
-def test_a_copy_of_tied_embeddings_is_not_counted(tmp_path: Path) -> None:
-    write_safetensors(tmp_path / "model.safetensors", {"model.embed_tokens.weight": [10], "lm_head.weight": [10]})
-    assert read_weight_files(tmp_path).count(tied=True) == {"BF16": 10}
-    assert read_weight_files(tmp_path).count(tied=False) == {"BF16": 20}
+    assert (weights.names, weights.format, weights.count()) == (SHARDS, "safetensors", {"BF16": 12})
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_missing_files_count_by_the_total_of_the_index(tmp_path: Path) -> None:
     stored = read_stored(tmp_path, is_tied=False)
     assert stored is not None
     assert (stored.num_files, stored.total_bytes) == (2, 3 * size)
-    assert stored.problems == ("model-2.safetensors: No such file or directory",)
+    assert stored.problems == ("model-2.safetensors: cannot be read: No such file or directory",)
     assert stored.bytes_in("float32") == 6 * size
 
 

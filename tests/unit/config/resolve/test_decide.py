@@ -138,7 +138,7 @@ def test_a_written_context_may_take_more_than_4_gib(tmp_path: Path) -> None:
 
 
 def test_the_kv_cache_takes_what_the_weights_leave(tmp_path: Path) -> None:
-    machine = MACHINE.model_copy(update={"available_memory_bytes": 2000 + 100 * 16 * KV})
+    machine = MACHINE.model_copy(update={"available_memory_bytes": 2 * 7856 + 100 * 16 * KV})
     done = decided(tmp_path, "--gpu-memory-utilization", "1.0", machine=machine)
     assert done.num_kv_blocks == 100
     assert done.get("cache.kv_cache_memory_bytes") == 100 * 16 * KV

@@ -10,6 +10,8 @@ from stoker.config import ModelFilesError, ModelSpec, load_deployment, read_mode
 
 from ..model_files import write_model
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+
 
 def model_spec(folder: Path, *words: str, dtype: str = "BF16", **changes: Any) -> ModelSpec:
     write_model(folder, dtype, **changes)
@@ -80,7 +82,7 @@ def test_kv_bytes_are_keys_and_values_of_every_layer(tmp_path: Path) -> None:
     model = model_spec(tmp_path)
     assert model.kv_bytes_per_token("bfloat16") == 2 * 2 * 2 * 8 * 2
     assert model.kv_bytes_per_token("float32") == 2 * model.kv_bytes_per_token("bfloat16")
-    assert model.weights_bytes("bfloat16") == 2000
+    assert model.weights_bytes("bfloat16") == 2 * 7856
 
 
 def test_a_family_knows_its_biases_and_norms(tmp_path: Path) -> None:
@@ -210,6 +212,35 @@ def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
         ({"rope_scaling": 3}, "must be an object"),
         ({"tie_word_embeddings": 1}, "must be true or false"),
         ({"rms_norm_eps": 0}, "must be a number above 0"),
+        ({"rms_norm_eps": float("nan")}, "`rms_norm_eps` is nan"),
+        ({"rms_norm_eps": 10**400}, "must be a number above 0 and at most 1"),
+        ({"num_hidden_layers": 10**9}, "`num_hidden_layers` is 1000000000; it must be a whole number from 1 to 4096"),
+        ({"num_hidden_layers": 3}, "`num_hidden_layers` is 3, but its weight files have 2 layers"),
+        ({"hidden_size": 10**12}, "it must be a whole number from 1 to 1048576"),
+        ({"hidden_size": 10**3000}, "`hidden_size` is 1000"),
+        ({"num_attention_heads": True}, "`num_attention_heads` is True"),
+        ({"num_key_value_heads": 2.0}, "`num_key_value_heads` is 2.0"),
+        ({"head_dim": -8}, "`head_dim` is -8"),
+        ({"vocab_size": [100]}, "`vocab_size` is [100]"),
+        ({"vocab_size": 99}, "has shape [100, 16], config.json says [99, 16]"),
+        ({"max_position_embeddings": float("inf")}, "`max_position_embeddings` is inf"),
+        ({"use_sliding_window": True, "sliding_window": -1, "layer_types": ["full_attention"] * 2}, "is -1"),
+        ({"use_sliding_window": True, "layer_types": ["full_attention", "mamba"]}, "`layer_types` has 'mamba'"),
+        ({"rope_theta": 1e300}, "it must be a number from 1 to 1e+15"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope' is not supported; supported: default, linear"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "rope type `linear` needs `factor`"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "`factor` is '2'"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "`factor` is 0"),
+        ({"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 0}}, "embeddings` is 0"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, "must be greater than `low_freq_factor`"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}, "head_dim": 2}, "`dynamic` needs at least 4"),
+        ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` other than 1"),
+        ({"bos_token_id": "1"}, "it must be a token id"),
+        ({"auto_map": {"AutoConfig": "x.Y"}}, "`model.hf_overrides: {auto_map: null}` says so"),
+        ({"text_config": {"auto_map": {"AutoModel": "x.Y"}}}, "{text_config: {auto_map: null}}` says so"),
+        ({"vision_config": {"auto_map": {"AutoModel": "x.Y"}}}, "`auto_map` in `vision_config`"),
+        ({"architectures": ["\x1b[2J"]}, "architecture `\\x1b[2J` is not supported"),
+        ({"architectures": ["A" * 10_000_000]}, "A..."),
         ({"use_sliding_window": True, "layer_types": ["full_attention"]}, "must name 2 layers"),
     ],
 )
@@ -217,7 +248,8 @@ def test_a_model_that_cannot_run_is_refused_with_its_key(tmp_path: Path, changes
     with pytest.raises(ModelFilesError) as caught:
         model_spec(tmp_path, **changes)
     assert said in str(caught.value)
-    assert str(tmp_path / "config.json") in str(caught.value)
+    assert len(str(caught.value)) < 3000
+    assert str(tmp_path) in str(caught.value)
     assert caught.value.exit_code == 3
 
 
@@ -232,3 +264,32 @@ def test_an_invalid_generation_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFilesError, match=r"generation_config\.json: `top_p` is 7; allowed: more than 0") as caught:
         model_spec(tmp_path)
     assert caught.value.code == "M306"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"auto_map": {"AutoTokenizer": ["x.Y", null]}}', "this tokenizer is code from its repository"),
+        ('{"auto_map": 3}', "this tokenizer is code from its repository"),
+        ("{", "tokenizer_config.json:1:2: invalid JSON"),
+        ('"x"', "must hold a JSON object"),
+        ('{"a": "\\ud800"}', "invalid JSON"),
+        ("[" * 100_000, "nested more than"),
+        ('{"a": ' + "[" * 100 + "]" * 100 + "}", "nested more than"),
+        ('{"a": [' + "[]," * 4_000_001 + "[]]}", "more than 4000000 values"),
+    ],
+)
+def test_a_tokenizer_config_is_read_before_the_start(tmp_path: Path, content: str, said: str) -> None:
+    """`auto_map` was once found at the top of config.json only."""
+    write_model(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(ModelFilesError, match="tokenizer_config") as caught:
+        model_spec(tmp_path)
+    assert said in str(caught.value)
+    model_spec(tmp_path, "--skip-tokenizer-init")
+
+
+def test_other_classes_of_a_repository_than_the_tokenizer_do_not_matter_to_it(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoProcessor": "x.Y"}}')
+    assert model_spec(tmp_path).tokenizer_path == str(tmp_path)

@@ -76,10 +76,27 @@ def test_a_file_without_rights_is_one_finding(tmp_path: Path) -> None:
         load_deployment([file], env={})
 
 
-def test_an_endless_file_is_not_read_to_its_end() -> None:
+def test_a_large_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "large.yaml").open("wb") as stream:
+        stream.truncate(1 << 40)
     with pytest.raises(ConfigError) as caught:
-        load_deployment(["/dev/zero"], ["--model", "x"], {})
+        load_deployment([tmp_path / "large.yaml"], ["--model", "x"], {})
     assert caught.value.diagnostics[0].code == "C109"
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_read_where_the_shell_makes_one_and_refused_where_a_file_names_it(tmp_path: Path) -> None:
+    """`extends:` of a named pipe once waited without end."""
+    (tmp_path / "deploy.yaml").write_text("extends: pipe\nmodel: {model: x}\n")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="a named pipe, not a regular file") as caught:
+        load_deployment([tmp_path / "deploy.yaml"], env={})
+    assert [finding.code for finding in caught.value.diagnostics] == ["C101"]
+    reads, writes = os.pipe()
+    os.write(writes, b"model: {model: piped}")
+    os.close(writes)
+    assert load_deployment([f"/dev/fd/{reads}"], env={}).model.model == "piped"
+    os.close(reads)
 
 
 def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

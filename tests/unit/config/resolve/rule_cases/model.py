@@ -11,7 +11,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R062": (["--disable-sliding-window"], ["", "--no-disable-sliding-window"]),
     "R065": (
         ["--rope-theta 5"],
-        ["", "--rope-theta 10000", "--rope-theta 5 --rope-scaling.rope_type linear", "--hf-overrides.rope_theta 5"],
+        ["", "--rope-theta 10000", "--rope-theta 5 --rope-scaling.rope_type yarn", "--hf-overrides.rope_theta 5"],
     ),
     "R281": (
         [
@@ -22,7 +22,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "--rope-theta 5 --hf-overrides.rope_theta 5",
             "--rope-scaling.rope_type yarn --hf-overrides.rope_scaling.factor 4",
-            "--rope-theta 5 --hf-overrides.vocab_size 90",
+            "--rope-theta 5 --hf-overrides.max_position_embeddings 90",
         ],
     ),
     "R282": (

@@ -1,0 +1,80 @@
+"""Compares the tensors of a checkpoint with those that its model needs, before anything is built of either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import ModelFilesError
+from .stored import FLOAT_DTYPES, StoredTensor
+
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def matched(
+    folder: Path, tensors: Mapping[str, StoredTensor], shapes: Shapes, *, is_tied: bool
+) -> dict[str, StoredTensor]:
+    """The model's tensors. Raises ModelFilesError unless the files have exactly these, in the right shapes.
+
+    Args:
+        shapes: name -> shape of each tensor that the model reads.
+        is_tied: the output layer is the embedding, so `lm_head.weight` in the files is a copy and is ignored.
+    """
+    missing = [name for name in shapes if name not in tensors]
+    if missing:
+        raise ModelFilesError(f"{folder}: {_some(missing)} not in any of its weight files", code="M302")
+    for name, shape in shapes.items():
+        stored = tensors[name]
+        if stored.shape != shape:
+            raise ModelFilesError(
+                f"{stored.file}: tensor `{name}` has shape {list(stored.shape)}, config.json says {list(shape)}",
+                code="M306",
+            )
+        if stored.dtype not in FLOAT_DTYPES:
+            raise ModelFilesError(
+                f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(FLOAT_DTYPES)}",
+                code="M304",
+            )
+    surplus = [name for name in tensors if name not in shapes and not name.endswith(_UNUSED)]
+    if is_tied:
+        surplus = [name for name in surplus if name != "lm_head.weight"]
+    if surplus:
+        raise ModelFilesError(
+            f"{folder}: {_some(surplus)} in its weight files, but the model does not use it", code="M304"
+        )
+    return {name: tensors[name] for name in shapes}
+
+
+def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str, StoredTensor]:
+    """The tensors under the names of the original checkpoint: a saved state may hold `qkv_proj` as one tensor.
+
+    The rows of its parts are consecutive. Raises ModelFilesError if the number of rows is wrong.
+    """
+    split = dict(tensors)
+    for name in shapes:
+        for whole, parts in FUSED.items():
+            if f".{parts[0]}." not in name or (fused := name.replace(f".{parts[0]}.", f".{whole}.")) not in tensors:
+                continue
+            stored = split.pop(fused)
+            names = [fused.replace(f".{whole}.", f".{part}.") for part in parts]
+            rows = [shapes[part][0] for part in names]
+            if not stored.shape or stored.shape[0] != sum(rows):
+                raise ModelFilesError(
+                    f"{stored.file}: tensor `{fused}` has shape {list(stored.shape)}; {', '.join(parts)} need "
+                    f"{sum(rows)} rows",
+                    code="M306",
+                )
+            offset = stored.offset
+            for part, count in zip(names, rows, strict=True):
+                split[part] = replace(stored, shape=(count, *stored.shape[1:]), offset=offset)
+                offset += split[part].num_bytes
+    return split
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"tensor{'s' if len(names) > 1 else ''} {shown}{more} {'are' if len(names) > 1 else 'is'}"

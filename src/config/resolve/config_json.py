@@ -1,0 +1,94 @@
+"""Values of config.json: of the right type and no larger than any model has them.
+
+A number that is absurdly large must be found first, because tables of that size are built later.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelFilesError
+
+LIMITS = {  # about ten times the largest model of 2026
+    "num_hidden_layers": 4096,
+    "hidden_size": 1 << 20,
+    "intermediate_size": 1 << 22,
+    "num_attention_heads": 1 << 14,
+    "num_key_value_heads": 1 << 14,
+    "head_dim": 1 << 13,
+    "vocab_size": 1 << 24,
+    "max_position_embeddings": 1 << 30,
+}
+LARGEST = (1 << 31) - 1  # of any other whole number
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+def shown(value: Any) -> str:
+    """A value for a message, shortened."""
+    return _SHORT.repr(value)
+
+
+class ConfigJson:
+    """config.json with the defaults of the model's family. Errors contain the file and the key."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        self.values = values
+        self.defaults = defaults or {}
+
+    def error(self, message: str, code: str = "M306") -> ModelFilesError:
+        return ModelFilesError(f"{self.path}: {message}", code=code)
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> ConfigJson:
+        return ConfigJson(self.path, self.values, defaults)
+
+    def part(self, values: Mapping[str, Any]) -> ConfigJson:
+        """An object in the file."""
+        return ConfigJson(self.path, values)
+
+    def get(self, key: str) -> Any:
+        """As written, also if that is null; else the default, else None."""
+        return self.values[key] if key in self.values else self.defaults.get(key)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value, most = self.get(key), LIMITS.get(key, LARGEST)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.error(f"`{key}` is {shown(value)}; it must be a whole number from 1 to {most}")
+        return value
+
+    def optional_int(self, key: str) -> int | None:
+        value = self.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
+            raise self.error(f"`{key}` is {shown(value)}; it must be a token id")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.get(key)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self.error(f"`{key}` is {shown(value)}; it must be true or false")
+        return value
+
+    def number(self, key: str, least: float, most: float, default: float | None = None) -> float:
+        """A number from `least` to `most`; above 0 if `least` is 0."""
+        value = self.get(key)
+        value = default if value is None else value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = _float(value)
+            if least <= number <= most and number > 0:
+                return number
+        bounds = f"above 0 and at most {most:g}" if least == 0 else f"from {least:g} to {most:g}"
+        raise self.error(f"`{key}` is {shown(value)}; it must be a number {bounds}")
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf  # outside of every range

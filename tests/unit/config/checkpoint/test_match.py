@@ -1,0 +1,57 @@
+"""Tensors in the files against those that the model needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.config import ModelFilesError
+from stoker.config.checkpoint.match import matched, split_fused
+from stoker.config.checkpoint.stored import StoredTensor
+
+WANTED = {"a": (3, 4), "b": (2,)}
+FOLDER, FILE = Path("m"), Path("m/one.safetensors")
+
+
+def stored(*shape: int, dtype: str = "F32", offset: int = 0) -> StoredTensor:
+    return StoredTensor(FILE, dtype, shape, offset)
+
+
+def fault(is_tied: bool = False, **tensors: StoredTensor) -> ModelFilesError:
+    with pytest.raises(ModelFilesError) as caught:
+        matched(FOLDER, tensors, WANTED, is_tied=is_tied)
+    return caught.value
+
+
+def test_a_missing_tensor_is_named() -> None:
+    error = fault(a=stored(3, 4))
+    assert (str(error), error.code) == ("m: tensor `b` is not in any of its weight files", "M302")
+
+
+def test_a_wrong_shape_names_tensor_file_and_both_shapes() -> None:
+    error = fault(a=stored(4, 3), b=stored(2))
+    assert str(error) == "m/one.safetensors: tensor `a` has shape [4, 3], config.json says [3, 4]"
+    assert error.code == "M306"
+
+
+def test_a_dtype_nobody_can_convert_is_named() -> None:
+    error = fault(a=stored(3, 4), b=stored(2, dtype="I8"))
+    assert "tensor `b` has dtype I8; supported: F32, BF16, F16" in str(error)
+
+
+def test_tensors_the_model_does_not_use_are_refused_except_known_leftovers() -> None:
+    tensors = {"a": stored(3, 4), "b": stored(2)}
+    extra = {"x.rotary_emb.inv_freq": stored(2), "lm_head.weight": stored(3, 4)}
+    assert matched(FOLDER, {**extra, **tensors}, WANTED, is_tied=True) == tensors
+    assert "tensor `lm_head.weight` is in its weight files, but the model does not" in str(fault(**tensors, **extra))
+
+
+def test_the_rows_of_a_fused_tensor_are_its_parts() -> None:
+    shapes = {"l.q_proj.w": (4, 2), "l.k_proj.w": (1, 2), "l.v_proj.w": (1, 2)}
+    parts = split_fused({"l.qkv_proj.w": stored(6, 2, offset=100)}, shapes)
+    assert {name: (part.shape, part.offset) for name, part in parts.items()} == {
+        "l.q_proj.w": ((4, 2), 100),
+        "l.k_proj.w": ((1, 2), 132),
+        "l.v_proj.w": ((1, 2), 140),
+    }
