@@ -51,6 +51,7 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.finished: list[str] = []
         self.num_cached_tokens = 0
+        self.queued_s: float | None = 0.25
         self._running: dict[str, asyncio.Event] = {}
         self._max_queued = max_queued
         self._tokens_per_output = tokens_per_output
@@ -150,6 +151,7 @@ class FakeEngine:
                 finish_reason=finish,
                 stop_reason=stop,
                 num_cached_tokens=self.num_cached_tokens,
+                queued_s=self.queued_s if generated == len(unsent) else None,
             )
             unsent, prompt_logprobs = [], None
             if finish is not None:

@@ -143,11 +143,12 @@ def _status() -> list[str]:
 def _metrics() -> list[str]:
     """A table of all metrics of a running server, from the registry that exports them."""
     (listed,) = metric_pages("metrics")
-    lines = ["| metric | type | meaning |", "|---|---|---|"]
+    lines = ["| metric | type | meaning | also exported as |", "|---|---|---|---|"]
     for fact in listed.facts:
         (page,) = metric_pages(fact.name)
-        kind = next(fact for fact in page.facts if fact.name == "kind").lines[0]
-        lines.append(f"| `{fact.name}` | {kind} | {_cell(page.text)} |")
+        facts = {fact.name: fact.lines for fact in page.facts}
+        others = "<br>".join(f"`{name}`" for name in facts.get("in vLLM", ()))
+        lines.append(f"| `{fact.name}` | {facts['kind'][0]} | {_cell(page.text)} | {others} |")
     return lines
 
 

@@ -169,6 +169,7 @@ class EngineOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None  # the stop token id that ended it, if it was one the request named
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    queued_s: float | None = None  # with the first output: from the arrival to the first step that computes the request
     error: str | None = None
 
 

@@ -6,6 +6,7 @@ Does not know sockets, clients or torch. All methods are called from one thread.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest
 from .core import SchedulerInterface, StepOutputs, StepPlan
+from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
 from .step_queue import PendingStep, StepQueue
 
@@ -44,12 +46,14 @@ class EngineCore:
         *,
         idle: Callable[[], bool] | None = None,
         processor_pattern: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._steps = steps
         self._idle = idle
         self._in_flight: deque[_StepInFlight] = deque()
         self._processor_pattern = processor_pattern
+        self._queue_times = QueueTimes(clock)
         self._num_failed = 0  # steps, since the last one that succeeded
         self.info = info
         self.num_steps = 0  # executed or failed. This and is_stepping are read by the thread that sends heartbeats.
@@ -71,6 +75,7 @@ class EngineCore:
         if request.sampling.logits_processors:
             check_named(request.sampling.logits_processors, self._processor_pattern)
         self._scheduler.add(request)
+        self._queue_times.arrived(request.request_id)
 
     def _check_ids(self, token_ids: Collection[int], param: str) -> None:
         vocab_size = self.info.vocab_size
@@ -82,6 +87,7 @@ class EngineCore:
     def abort(self, request_id: str) -> None:
         """Drop a request. An unknown or finished one is ignored: the abort crossed its last output."""
         self._scheduler.abort(request_id)
+        self._queue_times.forget(request_id)
 
     def step(self) -> StepOutputs:
         """The outputs of the oldest step in flight, after as many steps as allowed were submitted.
@@ -114,6 +120,7 @@ class EngineCore:
             plan = self._scheduler.schedule()
             if plan is None:
                 return
+            self._queue_times.planned(plan)
             self._in_flight.append(_StepInFlight(plan, self._steps.submit(plan)))
 
     def _oldest_outputs(self) -> StepOutputs:
@@ -129,7 +136,9 @@ class EngineCore:
         finally:
             self.num_steps += 1
         self._num_failed = 0
-        return self._scheduler.finish_step(self._in_flight.popleft().plan, result, seconds)
+        outputs = self._scheduler.finish_step(self._in_flight.popleft().plan, result, seconds)
+        self._queue_times.fill(outputs.records)
+        return outputs
 
     def _recover(self) -> list[StepPlan]:
         """Wait until no step runs. Returns the plans of the steps that were in flight."""
@@ -144,6 +153,7 @@ class EngineCore:
         self._num_failed += 1
         message = f"the engine failed in a step of this request: {_cause(error)}"
         outputs = [output for plan in plans for output in self._scheduler.fail_step(plan, message)]
+        self._queue_times.fill(outputs)
         if self._num_failed >= MAX_FAILED_STEPS:
             raise RunnerUnusable(f"{self._num_failed} steps in a row failed, the last with: {_cause(error)}") from error
         return StepOutputs(outputs)

@@ -24,7 +24,8 @@ _INT32 = np.dtype("<i4")
 _FLOAT64 = np.dtype("<f8")  # exact for every float of the sampler
 _FINISH = (None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
 _FINISH_CODE = {reason: code for code, reason in enumerate(_FINISH)}
-_ROW_COLUMNS = 5  # handle, number of tokens, finish code, stop reason or -1, cached prompt tokens
+_ROW_COLUMNS = 6  # handle, number of tokens, finish code, stop reason or -1, cached prompt tokens, time in the queue
+_MAX_MICROSECONDS = 2**31 - 1  # of the time in the queue, 35 minutes; -1 is none
 
 
 class WireError(ValueError):
@@ -184,7 +185,9 @@ def _write_outputs(message: Outputs) -> list[Any]:
     extras: dict[int, list[Any]] = {}
     for row, (handle, output) in enumerate(zip(message.record_handles, message.records, strict=True)):
         stop = -1 if output.stop_reason is None else output.stop_reason
-        rows += (handle, len(output.token_ids), _FINISH_CODE[output.finish_reason], stop, output.num_cached_tokens)
+        queued = -1 if output.queued_s is None else min(round(output.queued_s * 1e6), _MAX_MICROSECONDS)
+        finish = _FINISH_CODE[output.finish_reason]
+        rows += (handle, len(output.token_ids), finish, stop, output.num_cached_tokens, queued)
         tokens += output.token_ids
         if output.logprobs is not None or output.prompt_logprobs is not None or output.error is not None:
             extras[row] = [
@@ -212,7 +215,7 @@ def _read_outputs(parts: list[Any]) -> Outputs:
         raise WireError(f"{len(tokens)} tokens, the rows name {counts.sum(dtype=np.int64)}")
     outputs: list[EngineOutput] = []
     start = 0
-    for _, count, finish, stop, cached in rows.tolist():
+    for _, count, finish, stop, cached, queued in rows.tolist():
         outputs.append(
             EngineOutput(
                 request_id="",
@@ -220,6 +223,7 @@ def _read_outputs(parts: list[Any]) -> Outputs:
                 finish_reason=_FINISH[finish],
                 stop_reason=None if stop == -1 else stop,
                 num_cached_tokens=cached,
+                queued_s=None if queued < 0 else queued / 1e6,
             )
         )
         start += count

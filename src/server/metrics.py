@@ -1,6 +1,8 @@
 """Metrics in Prometheus' text format, in a separate registry. Times are in seconds, sizes in tokens.
 
 The server counts its own events as they happen. Metrics of the engine are its latest snapshot, read at each scrape.
+A metric that vLLM has too is exported a second time under vLLM's names, for dashboards, autoscalers and routers that
+read those; the declaration of the metric lists them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from ..engine.api import EngineStats
 from ..engine.client import EngineState
@@ -18,7 +21,34 @@ from ..engine.client import EngineState
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 _WHOLE = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
+_PART = (0.001, 0.01, *_WHOLE)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+_VLLM_LABELS = {"finish_reason": "finished_reason", "num_blocks": "num_gpu_blocks"}
+_ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
+
+
+class VllmNames:
+    """Metric family -> its names in vLLM, as declared with the family; and families under those names."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    def declare(self, family: str, names: tuple[str, ...]) -> None:
+        self._names[family] = names
+
+    def of(self, family: str) -> tuple[str, ...]:
+        """Without the ending of the samples, such as `_total`."""
+        return tuple(f"vllm:{name}" for name in self._names.get(family, ()))
+
+    def copies(self, family: Metric) -> Iterator[Metric]:
+        """The family under each of its names in vLLM."""
+        for name in self.of(family.name):
+            copy = Metric(name, f"{family.documentation} As {family.name}.", family.type)
+            for sample in family.samples:
+                labels = {_VLLM_LABELS.get(label, label): value for label, value in sample.labels.items()}
+                full = name + sample.name.removeprefix(family.name)
+                copy.samples.append(Sample(full, {**labels, "engine": _ENGINE}, sample.value))
+            yield copy
 
 
 class Metrics:
@@ -26,18 +56,31 @@ class Metrics:
 
     content_type = CONTENT_TYPE_PLAIN_0_0_4
 
-    def __init__(self, model_name: str, stats: Callable[[], EngineStats], state: Callable[[], EngineState]) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], EngineStats],
+        state: Callable[[], EngineState],
+        *,
+        block_size: int = 16,
+    ) -> None:
         self._registry = CollectorRegistry()
         self._model = model_name
         self._num_generated = 0
-        self._registry.register(_EngineCollector(model_name, stats, state))
+        self._vllm_names = VllmNames()
+        self._registry.register(_EngineCollector(model_name, stats, state, block_size, self._vllm_names))
         self.prompt_tokens = self._counter(
-            "prompt_tokens", "Prompt tokens of requests that generated at least one token."
+            "prompt_tokens",
+            "Prompt tokens of requests that generated at least one token.",
+            vllm=("prompt_tokens",),
         )
         self.cached_tokens = self._counter(
-            "cached_prompt_tokens", "Prompt tokens found in the prefix cache and not computed again."
+            "cached_prompt_tokens",
+            "Prompt tokens found in the prefix cache and not computed again.",
+            vllm=("prompt_tokens_cached",),
         )
-        self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
+        self.generation_tokens = self._counter("generation_tokens", "Tokens generated.", vllm=("generation_tokens",))
+        self._vllm_names.declare("stoker_requests_finished", ("request_success",))
         self._finished = Counter(
             "stoker_requests_finished",
             "Sequences that ended, by reason: stop, length, abort (the client left or the server shut down), error.",
@@ -48,16 +91,58 @@ class Metrics:
             "time_to_first_token_seconds",
             "Time from the arrival of a request to its first generated token.",
             _FIRST_TOKEN,
+            vllm=("time_to_first_token_seconds",),
         )
         self.inter_token_latency = self._histogram(
-            "inter_token_latency_seconds", "Time between two generated tokens of a sequence.", _BETWEEN
+            "inter_token_latency_seconds",
+            "Time between two generated tokens of a sequence.",
+            _BETWEEN,
+            vllm=("inter_token_latency_seconds", "time_per_output_token_seconds"),
+        )
+        self.time_per_output_token = self._histogram(
+            "request_time_per_output_token_seconds",
+            "Mean time between two generated tokens, per sequence.",
+            _BETWEEN,
+            vllm=("request_time_per_output_token_seconds",),
         )
         self.request_latency = self._histogram(
-            "e2e_request_latency_seconds", "Time from the arrival of a request to its last generated token.", _WHOLE
+            "e2e_request_latency_seconds",
+            "Time from the arrival of a request to its last generated token.",
+            _WHOLE,
+            vllm=("e2e_request_latency_seconds",),
         )
-        self.request_prompt_tokens = self._histogram("request_prompt_tokens", "Prompt tokens per request.", _TOKENS)
+        self.request_queue_time = self._histogram(
+            "request_queue_time_seconds",
+            "Time of a sequence in the queue of the engine, until a step first computes it.",
+            _PART,
+            vllm=("request_queue_time_seconds",),
+        )
+        self.request_prefill_time = self._histogram(
+            "request_prefill_time_seconds",
+            "Time of a sequence from the end of the queue to its first generated token.",
+            _PART,
+            vllm=("request_prefill_time_seconds",),
+        )
+        self.request_decode_time = self._histogram(
+            "request_decode_time_seconds",
+            "Time of a sequence from its first to its last generated token.",
+            _PART,
+            vllm=("request_decode_time_seconds",),
+        )
+        self.request_inference_time = self._histogram(
+            "request_inference_time_seconds",
+            "Time of a sequence from the end of the queue to its last generated token: prefill and decode.",
+            _PART,
+            vllm=("request_inference_time_seconds",),
+        )
+        self.request_prompt_tokens = self._histogram(
+            "request_prompt_tokens", "Prompt tokens per request.", _TOKENS, vllm=("request_prompt_tokens",)
+        )
         self.request_generation_tokens = self._histogram(
-            "request_generation_tokens", "Tokens generated per sequence.", _TOKENS
+            "request_generation_tokens",
+            "Tokens generated per sequence.",
+            _TOKENS,
+            vllm=("request_generation_tokens",),
         )
         self._http = Counter(
             "stoker_http_requests",
@@ -74,10 +159,14 @@ class Metrics:
         for reason in ("stop", "length", "abort", "error"):  # so that every reason is exported from the start
             self._finished.labels(model_name, reason)
 
-    def _counter(self, name: str, help_text: str) -> Counter:
+    def _counter(self, name: str, help_text: str, *, vllm: tuple[str, ...] = ()) -> Counter:
+        self._vllm_names.declare(f"stoker_{name}", vllm)
         return Counter(f"stoker_{name}", help_text, ("model_name",), registry=self._registry).labels(self._model)
 
-    def _histogram(self, name: str, help_text: str, buckets: Iterable[float]) -> Histogram:
+    def _histogram(
+        self, name: str, help_text: str, buckets: Iterable[float], *, vllm: tuple[str, ...] = ()
+    ) -> Histogram:
+        self._vllm_names.declare(f"stoker_{name}", vllm)
         return Histogram(
             f"stoker_{name}", help_text, ("model_name",), registry=self._registry, buckets=tuple(buckets)
         ).labels(self._model)
@@ -100,19 +189,35 @@ class Metrics:
     def unknown_fields(self, route: str, count: int) -> None:
         self._unknown.labels(route).inc(count)
 
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+    def collect(self) -> Iterator[Metric]:
+        """Every metric family, followed by itself under its names in vLLM."""
+        for family in self._registry.collect():
+            yield family
+            yield from self._vllm_names.copies(family)
 
-    def described(self) -> list[Metric]:
-        """Every metric family, with its name, type and help text."""
-        return sorted(self._registry.collect(), key=lambda family: family.name)
+    def render(self) -> bytes:
+        return generate_latest(self)
+
+    def described(self) -> list[tuple[Metric, tuple[str, ...]]]:
+        """Every metric family, with its name, type and help text; and its names in vLLM."""
+        families = sorted(self._registry.collect(), key=lambda family: family.name)
+        return [(family, self._vllm_names.of(family.name)) for family in families]
 
 
 class _EngineCollector(Collector):
     """The engine's snapshot as metrics. Its counters restart at zero with the engine."""
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats], state: Callable[[], EngineState]) -> None:
+    def __init__(
+        self,
+        model: str,
+        stats: Callable[[], EngineStats],
+        state: Callable[[], EngineState],
+        block_size: int,
+        vllm_names: VllmNames,
+    ) -> None:
         self._model = model
+        self._block_size = block_size
+        self._vllm_names = vllm_names
         self._stats = stats
         self._state = state
 
@@ -122,18 +227,44 @@ class _EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
         used = stats.num_blocks - stats.num_free_blocks
-        yield self._gauge("num_requests_running", "Sequences in the running batch.", stats.num_running)
-        yield self._gauge("num_requests_waiting", "Sequences waiting in the queue.", stats.num_waiting)
         yield self._gauge(
-            "kv_cache_usage_ratio", "Share of KV cache blocks in use, 0 to 1.", used / max(1, stats.num_blocks)
+            "num_requests_running",
+            "Sequences in the running batch.",
+            stats.num_running,
+            vllm=("num_requests_running",),
         )
+        yield self._gauge(
+            "num_requests_waiting",
+            "Sequences waiting in the queue.",
+            stats.num_waiting,
+            vllm=("num_requests_waiting",),
+        )
+        yield self._gauge(
+            "kv_cache_usage_ratio",
+            "Share of KV cache blocks in use, 0 to 1.",
+            used / max(1, stats.num_blocks),
+            vllm=("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+        )
+        yield self._cache_config(stats.num_blocks)
         yield self._gauge("kv_cache_blocks", "Number of KV cache blocks.", stats.num_blocks)
-        yield self._count("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries)
-        yield self._count("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_hits)
         yield self._count(
-            "preemptions", "Preemptions: a sequence gave its blocks back to make room and was run again later.",
+            "prefix_cache_queries",
+            "Prompt tokens looked up in the prefix cache.",
+            stats.prefix_queries,
+            vllm=("prefix_cache_queries", "gpu_prefix_cache_queries"),
+        )
+        yield self._count(
+            "prefix_cache_hits",
+            "Prompt tokens found in the prefix cache.",
+            stats.prefix_hits,
+            vllm=("prefix_cache_hits", "gpu_prefix_cache_hits"),
+        )
+        yield self._count(
+            "preemptions",
+            "Preemptions: a sequence gave its blocks back to make room and was run again later.",
             stats.num_preemptions,
-        )  # fmt: skip
+            vllm=("num_preemptions",),
+        )
         yield self._count("engine_steps", "Steps the engine has executed.", stats.num_steps)
         yield self._count("engine_step_seconds", "Time the engine has spent in steps.", stats.step_time_s)
         state = GaugeMetricFamily(
@@ -146,12 +277,22 @@ class _EngineCollector(Collector):
             state.add_metric((self._model, one.value), float(one is now))
         yield state
 
-    def _gauge(self, name: str, help_text: str, value: float) -> Metric:
+    def _cache_config(self, num_blocks: int) -> Metric:
+        labels = {"model_name": self._model, "block_size": str(self._block_size), "num_blocks": str(num_blocks)}
+        self._vllm_names.declare("stoker_cache_config_info", ("cache_config_info",))
+        help_text = "Always 1; the labels are the tokens of a KV cache block and the number of blocks."
+        family = GaugeMetricFamily("stoker_cache_config_info", help_text, labels=tuple(labels))
+        family.add_metric(tuple(labels.values()), 1)
+        return family
+
+    def _gauge(self, name: str, help_text: str, value: float, *, vllm: tuple[str, ...] = ()) -> Metric:
+        self._vllm_names.declare(f"stoker_{name}", vllm)
         family = GaugeMetricFamily(f"stoker_{name}", help_text, labels=("model_name",))
         family.add_metric((self._model,), value)
         return family
 
-    def _count(self, name: str, help_text: str, value: float) -> Metric:
+    def _count(self, name: str, help_text: str, value: float, *, vllm: tuple[str, ...] = ()) -> Metric:
+        self._vllm_names.declare(f"stoker_{name}", vllm)
         family = CounterMetricFamily(f"stoker_{name}", help_text, labels=("model_name",))
         family.add_metric((self._model,), value)
         return family

@@ -10,11 +10,13 @@ from .text.generated_sequence import Delta, GeneratedSequence
 
 class RequestMetrics:
     def __init__(self, metrics: Metrics, clock: Callable[[], float], arrived_at: float | None) -> None:
-        """arrived_at: by `clock`; None is now."""
+        """Created when the request is about to be sent to the engine. arrived_at: by `clock`; None is now."""
         self._metrics = metrics
         self._clock = clock
-        self._arrived_at = clock() if arrived_at is None else arrived_at
-        self._last_token_at: dict[int, float] = {}  # by the sequence's index
+        self._submitted_at = clock()
+        self._arrived_at = self._submitted_at if arrived_at is None else arrived_at
+        self._first_token_at: dict[int, float] = {}  # by the sequence's index
+        self._last_token_at: dict[int, float] = {}
         self.first_token_s: float | None = None
 
     def add(self, sequence: GeneratedSequence, delta: Delta, *, counts_prompt: bool) -> None:
@@ -24,6 +26,7 @@ class RequestMetrics:
         now = self._clock()
         last_at = self._last_token_at.get(sequence.index)
         if last_at is None:
+            self._first_token_at[sequence.index] = now
             if self.first_token_s is None:
                 self.first_token_s = now - self._arrived_at
                 self._metrics.time_to_first_token.observe(self.first_token_s)
@@ -42,5 +45,21 @@ class RequestMetrics:
         for sequence in sequences:
             self._metrics.finished(sequence.finish_reason or outcome)
             self._metrics.request_generation_tokens.observe(sequence.num_generated)
+            if sequence.finish_reason:
+                self._observe_times(sequence)
         if all(sequence.finish_reason for sequence in sequences):
             self._metrics.request_latency.observe(self._clock() - self._arrived_at)
+
+    def _observe_times(self, sequence: GeneratedSequence) -> None:
+        """The time of a complete sequence in its three parts: in the queue, to the first token, to the last token."""
+        first_at = self._first_token_at.get(sequence.index)
+        if first_at is None or sequence.queued_s is None:
+            return
+        prefill_s = max(0.0, first_at - self._submitted_at - sequence.queued_s)
+        decode_s = self._last_token_at[sequence.index] - first_at
+        self._metrics.request_queue_time.observe(sequence.queued_s)
+        self._metrics.request_prefill_time.observe(prefill_s)
+        self._metrics.request_decode_time.observe(decode_s)
+        self._metrics.request_inference_time.observe(prefill_s + decode_s)
+        if sequence.num_generated > 1:
+            self._metrics.time_per_output_token.observe(decode_s / (sequence.num_generated - 1))

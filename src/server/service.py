@@ -67,7 +67,9 @@ class Service:
             body_timeout=server.body_timeout,
         )
         self.bodies = BodyMemory(server.max_total_request_bytes)
-        self.metrics = Metrics(self.model_name, lambda: client.stats, lambda: client.state)
+        self.metrics = Metrics(
+            self.model_name, lambda: client.stats, lambda: client.state, block_size=resolved.cache.block_size
+        )
         self.max_queued_requests = resolved.scheduler.max_queued_requests
         self._max_logprobs = resolved.model.max_logprobs
         self._logits_processor_pattern = resolved.model.logits_processor_pattern

@@ -79,4 +79,5 @@ def _admission(request: Request) -> Admission:
         block_ids=list(request.block_ids),
         sampling=sampling,
         seed=request.seed,
+        request_id=request.request_id,
     )

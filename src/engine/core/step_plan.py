@@ -38,6 +38,7 @@ class Admission:
     block_ids: list[int]  # all blocks so far, cached prefix first
     sampling: SamplingParams
     seed: int  # the request's, or 63 random bits chosen by the scheduler
+    request_id: str = ""  # for the times of requests; not used by the runner
 
 
 @dataclass(frozen=True, slots=True)

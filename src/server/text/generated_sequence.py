@@ -44,6 +44,7 @@ class GeneratedSequence:
         self.request = request
         self.num_generated = 0  # tokens, up to the end of a stop string
         self.num_cached = 0  # prompt tokens from the prefix cache
+        self.queued_s: float | None = None  # time in the engine's queue, once the first output has arrived
         self.finish_reason: str | None = None
         self._text: TextStream | None = None
         if tokenizer is not None and request.sampling.detokenize:
@@ -62,6 +63,8 @@ class GeneratedSequence:
         if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise GenerationFailed(output.finish_reason, output.error)
         self.num_cached = max(self.num_cached, output.num_cached_tokens)
+        if output.queued_s is not None:
+            self.queued_s = output.queued_s
         delta = Delta(
             self.index,
             token_ids=output.token_ids,

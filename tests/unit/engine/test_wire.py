@@ -57,6 +57,7 @@ def outputs(pick: st.DrawFn) -> EngineOutput:
         finish_reason=pick(st.none() | st.sampled_from(FinishReason)),
         stop_reason=pick(st.none() | st.integers(0, 9)),
         num_cached_tokens=pick(st.integers(0, 9)),
+        queued_s=pick(st.none() | st.integers(0, 2**31 - 1).map(lambda microseconds: microseconds / 1e6)),
         error=pick(st.none() | st.text(max_size=9)),
     )
 
@@ -176,20 +177,20 @@ def column(*numbers: int) -> bytes:
         (["outputs", b"abc", b"", b"", b"", {}], "outputs: handles is not a column of 4-byte numbers"),
         (["outputs", *NO_TOKENS, column(1, 2, 0, -1), b"", {}], "outputs: rows are not complete"),
         (
-            ["outputs", *NO_TOKENS, column(1, -1, 0, -1, 0), column(5), {}],
+            ["outputs", *NO_TOKENS, column(1, -1, 0, -1, 0, -1), column(5), {}],
             "outputs: a count or a finish code is out of range",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 1, 9, -1, 0), column(5), {}],
+            ["outputs", *NO_TOKENS, column(1, 1, 9, -1, 0, -1), column(5), {}],
             "outputs: a count or a finish code is out of range",
         ),
-        (["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
+        (["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, -1), column(5, 6), {}], "outputs: 2 tokens, the rows name 1"),
         (
-            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0), column(5), {4: [None, None, None]}],
+            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, -1), column(5), {4: [None, None, None]}],
             "an extra belongs to no row",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0), column(5), {0: [[b"", b"", b"", b""], None, None]}],
+            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, -1), column(5), {0: [[b"", b"", b"", b""], None, None]}],
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
         (["submit", 1, "r", column(1), {"temprature": 1}, 0, ""], "submit: SamplingParams has no field 'temprature'"),

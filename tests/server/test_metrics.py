@@ -1,0 +1,102 @@
+"""Metrics of requests, and their second names."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from stoker.engine.api import EngineStats
+from stoker.engine.client import EngineState
+from stoker.server.metrics import Metrics
+
+from .. import virtual_time
+from ..fakes import FakeEngine
+from .deployment import MODEL, Served
+
+LABEL = f'model_name="{MODEL}"'
+# What routers, autoscalers and dashboards for vLLM read.
+READ_BY_OTHERS = (
+    "num_requests_waiting",
+    "num_requests_running",
+    "kv_cache_usage_perc",
+    "gpu_cache_usage_perc",
+    "cache_config_info",
+    "gpu_prefix_cache_hits",
+    "gpu_prefix_cache_queries",
+    "prefix_cache_hits",
+    "prefix_cache_queries",
+    "num_preemptions",
+    "request_success",
+    "prompt_tokens",
+    "generation_tokens",
+    "time_to_first_token_seconds",
+    "inter_token_latency_seconds",
+    "time_per_output_token_seconds",
+    "e2e_request_latency_seconds",
+    "request_queue_time_seconds",
+    "request_prefill_time_seconds",
+    "request_decode_time_seconds",
+    "request_inference_time_seconds",
+    "request_prompt_tokens",
+    "request_generation_tokens",
+    "request_time_per_output_token_seconds",
+)
+
+
+def served_requests(folder: Path) -> Served:
+    """Two requests in virtual time: each token takes 2 seconds, and each request was queued for 0.25 seconds."""
+
+    async def run() -> Served:
+        served = Served(folder, FakeEngine(pace=lambda: asyncio.sleep(2)))
+        served.service.clock = virtual_time.now
+        async with served.client() as client:
+            for n in (1, 2):
+                body = {"model": MODEL, "prompt": "x", "max_tokens": 3, "n": n, "ignore_eos": True}
+                await client.post("/v1/completions", json=body, timeout=None)
+        return served
+
+    return virtual_time.run(run())
+
+
+def test_the_time_of_a_sequence_is_reported_in_its_parts(folder: Path):
+    served = served_requests(folder)
+    for name, seconds in {"queue": 0.25, "prefill": 1.75, "decode": 4.0, "inference": 5.75}.items():
+        assert served.metric(f"stoker_request_{name}_time_seconds_count{{{LABEL}}}") == 3
+        assert abs(served.metric(f"stoker_request_{name}_time_seconds_sum{{{LABEL}}}") - 3 * seconds) < 1e-6
+    assert served.metric(f"stoker_request_time_per_output_token_seconds_sum{{{LABEL}}}") == 6
+
+
+def test_a_sequence_without_an_answer_has_no_times(folder: Path):
+    engine = FakeEngine()
+    engine.queued_s = None  # of an engine whose scheduler reports none
+    served = Served(folder, engine)
+    served.complete(max_tokens=2)
+    assert served.metric(f"stoker_request_queue_time_seconds_count{{{LABEL}}}") == 0
+    assert served.metric(f"stoker_generation_tokens_total{{{LABEL}}}") == 2
+
+
+def test_metrics_are_exported_under_the_names_that_others_read(folder: Path):
+    text = served_requests(folder).service.metrics.render().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert [name for name in READ_BY_OTHERS if f"vllm:{name}" not in families] == []
+    for name, family in families.items():
+        if name.startswith("vllm:"):
+            assert {sample.labels["engine"] for sample in family.samples} == {"0"}, name
+            assert {sample.labels["model_name"] for sample in family.samples} == {MODEL}, name
+    success = {sample.labels["finished_reason"]: sample.value for sample in families["vllm:request_success"].samples}
+    assert success == {"stop": 0, "length": 3, "abort": 0, "error": 0}
+    (config,) = families["vllm:cache_config_info"].samples
+    assert (config.labels["block_size"], config.labels["num_gpu_blocks"], config.value) == ("16", "64", 1)
+    original, copy = (families[f"{prefix}time_to_first_token_seconds"] for prefix in ("stoker_", "vllm:"))
+    assert [sample.value for sample in copy.samples] == [sample.value for sample in original.samples]
+    assert copy.type == original.type == "histogram"
+
+
+def test_each_declared_metric_is_exported_once():
+    metrics = Metrics("m", EngineStats, lambda: EngineState.READY)
+    names = [family.name for family in metrics.collect()]
+    assert len(names) == len(set(names))
+    described = metrics.described()
+    assert set(names) == {name for family, others in described for name in (family.name, *others)}
