@@ -8,6 +8,8 @@ hypercorn parses requests and frames responses. The rest is overridden because o
   `TaskGroup` waits for the idle timer. Here it is released at once.
 - A client that stops reading keeps its stream open without limit, before and after the last byte. Here both have a
   time limit.
+- A body in chunks of one byte holds the event loop for as long as its bytes last: each read of 64 KiB is handled
+  without a pause. Here other tasks run after every twenty parts.
 - HTTP/2: a stream that is answered early ends the other streams of its connection (pgjones/hypercorn#329). Here only
   HTTP/1.1 is spoken.
 - `Config.read_timeout` cuts healthy event streams, whose clients send nothing: it stays unset. limits.py limits the
@@ -24,8 +26,8 @@ What this module relies on (checked by tests/server/test_hypercorn_contract.py, 
   overridden. `handle(RawData)` does not return while a request waits for the response to an earlier one. `connection`
   is the `h11.Connection`. After a response it is ready for the next request, or sends `Closed` if the client asked for
   it, the request body was not read to its end, or `WorkerContext.terminated` is set.
-- `HTTPStream.handle(Request)` starts the app as a task of the `TaskGroup`; `StreamClosed` reaches the app as
-  `http.disconnect`.
+- `H11Protocol` awaits `HTTPStream.handle(Body)` for each part of a body. `HTTPStream.handle(Request)` starts the app
+  as a task of the `TaskGroup`; `StreamClosed` reaches the app as `http.disconnect`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ import h11
 from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import Request
+from hypercorn.protocol.events import Body, Request
+from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import ConnectionState
@@ -51,6 +54,7 @@ from ..logs import HTTP_LOGGER, TRACE
 LINGER_S = 2.0  # how long to read on from a client that was refused while it was still sending
 READ_BYTES = 1 << 16
 PENDING_BYTES = 1 << 17  # maximum number of bytes read ahead of the request that is being answered
+PARTS_PER_TURN = 20  # of a body that are handled before other tasks run: about a millisecond
 logger = logging.getLogger(HTTP_LOGGER)
 
 
@@ -213,7 +217,7 @@ class _Http11Protocol(H11Protocol):
             await self._send_error_response(400)
             await self.send(Closed())
             return
-        self.stream = HTTPStream(
+        self.stream = _Stream(
             self.app,
             self.config,
             self.context,
@@ -234,3 +238,16 @@ class _Http11Protocol(H11Protocol):
         )
         await self.stream.handle(event)
         self.keep_alive_requests += 1
+
+
+class _Stream(HTTPStream):
+    """Lets other tasks run while a body arrives in many small parts."""
+
+    _num_parts = 0
+
+    async def handle(self, event: StreamEvent) -> None:
+        await super().handle(event)
+        if isinstance(event, Body):
+            self._num_parts += 1
+            if self._num_parts % PARTS_PER_TURN == 0:
+                await asyncio.sleep(0)

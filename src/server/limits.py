@@ -101,8 +101,7 @@ async def read_body(receive: Receive, limits: Limits, reserve: Callable[[int], N
 
     reserve: called with the size of each part, except the beginning of the body.
     """
-    pieces: list[bytes] = []
-    size = 0
+    body = bytearray()  # a list of the parts could take many times their size
     deadline = asyncio.get_running_loop().time() + limits.body_timeout
     while True:
         now = asyncio.get_running_loop().time()
@@ -113,15 +112,18 @@ async def read_body(receive: Receive, limits: Limits, reserve: Callable[[int], N
             raise closing(ApiError(408, "the body took too long to arrive", code="request_timeout")) from None
         if message["type"] == "http.disconnect":
             raise ClientGone
-        piece = message.get("body", b"")
-        size += len(piece)
+        piece: bytes = message.get("body", b"")
+        size = len(body) + len(piece)
         if size > limits.max_request_bytes:
             raise _too_large(limits)
-        if pieces:  # a body in one part is in memory already
+        is_last = not message.get("more_body")
+        if is_last and not body:
+            return piece  # it is in memory already
+        if body:
             reserve(max(0, min(len(piece), size - UNCOUNTED_BYTES)))
-        pieces.append(piece)
-        if not message.get("more_body"):
-            return b"".join(pieces)
+        body += piece
+        if is_last:
+            return bytes(body)
 
 
 def _too_large(limits: Limits) -> ApiError:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from hypercorn.config import Config
 
-from stoker.server.connection import LINGER_S, PENDING_BYTES
+from stoker.server.connection import LINGER_S, PARTS_PER_TURN, PENDING_BYTES
 from stoker.server.connections import FLUSH_S, KEEP_ALIVE_S, Connections
 
 from ..virtual_time import now, run
@@ -45,6 +45,8 @@ NAMES: dict[str, dict[str, list[str] | None]] = {
     "hypercorn.config": {"Config": []},
     "hypercorn.events": {"Closed": [], "Event": None, "RawData": ["data", "address"], "Updated": ["idle"]},
     "hypercorn.protocol.events": {
+        "Body": ["stream_id", "data"],
+        "Event": None,
         "Request": ["stream_id", "headers", "http_version", "method", "raw_path", "state"],
     },
     "hypercorn.protocol.h11": {
@@ -305,6 +307,35 @@ def test_a_request_becomes_an_asgi_call_and_its_response_is_framed():
     assert {b"x-a: 1", b"transfer-encoding: chunked"} <= set(lines)
     assert not [line for line in lines if line.startswith(b"server:")]
     assert framed == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
+def test_other_tasks_run_while_a_body_of_many_small_chunks_is_handled():
+    """64 KiB of chunks of one byte held the event loop for 0.3 s, and a longer body delayed others by seconds."""
+    num_parts = 30 * PARTS_PER_TURN
+    turns = 0
+
+    async def main() -> None:
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        app = Held()
+        async with connected(app) as client:
+            counting = asyncio.ensure_future(count())
+            client.send(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * num_parts)
+            most_waiting = handled = 0
+            while handled < num_parts:
+                await asyncio.sleep(0)
+                most_waiting = max(most_waiting, len(app.messages) - handled)
+                handled = len(app.messages)
+            counting.cancel()
+            assert most_waiting <= PARTS_PER_TURN
+            app.finish.set()
+
+    run(main())
+    assert turns >= num_parts / PARTS_PER_TURN
 
 
 def test_pipelined_requests_are_answered_one_after_the_other():
