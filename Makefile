@@ -6,7 +6,7 @@ COMMA := ,
 JOBS ?= 2
 KIND ?= cpu
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site kernels bench bench-peers tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site kernels bench bench-peers attack tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -88,6 +88,9 @@ bench: install  ## Stoker against transformers, ratios of one run
 
 bench-peers: install  ## Stoker against vLLM, OpenVINO, llama.cpp and transformers; ARGS=--quick
 	$(RUN) benchmarks.peers.run $(ARGS)
+
+attack: install  ## attack a server of builtin:tiny in many ways, half an hour; ARGS='sockets --seed 2'
+	$(RUN) benchmarks.attack $(ARGS)
 
 tiny: install  ## train builtin:tiny again
 	$(RUN) tools.train_tiny

@@ -21,9 +21,9 @@ SERVER = "model: {model: ./m}\nserver:\n  "
 RIGHT = {
     "plain": SERVER + "api_key: Pa55word\n",
     "list": SERVER + "api_key:\n  - Pa55word\n  - x Pa55word\n",
-    "block": SERVER + "api_key: |-\n    Pa55word\n  port: 81\n",
+    "block": SERVER + "api_key: |\n    Pa55word\n    Pa55word\n  port: 81\n",
     "folded": SERVER + "api_key: >-\n    x\n    Pa55word\n  port: 81\n",
-    "quoted": SERVER + "api_key: [\"x\n    Pa55word\", 'Pa55word']\n",
+    "quoted": SERVER + "api_key: [\"x\n\n    Pa55word\", 'Pa55word']\n",
     "flow": "{model: {model: ./m, hf_token: Pa55word}, server: {api_key: [Pa55word,\n  Pa55word], port: 81}}\n",
     "json": '{"model": {"model": "./m", "hf_token": "Pa55word"}, "server": {"api_key": ["\\u0050a55word"]}}\n',
     "alias": "x-key: &key Pa55word\nx-list: &list [Pa55word]\n"
@@ -84,8 +84,6 @@ ODD += [
 ]
 ODD += ["{{env: NOWHERE, x: {}}}", "{{file: {{x: {}}}}}", "[{{env: EMPTY}}, {}]", "&a [{}, *a]", "*a\n  port: {}"]
 WRONG = {
-    "lines of a block": SERVER + "api_key: |\n    Pa55word\n    Pa55word\n  port: 81\n",
-    "lines in quotes": SERVER + "api_key: [\"x\n\n    Pa55word\", 'Pa55word']\n",
     **{odd: f"model: {{model: ./m}}\nserver:\n  api_key: {odd.format(MARKER)}\n  prot: 1\n" for odd in ODD},
     **{
         f"{odd} in a flow": f"model: {{model: ./m}}\nserver: {{prot: 1, api_key: {odd.format(MARKER)}}}\n"

@@ -1,0 +1,1 @@
+"""Attacks on a real server, on the loopback interface only: see docs/design/attacks.md."""

@@ -1,0 +1,75 @@
+"""Attacks a real server in many ways, each with a limit of time and a verdict. Exits with 1 if one of them succeeded.
+
+    python -m benchmarks.attack [FAMILY | FAMILY/NAME ...] [--seed 1] [--minutes 10] [--output attack.json] [--list]
+
+Every server listens on the loopback interface and is started here. During an attack a bystander asks /health and a
+small completion from another process; its latencies are held against the promise, loosened by the slowness of this
+machine, which a server shows that is not attacked. Memory, descriptors, threads, the log and the answer to one fixed
+request are compared before and after. With the same seed, an attack does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import bodies, files, signals, sockets, templates
+from .catalogue import Attack, choose
+from .record import Record, table
+from .runner import Runner
+from .verdict import Verdict
+
+
+def catalogue() -> list[Attack]:
+    families = (sockets.CATALOGUE, bodies.CATALOGUE, templates.CATALOGUE, files.CATALOGUE)
+    return [attack for family in families for attack in family.attacks]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("attacks", nargs="*", help="families, or names as they are printed; all without one")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=10, help="for the family `signals`")
+    parser.add_argument("--output", type=Path, help="write the results here, as JSON")
+    parser.add_argument("--list", action="store_true", help="print the names, and attack nothing")
+    chosen = parser.parse_args()
+    rounds = [wish for wish in chosen.attacks if wish.startswith(signals.FAMILY)]
+    others = [wish for wish in chosen.attacks if wish not in rounds]
+    try:
+        attacks = choose(catalogue(), others) if others or not rounds else []
+        named = [signals.attack_round(signals.number_of(wish)) for wish in rounds if wish != signals.FAMILY]
+    except ValueError as error:
+        parser.error(str(error))
+    if chosen.list:
+        print("\n".join(attack.id for attack in [*attacks, *named]))
+        return 0
+    record = Record(chosen.output, chosen.seed)
+
+    def add(verdict: Verdict) -> None:
+        word, text = ("held", verdict.note) if verdict.held else ("FELL", "; ".join(verdict.reasons))
+        print(f"{word} {verdict.id}: {text}", flush=True)
+        record.add(verdict)
+
+    with tempfile.TemporaryDirectory(prefix="attack-") as base:
+        runner = Runner(chosen.seed, Path(base))
+        try:
+            for attack in [*attacks, *named]:
+                add(runner.run(attack))
+            if problem := runner.close():
+                add(Verdict("sockets/last-stop", [problem]))
+            if not chosen.attacks or signals.FAMILY in chosen.attacks:
+                until, number = time.monotonic() + chosen.minutes * 60, 0
+                while time.monotonic() < until:
+                    number += 1
+                    add(runner.run(signals.attack_round(number)))
+        finally:
+            runner.close()
+    print("\n" + table(record.verdicts))
+    return 0 if all(verdict.held for verdict in record.verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The results: JSON that is complete after every attack, and a table of them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from .verdict import Verdict
+
+FORMAT = 1
+
+
+class Record:
+    def __init__(self, path: Path | None, seed: int) -> None:
+        """path: None keeps the results in memory."""
+        self._path = path
+        self.verdicts: list[Verdict] = []
+        self._head: dict[str, Any] = {
+            "format": FORMAT,
+            "seed": seed,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "python": platform.python_version(),
+        }
+        self._write()
+
+    def add(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        partial = self._path.with_name(f"{self._path.name}.part")
+        content = {**self._head, "verdicts": [verdict.as_dict() for verdict in self.verdicts]}
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+        partial.replace(self._path)
+
+
+def table(verdicts: list[Verdict]) -> str:
+    """Markdown; below it, the reasons of what fell."""
+    lines = [
+        "| attack | verdict | s | /health p50, p99, max (ms) | completion p99 (ms) | memory before, peak, after (MiB) "
+        "| descriptors | threads | seen |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in verdicts:
+        health = completion = memory = fds = threads = ""
+        if each.observed:
+            seen = each.observed.health
+            health = f"{seen.p50:.0f}, {seen.p99:.0f}, {seen.max:.0f}"
+            completion = f"{each.observed.completion.p99:.0f}"
+        if each.before and each.after:
+            memory = f"{each.before.anonymous_mib:.0f}, {each.peak_mib or 0:.0f}, {each.after.anonymous_mib:.0f}"
+            fds = f"{each.before.num_fds} -> {each.after.num_fds}"
+            threads = f"{each.before.num_threads} -> {each.after.num_threads}"
+        elif each.peak_mib is not None:
+            memory = f"{each.peak_mib:.0f}"
+        word = "held" if each.held else "**fell**"
+        cells = (each.id, word, f"{each.seconds:.0f}", health, completion, memory, fds, threads, _cell(each.note))
+        lines.append("| " + " | ".join(cells) + " |")
+    fallen = [each for each in verdicts if not each.held]
+    lines.append(f"\n{len(verdicts)} attacks, {len(fallen)} fell.")
+    for each in fallen:
+        lines += [f"\n{each.id}: repeat with `{each.repeat}`", *(f"- {reason}" for reason in each.reasons)]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:80]
