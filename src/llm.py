@@ -30,6 +30,7 @@ from .engine.startup import build_core
 from .offline_batch import OfflineBatch
 from .outputs import RequestOutput, SequenceCollector
 from .server.text.renderer import Renderer
+from .server.text.template_process import TemplateProcesses
 from .server.text.tokenizer import Tokenizer, too_long
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -88,6 +89,7 @@ class LLM:
         if not self._resolved.model.skip_tokenizer_init:
             self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
         self._renderer: Renderer | None = None
+        self._template_processes = TemplateProcesses()
         self._core: EngineCore | None = build_core(self._resolved)
         self._request_numbers = itertools.count()
         self._handles = itertools.count()  # one per sequence
@@ -101,6 +103,7 @@ class LLM:
     def close(self) -> None:
         """Free the memory of weights and KV cache. Nothing can be generated afterwards."""
         self._core = None
+        self._template_processes.close()
 
     @property
     def info(self) -> EngineInfo:
@@ -178,6 +181,7 @@ class LLM:
             chat_template,
             content_format=server.chat_template_content_format,
             default_kwargs=server.default_chat_template_kwargs,
+            processes=self._template_processes,
         )
 
     def _parse(self, prompt: Prompt) -> tuple[str | None, list[int]]:

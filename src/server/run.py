@@ -18,6 +18,7 @@ from .middleware import load_middleware
 from .serve import Shutdown, serve
 from .service import Service
 from .text.renderer import Renderer
+from .text.template_process import TemplateProcesses
 from .text.tokenizer import Tokenizer
 from .tls import Tls, TlsFiles, load_context
 
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 Text = tuple[Tokenizer | None, Renderer | None]
 
 
-def load_text(resolved: Resolved) -> Text:
+def load_text(resolved: Resolved, processes: TemplateProcesses | None = None) -> Text:
     """The tokenizer and the compiled chat template; (None, None) with skip_tokenizer_init.
 
     Logs a warning if the template cannot render a simple message. Raises TokenizerError or TemplateProblem. Called
@@ -35,12 +36,15 @@ def load_text(resolved: Resolved) -> Text:
     """
     if resolved.model.skip_tokenizer_init:
         return None, None
+    processes = processes or TemplateProcesses()
+    processes.start()  # while the tokenizer loads
     tokenizer = Tokenizer.load(resolved.model.tokenizer, resolved.model.tokenizer_mode)
     renderer = Renderer(
         tokenizer,
         resolved.chat_template or resolved.server.chat_template,
         content_format=resolved.server.chat_template_content_format,
         default_kwargs=resolved.server.default_chat_template_kwargs,
+        processes=processes,
     )
     if unused := renderer.unused_defaults():
         names = ", ".join(f"`{name}`" for name in unused)

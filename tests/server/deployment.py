@@ -26,10 +26,12 @@ from stoker.server.app import build_app
 from stoker.server.run import load_text, run_server
 from stoker.server.serve import Shutdown
 from stoker.server.service import Service
+from stoker.server.text.template_process import TemplateProcesses
 
 from ..fakes import FakeEngine
 
 MODEL = "org/tiny"
+PROCESSES = TemplateProcesses()  # of all tests: starting one takes long
 SCHEDULER = {
     "async_scheduling": False,
     "max_num_seqs": 8,
@@ -82,7 +84,9 @@ class Served:
         self.engine = engine or FakeEngine()
         self.is_draining = False
         settings = resolved(folder, **options)
-        self.service = Service(settings, self.engine, *load_text(settings), is_draining=lambda: self.is_draining)
+        self.service = Service(
+            settings, self.engine, *load_text(settings, PROCESSES), is_draining=lambda: self.is_draining
+        )
         self.app = build_app(self.service)
 
     def client(self) -> httpx.AsyncClient:
@@ -128,7 +132,7 @@ async def on_a_socket(folder: Path, engine: FakeEngine, **options: Any) -> Async
     sockets, shutdown = take_address(server.host, server.port, server.uds), Shutdown()
     listening = asyncio.Event()
     task = asyncio.ensure_future(
-        run_server(settings, engine, load_text(settings), sockets, shutdown,
+        run_server(settings, engine, load_text(settings, PROCESSES), sockets, shutdown,
                    on_listening=listening.set, handle_signals=False, exit_hard=False)
     )  # fmt: skip
     await asyncio.wait([task, asyncio.ensure_future(listening.wait())], return_when=asyncio.FIRST_COMPLETED)

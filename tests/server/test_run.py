@@ -17,14 +17,14 @@ from stoker.server.text.renderer import TemplateProblem
 from .. import virtual_time
 from ..fakes import FakeEngine
 from ..virtual_time import now
-from .deployment import MODEL, Served, on_a_socket, resolved
+from .deployment import MODEL, PROCESSES, Served, on_a_socket, resolved
 from .tiny_tokenizer import write_tokenizer
 
 
 def test_a_template_that_cannot_render_a_simple_message_is_a_warning_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    load_text(resolved(write_tokenizer(tmp_path, template="{{ raise_exception('never') }}")))
+    load_text(resolved(write_tokenizer(tmp_path, template="{{ raise_exception('never') }}")), PROCESSES)
     assert "no chat request will succeed: the chat template refused the messages: never" in caplog.text
 
 
@@ -34,7 +34,7 @@ def test_a_template_of_the_deployment_overrides_that_of_the_model(folder: Path, 
     file = tmp_path / "mine.jinja"
     file.write_text("{{ 'mine' }}")
     for settings in (resolved(folder, chat_template="{{ 'mine' }}"), resolved(folder, server_template=str(file))):
-        _, renderer = load_text(settings)
+        _, renderer = load_text(settings, PROCESSES)
         assert renderer is not None
         assert renderer.render([{"role": "user", "content": "x"}]) == "mine"
 
@@ -53,21 +53,23 @@ def test_the_deployment_sets_variables_of_the_template_and_a_request_replaces_th
 
 
 def test_a_variable_that_no_template_uses_is_a_warning_at_the_start(folder: Path, caplog: pytest.LogCaptureFixture):
-    load_text(resolved(folder, default_chat_template_kwargs={"enable_thinking": False, "enable_thinkin": True}))
+    load_text(
+        resolved(folder, default_chat_template_kwargs={"enable_thinking": False, "enable_thinkin": True}), PROCESSES
+    )
     assert "the chat template does not use `enable_thinkin`" in caplog.text
     caplog.clear()
-    load_text(resolved(folder, default_chat_template_kwargs={"enable_thinking": False}))
+    load_text(resolved(folder, default_chat_template_kwargs={"enable_thinking": False}), PROCESSES)
     assert caplog.text == ""
 
 
 def test_a_variable_that_the_server_sets_ends_the_start(folder: Path):
     with pytest.raises(TemplateProblem, match="cannot set `messages`"):
-        load_text(resolved(folder, default_chat_template_kwargs={"messages": []}))
+        load_text(resolved(folder, default_chat_template_kwargs={"messages": []}), PROCESSES)
 
 
 def test_a_template_with_a_syntax_error_ends_the_start(tmp_path: Path):
     with pytest.raises(TemplateProblem):
-        load_text(resolved(write_tokenizer(tmp_path, template="{% if %}")))
+        load_text(resolved(write_tokenizer(tmp_path, template="{% if %}")), PROCESSES)
 
 
 @pytest.mark.effect("server.disable_log_stats")

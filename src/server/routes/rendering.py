@@ -10,6 +10,8 @@ from ..protocol.errors import unsupported
 from ..service import Service
 from ..text.renderer import Prompt, Renderer
 
+ISOLATED_BYTES = 64 << 10  # longer bodies are rendered in a process of their own
+
 
 async def rendered(
     call: Call,
@@ -20,7 +22,7 @@ async def rendered(
     documents: list[dict[str, Any]] | None = None,
     reasoning_effort: str | None = None,
 ) -> Prompt:
-    """The messages as a prompt; in a thread if the body is long or brings a template.
+    """The messages as a prompt: in a thread if the body is long, isolated if it is very long or brings a template.
 
     Raises ApiError or InvalidRequest: no template, a template that is not trusted, or messages it cannot render.
     """
@@ -42,9 +44,13 @@ async def rendered(
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             template_kwargs=kwargs,
+            isolated=is_isolated,
         )
 
-    if call.num_body_bytes <= renderer.tokenizer.inline_chars and body.chat_template is None:
+    is_isolated = call.num_body_bytes > ISOLATED_BYTES or not renderer.is_local(with_tools=with_tools)
+    if is_isolated:
+        return await renderer.run_isolated(work)
+    if call.num_body_bytes <= renderer.tokenizer.inline_chars:
         return work()
     return await renderer.tokenizer.run(work)
 
@@ -56,7 +62,7 @@ async def _renderer(service: Service, chat_template: str | None) -> Renderer:
         return renderer
     if not service.settings.trust_request_chat_template:
         raise unsupported("chat_template", ": this deployment accepts none (`server.trust_request_chat_template`)")
-    return await renderer.tokenizer.run(lambda: renderer.with_template(chat_template))
+    return await renderer.with_template(chat_template)
 
 
 def _template_kwargs(

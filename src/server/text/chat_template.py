@@ -2,6 +2,8 @@
 
 A template is a program from a model folder. It runs in jinja's immutable sandbox, with limits on time and size, on
 plain JSON values only. Environment and helpers are those of transformers, for which templates are written.
+
+The limits are checked between operations: a single operation can exceed them. template_process.py ends that too.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -29,6 +31,19 @@ from ..protocol.json import has_surrogate, is_too_deep
 TIME_LIMIT_S = 2.0
 ContentFormat = Literal["auto", "string", "openai"]
 MAX_RENDERED_CHARS = 64 << 20  # twice the default limit of a request body
+_MARK = "\ue000end of the final message\ue001"  # private-use characters: not used in messages
+
+
+class CannotCompile(Exception):
+    """The template is wrong; the message says where."""
+
+
+class LimitExceeded(InvalidRequest):
+    """The template took too long, or too much memory."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(f"the chat template exceeded a limit: {limit}", param="messages")
+        self.limit = limit
 
 
 class ChatTemplate:
@@ -37,10 +52,17 @@ class ChatTemplate:
     def __init__(self, environment: TemplateEnvironment, source: str, content_format: ContentFormat = "auto") -> None:
         """
         content_format: pass content as one text (string), as typed parts (openai), or as the template reads it (auto).
-        Raises jinja2.TemplateSyntaxError.
+        Raises CannotCompile.
         """
-        tree = environment.parse(source)
-        self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
+        try:
+            tree = environment.parse(source)
+            self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise CannotCompile(f"line {error.lineno}: {error.message}") from None
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            # limits of Python's compiler for blocks, parentheses and numbers
+            raise CannotCompile("it is nested too deeply, or too large, to be compiled") from None
         self._has_developer_role = "developer" in source
         if content_format == "auto":
             self._takes_parts = _loops_over_content(tree)
@@ -49,9 +71,8 @@ class ChatTemplate:
             self._takes_parts = content_format == "openai"
             self._takes_strings = not self._takes_parts
         self._environment = environment
-        self._template = environment.from_string(source)
 
-    def shape(self, message: Mapping[str, Any], place: str) -> dict[str, Any]:
+    def _shape(self, message: Mapping[str, Any], place: str) -> dict[str, Any]:
         """The message in this template's form: without null fields, content as text or parts, arguments as objects.
 
         place: where the request has it, such as `messages[0]`. Raises InvalidRequest for arguments that are not JSON.
@@ -71,7 +92,28 @@ class ChatTemplate:
             ]
         return shaped
 
-    def render(self, variables: Mapping[str, Any]) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], *, continues: bool = False
+    ) -> str:
+        """The prompt for these messages.
+
+        continues: it ends within the last message, so that the model continues it.
+        Raises InvalidRequest for messages that the template refuses, LimitExceeded for too much time or memory.
+        """
+        shaped = [self._shape(message, f"messages[{index}]") for index, message in enumerate(messages)]
+        if not continues:
+            return self._generate({**variables, "messages": shaped})
+        shaped[-1] = _mark_end(shaped[-1])
+        text = self._generate({**variables, "messages": shaped})
+        end = text.rfind(_MARK)
+        if end < 0:
+            raise InvalidRequest(
+                "the chat template does not write the final message, so it cannot be continued",
+                param="continue_final_message",
+            )
+        return text[:end]
+
+    def _generate(self, variables: Mapping[str, Any]) -> str:
         chunks: list[str] = []
         size = 0
         self._environment.start_clock()
@@ -82,8 +124,12 @@ class ChatTemplate:
                     raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
                 self._environment.check_clock()
                 chunks.append(chunk)
+            self._environment.check_clock()  # an operation after the last chunk can be the one that took long
+            return "".join(chunks)
         except _LimitExceeded as error:
-            raise InvalidRequest(f"the chat template exceeded a limit: {error}", param="messages") from None
+            raise LimitExceeded(str(error)) from None
+        except MemoryError:
+            raise LimitExceeded("more memory than it may use") from None
         except jinja2.TemplateError as error:
             raise InvalidRequest(
                 f"the chat template refused the messages: {_first_line(error)}", param="messages"
@@ -93,11 +139,10 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"the chat template cannot render these messages ({type(error).__name__})", param="messages"
             ) from None
-        return "".join(chunks)
 
 
 class _LimitExceeded(Exception):
-    pass
+    """Within a rendering. Not an InvalidRequest, which is a ValueError: some filters ignore those."""
 
 
 class _GenerationTag(jinja2.ext.Extension):
@@ -268,6 +313,14 @@ def _parsed(text: str, place: str) -> Any:
         else:
             return value
     raise InvalidRequest(f"`{place}` {problem}", param=place)
+
+
+def _mark_end(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        last = {**content[-1], "text": content[-1]["text"] + _MARK}
+        return {**message, "content": [*content[:-1], last]}
+    return {**message, "content": (content or "") + _MARK}
 
 
 def _first_line(error: Exception) -> str:

@@ -9,9 +9,13 @@ from transformers import AutoTokenizer
 
 from stoker.engine.api import InvalidRequest
 from stoker.server.text.renderer import Renderer, TemplateProblem
+from stoker.server.text.template_process import TemplateProcesses
 from stoker.server.text.tokenizer import Tokenizer
 
+from ..deployment import PROCESSES
 from ..tiny_tokenizer import TEMPLATE, write_tokenizer
+
+HASTY, PATIENT = TemplateProcesses(time_limit_s=0.1), TemplateProcesses(time_limit_s=1000)
 
 HELLO = [{"role": "user", "content": "Hello <b>&</b>"}]
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
@@ -34,7 +38,7 @@ TEMPLATES = {
 
 @pytest.fixture
 def renderer(tokenizer: Tokenizer) -> Callable[[str], Renderer]:
-    return lambda template: Renderer(tokenizer, template)
+    return lambda template: Renderer(tokenizer, template, processes=PROCESSES)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -46,7 +50,8 @@ def test_prompts_equal_those_of_transformers(folder: Path, renderer: Callable[[s
         expected = reference.apply_chat_template(
             messages, tools=with_tools, chat_template=TEMPLATES[name], tokenize=False, add_generation_prompt=True
         )
-        assert renderer(TEMPLATES[name]).render(messages, tools=with_tools) == expected
+        for isolated in (False, True):
+            assert renderer(TEMPLATES[name]).render(messages, tools=with_tools, isolated=isolated) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_a_hostile_or_broken_template_is_refused(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRequest) as caught:
-        Renderer(tokenizer, template, time_limit_s=0.1 if refusal == TIME else 1000).render(HELLO)
+        Renderer(tokenizer, template, processes=HASTY if refusal == TIME else PATIENT).render(HELLO)
     assert str(caught.value) == refusal
     assert list(tmp_path.iterdir()) == []
 
@@ -139,14 +144,14 @@ def test_a_template_can_be_a_file(renderer: Callable[[str], Renderer], tmp_path:
 def test_the_template_named_tool_use_is_used_for_requests_with_tools(tmp_path: Path):
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     tokenizer = Tokenizer.load(write_tokenizer(tmp_path, template=None, chat_template=named))
-    assert Renderer(tokenizer).render(HELLO) == "plain"
-    assert Renderer(tokenizer).render(HELLO, tools=[{}]) == "tools"
+    assert Renderer(tokenizer, processes=PROCESSES).render(HELLO) == "plain"
+    assert Renderer(tokenizer, processes=PROCESSES).render(HELLO, tools=[{}]) == "tools"
 
 
 def test_a_template_file_overrides_the_tokenizer_configuration(tmp_path: Path):
     folder = write_tokenizer(tmp_path)
     (folder / "chat_template.jinja").write_text("the file")
-    assert Renderer(Tokenizer.load(folder)).render(HELLO) == "the file"
+    assert Renderer(Tokenizer.load(folder), processes=PROCESSES).render(HELLO) == "the file"
 
 
 def test_a_request_can_set_only_names_that_the_template_reads(renderer: Callable[[str], Renderer]):

@@ -13,7 +13,7 @@ from stoker.engine.api import InvalidRequest
 from stoker.server.run import load_text
 from stoker.server.text.tokenizer import INLINE_CHARS, Tokenizer, TokenizerError
 
-from ..deployment import resolved
+from ..deployment import PROCESSES, resolved
 from ..tiny_tokenizer import TEXTS, write_tokenizer
 
 CONFIGS = [
@@ -95,7 +95,7 @@ def test_the_mode_selects_the_files_that_are_read(tmp_path: Path):
     (folder / "merges.txt").write_text("")
 
     def encoded(mode: str) -> list[int]:
-        tokenizer, _ = load_text(resolved(folder, model={"tokenizer_mode": mode}))
+        tokenizer, _ = load_text(resolved(folder, model={"tokenizer_mode": mode}), PROCESSES)
         assert tokenizer is not None
         return tokenizer.encode("xy", add_special_tokens=False)
 
