@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from stoker.config import ModelFilesError
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.engine.runner.weights import Checkpoint, DummyWeights
 
@@ -42,6 +43,28 @@ def test_several_files_are_one_checkpoint(tmp_path: Path):
     into = torch.empty(2)
     files.read("b", into)
     assert torch.equal(into, B)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [7, 1 << 20])  # read, and mapped
+def test_a_tensor_with_nan_or_infinity_is_refused_by_name(tmp_path: Path, value: float, dtype: torch.dtype, size: int):
+    """The first request of such a model was once answered with nonsense."""
+    values = torch.zeros(size, dtype=dtype)
+    values[-1] = value
+    files = checkpoint(tmp_path, a=torch.zeros(size, dtype=dtype), b=values)
+    files.read("a", torch.empty(size, dtype=dtype))
+    with pytest.raises(ModelFilesError, match=r"one\.safetensors: tensor `b` has NaN or infinite elements$"):
+        files.read("b", torch.empty(size, dtype=dtype))
+    if size > 7:
+        with pytest.raises(ModelFilesError, match="tensor `b`"):
+            files.view("b", dtype)
+
+
+def test_a_value_that_the_dtype_in_use_cannot_hold_is_refused(tmp_path: Path):
+    files = checkpoint(tmp_path, a=torch.tensor([1.0, 1e6]))
+    with pytest.raises(ModelFilesError, match=r"as float16; it is stored as F32, see `model\.dtype`"):
+        files.read("a", torch.empty(2, dtype=torch.float16))
 
 
 def test_dummy_weights_depend_on_seed_and_name_only():
