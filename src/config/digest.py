@@ -8,8 +8,6 @@ import json
 from .deployment import Deployment
 from .schema.options import sections
 
-SAME_FORMATS = {"float": "float32", "half": "float16", "fp8_e4m3": "fp8"}  # two spellings of one number format
-
 
 def digest(deployment: Deployment) -> str:
     """A hash of the written configuration, the same on every machine; secrets do not enter it.
@@ -17,7 +15,5 @@ def digest(deployment: Deployment) -> str:
     Nor does it matter in which files or presets a value stands: only what all of them say together.
     """
     values = deployment.config.model_dump(mode="json", include=set(sections()))
-    for home, name in ((values["model"], "dtype"), (values["cache"], "kv_cache_dtype")):
-        home[name] = SAME_FORMATS.get(home[name], home[name])
     content = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(content.encode()).hexdigest()

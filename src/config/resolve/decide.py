@@ -21,7 +21,6 @@ from ..auto_values import (
     QUEUED_PER_KV_TOKEN,
     TOTAL_REQUEST_FACTOR,
 )
-from ..digest import SAME_FORMATS
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
 from ..origin import DEFAULT, Layer, Origin
@@ -93,12 +92,9 @@ def decide(deployment: Deployment, model_spec: ModelSpec | None, machine: Machin
         for section in sections
     }
     for option in options().values():  # relative to the file that wrote them
-        if option.path_kind == "path" and values.get(option.section, {}).get(option.name) is not None:
+        if option.path_kind in ("path", "source") and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
-    if config.model.tokenizer != "auto":  # also where no tokenizer is loaded, whose folder is decided below
-        values["model"]["tokenizer"] = deployment.located("model.tokenizer")
     done = Decisions(values=values, origins=dict(deployment.origins), model_spec=model_spec, machine=machine)
-    _spellings(done)
     _device(done)
     _server(done)
     _scheduler(done)
@@ -113,13 +109,6 @@ def decide(deployment: Deployment, model_spec: ModelSpec | None, machine: Machin
     _memory(done, model_spec)
     _context(done, model_spec)
     return done
-
-
-def _spellings(done: Decisions) -> None:
-    """One name for formats that have several."""
-    for section, name in (("model", "dtype"), ("cache", "kv_cache_dtype")):
-        written = done.values[section][name]
-        done.values[section][name] = SAME_FORMATS.get(written, written)
 
 
 def _device(done: Decisions) -> None:

@@ -10,7 +10,7 @@ from ..auto_values import BLOCK_SIZE, MAX_AUTO_KV_BYTES, by_device, gibibytes
 from ..gpu_capability import FP8_CAPABILITY, capability_text
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Flag, Share, Size, number_or_text
+from .types import Auto, Count, Flag, Share, Size, means, number_or_text
 
 _OTHER_8_BIT = "this build's 8-bit format is fp8 (e4m3), on GPUs; write fp8, or auto"
 
@@ -90,7 +90,9 @@ class CacheConfig(Section):
             },
         ),
     )
-    kv_cache_dtype: Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3"] = Field(
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3"], means(fp8_e4m3="fp8")
+    ] = Field(
         "auto",
         description=(
             "Number format of keys and values. `auto` is the model's format. `bfloat16` with float32 weights stores "

@@ -10,7 +10,7 @@ from .refused import with_refused
 from .rope_scaling import ROPE_SCALING
 from .sampling import SAMPLING_DEFAULTS
 from .section import Section, about
-from .types import Auto, ContextLen, Flag, Secret, Texts, Whole, parse_number
+from .types import Auto, ContextLen, Flag, Secret, Texts, Whole, means, parse_number
 
 _STORED = "a scheme of quantised checkpoints; use the unquantised checkpoint and write int8 or int4"
 _SAME_IDEA = "write int8 or int4, which quantise an unquantised checkpoint while it loads"
@@ -49,7 +49,7 @@ class ModelConfig(Section):
             "tokenizer must have the same vocabulary, or the answers are meaningless."
         ),
         examples=["auto", "Qwen/Qwen3-0.6B"],
-        json_schema_extra=about(reload="model", kind="model"),
+        json_schema_extra=about(reload="model", kind="source"),
     )
     tokenizer_mode: Literal["auto", "hf", "slow"] = Field(
         "auto",
@@ -106,7 +106,7 @@ class ModelConfig(Section):
             "loading."
         ),
         examples=["auto", "Qwen/Qwen3-0.6B"],
-        json_schema_extra=about(reload="model", kind="model"),
+        json_schema_extra=about(reload="model", kind="source"),
     )
     quantization: Literal["int8", "int4", "int4_pure"] | None = Field(
         None,
@@ -122,7 +122,9 @@ class ModelConfig(Section):
         examples=["int8"],
         json_schema_extra=about(reload="model", devices=("cpu",), aliases=("-q",), refused=OTHER_SCHEMES),
     )
-    dtype: Literal["auto", "float32", "float", "bfloat16", "float16", "half"] = Field(
+    dtype: Annotated[
+        Literal["auto", "float32", "float", "bfloat16", "float16", "half"], means(float="float32", half="float16")
+    ] = Field(
         "auto",
         description=(
             "Number format of weights, activations and KV cache. bfloat16 needs half the memory of float32 and half "

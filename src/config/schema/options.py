@@ -96,7 +96,7 @@ class Option:
 
     @property
     def path_kind(self) -> str | None:
-        """`path`, `model` or `template` for texts that may be file names."""
+        """`path`, `source`, `model` or `template` for texts that may be file names."""
         kind: str | None = self._extra.get("kind")
         return kind
 

@@ -43,7 +43,8 @@ def about(
         reload: what a change affects at the next start: `hot` nothing that is loaded, `model` what is loaded,
             `process` the server's address, permissions or process.
         unit: what a number counts.
-        kind: for a text, `path` (relative to the file that holds it), `model` (path or hub id) or `template`.
+        kind: for a text, `path` (relative to the file that holds it), `source` (path or hub id), `model` (the same, and
+            clients see the name as it is written) or `template`.
         devices: where the field has an effect.
         since: first release that has it.
         aliases: further spellings on the command line, such as `-tp`.

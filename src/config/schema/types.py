@@ -10,7 +10,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, SecretStr, SerializationInfo, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr, SerializationInfo, Strict
 
 REDACTED = "**********"
 
@@ -167,6 +167,11 @@ def number_or_text(value: Any) -> Any:
 def parse_one_or_more(value: Any) -> Any:
     """A list field accepts a single value as a list of one."""
     return (value,) if isinstance(value, str | int | float | SecretStr) else value
+
+
+def means(**names: str) -> AfterValidator:
+    """Words that are another spelling of a choice: the choice takes their place when a value is read."""
+    return AfterValidator(lambda value: names.get(value, value))
 
 
 def means_auto(number: int) -> BeforeValidator:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from stoker.config.schema.options import options
 from stoker.config.schema.types import (
     format_about,
     format_duration,
@@ -113,3 +114,11 @@ def test_sizes_and_durations_are_shown_as_people_write_them() -> None:
     assert [format_duration(seconds) for seconds in (30.0, 0.5, 90.0, 0.0001)] == ["30s", "500ms", "90s", "0.0001s"]
     assert format_about(4831838208) == "4.50 GiB"
     assert [format_about(size) for size in (12, 9_444_096, 67_108_864)] == ["12 B", "9.0 MiB", "64 MiB"]
+
+
+def test_another_spelling_of_a_choice_is_the_choice() -> None:
+    """`half` was once replaced in two places, and compared as it was written in others."""
+    dtype, kv_dtype = options()["model.dtype"], options()["cache.kv_cache_dtype"]
+    assert [dtype.adapter.validate_python(word) for word in ("half", "float", "auto")] == ["float16", "float32", "auto"]
+    assert kv_dtype.adapter.validate_python("fp8_e4m3") == "fp8"
+    assert "half" in dtype.choices
