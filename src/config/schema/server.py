@@ -267,8 +267,8 @@ class ServerConfig(Section):
         False,
         description=(
             "Let a request contain its own `chat_template`; off, such a request is answered 400. The template runs in "
-            "a sandbox, in a process of its own that is ended after two seconds or at 1 GiB of memory. It is a program "
-            "of the client, and two of them at a time can use the processor for as long: only for trusted clients."
+            "a sandbox, in a process of its own that is ended after two seconds of processor time or at 1 GiB of "
+            "memory. It is a program of the client, and two at a time can use the processor: only for trusted clients."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -35,7 +35,16 @@ _MARK = "\ue000end of the final message\ue001"  # private-use characters: not us
 
 
 class CannotCompile(Exception):
-    """The template is wrong; the message says where."""
+    """The template is wrong, at `line` if that is known."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem, line)
+        self.problem = problem
+        self.line = line
+
+    def message(self, template: str) -> str:
+        """template: its name."""
+        return f"{template}{'' if self.line is None else f', line {self.line}'}: {self.problem}"
 
 
 class LimitExceeded(InvalidRequest):
@@ -59,7 +68,7 @@ class ChatTemplate:
             self.variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise CannotCompile(f"line {error.lineno}: {error.message}") from None
+            raise CannotCompile(error.message or "a syntax error", error.lineno) from None
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
             # limits of Python's compiler for blocks, parentheses and numbers
             raise CannotCompile("it is nested too deeply, or too large, to be compiled") from None
@@ -189,7 +198,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     code_generator_class = _CodeGenerator
     intercepted_binops = frozenset({"*", "**", "+", "%"})  # operators that make large values from small ones
 
-    def __init__(self, time_limit_s: float) -> None:
+    def __init__(self, time_limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
@@ -197,13 +206,14 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals["namespace"] = _Namespace
         del self.globals["lipsum"]  # writes any number of paragraphs without a time check
         self._time_limit_s = time_limit_s
+        self._clock = clock
         self._limit = threading.local()  # rendering runs on several threads
 
     def start_clock(self) -> None:
-        self._limit.deadline = time.monotonic() + self._time_limit_s
+        self._limit.deadline = self._clock() + self._time_limit_s
 
     def check_clock(self) -> None:
-        if time.monotonic() > getattr(self._limit, "deadline", float("inf")):
+        if self._clock() > getattr(self._limit, "deadline", float("inf")):
             raise _LimitExceeded(f"more than {self._time_limit_s:g} s")
 
     def call(self, context: jinja2.runtime.Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:

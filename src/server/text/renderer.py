@@ -130,7 +130,7 @@ class Renderer:
             try:
                 template = _Template(self._processes, source, content_format)
             except CannotCompile as error:
-                raise TemplateProblem(f"{where}, {error}") from None
+                raise TemplateProblem(error.message(where)) from None
             except LimitExceeded as error:
                 raise TemplateProblem(f"{where}: compiling it exceeded a limit: {error.limit}") from None
             self._templates[name] = template
@@ -145,7 +145,7 @@ class Renderer:
         try:
             template = await processes.run(lambda: _Template(processes, source, self._content_format))
         except CannotCompile as error:
-            raise InvalidRequest(f"the chat template, {error}", param="chat_template") from None
+            raise InvalidRequest(error.message("the chat template"), param="chat_template") from None
         except LimitExceeded as error:
             raise InvalidRequest(str(error), param="chat_template") from None
         renderer = copy.copy(self)

@@ -1,12 +1,13 @@
 """Chat templates in processes of their own, which can be ended.
 
 A template is a program. One operation of C in it, such as a filter on a long list, can take minutes and gigabytes, and
-holds the GIL meanwhile: a time check within the process does not help. Here each rendering has a limit on its time, its
-processor time and its memory, kept by the kernel and by the waiting process.
+holds the GIL meanwhile: a time check within the process does not help. Here the kernel limits the processor time of
+each rendering and its memory. Processor time, because a busy machine is no fault of the template, and a template cannot
+wait for anything.
 
 Which renderings need this is decided in renderer.py. The process is `python -m stoker.server.text.template_process`:
-jobs on its standard input, answers on its standard output, each with its length before it. It gets no secrets: no
-arguments but the time limit, and few variables of the environment.
+jobs on its standard input, answers on its standard output, each with its length before it. It gets no secrets: few
+variables of the environment, and no descriptors but these.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ T = TypeVar("T")
 
 MEMORY_BYTES = 1 << 30  # address space of a process; a long body and its prompt need a tenth of it
 NUM_PROCESSES = 2  # at most, started when they are needed
-_START_LIMIT_S = 30.0
-_GRACE_S = 1.0  # beyond the time limit of the template: to send the job, to compile it and to receive the text
+_GRACE_S = 0.5  # of processor time, beyond the limit of the rendering: to decode, to compile and to encode
+_ANSWER_LIMIT_S = 60.0  # a process that does not answer for so long is stopped, or never runs
 _MAX_ANSWER_BYTES = 4 * MAX_RENDERED_CHARS + (1 << 20)
 _LENGTH_BYTES = 8
-_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "TZ")
+_MODULE = f"{__package__}.template_process"
+_ENVIRONMENT = ("PATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 
 
 class TemplateProcesses:
@@ -74,7 +76,8 @@ class TemplateProcesses:
     def ask(self, job: Mapping[str, Any]) -> Any:
         """The result of a job. Waits for an idle process.
 
-        Raises CannotCompile, InvalidRequest, or LimitExceeded; in the last case the process has been ended.
+        Raises CannotCompile, InvalidRequest, or LimitExceeded; in the last case the process has been ended. OSError if
+        the process cannot be started.
         """
         process = self._idle.get()
         try:
@@ -117,8 +120,9 @@ class _TemplateProcess:
         if self._process is not None and self._process.poll() is None:
             return
         self.end()
-        command = (sys.executable, "-m", _MODULE, str(self._time_limit_s))
+        command = (sys.executable, "-P", "-m", _MODULE, str(self._time_limit_s))
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # the same modules as here
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
             env=environment,
@@ -131,22 +135,25 @@ class _TemplateProcess:
         self.start()
         data = msgpack.packb(job, default=_pack_other, unicode_errors="surrogatepass")
         try:
-            if not self._is_ready:
-                self._receive(time.monotonic() + _START_LIMIT_S)
-                self._is_ready = True
-            deadline = time.monotonic() + self._time_limit_s + _GRACE_S
+            self._wait_until_ready()
+            deadline = time.monotonic() + _ANSWER_LIMIT_S + self._time_limit_s
             self._send(data, deadline)
             answer = msgpack.unpackb(self._receive(deadline), unicode_errors="surrogatepass")
-            return _result(answer)
-        except (CannotCompile, LimitExceeded) as error:
-            if isinstance(error, LimitExceeded):
-                self.end()
-            raise
-        except InvalidRequest:
-            raise
-        except BaseException:  # such as an interrupt: the rest of the answer would be read as the next one
+        except BaseException:  # also of an interrupt: the rest of the answer would be read as the next one
             self.end()
             raise
+        if answer["kind"] == "limit":
+            self.end()  # and with it the memory that it holds
+        return _result(answer)
+
+    def _wait_until_ready(self) -> None:
+        """Raises OSError."""
+        if not self._is_ready:
+            try:
+                self._receive(time.monotonic() + _ANSWER_LIMIT_S)
+            except LimitExceeded as error:
+                raise OSError(f"the process for chat templates did not start: {error.limit}") from None
+            self._is_ready = True
 
     def end(self) -> None:
         process, self._process = self._process, None
@@ -190,12 +197,12 @@ class _TemplateProcess:
         poll = select.poll()
         poll.register(pipe, event)
         if not poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
-            raise LimitExceeded(f"more than {self._time_limit_s:g} s")
+            raise LimitExceeded(f"no answer for {_ANSWER_LIMIT_S:g} s")
 
     def _ended(self) -> LimitExceeded:
         assert self._process is not None
         code = self._process.wait()
-        if code == -signal.SIGXCPU:
+        if code == -signal.SIGPROF:
             return LimitExceeded(f"more than {self._time_limit_s:g} s")
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return LimitExceeded(f"its process ended ({reason})")
@@ -206,7 +213,7 @@ def _result(answer: dict[str, Any]) -> Any:
         case "result":
             return answer["result"]
         case "cannot compile":
-            raise CannotCompile(answer["message"])
+            raise CannotCompile(answer["message"], answer["line"])
         case "limit":
             raise LimitExceeded(answer["message"])
         case _:
@@ -230,7 +237,7 @@ def main(argv: Sequence[str]) -> int:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)  # a template that uses all of its time takes little of it from the server and the engine
-    environment = TemplateEnvironment(time_limit_s)
+    environment = TemplateEnvironment(time_limit_s, time.process_time)
     compiled: dict[tuple[str, ContentFormat], ChatTemplate] = {}
     source, target = sys.stdin.buffer, sys.stdout.buffer
     _write(target, b"")  # ready
@@ -241,8 +248,11 @@ def main(argv: Sequence[str]) -> int:
             unicode_errors="surrogatepass",
             strict_map_key=False,
         )
-        _limit_processor_time(time_limit_s + _GRACE_S)
-        _write(target, msgpack.packb(_answer(job, environment, compiled), unicode_errors="surrogatepass"))
+        # At its end the kernel ends the process with SIGPROF, also within an operation, and without a server.
+        signal.setitimer(signal.ITIMER_PROF, time_limit_s + _GRACE_S)
+        answer = msgpack.packb(_answer(job, environment, compiled), unicode_errors="surrogatepass")
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _write(target, answer)
     return 0
 
 
@@ -262,27 +272,17 @@ def _answer(
         messages, variables, continues = job["render"]
         return {"kind": "result", "result": template.render(messages, variables, continues=continues)}
     except CannotCompile as error:
-        return {"kind": "cannot compile", "message": str(error)}
+        return {"kind": "cannot compile", "message": error.problem, "line": error.line}
     except LimitExceeded as error:
         return {"kind": "limit", "message": error.limit}
     except InvalidRequest as error:
         return {"kind": "refused", "message": str(error), "param": error.param, "code": error.code}
 
 
-def _limit_processor_time(seconds: float) -> None:
-    """From now on; beyond it the kernel ends the process, also if the server has ended already."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    limit = int(usage.ru_utime + usage.ru_stime + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
 def _write(target: Any, data: bytes) -> None:
     target.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
     target.flush()
 
-
-_MODULE = "stoker.server.text.template_process"
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv))
