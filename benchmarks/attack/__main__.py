@@ -11,6 +11,7 @@ request are compared before and after. With the same seed, an attack does the sa
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -47,6 +48,7 @@ def main() -> int:
         print("\n".join(attack.id for attack in [*attacks, *named]))
         return 0
     record = Record(chosen.output, chosen.seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
 
     def add(verdict: Verdict) -> None:
         word, text = ("held", verdict.note) if verdict.held else ("FELL", "; ".join(verdict.reasons))

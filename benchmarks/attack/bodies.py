@@ -190,6 +190,48 @@ def large_prompts_at_once(scene: Scene) -> str:
 
 
 @CATALOGUE.attack(limit_s=60)
+def more_requests_than_the_queue_takes(scene: Scene) -> str:
+    """Those beyond the queue are refused, and those who wait are served or leave."""
+    data = posting(TEXT, text(n=8, max_tokens=400, ignore_eos=True))
+    opened = [connect(scene.address) for _ in range(600)]
+    try:
+        for each in opened:
+            each.sendall(data)
+        time.sleep(5)
+        refused = ask(scene.address, posting(TEXT, text(n=128)), limit_s=30 * scene.slowness)
+        check_answer(refused, ANSWERED, "a request more")
+    finally:
+        for each in opened:
+            each.close()
+    return f"600 requests of 8 sequences, then one of 128: {refused.status}"
+
+
+@CATALOGUE.attack(limit_s=60)
+def one_request_id_for_many(scene: Scene) -> str:
+    line = "x-request-id: same\r\nx-data-parallel-rank: 7"
+    content = text(max_tokens=20)
+    top = head("POST", TEXT, "content-type: application/json", line, f"content-length: {len(content)}")
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(ask, scene.address, top + content, limit_s=40 * scene.slowness) for _ in range(64)]
+        for each in asked:
+            check_answer(each.result(), (200,), "a request with the id of another")
+    return "64 requests"
+
+
+@CATALOGUE.attack()
+def hostile_names_of_fields(scene: Scene) -> str:
+    """What is logged once for each unknown field: bounded in number and size, without control characters."""
+    names = ["f" * 20_000_000, "\x1b[31mred\nerror: line\r", "\u202e", *(f"n{number}" for number in range(100_000))]
+    for group in (names[:1], names[1:3], names[3:]):
+        answer = ask(scene.address, posting(TEXT, text(**dict.fromkeys(group, 1))), limit_s=30 * scene.slowness)
+        check_answer(answer, ANSWERED, f"{len(group)} unknown fields")
+    log = scene.server.log
+    expect("\x1b" not in log and "\nerror: line" not in log, "control characters of a field's name are in the log")
+    expect(len(log) < 1_000_000, f"the log has {len(log)} characters")
+    return f"{len(names)} names, {len(log)} characters of log"
+
+
+@CATALOGUE.attack(limit_s=60)
 def compressed_bodies(scene: Scene) -> str:
     """A content coding that the server does not read must not be taken for text, and nothing is unpacked."""
     packed = gzip.compress(b" " * (200 * MIB), compresslevel=9)

@@ -253,7 +253,6 @@ PAIRS = {
     "unknown-coding": b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked-after-tab": b"transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
     "space-before-colon": b"content-length : 0\r\n\r\n",
-    "folded-length": b"x: y\r\n content-length: 40\r\ncontent-length: 0\r\n\r\n",
     "folded-coding": b"transfer-encoding:\r\n chunked\r\ncontent-length: 0\r\n\r\n",
     "chunk-size-with-sign": b"transfer-encoding: chunked\r\n\r\n+0\r\n\r\n",
     "chunk-size-hexadecimal": b"transfer-encoding: chunked\r\n\r\n0x0\r\n\r\n",
@@ -289,6 +288,38 @@ def bare_line_feeds(scene: Scene) -> str:
         found = statuses(exchange(opened, data, limit_s=20 * scene.slowness, quiet_s=1.0))
     expect(found in ([], [400], [415, 404], [400, 404]), f"answered {found}")
     return f"answered {found}"
+
+
+@attack()
+def folded_lines(scene: Scene) -> str:
+    """RFC 9112 lets a server unfold them; then the header before has the rest as its value."""
+    lines = "x: y\r\n content-length: 40\r\ncontent-length: 0"
+    data = head("POST", "/v1/completions", lines, close=False) + head("GET", "/nowhere")
+    with contextlib.closing(connect(scene.address)) as opened:
+        found = statuses(exchange(opened, data, limit_s=20 * scene.slowness, quiet_s=1.0))
+    expect(found in ([400], [415], [415, 404], [400, 404]), f"answered {found}")
+    return f"answered {found}"
+
+
+@attack(limit_s=40)
+def many_methods_paths_and_ids(scene: Scene) -> str:
+    """What a client can choose must not become a label of a metric, nor stay in memory."""
+
+    def metrics() -> int:
+        return len(ask(scene.address, head("GET", "/metrics")).body)
+
+    before = metrics()
+    with contextlib.closing(connect(scene.address)) as opened:
+        requests = [
+            head(f"M{number}", f"/path/{number}?q={number}", f"x-request-id: {number}", f"h{number}: x", close=False)
+            for number in range(2000)
+        ]
+        found = statuses(exchange(opened, b"".join(requests) + head("GET", "/health"), limit_s=30 * scene.slowness))
+    grown = metrics() - before
+    expect(len(found) == 2001, f"{len(found)} of 2001 requests on one connection were answered")
+    expect(set(found[:-1]) <= {404, 405, 501}, f"answered {sorted(set(found))}")
+    expect(grown < 10_000, f"/metrics grew by {grown} bytes")
+    return f"/metrics grew by {grown} bytes"
 
 
 @attack(memory_mib=200)

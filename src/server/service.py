@@ -111,10 +111,10 @@ class Service:
             raise bad_request(f"unknown field `{name}`", code="unknown_parameter", param=name)
         self.metrics.unknown_fields(route, len(names))
         for name in names:
-            # limited, because clients choose the names
-            if name not in self._warned_fields and len(self._warned_fields) < 256:
-                self._warned_fields.add(name)
-                fields = {"field": name[:100], "route": route}
+            shown = name[:100]  # limited in length and number, because clients choose the names
+            if shown not in self._warned_fields and len(self._warned_fields) < 256:
+                self._warned_fields.add(shown)
+                fields = {"field": shown, "route": route}
                 log_fields(logger, logging.WARNING, "unknown request field, ignored", fields)
 
     def check_model(self, name: str | None) -> None:

@@ -283,6 +283,14 @@ def test_unknown_fields_are_ignored_and_counted_with_one_warning_each(served: Se
     assert sorted(named) == ["frequency", "stream_options.x"]
 
 
+def test_of_the_name_of_an_unknown_field_only_the_beginning_is_kept(served: Served, caplog: pytest.LogCaptureFixture):
+    """256 names of 30 MB were kept until the end of the process."""
+    for end in ("a", "b"):
+        assert served.chat(**{"f" * 100_000 + end: 1}, max_tokens=1).status_code == 200
+    named = [record.fields["field"] for record in caplog.records if "unknown request field" in record.message]
+    assert named == ["f" * 100]
+
+
 @pytest.mark.effect("server.strict_requests")
 def test_unknown_fields_are_refused_with_strict_requests(folder: Path):
     served = Served(folder, strict_requests=True)
