@@ -244,6 +244,15 @@ def test_an_incomplete_line_is_removed(tmp_path: Path):
     assert path.read_bytes() == good + good.replace(b"_4", b"_5")
 
 
+def test_a_damaged_line_of_an_earlier_run_is_removed(tmp_path: Path):
+    """Nested arrays ended the command with a traceback."""
+    path = tmp_path / "part"
+    path.write_bytes(b"[" * 200_000 + b"\n")
+    part = PartFile(path)
+    assert part.counts == Counts()
+    part.close()
+
+
 def test_two_runs_cannot_write_one_file(tmp_path: Path):
     part = PartFile(tmp_path / "part")
     with pytest.raises(PartFileInUse, match="is being written by another run"):

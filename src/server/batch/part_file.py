@@ -66,7 +66,7 @@ class PartFile:
                     result = json.loads(line)
                     found = _ID.fullmatch(result["id"])
                     status = result["response"]["status_code"] if result["response"] else None
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     break
                 if not found or not line.endswith(b"\n"):
                     break
