@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import bodies, files, signals, sockets, templates
 from .catalogue import Attack, choose
-from .record import Record, table
+from .record import Record, read_verdicts, summary, table
 from .runner import Runner
 from .verdict import Verdict
 
@@ -36,7 +36,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="for the family `signals`")
     parser.add_argument("--output", type=Path, help="write the results here, as JSON")
     parser.add_argument("--list", action="store_true", help="print the names, and attack nothing")
+    parser.add_argument("--tables", type=Path, nargs="+", metavar="FILE", help="print the tables of results, no attack")
     chosen = parser.parse_args()
+    if chosen.tables:
+        return report([verdict for path in chosen.tables for verdict in read_verdicts(path)])
     rounds = [wish for wish in chosen.attacks if wish.startswith(signals.FAMILY)]
     others = [wish for wish in chosen.attacks if wish not in rounds]
     try:
@@ -69,8 +72,12 @@ def main() -> int:
                     add(runner.run(signals.attack_round(number)))
         finally:
             runner.close()
-    print("\n" + table(record.verdicts))
-    return 0 if all(verdict.held for verdict in record.verdicts) else 1
+    return report(record.verdicts)
+
+
+def report(verdicts: list[Verdict]) -> int:
+    print(f"\n{table(verdicts)}\n\n{summary(verdicts)}")
+    return 0 if all(verdict.held for verdict in verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from .verdict import Verdict
@@ -37,6 +38,39 @@ class Record:
         content = {**self._head, "verdicts": [verdict.as_dict() for verdict in self.verdicts]}
         partial.write_text(json.dumps(content, indent=1) + "\n")
         partial.replace(self._path)
+
+
+def read_verdicts(path: Path) -> list[Verdict]:
+    """Raises ValueError for a file of another format."""
+    content = json.loads(path.read_text())
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{path} does not have the format of results")
+    return [Verdict.from_dict(fields) for fields in content["verdicts"]]
+
+
+def summary(verdicts: list[Verdict]) -> str:
+    """Markdown; one line for each family, with the worst values of its attacks."""
+    lines = [
+        "| family | attacks | fell | /health p99, median and worst (ms) | /health max (ms) | memory growth (MiB) "
+        "| minutes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for family in dict.fromkeys(each.family for each in verdicts):
+        own = [each for each in verdicts if each.family == family]
+        seen = [each.observed.health for each in own if each.observed]
+        grown = [each.peak_mib - each.before.anonymous_mib for each in own if each.before and each.peak_mib is not None]
+        p99 = f"{median(each.p99 for each in seen):.0f}, {max(each.p99 for each in seen):.0f}" if seen else ""
+        cells = (
+            family,
+            str(len(own)),
+            str(sum(not each.held for each in own)),
+            p99,
+            f"{max(each.max for each in seen):.0f}" if seen else "",
+            f"{max(grown):.0f}" if grown else "",
+            f"{sum(each.seconds for each in own) / 60:.0f}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def table(verdicts: list[Verdict]) -> str:

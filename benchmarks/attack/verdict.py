@@ -38,8 +38,21 @@ class Verdict:
     def held(self) -> bool:
         return not self.reasons
 
+    @property
+    def family(self) -> str:
+        return self.id.partition("/")[0]
+
     def as_dict(self) -> dict[str, Any]:
         return {"held": self.held, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Verdict:
+        read: dict[str, Any] = {name: value for name, value in fields.items() if name != "held"}
+        for name in ("before", "after"):
+            read[name] = read[name] and Usage(**read[name])
+        if read["observed"]:
+            read["observed"] = Observed(**{name: Latencies(**each) for name, each in read["observed"].items()})
+        return cls(**read)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from benchmarks.attack import __main__ as program
 from benchmarks.attack import bodies, files, signals, sockets, templates
 from benchmarks.attack.bystander import Latencies, Observed, watching
 from benchmarks.attack.catalogue import Attack, Catalogue, Fell, Scene, choose, expect
-from benchmarks.attack.record import Record, table
+from benchmarks.attack.record import Record, read_verdicts, summary, table
 from benchmarks.attack.server import MARK, Server, Usage, manifest
 from benchmarks.attack.verdict import MORE_FDS, Traces, Verdict, judge, slowness
 from benchmarks.attack.wire import Answer, answer_of, ask, check_answer, exchange, head, posting, statuses
@@ -99,7 +99,7 @@ def test_attacks_are_chosen_by_family_or_name():
 def test_results_are_written_after_each_attack_and_show_how_to_repeat_what_fell(tmp_path: Path):
     record = Record(tmp_path / "attack.json", 7)
     record.add(
-        Verdict("sockets/a", [], "fine | well", 3.0, observed=GOOD.observed, before=USAGE, after=USAGE, peak_mib=250)
+        Verdict("sockets/a", [], "fine | well", 3.0, observed=GOOD.observed, before=USAGE, after=USAGE, peak_mib=250.0)
     )
     assert json.loads((tmp_path / "attack.json").read_text())["verdicts"][0]["held"] is True
     record.add(Verdict("files/b", ["a traceback"], repeat="python -m benchmarks.attack files/b --seed 7"))
@@ -108,6 +108,9 @@ def test_results_are_written_after_each_attack_and_show_how_to_repeat_what_fell(
     text = table(record.verdicts)
     assert "| sockets/a | held | 3 | 5, 50, 400 | 90 | 200, 250, 200 | 30 -> 30 | 20 -> 20 | fine / well |" in text
     assert "2 attacks, 1 fell." in text
+    assert read_verdicts(tmp_path / "attack.json") == record.verdicts
+    assert "| sockets | 1 | 0 | 50, 50 | 400 | 50 | 0 |" in summary(record.verdicts)
+    assert "| files | 1 | 1 |  |  |  | 0 |" in summary(record.verdicts)
     assert text.endswith("files/b: repeat with `python -m benchmarks.attack files/b --seed 7`\n- a traceback")
 
 
