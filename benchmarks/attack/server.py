@@ -1,6 +1,7 @@
 """Server: an `engine up` in its own temporary folder, and everything it left on the machine.
 
-Every process that descends from it carries a mark in its environment, so that orphans are found wherever they went.
+Its first process carries a mark in its environment, which descendants inherit, and a thread looks for further
+descendants all the time: so orphans are found wherever they went.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Server:
         self.began = time.monotonic()
         self.peak_anonymous_mib = 0.0
         self.is_killed_for_memory = False
+        self._known: dict[int, str] = {}  # process id -> when it started
+        self._lock = threading.Lock()
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
                 command,
@@ -136,8 +139,18 @@ class Server:
             return None
 
     def processes(self) -> list[int]:
-        """All that carry its mark and run; a stopped process counts."""
-        return [pid for pid in _pids() if f"{MARK}={self.mark}".encode() in _environment(pid)]
+        """All that run: those with its mark, their descendants, and those that were among them. Stopped ones count."""
+        with self._lock:
+            return self._find_processes(f"{MARK}={self.mark}".encode())
+
+    def _find_processes(self, mark: bytes) -> list[int]:
+        running = {pid: fields for pid in _pids() if (fields := _stat(pid)) and fields[0] not in "ZX"}
+        found = {pid for pid, (_, _, began) in running.items() if self._known.get(pid) == began}
+        found |= {pid for pid in running.keys() - found if mark in _read(pid, "environ")}
+        while more := {pid for pid, (_, parent, _) in running.items() if int(parent) in found} - found:
+            found |= more
+        self._known = {pid: running[pid][2] for pid in found}
+        return sorted(found)
 
     @property
     def engine(self) -> int | None:
@@ -161,7 +174,7 @@ class Server:
         return sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
 
     def close(self) -> None:
-        """Ends every process of it."""
+        """Ends every process of it. May be called more than once."""
         self._ended.set()
         self._memory.join()
         self._kill()
@@ -188,8 +201,10 @@ def _pids() -> Iterator[int]:
             yield int(name)
 
 
-def _environment(pid: int) -> bytes:
-    return _read(pid, "environ")  # empty for a zombie
+def _stat(pid: int) -> tuple[str, str, str] | None:
+    """State, id of the parent, and when it started."""
+    fields = _read(pid, "stat").rpartition(b")")[2].decode().split()
+    return (fields[0], fields[1], fields[19]) if len(fields) > 19 else None
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -202,6 +203,32 @@ def test_processes_that_left_their_session_are_found_and_ended(tmp_path: Path):
         closing.start()
         assert orphan.wait(60) == -signal.SIGKILL
         closing.join()
+    assert server.processes() == []
+
+
+def test_descendants_without_the_mark_are_found_also_when_their_parent_has_ended(tmp_path: Path):
+    server = Server(tmp_path, manifest(), verb=("--version",))
+    server.process.wait()
+    read, write = os.pipe()
+    child = f"import os, sys; print(os.getpid(), flush=True); os.read({read}, 1)"
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], env={{}}, pass_fds=[{read}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent + "; sys.stdin.read()"],
+        env={MARK: server.mark},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[read],
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        orphan = int(process.stdout.readline())
+        assert server.processes() == sorted([process.pid, orphan])
+        process.stdin.close()
+        process.wait()
+        assert server.processes() == [orphan]
+    os.close(write)
+    os.close(read)
+    server.close()
     assert server.processes() == []
 
 
