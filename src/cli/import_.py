@@ -1,4 +1,4 @@
-"""`engine import`: the manifest that corresponds to a launch command of another serving engine."""
+"""`engine import`: the manifest that corresponds to a launch command or a Modelfile of another serving engine."""
 
 from __future__ import annotations
 
@@ -52,16 +52,20 @@ def run(
 
 def _draft(what: Sequence[str], engine: Engine | None) -> Draft:
     if len(what) > 1:
-        return import_words(what, engine)
+        return import_words(what, engine, os.environ)
     (name,) = what
     if name == "-":
         content = read_stream(sys.stdin.buffer, MAX_BYTES).decode("utf-8-sig", "replace")
-        return import_script(content, "<stdin>", engine)
+        return import_script(content, "<stdin>", engine, os.environ)
     is_name = "\n" not in name and " " not in name and "\0" not in name
     if is_name and (name.endswith((*_FLAT, ".sh")) or os.path.isfile(name)):
         content = read_file(name, MAX_BYTES, may_be_pipe=True).decode("utf-8-sig", "replace")
-        return import_flat(content, name, engine) if name.endswith(_FLAT) else import_script(content, name, engine)
-    return import_script(name, engine=engine)
+        return (
+            import_flat(content, name, engine)
+            if name.endswith(_FLAT)
+            else import_script(content, name, engine, os.environ)
+        )
+    return import_script(name, engine=engine, environ=os.environ)
 
 
 def _json(draft: Draft) -> str:

@@ -197,7 +197,8 @@ _CODES = (
         "nothing to import",
         "The text, script or file does not start a server that `engine import` supports, or cannot be read. Supported "
         "are "
-        "vLLM, SGLang and llama.cpp's server, started directly, as a Python module or in a container.",
+        "vLLM, SGLang, TGI and llama.cpp's server, started directly, as a Python module or in a container, and "
+        "Modelfiles of Ollama.",
         "Give the command line that starts the server, in single quotes or in a file; or give the engine with --from.",
         EXIT_WRONG_COMMAND_LINE,
     ),

@@ -19,12 +19,13 @@ from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
 from .middleware import cors, load_middleware
 from .protocol.json import dump
+from .routes.absent import TABLE, NotHere, disabled
 from .routes.table import routes_of
 from .service import Service
 
 access_log = logging.getLogger(ACCESS_LOGGER)
 
-_UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/metrics", "/load"})
+_UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/ping", "/metrics", "/load"})
 _CLIENT_GONE = 499  # in logs and metrics only: the client left before a response was sent
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -37,6 +38,11 @@ def build_app(service: Service) -> Starlette:
     routes = [
         Route(route.path, Endpoint(service, route.path, route.handle), methods=[route.method])
         for route in routes_of(service.settings)
+    ]
+    routes += [
+        Route(path, Endpoint(service, "absent", NotHere(absent)))
+        for absent in (*TABLE, *disabled(service.settings))
+        for path in absent.paths
     ]
     app = Starlette(
         routes=routes,

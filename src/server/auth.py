@@ -1,20 +1,27 @@
-"""API keys, required on every route except the probes."""
+"""API keys, required on every route except the probes and those that the deployment opens."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
+from ..config import ServerConfig
 from .protocol.errors import ApiError
 
-OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
+_PROBES = frozenset({"/health", "/livez", "/readyz", "/ping"})
+
+
+def open_paths(settings: ServerConfig) -> frozenset[str]:
+    """Paths that need no key: the probes, and those of `server.routes_without_key`."""
+    return _PROBES.union(settings.routes_without_key)
 
 
 class Keys:
     """The accepted keys. Stores digests only, and compares them in constant time."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str], open_paths: Set[str] = _PROBES) -> None:
+        self._open_paths = open_paths
         self._digests = [_digest(key.encode()) for key in keys]
 
     def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> int | None:
@@ -22,7 +29,7 @@ class Keys:
 
         path: as the router sees it, never rebuilt from headers.
         """
-        if not self._digests or path in OPEN_PATHS:
+        if not self._digests or path in self._open_paths:
             return None
         sent = [value for name, value in headers if name == b"authorization"]
         scheme, _, key = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")

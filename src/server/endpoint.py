@@ -42,7 +42,7 @@ class Call:
         self.receive = receive
         self.route = route
         self.arrived_at: float = scope["stoker.arrived_at"]
-        self.cache_salt: str = scope["stoker.cache_salt"]
+        self.cache_salt: str = service.cache_epoch + scope["stoker.cache_salt"]
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
         self.num_body_bytes = 0  # set by `body`
         self._send = send

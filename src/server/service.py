@@ -9,10 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from ..config import Resolved
+from ..engine.api import EngineInfo
 from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from . import engine_errors
-from .auth import Keys
+from .auth import Keys, open_paths
 from .limits import BodyMemory, Limits
 from .live import LiveRequests
 from .logprobs import TokenNames
@@ -58,7 +59,8 @@ class Service:
         self.live = LiveRequests()
         self.parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self.keys = Keys([key.get_secret_value() for key in server.api_key])
+        self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths(server))
+        self._cache_epoch = 0
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,
             max_header_bytes=server.max_header_bytes,
@@ -77,12 +79,26 @@ class Service:
         self._warned_fields: set[str] = set()
 
     @property
-    def model_limits(self) -> ModelLimits:
+    def engine_info(self) -> EngineInfo:
         """Raises ApiError 503 until the engine has started."""
         try:
-            info = self.client.info
+            return self.client.info
         except RuntimeError:
             raise self.not_ready() or engine_errors.not_ready(EngineState.STARTING) from None
+
+    @property
+    def cache_epoch(self) -> str:
+        """Part of every request's cache salt: requests share prefixes with those of the same epoch only."""
+        return f"epoch {self._cache_epoch} " if self._cache_epoch else ""
+
+    def new_cache_epoch(self) -> None:
+        """Requests find nothing that was computed before; its blocks are replaced when they are needed."""
+        self._cache_epoch += 1
+
+    @property
+    def model_limits(self) -> ModelLimits:
+        """Raises ApiError 503 until the engine has started."""
+        info = self.engine_info
         return ModelLimits(
             context=min(info.max_model_len, info.num_kv_tokens),
             vocab_size=info.vocab_size,

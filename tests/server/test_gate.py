@@ -15,8 +15,9 @@ from starlette.routing import Route
 
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client import EngineState
-from stoker.server.auth import OPEN_PATHS
+from stoker.server.auth import open_paths
 from stoker.server.limits import UNCOUNTED_BYTES
+from stoker.server.routes.absent import TABLE
 from stoker.server.routes.table import routes_of
 
 from .. import virtual_time
@@ -25,9 +26,16 @@ from ..virtual_time import now
 from .deployment import MODEL, Served, on_a_socket
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE")
-ON_DEMAND = {"enable_server_load_tracking": True, "enable_tokenizer_info_endpoint": True}
+ON_DEMAND = {
+    "enable_server_load_tracking": True,
+    "enable_tokenizer_info_endpoint": True,
+    "enable_admin_routes": True,
+}
+OPEN = open_paths(ServerConfig(**ON_DEMAND))
 ROUTES = routes_of(ServerConfig(**ON_DEMAND))
 PATHS = [route.path.replace("{model:path}", MODEL) for route in ROUTES]
+ABSENT = [path for absent in TABLE for path in absent.paths]
+PATHS += [path.replace("{rest:path}", "x") for path in ABSENT]
 PATHS += ["/", "/nowhere", "//v1/models", "/v1/models/"]
 KEYS = [
     {},
@@ -46,8 +54,8 @@ KEYS = [
 def test_the_app_serves_exactly_the_table_of_routes(folder: Path):
     served = Served(folder, **ON_DEMAND)
     routes = [route for route in served.app.routes if isinstance(route, Route)]
-    assert len(routes) == len(served.app.routes) == len(ROUTES)
-    assert {route.path for route in routes if route.path in OPEN_PATHS} == OPEN_PATHS
+    assert len(routes) == len(served.app.routes) == len(ROUTES) + len(ABSENT)
+    assert {route.path for route in routes if route.path in OPEN} == OPEN
 
 
 @pytest.mark.effect("server.api_key")
@@ -71,7 +79,7 @@ def test_no_route_method_or_header_bypasses_a_missing_key(folder: Path):
     results = asyncio.run(run())
     assert len(results) == len(METHODS) * len(PATHS) * len(KEYS)
     for method, path, headers, status in results:
-        if path in OPEN_PATHS:
+        if path in OPEN:
             assert status == (200 if method in ("GET", "HEAD") else 405), (method, path, headers)
         else:
             assert status == 401, (method, path, headers)
@@ -266,7 +274,7 @@ def test_metrics_count_requests_tokens_and_times(saying: Callable[..., Served]):
     helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP") and len(line.split()) > 3}
     named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     assert {name for name in named if not name.endswith("_created")} <= helped
-    assert all(name.startswith("stoker_") for name in named)
+    assert all(name.startswith(("stoker_", "vllm:")) for name in named)
 
 
 def test_a_finished_request_is_one_log_line(folder: Path, caplog: pytest.LogCaptureFixture):

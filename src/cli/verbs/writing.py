@@ -29,13 +29,13 @@ def import_(
         typer.Argument(metavar="WHAT", help="A command line in quotes or after --, a script, or a flat YAML file."),
     ] = None,
     engine: Annotated[
-        Literal["vllm", "sglang", "llama.cpp", "stoker"] | None,
+        Literal["vllm", "sglang", "llama.cpp", "tgi", "ollama", "stoker"] | None,
         typer.Option("--from", help="Engine that the options belong to; by default detected."),
     ] = None,
     output: YamlOrJson = "yaml",
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if an option has no counterpart.")] = False,
 ) -> None:
-    """Convert a launch command of vLLM, SGLang or llama.cpp to a manifest."""
+    """Convert a launch command of vLLM, SGLang, TGI or llama.cpp, or an Ollama Modelfile, to a manifest."""
     from ..import_ import run
 
     end(run(what or [], engine=engine, output=output, strict=strict))

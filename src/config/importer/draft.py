@@ -24,7 +24,7 @@ from ..source.overrides import FLAG_NAME, Override, OverrideSource, parts_of
 from ..source.secrets import looks_secret, mentions_secret
 from ..source_text import Span
 from ..suggest import close, did_you_mean
-from . import llama_cpp, sglang, vllm
+from . import llama_cpp, ollama, sglang, tgi, vllm
 from .counterparts import Counterpart, Read, read_foreign
 from .environment import variable
 from .launch import Engine, Launch
@@ -34,12 +34,16 @@ _TABLES: dict[Engine, Mapping[str, Counterpart]] = {
     "vllm": {},
     "sglang": sglang.TABLE,
     "llama.cpp": llama_cpp.TABLE,
+    "tgi": tgi.TABLE,
+    "ollama": ollama.TABLE,
     "stoker": {},
 }
 _DEFAULTS: dict[str, Mapping[str, str]] = {
     "vllm": vllm.NOTES,
     "sglang": sglang.NOTES,
     "llama.cpp": llama_cpp.NOTES,
+    "tgi": tgi.NOTES,
+    "ollama": ollama.NOTES,
     "stoker": {},
 }
 _SECRET_NAME = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
@@ -104,8 +108,10 @@ def draft_of(launch: Launch) -> Draft:
 
 
 def _options(launch: Launch, draft: Draft) -> list[Override]:
-    if launch.engine in ("sglang", "llama.cpp"):
-        reads = read_foreign(launch.words, _TABLES[launch.engine])
+    if launch.engine in ("sglang", "llama.cpp", "tgi", "ollama"):
+        is_modelfile = launch.engine == "ollama"
+        table = _TABLES[launch.engine]
+        reads = ollama.reads_of(launch.words) if is_modelfile else read_foreign(launch.words, table)
         return [override for read in reads for override in _foreign(read, launch.engine, draft)]
     overrides: list[Override] = []
     has_model = False
@@ -138,7 +144,7 @@ def _foreign(read: Read, engine: Engine, draft: Draft) -> Iterable[Override]:
         says = found.says or f"nothing has to be set for it: see `{found.path}`"
         kind: Kind = "needless" if found.is_needless or (found.path and not found.only) else "no counterpart"
         draft.leave(Left(_shown(read.words), kind, says, _home(found.path)))
-    elif read.words[0].startswith("-"):
+    elif read.words[0].startswith("-") or engine == "ollama":
         near = close(read.words[0].partition("=")[0], _TABLES[engine], 0.75)
         said = did_you_mean(near) or "no option is known by this name"
         draft.leave(Left(_shown(read.words, near), "unknown", said, suggestions=tuple(near)))
@@ -157,6 +163,8 @@ def _variables(launch: Launch, draft: Draft) -> list[Override]:
                 "n-parallel", "parallel"
             )
             found = replace(table[spelling], names=(name,), takes=1) if spelling in table else None
+        if launch.engine == "tgi" and found is None:
+            found = tgi.VARIABLES.get(name)
         if found is not None and found.path and options()[_home(found.path)].is_secret:
             value = f"${{{name}}}"  # it is in the environment already
         if found is None:

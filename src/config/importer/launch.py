@@ -10,7 +10,7 @@ from typing import Literal
 
 from .shell import UnreadableShell, assignment, commands_of
 
-Engine = Literal["vllm", "sglang", "llama.cpp", "stoker"]
+Engine = Literal["vllm", "sglang", "llama.cpp", "tgi", "ollama", "stoker"]
 
 _MODULES: dict[str, Engine] = {
     "vllm.entrypoints.openai.api_server": "vllm",
@@ -21,6 +21,7 @@ _MODULES: dict[str, Engine] = {
 _IMAGES: tuple[tuple[re.Pattern[str], Engine], ...] = (
     (re.compile(r"sglang"), "sglang"),
     (re.compile(r"llama[-.]?cpp|llama-server"), "llama.cpp"),
+    (re.compile(r"text-generation-inference|tgi"), "tgi"),
     (re.compile(r"vllm"), "vllm"),
 )
 _SUBCOMMANDS: dict[tuple[str, str], Engine] = {
@@ -82,6 +83,8 @@ def _program(words: Sequence[str], index: int) -> Launch | None:
         return Launch(engine, rest[1:])
     if name == "llama-server" or words[index] in ("./server", "./build/bin/server"):
         return Launch("llama.cpp", rest)
+    if name == "text-generation-launcher":
+        return Launch("tgi", rest)
     if words[index].endswith("vllm/entrypoints/openai/api_server.py"):
         return Launch("vllm", rest)
     if re.fullmatch(r"(python|pypy)[\d.]*", name) and "-m" in rest[:4]:

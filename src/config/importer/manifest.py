@@ -15,7 +15,14 @@ from ..yaml_writer import Verbatim, comment, entry
 from .draft import Draft, Kind, Left
 
 _MODELINE = f"# yaml-language-server: $schema={SCHEMA_FILE}"
-_TITLES = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp", "stoker": "Stoker"}
+_TITLES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llama.cpp": "llama.cpp",
+    "tgi": "TGI",
+    "ollama": "Ollama",
+    "stoker": "Stoker",
+}
 _SAID: dict[Kind, str] = {
     "refused": "not in this build",
     "unreadable": "cannot be read",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,39 @@ from ..source.yaml import lines_of, parse
 from ..source_text import SourceText, Span
 from .draft import Draft, draft_of
 from .launch import Engine, Launch, launch_of, launches_of
+from .ollama import instructions_of
 from .shell import UnreadableShell, commands_of, literal
 
+_VLLM_KEY = "VLLM_API_KEY"
 _SGLANG_KEYS = {"model-path", "context-length", "mem-fraction-static", "tp-size", "max-running-requests"}
 
 
-def import_words(words: Sequence[str], engine: Engine | None = None) -> Draft:
-    """A command line that a shell has already read. ConfigError if it starts no server that we know."""
+def import_words(words: Sequence[str], engine: Engine | None = None, environ: Mapping[str, str] | None = None) -> Draft:
+    """A command line that a shell has already read. ConfigError if it starts no server that we know.
+
+    environ: variables that the server would find, besides those that the command sets.
+    """
     encoded = [literal(word) for word in words]
     launch = launch_of(encoded)
     if launch is None and engine is not None:
         launch = Launch(engine, encoded)
     if launch is None:
         raise _nothing(" ".join(words), "command line")
-    return draft_of(launch)
+    return draft_of(_with_key(launch, environ))
 
 
-def import_script(text: str, name: str = "command line", engine: Engine | None = None) -> Draft:
-    """A command line as one text, or a script: the first server it starts. ConfigError if there is none."""
+def import_script(
+    text: str,
+    name: str = "command line",
+    engine: Engine | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Draft:
+    """A command line as one text, a script (the first server it starts), or a Modelfile. ConfigError if there is none.
+
+    environ: as in `import_words`.
+    """
+    if engine == "ollama" or "modelfile" in Path(name).name.lower():
+        return draft_of(Launch("ollama", instructions_of(text)))
     try:
         launches = launches_of(text)
         if not launches and engine is not None:
@@ -45,7 +60,17 @@ def import_script(text: str, name: str = "command line", engine: Engine | None =
     first, *others = launches
     if others:
         first.notes.append(f"The script starts {len(launches)} servers; this is the first of them.")
-    return draft_of(first)
+    return draft_of(_with_key(first, environ))
+
+
+def _with_key(launch: Launch, environ: Mapping[str, str] | None) -> Launch:
+    """vLLM reads its key from VLLM_API_KEY if the command line has none."""
+    has_flag = any(word.replace("_", "-").partition("=")[0] == "--api-key" for word in launch.words)
+    is_set = bool((environ or {}).get(_VLLM_KEY)) and _VLLM_KEY not in launch.env
+    if launch.engine == "vllm" and is_set and not has_flag and not launch.in_container:
+        launch.env[_VLLM_KEY] = f"${{{_VLLM_KEY}}}"
+        launch.notes.append(f"{_VLLM_KEY} is set in the environment of the import; vLLM takes it as its key.")
+    return launch
 
 
 def import_flat(content: str, name: str, engine: Engine | None = None) -> Draft:
@@ -105,7 +130,7 @@ def _text(text: str, name: str) -> SourceText:
 def _nothing(text: str, name: str) -> ConfigError:
     first = text.strip().split("\n")[0].split(" ")[0][:60]
     source = _text(first, name)
-    label = Label(Span(source, 1, 1, 1, len(first) + 1), "known are vLLM, SGLang and llama.cpp's server")
+    label = Label(Span(source, 1, 1, 1, len(first) + 1), "known are vLLM, SGLang, TGI and llama.cpp's server")
     fixes = (
         "give the line as it starts the server: vllm serve MODEL ...",
         "or say whose options they are: --from vllm",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ..auto_values import (
     CLIENT_SHARE,
@@ -15,7 +15,11 @@ from ..auto_values import (
 )
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole
+from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole, parse_one_or_more
+
+OpenRoutes = Annotated[
+    tuple[Literal["/metrics", "/version", "/load", "/v1/models"], ...], BeforeValidator(parse_one_or_more)
+]
 
 
 @with_refused("server")
@@ -47,8 +51,8 @@ class ServerConfig(Section):
         (),
         description=(
             "Keys that clients send as `Authorization: Bearer KEY`; each key gives access to every route, and only "
-            "health needs none. With several keys one can be replaced without downtime. Empty leaves the server open "
-            "to everyone who can reach it."
+            "the probes and `routes_without_key` need none. With several keys one can be replaced without downtime. "
+            "Empty leaves the server open to everyone who can reach it."
         ),
         examples=[[{"env": "API_KEY"}], [{"file": "./keys/team-a"}]],
         json_schema_extra=about(reload="process"),
@@ -61,6 +65,15 @@ class ServerConfig(Section):
         ),
         examples=["none"],
         json_schema_extra=about(reload="process"),
+    )
+    routes_without_key: OpenRoutes = Field(
+        (),
+        description=(
+            "Routes that need no api_key, for scrapers and balancers that send none. They show the load, the model's "
+            "name and the version to everyone who can reach the server. The probes never need a key."
+        ),
+        examples=[["/metrics", "/version"]],
+        json_schema_extra=about(reload="process", notation="commas"),
     )
     chat_template: str | None = Field(
         None,
@@ -306,6 +319,16 @@ class ServerConfig(Section):
         description=(
             "Serve GET /tokenizer_info: the tokenizer's settings and the chat template in use. Clients can then "
             "tokenise and render locally; it shows all of them how prompts are built."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    enable_admin_routes: Flag = Field(
+        False,
+        description=(
+            "Serve POST /reset_prefix_cache, after which requests reuse nothing that was computed before: for "
+            "measurements without a cache. With keys it needs one; without, everyone who can reach the server can slow "
+            "it down."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),

@@ -7,7 +7,7 @@ nothing to load from elsewhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from ...version import __version__
-from ..auth import OPEN_PATHS
 from ..endpoint import Call
 from .route_entry import RouteEntry
 
@@ -44,9 +43,13 @@ code { font-family: ui-monospace, monospace } td, th { padding: 0 1rem 0 0; text
 
 
 class Docs:
-    def __init__(self, routes: Sequence[RouteEntry]) -> None:
-        """routes: read at the first request for a description; entries may be added until then."""
+    def __init__(self, routes: Sequence[RouteEntry], open_paths: Set[str]) -> None:
+        """routes: read at the first request for a description; entries may be added until then.
+
+        open_paths: those that need no key.
+        """
         self._routes = routes
+        self._open_paths = open_paths
 
     async def openapi(self, call: Call) -> None:
         await call.answer(self.description)
@@ -64,7 +67,9 @@ class Docs:
         )
         paths: dict[str, dict[str, Any]] = {}
         for route in self._routes:
-            paths.setdefault(route.path.replace(":path}", "}"), {})[route.method.lower()] = _operation(route)
+            paths.setdefault(route.path.replace(":path}", "}"), {})[route.method.lower()] = _operation(
+                route, needs_key=route.path not in self._open_paths
+            )
         return {
             "openapi": "3.1.0",
             "info": {"title": "Stoker", "version": __version__},
@@ -76,14 +81,14 @@ class Docs:
         }
 
 
-def _operation(route: RouteEntry) -> dict[str, Any]:
+def _operation(route: RouteEntry, *, needs_key: bool) -> dict[str, Any]:
     answers: dict[str, Any] = {route.answer: {}}
     if route.body is not None and "stream" in route.body.model_fields:
         answers["text/event-stream"] = {}
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": route.method.lower() + route.path.replace("/", "_").replace("{model:path}", "model"),
-        "security": [] if route.path in OPEN_PATHS else [{"key": []}],
+        "security": [{"key": []}] if needs_key else [],
         "responses": {
             "200": {"description": "The response.", "content": answers},
             "default": {"description": "An error.", "content": _json("Error")},

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from ...config.schema.server import ServerConfig
+from ..auth import open_paths
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from .admin import reset_prefix_cache, server_info
 from .chat import chat_completions
 from .completions import completions
 from .config import config
 from .docs import Docs
 from .health import livez, readyz
+from .invocations import invocations
 from .metrics import load, metrics, version
 from .models import list_models, show_model
 from .route_entry import RouteEntry
@@ -26,13 +29,19 @@ _ALWAYS = (
     RouteEntry("POST", "/tokenize", tokenize, "A prompt or messages to token ids.", TokenizeRequest),
     RouteEntry("POST", "/detokenize", detokenize, "Token ids to text.", DetokenizeRequest),
     RouteEntry("GET", "/metrics", metrics, "Metrics in Prometheus' text format.", answer="text/plain"),
+    RouteEntry("POST", "/invocations", invocations, "As the chat or the completion route, for SageMaker."),
     RouteEntry("GET", "/version", version, "The server's version."),
+    RouteEntry("GET", "/server_info", server_info, "Version, engine and configuration, secrets hidden."),
     RouteEntry("GET", "/config", config, "The running configuration, secrets hidden."),
     RouteEntry("GET", "/health", readyz, "Whether the server accepts requests now."),
     RouteEntry("GET", "/livez", livez, "Whether the process and its engine make progress."),
     RouteEntry("GET", "/readyz", readyz, "As /health."),
+    RouteEntry("GET", "/ping", readyz, "As /health, for SageMaker."),
 )
 _LOAD = RouteEntry("GET", "/load", load, "Number of completions being generated.")
+_RESET_PREFIX_CACHE = RouteEntry(
+    "POST", "/reset_prefix_cache", reset_prefix_cache, "Let later requests reuse nothing of earlier ones."
+)
 _TOKENIZER_INFO = RouteEntry("GET", "/tokenizer_info", tokenizer_info, "The tokenizer's settings and chat template.")
 
 
@@ -41,10 +50,12 @@ def routes_of(settings: ServerConfig) -> list[RouteEntry]:
     routes = [*_ALWAYS]
     if settings.enable_server_load_tracking:
         routes.append(_LOAD)
+    if settings.enable_admin_routes:
+        routes.append(_RESET_PREFIX_CACHE)
     if settings.enable_tokenizer_info_endpoint:
         routes.append(_TOKENIZER_INFO)
     if not settings.disable_docs:
-        docs = Docs(routes)
+        docs = Docs(routes, open_paths(settings))
         routes += [
             RouteEntry("GET", "/openapi.json", docs.openapi, "The API description (OpenAPI)."),
             RouteEntry("GET", "/docs", docs.page, "The API description as a web page.", answer="text/html"),

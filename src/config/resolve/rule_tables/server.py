@@ -91,6 +91,16 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        id="R271",
+        title="routes without a key need a key on the others",
+        fields=("server.routes_without_key", "server.api_key"),
+        severity="warning",
+        is_broken=lambda v: bool(v.routes_without_key) and not v.api_key,
+        message="`server.routes_without_key` has no effect: there is no `server.api_key`, so no route needs one",
+        why="It opens single routes of a server that has keys.",
+        fixes=("set `server.api_key`, or remove `routes_without_key`",),
+    ),
+    Rule(
         id="R208",
         title="auth none and keys contradict each other",
         fields=("server.auth", "server.api_key"),

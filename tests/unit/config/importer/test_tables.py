@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.config.importer import environment, llama_cpp, sglang
+from stoker.config.importer import environment, llama_cpp, ollama, sglang, tgi
 from stoker.config.importer.counterparts import Counterpart
-from stoker.config.importer.read import import_words
+from stoker.config.importer.read import import_script, import_words
 from stoker.config.schema.options import options
 
-TABLES = {"sglang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "": environment.VARIABLES}
+TABLES = {
+    "sglang": sglang.TABLE,
+    "llama.cpp": llama_cpp.TABLE,
+    "tgi": tgi.TABLE,
+    "ollama": ollama.TABLE,
+    "": environment.VARIABLES,
+}
 ENTRIES = [(name, found) for table in TABLES.values() for name, found in table.items()]
 
 
@@ -80,3 +86,100 @@ def test_llama_cpp(words: list[str], path: str, value: object) -> None:
 def test_what_needs_no_option_is_not_counted_as_lost(words: list[str]) -> None:
     (left,) = import_words(["-m", "x", *words], "llama.cpp").left
     assert left.kind == "needless"
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "value"),
+    [
+        (["--model-id", "org/model"], "model.model", "org/model"),
+        (["--max-total-tokens", "4096"], "model.max_model_len", 4096),
+        (["--max-batch-prefill-tokens=2048"], "scheduler.max_num_batched_tokens", 2048),
+        (["--cuda-graphs", "1,2,4"], "scheduler.cuda_graph_sizes", [1, 2, 4]),
+        (["--num-shard", "1"], "parallel.tensor_parallel_size", 1),
+        (["-p", "3000"], "server.port", 3000),
+        (["--json-output"], "server.log_format", "json"),
+        (["--payload-limit", "2000000"], "server.max_request_bytes", 2000000),
+    ],
+)
+def test_tgi(words: list[str], path: str, value: object) -> None:
+    assert import_words(words, "tgi").values[path].plain() == value
+
+
+def test_tgi_reads_its_options_from_variables_too() -> None:
+    line = "docker run -e MODEL_ID=org/model -e NUM_SHARD=1 ghcr.io/huggingface/text-generation-inference:3 --port 80"
+    draft = import_script(line)
+    assert draft.engine == "tgi"
+    assert {path: node.plain() for path, node in draft.values.items()} == {
+        "model.model": "org/model",
+        "parallel.tensor_parallel_size": 1,
+        "server.port": 80,
+    }
+
+
+MODELFILE = """\
+# a comment
+FROM hf.co/org/model:Q4_K_M
+PARAMETER temperature 0.7
+parameter num_ctx 8192
+PARAMETER num_predict -1
+PARAMETER stop "<|im_end|>"
+PARAMETER frobnicate 3
+TEMPLATE \"\"\"{{ if .System }}system
+# not a comment
+{{ end }}\"\"\"
+SYSTEM You cost $5.
+MESSAGE user Hello
+ADAPTER ./lora
+LICENSE \"\"\"
+MIT\"\"\"
+"""
+
+
+def test_a_modelfile_of_ollama() -> None:
+    """Its name or --from says what it is: a Dockerfile begins with FROM too."""
+    draft = import_script(MODELFILE, "models/Modelfile")
+    assert draft.engine == import_script(MODELFILE, engine="ollama").engine == "ollama"
+    assert {path: node.plain() for path, node in draft.values.items()} == {
+        "model.model": "org/model",
+        "model.max_model_len": 8192,
+        "model.override_generation_config": {"temperature": 0.7},
+    }
+    kinds = {left.written.strip("'").split(" ")[0]: left.kind for left in draft.left if "PARAMETER" not in left.written}
+    assert kinds == {
+        "TEMPLATE": "no counterpart",
+        "SYSTEM": "no counterpart",
+        "MESSAGE": "no counterpart",
+        "ADAPTER": "no counterpart",
+        "LICENSE": "needless",
+    }
+    parameters = {
+        left.written.strip("'").split(" ")[1]: left.kind for left in draft.left if "PARAMETER" in left.written
+    }
+    assert parameters == {"num_predict": "needless", "stop": "no counterpart", "frobnicate": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("named", "model"),
+    [("./folder", "./folder"), ("/models/x.gguf", "/models/x.gguf"), ("llama3.2:3b", None), ("$HOME", None)],
+)
+def test_the_model_of_a_modelfile(named: str, model: str | None) -> None:
+    draft = import_script(f"FROM {named}", engine="ollama")
+    node = draft.values.get("model.model")
+    assert (node and node.plain()) == model
+    assert model or "Ollama's library" in draft.left[0].reason
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "names"),
+    [
+        ("vllm serve m", {"VLLM_API_KEY": "sk-1"}, ("VLLM_API_KEY",)),
+        ("vllm serve m --api-key $KEY", {"VLLM_API_KEY": "sk-1"}, ("KEY",)),
+        ("vllm serve m", {"VLLM_API_KEY": ""}, None),
+        ("sglang serve --model-path m", {"VLLM_API_KEY": "sk-1"}, None),
+        ("docker run vllm/vllm-openai --model m", {"VLLM_API_KEY": "sk-1"}, None),
+    ],
+)
+def test_the_key_in_the_environment_of_the_import(line: str, environ: dict[str, str], names: tuple[str] | None) -> None:
+    draft = import_script(line, environ=environ)
+    assert draft.secrets.get("server.api_key") == names
+    assert "sk-1" not in str(draft.notes) + str(draft.remarks)

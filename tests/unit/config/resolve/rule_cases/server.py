@@ -25,6 +25,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "--host :: --uds a.sock",
         ],
     ),
+    "R271": (["--routes-without-key /metrics"], ["--routes-without-key /metrics,/version --api-key k"]),
     "R208": (["--auth none --api-key k"], ["--auth none", "--api-key k"]),
     "R226": (
         [

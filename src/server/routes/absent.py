@@ -1,0 +1,115 @@
+"""Routes that other servers have and this one does not: each answers 404 and says why, and what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...config.schema.server import ServerConfig
+from ..endpoint import Call
+from ..protocol.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """who: the servers that have the paths. needs: why they are absent, and what there is instead."""
+
+    who: str
+    needs: str
+    paths: tuple[str, ...]
+
+
+_EMBEDDINGS = "this build generates text; it computes no embeddings, scores, classes or rewards"
+_MEDIA = "this build reads and generates text; it has no images, audio or video"
+_ADAPTERS = "this build applies no adapters (LoRA); merge the adapter into the model's weights"
+_SLEEP = "this build does not free GPU memory while the process runs; stop the server and start it again"
+_WEIGHTS = "weights do not change while the server runs; start it with the new checkpoint"
+_STATE = "the server keeps no files, conversations or jobs; `engine run-batch` processes a file of requests"
+_CHAT = "use POST /v1/chat/completions"
+_COMPLETION = "use POST /v1/completions; its prompt may be token ids, and `return_token_ids` returns those generated"
+_PROFILER = "this build has no profiler; use py-spy or perf on its processes, or Nsight on a GPU"
+
+TABLE: tuple[Absent, ...] = (
+    Absent("OpenAI", _EMBEDDINGS, ("/v1/embeddings", "/v1/moderations")),
+    Absent("OpenAI", _MEDIA, ("/v1/audio/{rest:path}", "/v1/images/{rest:path}", "/v1/videos", "/v1/realtime")),
+    Absent("OpenAI", f"{_CHAT}, which keeps no state between requests", ("/v1/responses", "/v1/responses/{rest:path}")),
+    Absent(
+        "OpenAI",
+        _STATE,
+        (
+            *("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}", "/v1/uploads"),
+            *("/v1/vector_stores", "/v1/assistants", "/v1/threads", "/v1/conversations", "/v1/fine_tuning/{rest:path}"),
+        ),
+    ),
+    Absent("Anthropic", _CHAT, ("/v1/messages", "/v1/messages/count_tokens")),
+    Absent("Cohere", _CHAT, ("/cohere/v2/chat", "/v2/chat")),
+    Absent("Cohere", _EMBEDDINGS, ("/v2/embed", "/v2/rerank")),
+    Absent(
+        "vLLM",
+        _EMBEDDINGS,
+        ("/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/generative_scoring"),
+    ),
+    Absent("vLLM", _ADAPTERS, ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")),
+    Absent("vLLM", _SLEEP, ("/sleep", "/wake_up", "/is_sleeping")),
+    Absent("vLLM", _WEIGHTS, ("/init_weight_transfer_engine", "/update_weights", "/pause", "/resume", "/is_paused")),
+    Absent("vLLM", _PROFILER, ("/start_profile", "/stop_profile")),
+    Absent("vLLM", _MEDIA, ("/reset_mm_cache", "/reset_encoder_cache")),
+    Absent(
+        "vLLM",
+        "a server of this build is one replica; run several behind a load balancer",
+        ("/scale_elastic_ep", "/is_scaling_elastic_ep"),
+    ),
+    Absent("vLLM", "clients cannot run functions in the engine", ("/collective_rpc",)),
+    Absent("vLLM", _COMPLETION, ("/inference/v1/generate", "/inference/v1/abort_requests")),
+    Absent(
+        "vLLM",
+        "use POST /tokenize with `messages`, which returns the token ids of the prompt",
+        ("/render", "/derender", "/v1/chat/completions/render", "/v1/completions/render"),
+    ),
+    Absent("SGLang and TGI", _COMPLETION, ("/generate", "/generate_stream", "/chat_tokenize")),
+    Absent("SGLang", _EMBEDDINGS, ("/encode",)),
+    Absent("SGLang", "use POST /reset_prefix_cache (`server.enable_admin_routes`)", ("/flush_cache",)),
+    Absent(
+        "SGLang and TGI",
+        "use GET /v1/models, GET /server_info or GET /config",
+        ("/info", "/model_info", "/get_model_info", "/get_server_info"),
+    ),
+    Absent("SGLang", "use GET /health", ("/health_generate",)),
+    Absent("SGLang", _ADAPTERS, ("/load_lora_adapter", "/unload_lora_adapter")),
+    Absent("SGLang", _WEIGHTS, ("/update_weights_from_disk", "/release_memory_occupation")),
+    Absent("llama.cpp", _COMPLETION, ("/completion", "/completions", "/infill")),
+    Absent("llama.cpp", _CHAT, ("/chat/completions",)),
+    Absent("llama.cpp", _EMBEDDINGS, ("/embedding", "/embeddings", "/reranking")),
+    Absent("llama.cpp", "use POST /tokenize with `messages`, which applies the chat template", ("/apply-template",)),
+    Absent("llama.cpp", "use GET /server_info, or GET /metrics for what runs", ("/props", "/slots")),
+    Absent("llama.cpp", _ADAPTERS, ("/lora-adapters",)),
+    Absent("Ollama", _CHAT, ("/api/chat", "/api/generate")),
+    Absent("Ollama", _EMBEDDINGS, ("/api/embed", "/api/embeddings")),
+    Absent("Ollama", "use GET /v1/models", ("/api/tags", "/api/ps", "/api/show", "/api/version")),
+    Absent("Ollama", "one deployment serves one model; start one for each", ("/api/pull", "/api/create")),
+)
+
+
+def disabled(settings: ServerConfig) -> Iterator[Absent]:
+    """Routes of this server that an option would add."""
+    for is_enabled, path, option in (
+        (settings.enable_server_load_tracking, "/load", "enable_server_load_tracking: true"),
+        (settings.enable_tokenizer_info_endpoint, "/tokenizer_info", "enable_tokenizer_info_endpoint: true"),
+        (settings.enable_admin_routes, "/reset_prefix_cache", "enable_admin_routes: true"),
+        (not settings.disable_docs, "/docs", "disable_docs: false"),
+        (not settings.disable_docs, "/openapi.json", "disable_docs: false"),
+    ):
+        if not is_enabled:
+            yield Absent("", f"`server.{option}` adds it", (path,))
+
+
+class NotHere:
+    """The function of the absent routes of one row."""
+
+    def __init__(self, absent: Absent) -> None:
+        self._absent = absent
+
+    async def __call__(self, call: Call) -> None:
+        path, absent = call.scope["path"][:100], self._absent
+        whose = f", a route of {absent.who}," if absent.who else ""
+        raise ApiError(404, f"{path}{whose} does not exist here: {absent.needs}", code="not_found")
