@@ -77,7 +77,11 @@ def test_json_contains_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (["ls -l"], 2, "nothing here starts a server"),
         (["vllm serve 'x"], 2, "is not closed"),
         (["vllm serve x", "-o", "xml"], 2, "'xml' is not one of 'yaml', 'json'"),
-        (["vllm serve x", "--from", "tgi"], 2, "'tgi' is not one of 'vllm', 'sglang', 'llama.cpp', 'stoker'"),
+        (
+            ["vllm serve x", "--from", "tensorrt"],
+            2,
+            "'tensorrt' is not one of 'vllm', 'sglang', 'llama.cpp', 'tgi', 'ollama', 'stoker'",
+        ),
         (["vllm serve x", "--from"], 2, "--from"),
     ],
 )
