@@ -10,22 +10,25 @@ import gc
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import __version__
 from ..config import Measured, Resolved
-from ..config.exit_codes import EXIT_FAILED
 from ..logs import configure_logging
 from ..server.address import take_address
+from ..server.shutdown import Shutdown, on_signals
 from .console import is_coloured, print_result
 from .notify import notify_ready
-from .prepare import Interrupted, engine_client, fail, failing, interruptible, read, resolve_here, start_beside
+from .prepare import engine_client, failing, read, resolve_here, start_beside
 from .startup_view import StartupView
 
 if TYPE_CHECKING:
     from ..server.run import Text
+
+
+Result = TypeVar("Result")
 
 
 class _Stopped(Exception):
@@ -33,7 +36,7 @@ class _Stopped(Exception):
 
 
 def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
-    """Serve the deployment until a signal ends it. Returns the exit code.
+    """Serve the deployment until a signal ends it. Returns the exit code. Raises KeyboardInterrupt before it is ready.
 
     files: manifests, weakest first; may be empty if the overrides set a model.
     overrides: words of the command line.
@@ -48,8 +51,8 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
 
     try:
         return failing(work)
-    except (_Stopped, KeyboardInterrupt):
-        return fail("stopped before it was ready", EXIT_FAILED)
+    except _Stopped:
+        raise KeyboardInterrupt from None
     finally:
         for sock in sockets:
             sock.close()
@@ -78,13 +81,18 @@ def load_server(resolved: Resolved) -> tuple[Text, float]:
 
 
 async def _serve(resolved: Resolved, sockets: list[socket.socket], view: StartupView) -> int:
+    shutdown = Shutdown()
+    with on_signals(shutdown):
+        return await _start_and_serve(resolved, sockets, view, shutdown)
+
+
+async def _start_and_serve(
+    resolved: Resolved, sockets: list[socket.socket], view: StartupView, shutdown: Shutdown
+) -> int:
     view.begin("engine")
     client = engine_client(resolved, view.part)
     try:
-        try:
-            text, seconds = await interruptible(start_beside(client, lambda: load_server(resolved)))
-        except Interrupted:
-            raise _Stopped from None
+        text, seconds = await _unless_stopped(start_beside(client, lambda: load_server(resolved)), shutdown)
         view.beside("server", seconds)
         view.close()
         from ..config.plan import calibration
@@ -112,9 +120,23 @@ async def _serve(resolved: Resolved, sockets: list[socket.socket], view: Startup
             print_result(ready)
             notify_ready()
 
-        return await run_server(resolved, client, text, sockets, on_listening=on_listening)
+        return await run_server(resolved, client, text, sockets, shutdown, on_listening=on_listening)
     finally:
         await client.close()
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, Result], shutdown: Shutdown) -> Result:
+    """The result of `work`. At a request to stop, it is cancelled and awaited, and _Stopped is raised."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(shutdown.requested.wait())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if shutdown.requested.is_set():
+            raise _Stopped
+        return cast(Result, tasks[0].result())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _port(sockets: list[socket.socket]) -> int:

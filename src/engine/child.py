@@ -58,7 +58,12 @@ class EngineChild:
             heartbeats.setsockopt(zmq.SUBSCRIBE, b"")
             # stdin stays open as long as this process runs: the engine exits when it is closed
             process = self._process = await asyncio.create_subprocess_exec(
-                *self._command, "--socket-dir", str(self._folder.path), stdin=PIPE, env=self._environment
+                *self._command,
+                "--socket-dir",
+                str(self._folder.path),
+                stdin=PIPE,
+                env=self._environment,
+                process_group=0,  # Ctrl-C in a terminal reaches this process, which stops the engine
             )
         except zmq.ZMQError as error:  # not an OSError, but caused by one, such as no file descriptors left
             self._close()

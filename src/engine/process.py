@@ -14,6 +14,7 @@ import ctypes
 import gc
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -126,7 +127,7 @@ class Link:
     def wait_for_client(self, limit_s: float) -> bool:
         """Returns whether one sent Hello in time. From then on phases and an exit reason can be reported."""
         deadline = time.monotonic() + limit_s
-        while not self._clients and not self._stop.is_set and time.monotonic() < deadline:
+        while not (self._clients or self._stop.is_set or _is_closed(0)) and time.monotonic() < deadline:
             self.receive(0.1)  # a client waits for Ready before it sends requests
         return bool(self._clients)
 
@@ -197,6 +198,13 @@ def _heartbeats(socket_dir: Path, core: EngineCore) -> Iterator[None]:
 def _die_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _is_closed(fd: int) -> bool:
+    """Whether the other end of a pipe is closed: the parent may have died before `_die_with_parent`."""
+    poll = select.poll()
+    poll.register(fd, 0)  # only POLLHUP, which is always reported
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _read_line(fd: int) -> str:

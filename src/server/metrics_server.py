@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .serve import Shutdown, serve
+from .serve import serve
 from .service import Service
+from .shutdown import Shutdown
 
 
 @contextlib.asynccontextmanager
@@ -36,7 +37,6 @@ async def serving_metrics(service: Service, sockets: list[socket.socket]) -> Asy
             end_streams=nothing_to_end,
             drain_timeout=0,
             on_listening=listening.set,
-            handle_signals=False,
             exit_hard=False,
         )
     )

@@ -15,8 +15,9 @@ from ..logs import log_fields
 from .admission import Admission
 from .app import build_app
 from .middleware import load_middleware
-from .serve import Shutdown, serve
+from .serve import serve
 from .service import Service
+from .shutdown import Shutdown
 from .text.renderer import Renderer
 from .text.template_process import TemplateProcesses
 from .text.tokenizer import Tokenizer
@@ -69,7 +70,6 @@ async def run_server(
     shutdown: Shutdown | None = None,
     *,
     on_listening: Callable[[], None] = lambda: None,
-    handle_signals: bool = True,
     exit_hard: bool = True,
 ) -> int:
     """Serve until a shutdown is requested. Returns the exit code: 0, or 1 if the engine will not be started again.
@@ -105,7 +105,6 @@ async def run_server(
             admission=Admission(settings.max_connections, settings.max_connections_per_client),
             tls=tls,
             on_listening=on_listening,
-            handle_signals=handle_signals,
             exit_hard=exit_hard,
             exit_code=exit_code,
         )

@@ -1,7 +1,8 @@
-"""Serves an ASGI app: listeners, signals, and a shutdown with a deadline.
+"""Serves an ASGI app: listeners, and a shutdown with a deadline.
 
-After SIGTERM no connection is accepted. Running requests have until the drain deadline; then each is ended by an error
-event, then the connections are cut, then the process exits even if something hangs. A second signal skips the drain.
+After a request to stop, no connection is accepted. Running requests have until the drain deadline; then each is ended
+by an error event, then the connections are cut, then the process exits even if something hangs. A second request skips
+the drain.
 address.py binds the sockets, listener.py accepts connections, connections.py handles them.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -19,22 +19,10 @@ from .address import CannotListen, reason_of, shown
 from .admission import Admission
 from .connections import Connections
 from .listener import Listener
+from .shutdown import Shutdown
 from .tls import Tls
 
 EXIT_S = 1.9  # after the drain deadline the process exits, even if something hangs
-
-
-class Shutdown:
-    """Requests to stop the server: the first starts the drain, the second ends it."""
-
-    def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.cut = asyncio.Event()
-
-    def request(self) -> None:
-        if self.requested.is_set():
-            self.cut.set()
-        self.requested.set()
 
 
 async def serve(
@@ -49,7 +37,6 @@ async def serve(
     admission: Admission | None = None,
     tls: Tls | None = None,
     on_listening: Callable[[], None] = lambda: None,
-    handle_signals: bool = True,
     exit_hard: bool = True,
     exit_code: Callable[[], int] = lambda: 0,
 ) -> None:
@@ -64,15 +51,10 @@ async def serve(
         admission: limits the number of open connections; None is no limit.
         tls: None is plain HTTP.
         on_listening: called once connections are accepted.
-        handle_signals: SIGTERM and SIGINT request the shutdown.
         exit_hard: exit the process, with `exit_code`, if it still runs `EXIT_S` after the deadline.
     """
     admission = admission or Admission()
     server = Connections(app, send_stall_timeout, max_incomplete_bytes)
-    loop = asyncio.get_running_loop()
-    handled = (signal.SIGTERM, signal.SIGINT) if handle_signals else ()
-    for number in handled:
-        loop.add_signal_handler(number, shutdown.request)
     listeners: list[Listener] = []
     try:
         for sock in sockets:
@@ -87,14 +69,12 @@ async def serve(
         for listener in listeners:
             listener.close()
         if exit_hard:
-            _exit_after(drain_timeout + EXIT_S, shutdown, loop, exit_code)
+            _exit_after(drain_timeout + EXIT_S, shutdown, asyncio.get_running_loop(), exit_code)
         await server.drain(drain_timeout, shutdown.cut)
     finally:
         for listener in listeners:
             listener.close()
         await server.cut(end_streams)
-        for number in handled:
-            loop.remove_signal_handler(number)
 
 
 def _exit_after(

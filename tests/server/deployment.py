@@ -24,8 +24,8 @@ from stoker.config.schema.parallel import ParallelConfig
 from stoker.server.address import take_address
 from stoker.server.app import build_app
 from stoker.server.run import load_text, run_server
-from stoker.server.serve import Shutdown
 from stoker.server.service import Service
+from stoker.server.shutdown import Shutdown
 from stoker.server.text.template_process import TemplateProcesses
 
 from ..fakes import FakeEngine
@@ -133,7 +133,7 @@ async def on_a_socket(folder: Path, engine: FakeEngine, **options: Any) -> Async
     listening = asyncio.Event()
     task = asyncio.ensure_future(
         run_server(settings, engine, load_text(settings, PROCESSES), sockets, shutdown,
-                   on_listening=listening.set, handle_signals=False, exit_hard=False)
+                   on_listening=listening.set, exit_hard=False)
     )  # fmt: skip
     await asyncio.wait([task, asyncio.ensure_future(listening.wait())], return_when=asyncio.FIRST_COMPLETED)
     try:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from stoker.server.address import CannotListen, bind
-from stoker.server.serve import Shutdown, serve
+from stoker.server.serve import serve
+from stoker.server.shutdown import Shutdown
 
 App = Callable[..., Awaitable[None]]
 OK = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
@@ -51,9 +52,7 @@ class Stream:
 async def serving(app: App, end: Callable[[], Awaitable[None]], **options: Any) -> AsyncIterator[tuple[int, Shutdown]]:
     sockets, shutdown = bind("127.0.0.1", 0), Shutdown()
     port = sockets[0].getsockname()[1]
-    task = asyncio.ensure_future(
-        serve(app, sockets, shutdown, end_streams=end, handle_signals=False, exit_hard=False, **options)
-    )
+    task = asyncio.ensure_future(serve(app, sockets, shutdown, end_streams=end, exit_hard=False, **options))
     await asyncio.sleep(0)
     try:
         yield port, shutdown
@@ -259,7 +258,8 @@ def test_a_port_in_use_is_reported_with_its_address():
 PROGRAM = """
 import asyncio, sys
 from stoker.server.address import bind
-from stoker.server.serve import Shutdown, serve
+from stoker.server.serve import serve
+from stoker.server.shutdown import Shutdown, on_signals
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -275,9 +275,11 @@ async def nothing(): pass
 async def main():
     sockets = bind("127.0.0.1", 0)
     report = lambda: print(sockets[0].getsockname()[1], flush=True)
-    await serve(
-        app, sockets, Shutdown(), end_streams=nothing, drain_timeout=0.1, on_listening=report, exit_code=lambda: 7
-    )
+    shutdown = Shutdown()
+    with on_signals(shutdown):
+        await serve(
+            app, sockets, shutdown, end_streams=nothing, drain_timeout=0.1, on_listening=report, exit_code=lambda: 7
+        )
 
 asyncio.run(main())
 """

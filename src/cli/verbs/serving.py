@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from ..defaults import DEFAULT_URL, METRICS_HOST, METRICS_PORT
+from ..stop import unless_stopped
 from .arguments import File, Key, ModelName, Overlays, Url, end, files_of, overrides
 
 
 def up(context: typer.Context, file: File = None, overlays: Overlays = None) -> None:
     """Check a deployment, load its model and serve it."""
-    from ..up import run
-
-    end(run(files_of(file, overlays), overrides(context)))
+    _serve(context, file, overlays)
 
 
 def serve(
@@ -23,10 +22,16 @@ def serve(
     overlays: Overlays = None,
 ) -> None:
     """Serve a model without a file: `engine serve MODEL [flags]`."""
-    from ..up import run
+    _serve(context, None, overlays, *(["--model", model] if model is not None else []))
 
-    named = ["--model", model] if model is not None else []
-    end(run(files_of(None, overlays), [*named, *overrides(context)]))
+
+def _serve(context: typer.Context, file: str | None, overlays: list[str] | None, *words: str) -> None:
+    def work() -> int:
+        from ..up import run
+
+        return run(files_of(file, overlays), [*words, *overrides(context)])
+
+    end(unless_stopped(work))
 
 
 def chat(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from tests.fake_runner import continuation
 
 from stoker.engine.api import EngineDead, EngineRequest, FinishReason, InvalidRequest, QueueFull, SamplingParams
 from stoker.engine.client import EngineStartFailed, EngineState
+from stoker.engine.process import HELLO_LIMIT_S
 from stoker.engine.process_client import EngineProcessClient
 
 ROOT = Path(__file__).parents[3]
@@ -251,6 +253,23 @@ def test_the_environment_of_the_engine_process_can_be_given():
     found = asyncio.run(scenario())
     assert found["ONLY_HERE"] == "1"
     assert "HOME" not in found
+
+
+def test_an_engine_process_whose_parent_is_gone_before_it_says_hello_ends(tmp_path: Path):
+    """It waited 30 s for its client: the kernel kills it only if the parent dies later."""
+    process = psutil.Popen([*COMMAND, "--socket-dir", str(tmp_path)], stdin=subprocess.PIPE)
+    process.stdin.close()
+    assert process.wait(HELLO_LIMIT_S / 2) == 1
+
+
+def test_ctrl_c_in_a_terminal_does_not_reach_the_engine_process():
+    async def scenario() -> tuple[int, int | None]:
+        async with engine() as client:
+            assert client.pid is not None
+            return os.getpgid(client.pid), client.pid
+
+    group, pid = asyncio.run(scenario())
+    assert group == pid != os.getpgid(0)
 
 
 def test_the_engine_process_dies_with_its_parent(tmp_path: Path):

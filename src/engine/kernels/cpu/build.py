@@ -16,13 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from ....config.cpu_features import LEVELS, NoKernels, choose_level, find_compiler, this_cpu, wanted_level
 from ....config.cpu_library import BATCH_INVARIANT, SOURCES, LibrarySpec, find_library, is_private
+from .scratch import Scratch
 
 FILE_TIMEOUT_S = 3600  # of a compiler that hangs: on a busy machine a file can take many minutes
+SCRATCH_SUFFIX = ".objects"
 LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none")
 # Seconds of gcc 12 for files that take more than 2: these are compiled first, and the time left is estimated.
 _SECONDS = {
@@ -47,6 +50,7 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
+Run = Callable[[Sequence[str]], str]  # arguments of the compiler to its output
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,64 +86,62 @@ def compile_libraries(
         compiler = [program, *compiler]
     jobs = jobs or len(os.sched_getaffinity(0))
     targets = {spec: folder / spec.file_name for spec in specs}  # named before: sources may be edited meanwhile
-    work = folder / f"{targets[specs[0]].stem}.objects"
-    shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
-    work.mkdir(parents=True)
-    try:
-        parts = {spec: _objects(spec, specs, compiler) for spec in specs}
+    with Scratch(folder, f"{targets[specs[0]].stem}.", SCRATCH_SUFFIX) as scratch:
+        run = partial(_run, scratch, compiler)
+        parts = {spec: _objects(spec, specs, run) for spec in specs}
         objects = sorted(dict.fromkeys(each for part in parts.values() for each in part), key=lambda o: -o.seconds)
-        made = {each: work / f"{number}.o" for number, each in enumerate(objects)}
-        _compile(made, compiler, _Meter(objects, jobs, report, clock), jobs)
+        made = {each: scratch.folder / f"{number}.o" for number, each in enumerate(objects)}
+        _compile(made, run, _Meter(objects, jobs, report, clock), jobs)
         for spec, part in parts.items():
-            _link([made[each] for each in part], compiler, work / "library.so", targets[spec])
-        return list(targets.values())
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+            _link([made[each] for each in part], run, scratch.folder / "library.so", targets[spec])
+    return list(targets.values())
 
 
-def _objects(spec: LibrarySpec, specs: Sequence[LibrarySpec], compiler: Sequence[str]) -> list[_Object]:
+def _objects(spec: LibrarySpec, specs: Sequence[LibrarySpec], run: Run) -> list[_Object]:
     """The flag of batch-invariant kernels is left out for files that do not read it, if those are compiled anyway."""
     has_twin = spec.is_batch_invariant and any(
         each.level == spec.level and not each.is_batch_invariant for each in specs
     )
     plain = tuple(flag for flag in spec.flags if flag != BATCH_INVARIANT)
     return [
-        _Object(source, plain if has_twin and not _is_invariant(source, plain, compiler) else spec.flags)
+        _Object(source, plain if has_twin and not _is_invariant(source, plain, run) else spec.flags)
         for source in spec.sources()
     ]
 
 
-def _is_invariant(source: Path, flags: Sequence[str], compiler: Sequence[str]) -> bool:
+def _is_invariant(source: Path, flags: Sequence[str], run: Run) -> bool:
     """Whether the file includes batch_invariant.h with these flags, directly or not."""
-    return "batch_invariant.h" in _run([*compiler, *flags, "-MM", source.name])
+    return "batch_invariant.h" in run([*flags, "-MM", source.name])
 
 
-def _compile(made: dict[_Object, Path], compiler: Sequence[str], meter: _Meter, jobs: int) -> None:
+def _compile(made: dict[_Object, Path], run: Run, meter: _Meter, jobs: int) -> None:
     """Each thread waits for one compiler. They are daemons: a process that ends does not wait for them."""
     waiting: SimpleQueue[tuple[_Object, Path]] = SimpleQueue()
     done: SimpleQueue[_Object | Exception] = SimpleQueue()
-    has_failed = threading.Event()
+    is_over = threading.Event()
     for item in made.items():
         waiting.put(item)
 
     def work() -> None:
-        while not (waiting.empty() or has_failed.is_set()):
+        while not (waiting.empty() or is_over.is_set()):
             with contextlib.suppress(Empty):
                 each, path = waiting.get_nowait()
                 try:
-                    _run([*compiler, *each.flags, "-c", each.source.name, "-o", str(path)])
+                    run([*each.flags, "-c", each.source.name, "-o", str(path)])
                     done.put(each)
                 except Exception as error:
                     done.put(error)
 
     for _ in range(min(jobs, len(made))):
         threading.Thread(target=work, name="compiler", daemon=True).start()
-    for _ in made:
-        result = done.get()
-        if isinstance(result, Exception):
-            has_failed.set()
-            raise result
-        meter.add(result)
+    try:
+        for _ in made:
+            result = done.get()
+            if isinstance(result, Exception):
+                raise result
+            meter.add(result)
+    finally:
+        is_over.set()
 
 
 class _Meter:
@@ -158,20 +160,18 @@ class _Meter:
         self._report(Progress(self._num_done, self._num_files, pace * (self._total - self._done)))
 
 
-def _link(objects: Iterable[Path], compiler: Sequence[str], made: Path, target: Path) -> None:
-    _run([*compiler, *LINK_FLAGS, *map(str, objects), "-o", str(made)])
+def _link(objects: Iterable[Path], run: Run, made: Path, target: Path) -> None:
+    run([*LINK_FLAGS, *map(str, objects), "-o", str(made)])
     made.chmod(0o755)  # whatever the umask: a library that a group can write is not loaded
     os.replace(made, target)  # the whole file or none
 
 
-def _run(command: Sequence[str]) -> str:
-    """The output of a command. It runs in the folder of the sources, so that files contain no path of this machine."""
+def _run(scratch: Scratch, compiler: Sequence[str], arguments: Sequence[str]) -> str:
+    """What the compiler prints. It runs in the folder of the sources, so that files contain no path of this machine."""
     try:
-        done = subprocess.run(
-            command, cwd=SOURCES, capture_output=True, text=True, errors="replace", timeout=FILE_TIMEOUT_S, check=False
-        )
+        done = scratch.run([*compiler, *arguments], SOURCES, FILE_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise NoKernels(f"the compiler took more than {FILE_TIMEOUT_S} s for {command[-3]}") from error
+        raise NoKernels(f"the compiler took more than {FILE_TIMEOUT_S} s for {arguments[-3]}") from error
     if done.returncode:
         lines = done.stderr.splitlines()
         message = next((line for line in lines if "error" in line), lines[0] if lines else "no message")
@@ -181,12 +181,30 @@ def _run(command: Sequence[str]) -> str:
 
 def compile_into_cache(spec: LibrarySpec, folder: Path, report: Report, *, nice: bool = False) -> Path:
     """The library from the cache, compiled if it is not there. Processes that start together compile it once."""
-    with open(folder / f"{spec.file_name}.lock", "w") as lock:
+    with open(_lock_of(folder, spec.file_name), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_abandoned(folder, spec.file_name)
         target = folder / spec.file_name
         if is_private(target):
             return target
         return compile_libraries([spec], folder, report, nice=nice)[0]
+
+
+def _lock_of(folder: Path, library: str) -> Path:
+    return folder / f"{library}.lock"
+
+
+def _remove_abandoned(folder: Path, locked: str) -> None:
+    """Remove scratch folders whose process and watcher were both killed, those of older sources too.
+
+    locked: the library that this process has locked.
+    """
+    for scratch in folder.glob(f"*{SCRATCH_SUFFIX}"):
+        library = f"{scratch.name.partition('.')[0]}.so"
+        with contextlib.suppress(OSError), open(_lock_of(folder, library), "r+") as lock:
+            if library != locked:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another process compiles it
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def specs_of(levels: Iterable[str], *, has_quantised: bool) -> list[LibrarySpec]:

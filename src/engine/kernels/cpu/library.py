@@ -7,15 +7,15 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 
@@ -23,6 +23,7 @@ from ....config.cpu_features import Level, NoKernels, find_compiler
 from ....config.cpu_library import LibrarySpec, default_cache_dir, find_library, is_private
 from .build import Report, compile_into_cache
 from .memory import ResultMemory
+from .scratch import Scratch
 
 logger = logging.getLogger(__name__)
 POINTER, INT, INT64, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
@@ -116,30 +117,39 @@ def _load_found(spec: LibrarySpec, folder: Path | None) -> CpuLibrary | None:
 
 def _load_compiled(spec: LibrarySpec, cache_dir: Path | None, report: Report, nice: bool) -> CpuLibrary:
     find_compiler()
-    folder = _usable(cache_dir)
     level = logging.INFO if nice else logging.WARNING  # a caller that waits sees it without configured logging
     logger.log(level, "compiling the C++ kernels %s, once for this version: about half a minute", spec.name)
     began = time.monotonic()
-    try:
-        path = compile_into_cache(spec, folder, report, nice=nice)
-        return CpuLibrary(spec, path, ctypes.CDLL(str(path)), time.monotonic() - began)
-    except OSError as error:
-        raise NoKernels(f"the kernels cannot be compiled in {folder}: {error}") from error
-    finally:
-        if folder != cache_dir:
-            shutil.rmtree(folder, ignore_errors=True)  # the library stays loaded
+    with _usable(cache_dir) as folder:
+        try:
+            path = compile_into_cache(spec, folder, report, nice=nice)
+            return CpuLibrary(spec, path, ctypes.CDLL(str(path)), time.monotonic() - began)
+        except OSError as error:
+            raise NoKernels(f"the kernels cannot be compiled in {folder}: {error}") from error
 
 
-def _usable(cache_dir: Path | None) -> Path:
-    """The cache, or a private temporary folder if the cache cannot be used: then every start compiles."""
+@contextlib.contextmanager
+def _usable(cache_dir: Path | None) -> Iterator[Path]:
+    """The cache, or a private temporary folder if the cache cannot be used: then every start compiles.
+
+    The temporary one is removed at the end of the block; a library that was loaded stays loaded.
+    """
+    if _is_usable(cache_dir):
+        yield cache_dir
+    else:
+        with Scratch(Path(tempfile.gettempdir()), "stoker-kernels-") as scratch:
+            yield scratch.folder
+
+
+def _is_usable(cache_dir: Path | None) -> TypeGuard[Path]:
     if cache_dir is not None:
         try:
             cache_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.TemporaryFile(dir=cache_dir):
                 if is_private(cache_dir):
-                    return cache_dir
+                    return True
             reason = "other users can write to it, so that libraries in it cannot be trusted"
         except OSError as error:
             reason = str(error)
         logger.warning("C++ kernels are not cached: %s: %s", cache_dir, reason)
-    return Path(tempfile.mkdtemp(prefix="stoker-kernels-"))
+    return False
