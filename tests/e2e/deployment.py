@@ -20,6 +20,7 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).parents[2]
+ENGINE_MODULE = "stoker.engine.process"
 START_LIMIT_S = 240.0  # for a machine that runs many tests at the same time
 DRAIN_S = 0.5
 EXIT_LIMIT_S = 120.0
@@ -68,15 +69,19 @@ class Server:
     def wait_engine(self) -> psutil.Process:
         """The engine process, which starts some time after the server."""
         deadline = time.monotonic() + START_LIMIT_S
-        while not self.process.children():
+        while not self._engines():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         return self.engine
 
     @property
     def engine(self) -> psutil.Process:
-        (child,) = self.process.children()
-        return child
+        (engine,) = self._engines()
+        return engine
+
+    def _engines(self) -> list[psutil.Process]:
+        """Not the processes of chat templates."""
+        return [child for child in self.process.children() if ENGINE_MODULE in child.cmdline()]
 
     def wait(self, limit_s: float = EXIT_LIMIT_S) -> int:
         """The exit code."""
