@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-# Reads from a pipe that nobody writes to: this ends when its other end is closed, or this process is killed. Then it
+# Reads from a pipe that gets no bytes: this ends when its other end is closed, or this process is killed. Then it
 # ends its process group, which the compilers belong to, and removes the folder; again if one was writing meanwhile.
 _WATCH = """
 trap '' TERM INT HUP
