@@ -18,6 +18,7 @@ from ..logs import ACCESS_LOGGER, log_fields
 from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
 from .middleware import cors, load_middleware
+from .protocol.errors import ApiError
 from .protocol.json import dump
 from .routes.absent import TABLE, NotHere, disabled
 from .routes.table import routes_of
@@ -27,6 +28,7 @@ access_log = logging.getLogger(ACCESS_LOGGER)
 
 _UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/ping", "/metrics", "/load"})
 _CLIENT_GONE = 499  # in logs and metrics only: the client left before a response was sent
+_MAX_SHOWN_PATH = 200
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -53,7 +55,7 @@ def build_app(service: Service) -> Starlette:
             Middleware(_ErrorResponses, service=service),
             Middleware(_KeyCheck, service=service),
         ],
-        exception_handlers={HTTPException: _raise_again},  # the gate and _ErrorResponses turn exceptions into responses
+        exception_handlers={HTTPException: _route_error},
     )
     # No redirect of /v1/models/ to /v1/models: its URL would be built from the client's Host header. It is a 404.
     app.router.redirect_slashes = False
@@ -63,8 +65,15 @@ def build_app(service: Service) -> Starlette:
     return app
 
 
-async def _raise_again(request: Request, error: Exception) -> Any:
-    raise error
+async def _route_error(request: Request, error: Exception) -> Any:
+    """For an error of the router. Raises it as an ApiError, which _ErrorResponses turns into the response."""
+    assert isinstance(error, HTTPException)
+    route = f"{request.method} {request.scope['path'][:_MAX_SHOWN_PATH]}"
+    if error.status_code == 405:
+        allowed = ", ".join(sorted((error.headers or {})["Allow"].split(", ")))  # starlette joins a set: in any order
+        message = f"there is no route {route}: this path accepts {allowed}"
+        raise ApiError(405, message, code="method_not_allowed", headers={"allow": allowed})
+    raise ApiError(404, f"there is no route {route}", code="not_found")
 
 
 class _Gate:

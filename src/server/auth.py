@@ -53,4 +53,7 @@ def _digest(key: bytes) -> bytes:
 
 
 def _refused(message: str) -> ApiError:
-    return ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+    # LiteLLM takes an `invalid_request_error` for a wrong request, whatever the status.
+    return ApiError(
+        401, message, code="invalid_api_key", kind="authentication_error", headers={"www-authenticate": "Bearer"}
+    )

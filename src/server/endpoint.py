@@ -15,7 +15,7 @@ from ..engine.api import InvalidRequest
 from .keep_alive import kept_alive
 from .limits import ClientGone, check_json_content, read_body
 from .protocol import json
-from .protocol.errors import ApiError, bad_request, from_validation, internal_error
+from .protocol.errors import INVALID, ApiError, bad_request, from_validation, internal_error
 from .protocol.fields import Wire
 from .protocol.stream import DONE, error_frame
 from .service import Service
@@ -151,13 +151,11 @@ def to_api_error(error: Exception, service: Service) -> ApiError:
 
 
 def _http_error(error: HTTPException) -> ApiError:
-    """An error of the router."""
+    """An error that the operator's middleware raised, such as HTTPException(403, "closed today")."""
+    status = error.status_code
+    kind = "server_error" if status >= 500 else INVALID
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
-    if error.status_code == 405:
-        allowed = ", ".join(sorted(headers["allow"].split(", ")))  # starlette joins a set: in any order
-        message = f"this route accepts {allowed}"
-        return ApiError(405, message, code="method_not_allowed", headers={"allow": allowed})
-    return ApiError(error.status_code, "there is no such route", code="not_found", headers=headers)
+    return ApiError(status, str(error.detail), code=f"http_{status}", kind=kind, headers=headers)
 
 
 class Endpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
 NUMBER = 3
@@ -35,6 +36,10 @@ class Tag:
 
 async def refuse_all(request: Any, call_next: Any) -> Any:
     return PlainTextResponse("closed today", 403)
+
+
+async def refuse_by_exception(request: Any, call_next: Any) -> Any:
+    raise HTTPException(402, "the budget of this month is spent", {"X-Budget": "0"})
 
 
 async def add_key(request: Any, call_next: Any) -> Any:

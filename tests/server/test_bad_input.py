@@ -173,11 +173,13 @@ def test_a_missing_or_unknown_model_is_an_error_of_the_field_model(served: Serve
 def test_a_context_error_has_both_numbers_and_the_words_by_which_clients_recognise_it(
     served: Served, prompt: object, fields: dict[str, int], number: str
 ):
-    """LiteLLM searches the error's text, in lower case, for these words; LangChain for the code."""
+    """LiteLLM searches the error's text, in lower case, for the limit. LangChain searches it for "prompt is too long",
+    or for the code, which the text of an error of openai 3 no longer contains."""
     error = served.complete(prompt, **fields).json()["error"]
     assert number in error["message"]
     assert "this model's maximum context length is 512 tokens" in error["message"].lower()
     assert "context_length_exceeded" in str({"error": error})
+    assert ("prompt is too long" in error["message"]) == ("max_tokens" not in fields)
 
 
 def test_a_huge_text_is_refused_before_it_is_encoded(served: Served, monkeypatch: pytest.MonkeyPatch):
@@ -315,6 +317,13 @@ def test_unknown_fields_are_refused_with_strict_requests(folder: Path):
 def test_an_unknown_path_is_a_404_and_never_a_redirect(served: Served, path: str, code: str):
     response = served.get(f"http://test{path}", follow_redirects=False)
     assert error_of(response, 404)[0] == code
+
+
+def test_an_unknown_path_is_shown_so_that_a_wrong_base_url_is_noticed(served: Served):
+    """The message was "there is no such route" for a client whose base URL lacks /v1."""
+    error = served.post("/chat/completions", {"messages": HELLO}).json()["error"]
+    assert error["message"] == "there is no route POST /chat/completions"
+    assert len(served.get(f"/{'x' * 5000}").json()["error"]["message"]) < 300
 
 
 def test_a_wrong_method_is_a_405_with_the_allowed_ones(served: Served):

@@ -87,9 +87,11 @@ def test_no_route_method_or_header_bypasses_a_missing_key(folder: Path):
 
 
 def test_a_response_to_a_wrong_key_says_how_to_authenticate(folder: Path):
+    """Its type was `invalid_request_error`, for which LiteLLM raises BadRequestError, not AuthenticationError."""
     response = Served(folder, api_key=["secret"]).get("/v1/models?api_key=secret")
     assert response.status_code == 401
-    assert response.json()["error"]["code"] == "invalid_api_key"
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
     assert response.headers["www-authenticate"] == "Bearer"
     assert "secret" not in response.text
 

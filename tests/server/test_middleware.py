@@ -55,6 +55,15 @@ def test_middleware_gets_errors_as_responses(folder: Path, name: str, path: str,
     assert no_key.headers["x-stamp"] == with_key.headers["x-stamp"] == {"stamp": "stamp GET;", "Tag": "tag;"}[name]
 
 
+def test_an_http_exception_of_middleware_is_an_error_with_its_message_and_headers(folder: Path):
+    """Its message was "there is no such route" and its code `not_found`, whatever the status."""
+    response = Served(folder, middleware=[f"{EXAMPLES}.refuse_by_exception"]).get("/v1/models")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (402, "http_402")
+    assert error["message"] == "the budget of this month is spent"
+    assert response.headers["x-budget"] == "0"
+
+
 def test_an_import_path_may_have_a_colon_before_the_name(folder: Path):
     assert Served(folder, middleware=[f"{EXAMPLES}:stamp"]).get("/v1/models").headers["x-stamp"] == "stamp GET;"
 

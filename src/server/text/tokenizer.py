@@ -179,16 +179,16 @@ class Tokenizer:
 
 
 def too_long(num_tokens: int, max_tokens: int, *, param: str, at_least: bool = False) -> InvalidRequest:
-    """The error for a prompt that exceeds the context, with both numbers."""
+    """The error for a prompt that exceeds the context, with both numbers. LangChain knows it by its first words."""
     count = f"at least {num_tokens}" if at_least else str(num_tokens)
-    message = f"{context_limit(max_tokens)}, but the prompt has {count} tokens"
+    message = f"prompt is too long: it has {count} tokens, but {context_limit(max_tokens)}"
     return InvalidRequest(
         f"{message}, and at least one must remain for the output", param=param, code="context_length_exceeded"
     )
 
 
 def context_limit(max_tokens: int) -> str:
-    """The beginning of each message about the context: by these words LiteLLM recognises the error."""
+    """A part of each message about the context: by these words LiteLLM recognises the error."""
     return f"this model's maximum context length is {max_tokens} tokens"
 
 
