@@ -6,7 +6,7 @@ COMMA := ,
 JOBS ?= 2
 KIND ?= cpu
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site kernels bench bench-peers attack tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site kernels bench bench-peers attack clients tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -91,6 +91,9 @@ bench-peers: install  ## Stoker against vLLM, OpenVINO, llama.cpp and transforme
 
 attack: install  ## attack a server of builtin:tiny in many ways, half an hour; ARGS='sockets --seed 2'
 	$(RUN) benchmarks.attack $(ARGS)
+
+clients: install  ## try OpenAI's clients against `engine up`, and write docs/guide/server/clients.md; ARGS='--only litellm'
+	$(RUN) tools.clients $(ARGS)
 
 tiny: install  ## train builtin:tiny again
 	$(RUN) tools.train_tiny
