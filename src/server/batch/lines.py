@@ -54,7 +54,7 @@ def read_line(number: int, line: bytes | None, max_bytes: int) -> BatchRequest:
         message = f"line {number} is longer than {max_bytes} bytes (`server.max_request_bytes`)"
         raise LineError("request_too_large", message)
     try:
-        fields = parse(line)
+        fields = parse(line, max_bytes)  # the route limits the values of the body
     except ApiError as error:
         what = error.message.removeprefix("the body ")
         separator = " " if what != error.message else ": "
