@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -213,6 +214,8 @@ class LLM:
             request_id = str(next(self._request_numbers))
             result = RequestOutput(request_id, text, token_ids, [])
             self._check(params, token_ids)
+            if params.bad_words:
+                params = replace(params, bad_word_ids=self.get_tokenizer().word_ids(params.bad_words))
             for request in fan_out(EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=params)):
                 collector = SequenceCollector(result, request, self._tokenizer)
                 requests[next(self._handles)] = request, collector

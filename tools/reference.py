@@ -1,15 +1,17 @@
 """Write docs/reference/ from the declarations, or, with --check, fail if it is stale.
 
-One page per section, one page each for all rules, error codes and presets, and a list of options by status. The content
+One page per section, one page each for all rules, error codes, presets and request fields, and a list of options by
+status. The content
 is that of `engine explain`, without what depends on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stoker.cli.metric_pages import metric_pages
@@ -21,6 +23,11 @@ from stoker.config.presets import preset_names
 from stoker.config.resolve.rule import Rule, StatedRule
 from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import Option, options, options_of, sections
+from stoker.server.protocol.chat import ChatRequest
+from stoker.server.protocol.completions import CompletionRequest
+from stoker.server.protocol.fields import Wire
+from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from stoker.server.protocol.unserved import EMPTY, UNSERVED, Route, UnservedField
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _NAME = re.compile(r"\b(R[0-9]{3}|[a-z_]+\.[a-z0-9_]+)\b")
@@ -47,6 +54,7 @@ def pages() -> dict[str, str]:
         "Which options are effective, deprecated or refused.",
         _status(),
     )
+    add("request-fields", "Request fields", _FIELDS_TEXT, _request_fields())
     add("metrics", "Metrics", "All metrics of `GET /metrics`. `engine explain metrics` prints them too.", _metrics())
     add("rules", "Rules", f"{find('rules')[0].text} Each is also a page of `engine explain`.", _rules())
     add("codes", "Error codes", f"{find('codes')[0].text} Each is also a page of `engine explain`.", _codes())
@@ -54,6 +62,59 @@ def pages() -> dict[str, str]:
     add("presets", "Presets", find("presets")[0].text, _parts(presets))
     written["README.md"] = "\n".join(index) + "\n"
     return written
+
+
+_FIELDS_TEXT = """\
+Every field of a request: of OpenAI's API, and of the protocols of vLLM, SGLang and llama.cpp's server.
+
+- *yes*: served.
+- *400*: an error with code `unsupported_parameter` and the name of the field. Accepted are null, and values that change
+  nothing: those listed, or else `false` and empty texts, lists and objects.
+- *no effect*: accepted with any value.
+
+An unknown field is ignored, counted in `stoker_unknown_request_fields_total` and logged once; with
+`server.strict_requests: true` it gets status 400."""
+_BODIES: tuple[type[Wire], ...] = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+
+
+def _request_fields() -> list[str]:
+    """A table of all fields: what each route does with it, and what it means."""
+    states: dict[str, dict[Route, str]] = {}
+    meanings: dict[str, dict[str, list[Route]]] = {}
+    served = {name for body in _BODIES for name in body.model_fields}
+    for body in _BODIES:
+        assert body.route is not None
+        for name, field in body.model_fields.items():
+            states.setdefault(name, {})[body.route] = "yes"
+            meanings.setdefault(name, {}).setdefault(str(field.description), []).append(body.route)
+        for unserved in UNSERVED[body.route].values():
+            states.setdefault(unserved.name, {})[body.route] = "no effect" if unserved.off is None else "400"
+            if unserved.name not in served:
+                meanings.setdefault(unserved.name, {}).setdefault(_unserved(unserved), []).append(body.route)
+    lines = [
+        f"| field | {' | '.join(f'`{route}`' for route in Route)} | meaning |",
+        "|---|" + "---|" * (len(Route) + 1),
+    ]
+    for name in sorted(states):
+        cells = [states[name].get(route, "") for route in Route]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {_meaning(meanings[name])} |")
+    return lines
+
+
+def _meaning(meanings: Mapping[str, Sequence[Route]]) -> str:
+    """One text, or for each text the routes where it applies."""
+    if len(meanings) == 1:
+        return _cell(next(iter(meanings)))
+    return "<br>".join(
+        f"{', '.join(f'`{route}`' for route in routes)}: {_cell(text)}" for text, routes in meanings.items()
+    )
+
+
+def _unserved(field: UnservedField) -> str:
+    if field.off is None or field.off == EMPTY:
+        return field.reason
+    values = ", ".join(f"`{json.dumps(value)}`" for value in field.off)
+    return f"{field.reason} (accepted: {values or 'null'})"
 
 
 def _parts(parts: Sequence[Page]) -> list[str]:

@@ -48,6 +48,9 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0  # over prompt and generated tokens
     logit_bias: dict[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] = ()  # no others are sampled; empty: all are allowed
+    bad_words: tuple[str, ...] = ()  # texts that are not generated, by their tokens
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # the tokens of bad_words: set by who has the tokenizer
     seed: int | None = None  # same seed, prompt and parameters: same tokens in any batch
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -64,7 +67,8 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         else:
             object.__setattr__(self, "stop", tuple(self.stop or ()))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        for name in ("stop_token_ids", "allowed_token_ids", "bad_words"):
+            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
 
     def validate(self) -> None:
         """Raises InvalidRequest for the first field that is out of its range. Does not check token ids."""
@@ -85,6 +89,7 @@ class SamplingParams:
             ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "more than 0"),
             ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "a 64-bit integer"),
             ("stop", all(self.stop), "strings that are not empty"),
+            ("bad_words", all(self.bad_words), "strings that are not empty"),
             ("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more"),
             ("prompt_logprobs", self.prompt_logprobs is None or self.prompt_logprobs >= 0, "0 or more"),
         )

@@ -72,6 +72,9 @@ class EngineCore:
         self._check_ids(request.prompt_token_ids, "prompt")
         self._check_ids(request.sampling.logit_bias, "logit_bias")
         self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
+        self._check_ids(request.sampling.allowed_token_ids, "allowed_token_ids")
+        for token_ids in request.sampling.bad_word_ids:
+            self._check_ids(token_ids, "bad_words")
         if request.sampling.logits_processors:
             check_named(request.sampling.logits_processors, self._processor_pattern)
         self._scheduler.add(request)

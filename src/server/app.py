@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +18,7 @@ from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
 from .middleware import cors, load_middleware
 from .protocol.errors import ApiError
+from .protocol.fields import REQUEST_ID
 from .protocol.json import dump
 from .routes.absent import TABLE, NotHere, disabled
 from .routes.table import routes_of
@@ -29,7 +29,6 @@ access_log = logging.getLogger(ACCESS_LOGGER)
 _UNLOGGED = frozenset({"/health", "/livez", "/readyz", "/ping", "/metrics", "/load"})
 _CLIENT_GONE = 499  # in logs and metrics only: the client left before a response was sent
 _MAX_SHOWN_PATH = 200
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def build_app(service: Service) -> Starlette:
@@ -91,10 +90,13 @@ class _Gate:
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         if scope["type"] != "http":
             return  # no lifespan, no web sockets
-        answer = _Response(send, self._request_id(scope))
+        request_id = _request_id(scope)
+        shown_id = request_id or uuid.uuid4().hex
+        answer = _Response(send, shown_id if self._service.settings.enable_request_id_headers else None)
         fields: dict[str, Any] = {}
         arrived_at = self._service.clock()
-        scope.update({"stoker.arrived_at": arrived_at, "stoker.log_fields": fields, "stoker.cache_salt": ""})
+        scope.update({"stoker.arrived_at": arrived_at, "stoker.log_fields": fields, "stoker.cache_salt": "",
+                      "stoker.request_id": request_id})  # fmt: skip
         try:
             self._admit(scope)
             await self._app(scope, receive, answer.send)
@@ -119,15 +121,15 @@ class _Gate:
             scope["path"] = scope["path"][len(self._root_path) :]  # from a proxy that does not strip its prefix
         check_headers(scope, self._service.limits)
 
-    def _request_id(self, scope: Message) -> str | None:
-        if not self._service.settings.enable_request_id_headers:
-            return None
-        for name, value in scope["headers"]:
-            if name == b"x-request-id":
-                sent: str = value.decode("latin-1")
-                if _REQUEST_ID.fullmatch(sent):
-                    return sent
-        return uuid.uuid4().hex
+
+def _request_id(scope: Message) -> str | None:
+    """The client's id of the request, if it has a valid one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            sent: str = value.decode("latin-1")
+            if REQUEST_ID.fullmatch(sent):
+                return sent
+    return None
 
 
 class _ErrorResponses:

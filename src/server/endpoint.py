@@ -44,6 +44,7 @@ class Call:
         self.arrived_at: float = scope["stoker.arrived_at"]
         self.cache_salt: str = service.cache_epoch + scope["stoker.cache_salt"]
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
+        self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
         self.num_body_bytes = 0  # set by `body`
         self._send = send
 

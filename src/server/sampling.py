@@ -9,7 +9,7 @@ from typing import Any
 from ..engine.api import SamplingParams, check_allowed
 from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import SamplingFields
-from .text.tokenizer import context_limit, too_long
+from .text.tokenizer import Tokenizer, Truncation, context_limit, too_long
 
 # Fields whose defaults may come from the deployment's generation_config.
 DEFAULTED = (
@@ -23,6 +23,9 @@ DEFAULTED = (
 )
 
 
+RANDOM_SEED = -1  # as in vLLM and llama.cpp
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
     """Limits of one sequence."""
@@ -30,7 +33,6 @@ class ModelLimits:
     context: int  # tokens, prompt and output together: of the model, or of the KV cache if that holds less
     vocab_size: int
     max_logprobs: int  # per position; -1 is unlimited
-    has_tokenizer: bool
     has_priorities: bool
     logits_processor_pattern: str | None = None  # for import paths in requests
 
@@ -46,6 +48,21 @@ def check_prompt(token_ids: list[int], limits: ModelLimits, *, param: str) -> No
         raise _not_in_vocabulary(extreme, limits, param)
 
 
+def truncation(fields: SamplingFields, limits: ModelLimits) -> Truncation | None:
+    """How a long prompt is cut; None if it is refused. One token of the context remains for the output.
+
+    Raises ApiError for a length beyond the context.
+    """
+    num_tokens = fields.truncate_prompt_tokens
+    if num_tokens is None:
+        return None
+    if num_tokens > limits.context:
+        message = f"{context_limit(limits.context)}, but truncate_prompt_tokens is {num_tokens}"
+        raise bad_request(message, code="context_length_exceeded", param="truncate_prompt_tokens")
+    largest = limits.context - 1
+    return Truncation(largest if num_tokens == -1 else min(num_tokens, largest), fields.truncation_side or "left")
+
+
 def sampling_params(
     fields: SamplingFields,
     defaults: Mapping[str, Any],
@@ -55,15 +72,18 @@ def sampling_params(
     max_tokens: int | None,
     max_tokens_param: str = "max_tokens",
     default_max_tokens: int | None = None,
+    n: int | None = None,
     logprobs: int | None = None,
-    logprobs_param: str = "logprobs",
     prompt_logprobs: int | None = None,
+    tokenizer: Tokenizer | None,
 ) -> SamplingParams:
     """
     defaults: of the deployment, by field name. They also replace null in a request.
     prompts: each fits into the context.
     max_tokens: reduced to the rest of the context.
     default_max_tokens: for requests without max_tokens; None is the rest of the context.
+    n: number of sequences; None for the request's.
+    logprobs, prompt_logprobs: as `num_logprobs` returned them.
 
     Raises ApiError with the field that exceeds its limit.
     """
@@ -78,28 +98,33 @@ def sampling_params(
     most = min(max_tokens, limits.context - max(map(len, prompts)))
     if min_tokens > most:
         raise bad_request(f"min_tokens is {min_tokens}, but at most {most} can be generated", param="min_tokens")
-    _check_logprobs(logprobs, limits, logprobs_param)
-    _check_logprobs(prompt_logprobs, limits, "prompt_logprobs")
     processors = tuple(fields.logits_processors or ())
     check_allowed(processors, limits.logits_processor_pattern)
-    if fields.stop and not limits.has_tokenizer:
-        raise unsupported("stop", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+    for param in ("stop", "bad_words"):
+        if getattr(fields, param) and tokenizer is None:
+            raise unsupported(param, ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
     if fields.priority and not limits.has_priorities:
         raise unsupported("priority", ": this deployment serves in order of arrival; see `scheduler.scheduling_policy`")
     logit_bias = {int(token_id): bias for token_id, bias in (fields.logit_bias or {}).items()}
-    for param, token_ids in (("logit_bias", logit_bias), ("stop_token_ids", fields.stop_token_ids or ())):
-        for token_id in token_ids:
-            if token_id >= limits.vocab_size:
-                raise _not_in_vocabulary(token_id, limits, param)
+    listed = {
+        "logit_bias": logit_bias,
+        "stop_token_ids": fields.stop_token_ids or (),
+        "allowed_token_ids": fields.allowed_token_ids or (),
+    }
+    for param, token_ids in listed.items():
+        if (largest := max(token_ids, default=0)) >= limits.vocab_size:
+            raise _not_in_vocabulary(largest, limits, param)
     given = {name: getattr(fields, name) for name in DEFAULTED}
     chosen = {name: defaults.get(name) if value is None else value for name, value in given.items()}
     return SamplingParams(
         **{name: value for name, value in chosen.items() if value is not None},
-        n=fields.n or 1,
+        n=n or fields.n or 1,
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         logit_bias=logit_bias,
-        seed=fields.seed,
+        allowed_token_ids=tuple(fields.allowed_token_ids or ()),
+        bad_word_ids=tokenizer.word_ids(fields.bad_words) if tokenizer is not None and fields.bad_words else (),
+        seed=None if fields.seed == RANDOM_SEED else fields.seed,
         stop=tuple(fields.stop or ()),
         stop_token_ids=tuple(fields.stop_token_ids or ()),
         ignore_eos=bool(fields.ignore_eos),
@@ -107,16 +132,23 @@ def sampling_params(
         skip_special_tokens=fields.skip_special_tokens is not False,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        detokenize=limits.has_tokenizer,
+        detokenize=tokenizer is not None,
         logits_processors=processors,
     )
 
 
-def _check_logprobs(requested: int | None, limits: ModelLimits, param: str) -> None:
+def num_logprobs(requested: int | None, limits: ModelLimits, param: str) -> int | None:
+    """The number of best tokens that a request asks for; its -1 is the whole vocabulary.
+
+    Raises ApiError if that is more than the deployment returns.
+    """
     limit = limits.vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
-    if requested is not None and requested > limit:
-        message = f"{param} is {requested}, but this deployment returns at most {limit} (`model.max_logprobs`)"
+    wanted = limits.vocab_size if requested == -1 else requested
+    if wanted is not None and wanted > limit:
+        shown = f"-1, which is all {wanted} tokens" if requested == -1 else str(wanted)
+        message = f"{param} is {shown}, but this deployment returns at most {limit} (`model.max_logprobs`)"
         raise bad_request(message, code="integer_above_max_value", param=param)
+    return wanted
 
 
 def _not_in_vocabulary(token_id: int, limits: ModelLimits, param: str) -> ApiError:

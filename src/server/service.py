@@ -103,7 +103,6 @@ class Service:
             context=min(info.max_model_len, info.num_kv_tokens),
             vocab_size=info.vocab_size,
             max_logprobs=self._max_logprobs,
-            has_tokenizer=self.tokenizer is not None,
             has_priorities=self._has_priorities,
             logits_processor_pattern=self._logits_processor_pattern,
         )
@@ -133,9 +132,13 @@ class Service:
                 fields = {"field": shown, "route": route}
                 log_fields(logger, logging.WARNING, "unknown request field, ignored", fields)
 
-    def check_model(self, name: str | None) -> None:
-        if name is not None and name not in self.model_names:
+    def named_model(self, name: str | None) -> str:
+        """The served name that a request means: its own, or without one the first. Raises ApiError 404."""
+        if not name:
+            return self.model_name
+        if name not in self.model_names:
             raise model_not_found(name)
+        return name
 
     def need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -156,5 +159,7 @@ def model_not_found(name: str) -> ApiError:
     return ApiError(404, f"the model {name[:200]!r} is not served here", code="model_not_found", param="model")
 
 
-def new_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
+def new_ids(prefix: str, given: str | None) -> tuple[str, str]:
+    """The id of an answer, and that of its request in the engine, which is unique also if clients repeat theirs."""
+    unique = uuid.uuid4().hex
+    return (f"{prefix}-{unique}",) * 2 if given is None else (f"{prefix}-{given}", f"{prefix}-{given}-{unique[:8]}")

@@ -35,11 +35,11 @@ def message(**fields: Any) -> dict[str, Any]:
 
 
 FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
-    (CHAT, {"model": None}, "invalid_type", "model"),
+    (CHAT, {"model": 7}, "invalid_type", "model"),
     (CHAT, {"messages": []}, "empty_array", "messages"),
     (CHAT, {"messages": "Hello"}, "invalid_type", "messages"),
     (CHAT, {"messages": ["Hello"]}, "invalid_type", "messages[0]"),
-    (CHAT, {"messages": [*HELLO, {"role": "boss", "content": ""}]}, "invalid_value", "messages[1].role"),
+    (CHAT, {"messages": [*HELLO, {"role": "", "content": ""}]}, "string_below_min_length", "messages[1].role"),
     (CHAT, {"messages": [{"content": "x"}]}, "missing_required_parameter", "messages[0].role"),
     (CHAT, {"messages": HELLO * 4097}, "array_above_max_length", "messages"),
     (CHAT, message(content=7), "invalid_type", "messages[0].content"),
@@ -70,10 +70,18 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"logprobs": 5}, "invalid_type", "logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "integer_above_max_value", "top_logprobs"),
     (CHAT, {"top_logprobs": 1}, "unsupported_parameter", "top_logprobs"),
-    (TEXT, {"prompt_logprobs": -1}, "integer_below_min_value", "prompt_logprobs"),
+    (TEXT, {"prompt_logprobs": -2}, "integer_below_min_value", "prompt_logprobs"),
+    (TEXT, {"prompt_logprobs": -1}, "integer_above_max_value", "prompt_logprobs"),
+    (TEXT, {"logprobs": -1}, "integer_above_max_value", "logprobs"),
+    (CHAT, {"logprobs": True, "top_logprobs": -1}, "integer_above_max_value", "top_logprobs"),
     (TEXT, {"prompt_logprobs": 21}, "integer_above_max_value", "prompt_logprobs"),
-    (TEXT, {"prompt_logprobs": 1, "stream": True}, "unsupported_parameter", "prompt_logprobs"),
-    (CHAT, {"prompt_logprobs": 1, "stream": True}, "unsupported_parameter", "prompt_logprobs"),
+    (CHAT, {"allowed_token_ids": [5, 400]}, "invalid_token_id", "allowed_token_ids"),
+    (CHAT, {"bad_words": [""]}, "string_below_min_length", "bad_words[0]"),
+    (CHAT, {"bad_words": ["x"] * 257}, "array_above_max_length", "bad_words"),
+    (CHAT, {"truncate_prompt_tokens": 0}, "invalid_value", "truncate_prompt_tokens"),
+    (CHAT, {"truncate_prompt_tokens": 513}, "context_length_exceeded", "truncate_prompt_tokens"),
+    (CHAT, {"truncation_side": "left"}, "unsupported_parameter", "truncation_side"),
+    (CHAT, {"request_id": "a b"}, "invalid_value", "request_id"),
     (CHAT, {"temperature": -1}, "decimal_below_min_value", "temperature"),
     (CHAT, {"temperature": 1e308}, "decimal_above_max_value", "temperature"),
     (CHAT, {"temperature": "hot"}, "invalid_type", "temperature"),
@@ -111,7 +119,9 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (TEXT, {"prompt": "Hello " * 600}, "context_length_exceeded", "prompt"),
     (CHAT, message(content="Hello " * 600), "context_length_exceeded", "messages"),
     (TEXT, {"suffix": "x"}, "unsupported_parameter", "suffix"),
-    (TEXT, {"best_of": 2}, "unsupported_parameter", "best_of"),
+    (TEXT, {"best_of": 2, "stream": True}, "unsupported_parameter", "best_of"),
+    (TEXT, {"best_of": 2, "n": 3}, "invalid_value", "best_of"),
+    (CHAT, {"best_of": 2}, "unsupported_parameter", "best_of"),
     (CHAT, {"priority": 1}, "unsupported_parameter", "priority"),
     (CHAT, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "invalid_value", "tools[0].function.name"),
     (CHAT, {"tools": [{"type": "function", "function": {"name": "a" * 1024}}]}, "invalid_value",
@@ -124,19 +134,23 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
     (CHAT, {"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
     (CHAT, {"modalities": [7] * 9}, "array_above_max_length", "modalities"),
-    (CHAT, {"reasoning_effort": "high"}, "unsupported_parameter", "reasoning_effort"),
-    (CHAT, {"functions": []}, "unsupported_parameter", "functions"),
-    (CHAT, {"audio": {}}, "unsupported_parameter", "audio"),
-    (CHAT, {"prediction": {}}, "unsupported_parameter", "prediction"),
+    (TEXT, {"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+    (CHAT, {"documents": [{"text": "x"}]}, "unsupported_parameter", "documents"),
+    (CHAT, {"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
+    (CHAT, {"audio": {"voice": "alloy"}}, "unsupported_parameter", "audio"),
+    (CHAT, {"prediction": {"content": "x"}}, "unsupported_parameter", "prediction"),
     (CHAT, {"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
     (CHAT, {"guided_json": {}}, "unsupported_parameter", "guided_json"),
-    (CHAT, {"structured_outputs": {}}, "unsupported_parameter", "structured_outputs"),
+    (CHAT, {"structured_outputs": {"choice": ["a"]}}, "unsupported_parameter", "structured_outputs"),
     (CHAT, {"chat_template": "{{ x }}"}, "unsupported_parameter", "chat_template"),
     (CHAT, {"chat_template_kwargs": {"chat_template": "{{ x }}"}}, "unsupported_parameter", "chat_template"),
     (CHAT, {"chat_template_kwargs": {"messages": []}}, "unsupported_parameter", "chat_template_kwargs.messages"),
     (CHAT, {"chat_template_kwargs": {"eos_token": ""}}, "unsupported_parameter", "chat_template_kwargs.eos_token"),
     (CHAT, {"continue_final_message": True}, "invalid_value", "continue_final_message"),
     (CHAT, {"stream": "yes"}, "invalid_type", "stream"),
+    (CHAT, {"stream_options": {"include_usage": True}}, "unsupported_parameter", "stream_options"),
+    (CHAT, {"stream": True, "stream_options": {"continuous_usage_stats": True}}, "unsupported_parameter",
+     "stream_options.continuous_usage_stats"),
     (CHAT, {"stream_options": {"include_usage": 1}}, "invalid_type", "stream_options.include_usage"),
     ("/tokenize", {}, "missing_required_parameter", "prompt"),
     ("/tokenize", {"prompt": "x", "messages": HELLO}, "missing_required_parameter", "prompt"),
@@ -159,8 +173,7 @@ def test_an_invalid_field_is_a_400_with_its_name(
     assert served.engine.requests == []
 
 
-def test_a_missing_or_unknown_model_is_an_error_of_the_field_model(served: Served):
-    assert error_of(served.post(CHAT, {"messages": HELLO}), 400) == ("missing_required_parameter", "model")
+def test_an_unknown_model_is_an_error_of_the_field_model(served: Served):
     assert error_of(served.chat(model="gpt-x"), 404) == ("model_not_found", "model")
     assert error_of(served.get("/v1/models/gpt-x"), 404) == ("model_not_found", "model")
     assert error_of(served.post("/tokenize", {"prompt": "x", "model": "gpt-x"}), 404) == ("model_not_found", "model")

@@ -33,9 +33,11 @@ def test_a_response_has_text_finish_reason_and_usage(saying: Saying, tokenizer: 
     assert answer["choices"] == [
         {
             "index": 0,
-            "message": {"role": "assistant", "content": "Hello, world!", "refusal": None},
+            "message": {"role": "assistant", "content": "Hello, world!", "refusal": None, "reasoning": None},
             "logprobs": None,
             "finish_reason": "stop",
+            "stop_reason": None,
+            "token_ids": None,
         }
     ]
     generated = len(tokenizer.encode("Hello, world!")) + 1  # the end token
@@ -43,6 +45,7 @@ def test_a_response_has_text_finish_reason_and_usage(saying: Saying, tokenizer: 
         "prompt_tokens": len(prompt),
         "completion_tokens": generated,
         "total_tokens": len(prompt) + generated,
+        "prompt_tokens_details": None,
     }
 
 

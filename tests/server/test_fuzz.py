@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
-from stoker.server.protocol.fields import REFUSED
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from stoker.server.protocol.unserved import UNSERVED
 
 from .deployment import MODEL, Served
 
@@ -57,7 +57,7 @@ def test_many_random_values_of_fields_are_refused_or_served(fuzzed: Served, rout
 
 def check_random_fields(fuzzed: Served, route: str, data: st.DataObject) -> None:
     model, valid = ROUTES[route]
-    names = st.sampled_from(sorted([*model.model_fields, *REFUSED, "x"]))
+    names = st.sampled_from(sorted([*model.model_fields, *UNSERVED[model.route], "x"]))
     fields = data.draw(st.dictionaries(names, VALUES, max_size=3))  # words: ok
     content = json.dumps({**valid, "max_tokens": 2, **fields}).encode("utf-8", "surrogatepass")
     response = fuzzed.post(route, content)

@@ -77,6 +77,17 @@ def test_a_stop_string_ends_the_text_before_it(llm: LLM):
     assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
 
 
+def test_a_bad_word_and_tokens_that_are_not_allowed_are_not_generated(llm: LLM):
+    whole = llm.generate(PROMPTS[0], GREEDY)[0].outputs[0]
+    word = llm.get_tokenizer().decode(whole.token_ids[2:5])  # of several tokens
+    assert word in whole.text
+    changed = llm.generate(PROMPTS[0], replace(GREEDY, bad_words=(word,)))[0].outputs[0]
+    assert changed.token_ids[:4] == whole.token_ids[:4]
+    assert changed.token_ids[4] != whole.token_ids[4]
+    (few,) = llm.generate(PROMPTS[0], replace(GREEDY, allowed_token_ids=(5, 7)))[0].outputs
+    assert set(few.token_ids) <= {5, 7}
+
+
 def test_a_stop_token_id_ends_the_sequence_with_it(llm: LLM):
     whole = llm.generate(PROMPTS[0], GREEDY)[0].outputs[0]
     last = whole.token_ids[4]

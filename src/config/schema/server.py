@@ -241,8 +241,9 @@ class ServerConfig(Section):
     enable_force_include_usage: Flag = Field(
         False,
         description=(
-            "Add usage to every stream, even if the client did not ask for it with `stream_options`. Accounting in a "
-            "proxy then works for all clients; strict clients may not expect the additional chunk."
+            "Add usage so far to every chunk of every stream, and a last chunk with usage, even if the client did not "
+            "ask for it with `stream_options`. Accounting in a proxy then works for all clients; strict clients may "
+            "not expect the additional chunk."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),

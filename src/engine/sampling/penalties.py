@@ -1,4 +1,4 @@
-"""Changes to single logits: bias, penalties, no end before min_tokens.
+"""Changes to single logits: bias, allowed tokens, bad words, penalties, no end before min_tokens.
 
 Each changes only the affected (row, token) pairs, for all rows in one operation.
 """
@@ -16,8 +16,20 @@ Lengths = npt.NDArray[np.int64]
 
 
 def apply_bias(logits: torch.Tensor, table: SamplingTable, slots: Slots) -> None:
-    """Adds each request's logit_bias. logits: [R, V] float32, changed in place; slots: [R]."""
+    """Forbids what is not allowed, and adds each request's logit_bias.
+
+    Args:
+        logits: [R, V] float32, changed in place.
+        slots: [R].
+    """
     rows = np.flatnonzero(table.has_bias[slots])
+    for row in rows.tolist():
+        if (ids := table.allowed.get(int(slots[row]))) is not None:
+            index = _to(logits, ids)
+            kept = logits[row, index]
+            logits[row] = -torch.inf
+            logits[row, index] = kept
+    rows = np.array([row for row in rows.tolist() if int(slots[row]) in table.bias], np.int64)
     if not len(rows):
         return
     entries = [table.bias[slot] for slot in slots[rows].tolist()]
@@ -25,6 +37,18 @@ def apply_bias(logits: torch.Tensor, table: SamplingTable, slots: Slots) -> None
     logits[_to(logits, row_index), _to(logits, np.concatenate([ids for ids, _ in entries]))] += _to(
         logits, np.concatenate([values for _, values in entries])
     )
+
+
+def forbid_bad_words(
+    logits: torch.Tensor, table: SamplingTable, slots: Slots, lengths: Lengths, token_table: npt.NDArray[np.int32]
+) -> None:
+    """Forbids the last token of each bad word whose first tokens are the last generated ones. Arguments as below."""
+    for row in np.flatnonzero(table.has_bad_words[slots]).tolist():
+        slot, length = int(slots[row]), int(lengths[row])
+        generated = token_table[slot, table.num_prompt_tokens[slot] : length]
+        for first, last in table.bad_words[slot]:
+            if len(first) <= len(generated) and np.array_equal(generated[-len(first) :], first):
+                logits[row, last] = -torch.inf
 
 
 def forbid_early_end(logits: torch.Tensor, table: SamplingTable, slots: Slots, lengths: Lengths) -> None:

@@ -23,7 +23,7 @@ from ..kernels.penalise import Penalties, penalised
 from ..plugins import PluginError
 from .logits_processor import LogitsProcessor, Rows, apply
 from .logprobs import token_logprobs
-from .penalties import apply_bias, forbid_early_end, penalties_of
+from .penalties import apply_bias, forbid_bad_words, forbid_early_end, penalties_of
 from .processed import processed_logits
 from .sampling_table import SamplingTable, Slots
 
@@ -72,7 +72,7 @@ class Sampler:
         """
         table, raw = self.table, logits
         errors: dict[int, str] = {}
-        is_changed = table.has_bias[slots] | table.has_processors[slots]
+        is_changed = table.has_bias[slots] | table.has_bad_words[slots] | table.has_processors[slots]
         is_changed |= lengths < table.end_allowed_at[slots]
         if self._processors or is_changed.any():
             logits = raw.float() if raw.dtype != torch.float32 else raw.clone()
@@ -81,6 +81,7 @@ class Sampler:
             if table.has_processors[slots].any():
                 errors = self._apply_named(logits, slots, lengths, token_table)
             apply_bias(logits, table, slots)
+            forbid_bad_words(logits, table, slots, lengths, token_table)
             forbid_early_end(logits, table, slots, lengths)
         is_top_k = ~table.is_greedy[slots] & (table.top_k[slots] > 0)
         is_nucleus = ~table.is_greedy[slots] & (table.top_p[slots] < 1) & ~is_top_k

@@ -35,8 +35,11 @@ class SamplingTable:
         self.num_prompt_logprobs = np.full(num_slots, -1, np.int64)
         self.end_allowed_at = np.zeros(num_slots, np.int64)  # sequence length from which ending tokens may be sampled
         self.has_penalties = np.zeros(num_slots, bool)
-        self.has_bias = np.zeros(num_slots, bool)
+        self.has_bias = np.zeros(num_slots, bool)  # an entry in `bias` or `allowed`
         self.bias: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]] = {}  # slot -> ids, values
+        self.allowed: dict[int, npt.NDArray[np.int64]] = {}  # slot -> the only ids that may be sampled
+        self.has_bad_words = np.zeros(num_slots, bool)  # of more than one token; others are in `bias`
+        self.bad_words: dict[int, list[tuple[npt.NDArray[np.int32], int]]] = {}  # slot -> first tokens, last token
         self.ending_ids: dict[int, npt.NDArray[np.int64]] = {}  # slot -> eos and stop ids, if it has min_tokens
         self.num_prompt_tokens = np.zeros(num_slots, np.int64)
         self.has_processors = np.zeros(num_slots, bool)
@@ -60,11 +63,7 @@ class SamplingTable:
         self.num_logprobs[slot] = -1 if sampling.logprobs is None else sampling.logprobs
         self.num_prompt_logprobs[slot] = -1 if sampling.prompt_logprobs is None else sampling.prompt_logprobs
         self._admit_penalties(slot, sampling, token_ids[num_prompt_tokens:])
-        self.has_bias[slot] = bool(sampling.logit_bias)
-        if sampling.logit_bias:
-            ids = np.fromiter(sampling.logit_bias.keys(), np.int64, len(sampling.logit_bias))
-            values = np.fromiter(sampling.logit_bias.values(), np.float32, len(sampling.logit_bias))
-            self.bias[slot] = ids, values
+        self._admit_bias(slot, sampling)
         self.num_prompt_tokens[slot] = num_prompt_tokens
         self.has_processors[slot] = bool(sampling.logits_processors)
         if sampling.logits_processors:
@@ -73,6 +72,18 @@ class SamplingTable:
         if sampling.min_tokens:
             ending = sorted({*self._eos_token_ids, *sampling.stop_token_ids})
             self.ending_ids[slot] = np.array(ending, np.int64)
+
+    def _admit_bias(self, slot: int, sampling: SamplingParams) -> None:
+        bias = {**sampling.logit_bias, **{ids[0]: -np.inf for ids in sampling.bad_word_ids if len(ids) == 1}}
+        if bias:
+            self.bias[slot] = np.array([*bias], np.int64), np.array([*bias.values()], np.float32)
+        if sampling.allowed_token_ids:
+            self.allowed[slot] = np.unique(np.array(sampling.allowed_token_ids, np.int64))
+        self.has_bias[slot] = bool(bias or sampling.allowed_token_ids)
+        longer = [(np.array(ids[:-1], np.int32), ids[-1]) for ids in sampling.bad_word_ids if len(ids) > 1]
+        self.has_bad_words[slot] = bool(longer)
+        if longer:
+            self.bad_words[slot] = longer
 
     def _admit_penalties(self, slot: int, sampling: SamplingParams, generated: list[int]) -> None:
         penalties = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty)
@@ -84,6 +95,8 @@ class SamplingTable:
     def release(self, slot: int) -> None:
         """Drops the objects of a sequence that are not in columns."""
         self.bias.pop(slot, None)
+        self.allowed.pop(slot, None)
+        self.bad_words.pop(slot, None)
         self.ending_ids.pop(slot, None)
         self._named.pop(slot, None)
         self._processors.pop(slot, None)

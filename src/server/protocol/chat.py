@@ -7,22 +7,36 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from .errors import FieldError, bad_request, unsupported
-from .fields import MAX_TOKENS, MAX_TOOLS, SamplingFields, Wire
+from .fields import MAX_TOKENS, MAX_TOOLS, Integer, NumLogprobs, SamplingFields, Wire
+from .unserved import TEXT_ONLY, Route
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 MAX_TEMPLATE_CHARS = 1 << 16
 
-# APIs differ in the name of an assistant's reasoning. Chat templates read `reasoning_content`.
-Role = Literal["system", "developer", "user", "assistant", "tool"]
+# Types of content parts that are text, and the key of the text.
+_TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
 
 
 class Message(Wire):
-    role: Role
+    role: str = Field(min_length=1, max_length=64)  # whether there is such a role is up to the chat template
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS, fail_fast=True)
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "\n".join(part["text"] for part in self.content)
+        return self.content or ""
 
     @field_validator("content", mode="before")
     @classmethod
@@ -38,17 +52,18 @@ class Message(Wire):
 
 def _text_part(part: Any, index: int) -> dict[str, Any]:
     place = f"[{index}]"
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
     if not isinstance(part, dict):
-        raise FieldError("a part must be an object", code="invalid_type", place=place)
+        raise FieldError("a part must be a string or an object", code="invalid_type", place=place)
     kind = part.get("type", "text")
-    if kind == "refusal" and isinstance(part.get("refusal"), str):
-        return {"type": "text", "text": part["refusal"]}
-    if kind != "text":
-        detail = f"parts of type {str(kind)[:40]!r} are not supported: this model accepts text"
+    key = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if key is None:
+        detail = f"parts of type {str(kind)[:40]!r} are not supported: {TEXT_ONLY}"
         raise FieldError(detail, code="unsupported_parameter", place=f"{place}.type")
-    if not isinstance(part.get("text"), str):
-        raise FieldError("`text` must be a string", code="invalid_type", place=f"{place}.text")
-    return {"type": "text", "text": part["text"]}
+    if not isinstance(part.get(key), str):
+        raise FieldError(f"`{key}` must be a string", code="invalid_type", place=f"{place}.{key}")
+    return {"type": "text", "text": part[key]}
 
 
 class Function(Wire):
@@ -65,12 +80,25 @@ class Tool(Wire):
 class Conversation(Wire):
     """Fields that a prompt is rendered from."""
 
-    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
-    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template: str | None = Field(None, min_length=1, max_length=MAX_TEMPLATE_CHARS)
-    chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=64)
+    messages: list[Message] | None = Field(
+        None, min_length=1, max_length=MAX_MESSAGES, description="any role that the chat template knows; text only"
+    )
+    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS, description="functions, for the chat template")
+    documents: list[dict[str, Any]] | None = Field(
+        None, max_length=1024, description="for chat templates that read them; else 400"
+    )
+    reasoning_effort: str | None = Field(
+        None, min_length=1, max_length=64, description="for chat templates that read it, or that can switch thinking "
+        "off (`none`) and on (all others); else 400"
+    )  # fmt: skip
+    add_generation_prompt: bool = Field(True, description="false: the model continues the last message")
+    continue_final_message: bool = Field(False, description="the prompt ends within the last message")
+    chat_template: str | None = Field(
+        None, min_length=1, max_length=MAX_TEMPLATE_CHARS, description="needs `server.trust_request_chat_template`"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, max_length=64, description="variables of the chat template, such as `enable_thinking`"
+    )
 
     def plain_messages(self) -> list[dict[str, Any]]:
         """The messages as JSON values, with unknown fields: templates read some of them."""
@@ -81,17 +109,22 @@ class Conversation(Wire):
 
 
 class ChatRequest(Conversation, SamplingFields):
-    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
-    modalities: list[str] | None = Field(None, max_length=8)
-    reasoning_effort: str | None = Field(None, max_length=64)
-    documents: list[dict[str, Any]] | None = Field(None, max_length=1024)
-    add_special_tokens: bool = False
+    route = Route.CHAT
+    messages: list[Message] = Field(
+        min_length=1, max_length=MAX_MESSAGES, description="any role that the chat template knows; text only"
+    )
+    max_completion_tokens: Integer | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="as `max_tokens`, before which it has precedence"
+    )
+    echo: bool | None = Field(None, description="the answer begins with the last message, if that has its role")
+    logprobs: bool | None = Field(None, description="log-probabilities of the tokens")
+    top_logprobs: NumLogprobs | None = Field(
+        None, description="with `logprobs`: this number of best ones, too; -1: all"
+    )
+    tool_choice: str | dict[str, Any] | None = Field(None, description="only `none` and `auto`")
+    parallel_tool_calls: bool | None = Field(None, description="only true")
+    modalities: list[str] | None = Field(None, max_length=8, description='only `["text"]`')
+    add_special_tokens: bool = Field(False, description="the tokenizer adds special tokens to those of the template")
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
@@ -103,9 +136,7 @@ class ChatRequest(Conversation, SamplingFields):
             raise unsupported("tool_choice", ": only `none` and `auto` are, and the model's text is returned unchanged")
         if self.parallel_tool_calls is False:
             raise unsupported("parallel_tool_calls", " as false")
-        if self.response_format is not None and self.response_format.get("type") != "text":
-            raise unsupported("response_format", ': only `{"type": "text"}` is')
-        if self.modalities is not None and self.modalities != ["text"]:
+        if self.modalities and self.modalities != ["text"]:
             raise unsupported("modalities", ': only `["text"]` is')
         if self.top_logprobs and not self.logprobs:
             raise unsupported("top_logprobs", " without `logprobs: true`")
@@ -114,11 +145,16 @@ class ChatRequest(Conversation, SamplingFields):
 def completion(
     response_id: str, created: int, model: str, choices: list[dict[str, Any]], usage: dict[str, Any]
 ) -> dict[str, Any]:
+    """With null for what the request did not ask for: clients read these fields without a check."""
     return {
         "id": response_id,
         "object": "chat.completion",
         "created": created,
         "model": model,
         "choices": choices,
+        "service_tier": None,
+        "system_fingerprint": None,
         "usage": usage,
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
     }

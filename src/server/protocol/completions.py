@@ -6,18 +6,46 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from .errors import FieldError
-from .fields import MAX_TOKENS, SamplingFields
+from .errors import FieldError, bad_request, unsupported
+from .fields import MAX_N, MAX_TOKENS, Integer, NumLogprobs, SamplingFields
+from .unserved import Route
 
 MAX_PROMPTS = 1024
 
 
 class CompletionRequest(SamplingFields):
-    prompt: list[str] | list[list[int]]
-    max_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)  # 0: the prompt alone
-    echo: bool | None = None
-    logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
-    add_special_tokens: bool = True
+    route = Route.TEXT
+    prompt: list[str] | list[list[int]] = Field(description="one or several texts, or lists of token ids")
+    max_tokens: Integer | None = Field(
+        None,
+        ge=0,
+        le=MAX_TOKENS,
+        description="as in chats, but 16 by default; 0 with `echo` and `logprobs` scores the prompt",
+    )
+    best_of: Integer | None = Field(
+        None,
+        ge=1,
+        le=MAX_N,
+        description="samples this number of answers, and returns the `n` with the best mean logprob",
+    )
+    echo: bool | None = Field(None, description="the text begins with the prompt")
+    logprobs: NumLogprobs | None = Field(
+        None, description="log-probabilities of the tokens, and of this number of best ones; -1: of all"
+    )
+    add_special_tokens: bool = Field(True, description="the tokenizer adds special tokens, such as BOS")
+
+    @property
+    def num_sampled(self) -> int:
+        """Sequences of each prompt."""
+        return self.best_of or self.n or 1
+
+    def refuse_unsupported(self) -> None:
+        super().refuse_unsupported()
+        n = self.n or 1
+        if self.num_sampled < n:
+            raise bad_request(f"best_of is {self.best_of}, less than n, which is {n}", param="best_of")
+        if self.stream and self.num_sampled > n:
+            raise unsupported("best_of", " in a stream: the best answers are known at the end")
 
     @field_validator("prompt", mode="plain", json_schema_input_type=str | list[str] | list[int] | list[list[int]])
     @classmethod
@@ -52,9 +80,15 @@ def _is_ids(prompt: Any) -> bool:
     return isinstance(prompt, list) and all(type(token_id) is int for token_id in prompt)  # bool is a subclass of int
 
 
-def completion(
-    response_id: str, created: int, model: str, choices: list[dict[str, Any]], usage: dict[str, Any] | None
-) -> dict[str, Any]:
-    """A response, and each chunk of a streamed response: both have the same shape."""
-    body = {"id": response_id, "object": "text_completion", "created": created, "model": model, "choices": choices}
-    return body if usage is None else {**body, "usage": usage}
+# Fields that clients read without a check: null in a response whose request did not ask for them.
+_NULL_IN_CHOICE = ("stop_reason", "token_ids", "prompt_logprobs", "prompt_token_ids")
+
+
+def head(response_id: str, created: int, model: str) -> dict[str, Any]:
+    """The fields that a response and each chunk of a streamed one have in common."""
+    return {"id": response_id, "object": "text_completion", "created": created, "model": model}
+
+
+def completion(head: dict[str, Any], choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+    shown = [{**choice, **{name: choice.get(name) for name in _NULL_IN_CHOICE}} for choice in choices]
+    return {**head, "choices": shown, "service_tier": None, "system_fingerprint": None, "usage": usage}

@@ -1,99 +1,169 @@
-"""What the request bodies of all generating routes have in common: sampling fields, and fields that are refused."""
+"""What the request bodies of all generating routes have in common."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from ...engine.api import ProcessorCall
 from .errors import FieldError, unsupported
+from .unserved import NO_GRAMMARS, UNSERVED, Route, UnservedField
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_N = 128
 MAX_BIASES = 1024
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
 MAX_TOOLS = 128
 MAX_PROCESSORS = 16
 MAX_PATH_CHARS = 256
 MAX_TOKENS = 2**31 - 1
 
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
-# Fields of OpenAI's API, or of servers like it, that are not supported. A request with one is refused.
-# fmt: off
-REFUSED = frozenset({
-    "allowed_token_ids", "audio", "bad_words", "best_of", "chat_template", "function_call", "functions",
-    "guided_choice", "guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex",
-    "guided_whitespace_pattern", "kv_transfer_params", "length_penalty", "lora_request",
-    "mm_processor_kwargs", "prediction", "prompt_embeds", "structured_outputs", "suffix", "thinking_token_budget",
-    "truncate_prompt_tokens", "use_beam_search", "verbosity", "web_search_options",
-})
-# Accepted without effect on the response: labels for the operator, and routing hints.
-LABELS = frozenset({
-    "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
-})
-# fmt: on
+
+def _whole(value: Any) -> Any:
+    """Clients in languages with one type of numbers write 4.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+NumLogprobs = Annotated[Integer, Field(ge=-1, le=2**31 - 1)]  # -1: of all tokens
 
 
 class Wire(BaseModel):
-    """A request body. Types are strict: "8" is not a number, 1.0 is not an integer. Unknown fields are kept apart."""
+    """A request body. Types are strict, but 4.0 is an integer: "8" is not a number. Unknown fields are kept apart.
+
+    route: whose unserved fields are known; None for a part of a body.
+    """
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+    route: ClassVar[Route | None] = None
 
     @property
     def unknown_fields(self) -> list[str]:
-        return sorted((self.model_extra or {}).keys() - LABELS)
+        return sorted((self.model_extra or {}).keys() - self._unserved.keys())
+
+    @property
+    def _unserved(self) -> Mapping[str, UnservedField]:
+        return UNSERVED[self.route] if self.route is not None else {}
 
     def refuse_unsupported(self) -> None:
-        """Raises ApiError for the first field of REFUSED that is not null."""
+        """Raises ApiError for the first field that is refused with its value."""
         for name, value in (self.model_extra or {}).items():
-            if name in REFUSED and value is not None:
-                raise unsupported(name)
+            field = self._unserved.get(name)
+            if field is not None and field.refuses(value):
+                raise unsupported(name, f": {field.reason}")
 
 
 class StreamOptions(Wire):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingFields(Wire):
     """Fields that /v1/completions and /v1/chat/completions have in common. None: the deployment's default."""
 
-    model: str = Field(min_length=1, max_length=512)
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = Field(None, ge=1, le=MAX_N)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=2**31 - 1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
-    logit_bias: dict[str, float] | None = Field(None, json_schema_extra={"maxProperties": MAX_BIASES})
-    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
-    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS)
-    stop: list[str] | None = None
-    stop_token_ids: list[TokenId] | None = Field(None, max_length=1024)
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    prompt_logprobs: int | None = Field(None, ge=0, le=2**31 - 1)
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1)
-    cache_salt: str | None = Field(None, min_length=1, max_length=256)
-    logits_processors: list[ProcessorCall] | None = Field(None, max_length=MAX_PROCESSORS)
+    model: str | None = Field(None, max_length=512, description="a served model name; may be absent")
+    stream: bool | None = Field(None, description="server-sent events instead of one answer")
+    stream_options: StreamOptions | None = Field(
+        None, description="`include_usage`: a last chunk with usage; `continuous_usage_stats`: usage in every chunk"
+    )
+    n: Integer | None = Field(None, ge=1, le=MAX_N, description="number of choices")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 takes the most likely token")
+    top_p: float | None = Field(None, gt=0, le=1, description="samples among the tokens that reach this probability")
+    top_k: Integer | None = Field(None, ge=-1, le=2**31 - 1, description="samples among the best; 0 and -1 are off")
+    min_p: float | None = Field(None, ge=0, le=1, description="minimum probability, relative to the best token's")
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="of generated tokens")
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="of generated tokens, by their number")
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="factor for tokens of prompt and answer")
+    logit_bias: dict[str, float] | None = Field(
+        None, json_schema_extra={"maxProperties": MAX_BIASES}, description="token id to a change of its logit"
+    )
+    allowed_token_ids: list[TokenId] | None = Field(
+        None, max_length=1 << 18, fail_fast=True, description="no other tokens are sampled; an empty list is off"
+    )
+    bad_words: list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]] | None = Field(
+        None, max_length=MAX_BAD_WORDS, description="texts that are not generated, by their tokens"
+    )
+    seed: Integer | None = Field(
+        None, ge=-(2**63), le=2**63 - 1, description="repeats an answer; -1 is a random one, as in vLLM"
+    )
+    max_tokens: Integer | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="maximum length of the answer; reduced to the rest of the context"
+    )
+    min_tokens: Integer | None = Field(None, ge=0, le=MAX_TOKENS, description="the answer does not end before")
+    stop: list[str] | None = Field(None, description="one or several texts that end the answer")
+    stop_token_ids: list[TokenId] | None = Field(None, max_length=1024, description="tokens that end the answer")
+    ignore_eos: bool | None = Field(None, description="the model's end token does not end the answer")
+    include_stop_str_in_output: bool | None = Field(None, description="the text includes what ended it")
+    skip_special_tokens: bool | None = Field(None, description="special tokens are not shown; true by default")
+    response_format: dict[str, Any] | None = Field(None, description='only `{"type": "text"}`: ' + NO_GRAMMARS)
+    truncate_prompt_tokens: Integer | None = Field(
+        None, ge=-1, le=MAX_TOKENS, description="maximum length; a longer prompt is cut to it; -1: what fits"
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="the side of the prompt that is cut; left by default"
+    )
+    prompt_logprobs: NumLogprobs | None = Field(None, description="as `logprobs`, of the prompt's tokens")
+    return_token_ids: bool | None = Field(None, description="adds `token_ids` and `prompt_token_ids`")
+    return_tokens_as_token_ids: bool | None = Field(None, description="tokens in `logprobs` are `token_id:N`")
+    priority: Integer | None = Field(
+        None, ge=-(2**31), le=2**31 - 1, description="smaller first; needs `scheduler.scheduling_policy: priority`"
+    )
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="shares cached prefixes only with the same salt"
+    )
+    request_id: str | None = Field(
+        None, description="the last part of the answer's id; the header `X-Request-Id` has precedence"
+    )
+    logits_processors: list[ProcessorCall] | None = Field(
+        None, max_length=MAX_PROCESSORS, description="needs `model.logits_processor_pattern`"
+    )
 
     @property
     def unknown_fields(self) -> list[str]:
         nested = self.stream_options.unknown_fields if self.stream_options else []
-        return super().unknown_fields + [f"stream_options.{name}" for name in nested]
+        names = [f"stream_options.{name}" for name in nested]
+        return super().unknown_fields + [name for name in names if name not in self._unserved]
 
     @property
     def wants_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def wants_continuous_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
+    def refuse_unsupported(self) -> None:
+        super().refuse_unsupported()
+        if self.wants_usage and not self.stream:
+            raise unsupported("stream_options", " without `stream: true`")
+        if self.wants_continuous_usage and not self.wants_usage:
+            raise unsupported("stream_options.continuous_usage_stats", " without `include_usage: true`")
+        if self.response_format and self.response_format.get("type") != "text":
+            raise unsupported("response_format", f": {NO_GRAMMARS}")
+        if self.truncation_side is not None and self.truncate_prompt_tokens is None:
+            raise unsupported("truncation_side", " without `truncate_prompt_tokens`")
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _keeps_tokens(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise FieldError("must be -1 or at least 1: a prompt without tokens cannot be continued")
+        return value
+
+    @field_validator("request_id")
+    @classmethod
+    def _safe_id(cls, value: str | None) -> str | None:
+        if value is not None and REQUEST_ID.fullmatch(value) is None:
+            raise FieldError("must have 1 to 128 letters, digits, dots, underscores and hyphens")
+        return value
 
     @field_validator("stop", mode="before", json_schema_input_type=str | list[str] | None)
     @classmethod

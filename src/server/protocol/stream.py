@@ -38,9 +38,17 @@ class ChunkWriter:
         self._after_delta = b'},"logprobs":null,"finish_reason":null}' + end + b"\n\n"
         self._after_text = b',"logprobs":null,"finish_reason":null}' + end + b"\n\n"
 
-    def choice(self, choice: dict[str, Any], *, is_long: bool = False) -> bytes:
-        """is_long: encode it as `dump_long` does."""
-        chunk = {**self._head, "choices": [choice], **self._tail}
+    def choice(
+        self,
+        choice: dict[str, Any],
+        usage: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
+        *,
+        is_long: bool = False,
+    ) -> bytes:
+        """usage: of the request so far. extra: further fields of the chunk. is_long: encode it as `dump_long` does."""
+        tail = self._tail if usage is None else {"usage": usage}
+        chunk = {**self._head, "choices": [choice], **tail, **(extra or {})}
         return b"data: " + dump_long(chunk) + b"\n\n" if is_long else frame(chunk)
 
     def chat_text(self, index: int, text: str) -> bytes:

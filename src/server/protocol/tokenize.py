@@ -6,19 +6,23 @@ from pydantic import Field
 
 from .chat import Conversation
 from .fields import TokenId, Wire
+from .unserved import Route
 
 
 class TokenizeRequest(Conversation):
     """Has either a prompt or messages."""
 
-    model: str | None = None
-    prompt: str | None = None
-    add_special_tokens: bool | None = None  # default: true for a prompt, false for messages, whose template writes them
-    return_token_strs: bool = False
+    route = Route.TOKENIZE
+    model: str | None = Field(None, description="a served model name; may be absent")
+    prompt: str | None = Field(None, description="a text, in place of `messages`")
+    # false for messages by default, because their template writes them
+    add_special_tokens: bool | None = Field(None, description="true by default for a prompt, false for messages")
+    return_token_strs: bool | None = Field(None, description="adds each token's text")
 
 
 class DetokenizeRequest(Wire):
-    model: str | None = None
+    route = Route.DETOKENIZE
+    model: str | None = Field(None, description="a served model name; may be absent")
     # fail_fast: without it an error is stored for each of a million wrong values
-    tokens: list[TokenId] = Field(fail_fast=True)
-    skip_special_tokens: bool = False
+    tokens: list[TokenId] = Field(fail_fast=True, description="token ids")
+    skip_special_tokens: bool = Field(False, description="special tokens are not shown")

@@ -2,173 +2,197 @@
 
 from __future__ import annotations
 
-import logging
+import functools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from ...engine.api import EngineRequest, fan_out
-from ..endpoint import Call
+from ..endpoint import INLINE_ITEMS, Call
 from ..generation import Generation
 from ..logprobs import chat_logprobs, prompt_logprobs
 from ..protocol.chat import ChatRequest, completion
-from ..protocol.errors import unsupported
 from ..protocol.stream import ChunkWriter
-from ..sampling import check_prompt, sampling_params
-from ..service import new_id
+from ..sampling import check_prompt, num_logprobs, sampling_params, truncation
+from ..service import new_ids
 from ..text.generated_sequence import Delta
 from .rendering import rendered
 from .request_log import log_arrival, log_end
 from .usage import usage
 
-logger = logging.getLogger(__name__)
-
 
 async def chat_completions(call: Call) -> None:
     service = call.service
     body = await call.body(ChatRequest)
-    service.check_model(body.model)
+    model = service.named_model(body.model)
     service.check_ready()
     if body.stream:
-        await call.stream(_frames(call, body))
+        await call.stream(_frames(call, body, model))
         return
     async with service.live.watch(call.receive):
-        generation, response_id, created = await _start(call, body)
+        job = await _Job.start(call, body)
         try:
-            deltas = await generation.whole()
+            deltas = await job.generation.whole()
         finally:
-            log_end(call, generation)
+            log_end(call, job.generation)
 
         def build() -> dict[str, Any]:
-            choices = [_choice(call, body, delta) for delta in deltas]
-            answer = completion(response_id, created, body.model, choices, usage(generation, service.settings))
+            choices = [job.choice(delta) for delta in deltas]
+            counts = usage(job.generation, service.settings)
+            answer = completion(job.response_id, job.created, model, choices, counts)
+            return {**answer, **job.prompt_fields(deltas[0])}
+
+        num_items = sum(job.num_items(delta, is_first=delta.index == 0) for delta in deltas)
+        await call.answer_sized(num_items, build)
+
+
+class _Job:
+    """One request: its generation, and how its choices are written."""
+
+    def __init__(self, call: Call, body: ChatRequest, generation: Generation, response_id: str, num_top: int) -> None:
+        self.generation = generation
+        self.response_id = response_id
+        self.created = int(time.time())
+        settings = call.service.settings
+        # Of a new message `server.response_role`; of a continued message its own role.
+        self.role = settings.response_role if body.add_generation_prompt else body.messages[-1].role
+        last = body.messages[-1]
+        self.echoed = last.text if body.echo and last.role == self.role else ""
+        self._body = body
+        self._tokenizer = call.service.tokenizer
+        self._names = call.service.token_names(body.return_tokens_as_token_ids)
+        self._num_top = num_top
+
+    @classmethod
+    async def start(cls, call: Call, body: ChatRequest) -> _Job:
+        """Render and check the request. Nothing has been sent to the engine yet."""
+        service = call.service
+        limits = service.model_limits
+        if body.tool_choice == "none" and service.settings.exclude_tools_when_tool_choice_none:
+            body.tools = None
+        num_top = num_logprobs(body.top_logprobs, limits, "top_logprobs") or 0
+        prompt_logprobs = num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
+        text, prompt = await rendered(
+            call,
+            body,
+            max_tokens=limits.context,
+            add_special_tokens=body.add_special_tokens,
+            cut=truncation(body, limits),
+        )
+        check_prompt(prompt, limits, param="messages")
+        sampling = sampling_params(
+            body,
+            service.sampling_defaults,
+            limits,
+            prompts=[prompt],
+            max_tokens=body.max_completion_tokens or body.max_tokens,
+            max_tokens_param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
+            logprobs=num_top if body.logprobs else None,
+            prompt_logprobs=prompt_logprobs,
+            tokenizer=service.tokenizer,
+        )
+        response_id, engine_id = new_ids("chatcmpl", call.request_id or body.request_id)
+        request = EngineRequest(
+            request_id=engine_id,
+            prompt_token_ids=prompt,
+            sampling=sampling,
+            priority=body.priority or 0,
+            cache_salt=call.cache_salt + (body.cache_salt or ""),
+        )
+        log_arrival(call, [request], [text])
+        generation = Generation(
+            service.client,
+            service.tokenizer,
+            fan_out(request),
+            service.metrics,
+            keeps_output=service.settings.enable_log_outputs,
+            arrived_at=call.arrived_at,
+            clock=service.clock,
+        )
+        return cls(call, body, generation, response_id, num_top)
+
+    def choice(self, delta: Delta) -> dict[str, Any]:
+        """A choice of a complete response, with null for what the request did not ask for."""
+        message = {"role": self.role, "content": self.echoed + delta.text, "refusal": None, "reasoning": None}
+        return {
+            "index": delta.index,
+            "message": message,
+            "logprobs": None if delta.logprobs is None else chat_logprobs(delta.logprobs, self._num_top, self._names),
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+            "token_ids": delta.token_ids if self._body.return_token_ids else None,
+        }
+
+    def prompt_fields(self, delta: Delta) -> dict[str, Any]:
+        """What the request asked about its prompt: fields of the response, or of the first chunk of a choice."""
+        fields: dict[str, Any] = {}
+        if self._body.return_token_ids:
+            fields["prompt_token_ids"] = self.generation.prompts[0]
+        if delta.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = prompt_logprobs(delta.prompt_logprobs, self._tokenizer)
+        return fields
+
+    def num_items(self, delta: Delta, *, is_first: bool) -> int:
+        """How many tokens and log-probabilities this delta adds to the answer; is_first: with `prompt_fields`."""
+        num = 0
+        if delta.logprobs is not None or self._body.return_token_ids:
+            num = len(delta.token_ids) * (1 + self._num_top)
+        if is_first:
+            num += sum(1 if entry is None else len(entry.token_ids) for entry in delta.prompt_logprobs or ())
+            num += self.generation.num_prompt_tokens if self._body.return_token_ids else 0
+        return num
+
+    def frames(
+        self, writer: ChunkWriter, delta: Delta, is_first: bool, counts: dict[str, Any] | None, num_items: int
+    ) -> bytes:
+        """Chunks of one delta: the role before the first text, and the finish reason after the last.
+
+        counts: usage so far, if each chunk shall have it.
+        """
+        body, is_long = self._body, num_items > INLINE_ITEMS
+        frames = b""
+        if is_first:
+            role = {"role": self.role, "content": self.echoed}
+            choice: dict[str, Any] = {"index": delta.index, "delta": role, "logprobs": None, "finish_reason": None}
+            frames += writer.choice(choice, counts, self.prompt_fields(delta), is_long=is_long)
+        if delta.logprobs or (body.return_token_ids and delta.token_ids) or (delta.text and counts is not None):
+            choice = {"index": delta.index, "delta": {"content": delta.text}, "logprobs": None}
+            if delta.logprobs:
+                choice["logprobs"] = chat_logprobs(delta.logprobs, self._num_top, self._names)
             if body.return_token_ids:
-                answer["prompt_token_ids"] = generation.prompts[0]
-            if deltas[0].prompt_logprobs is not None:
-                answer["prompt_logprobs"] = prompt_logprobs(deltas[0].prompt_logprobs, service.tokenizer)
-            return answer
-
-        await call.answer_sized(_num_items(body, generation, deltas), build)
-
-
-async def _start(call: Call, body: ChatRequest) -> tuple[Generation, str, int]:
-    """Render and check the request. Nothing has been sent to the engine yet."""
-    service = call.service
-    limits = service.model_limits
-    if body.tool_choice == "none" and service.settings.exclude_tools_when_tool_choice_none:
-        body.tools = None
-    text, prompt = await rendered(
-        call,
-        body,
-        max_tokens=limits.context,
-        add_special_tokens=body.add_special_tokens,
-        documents=body.documents,
-        reasoning_effort=body.reasoning_effort,
-    )
-    check_prompt(prompt, limits, param="messages")
-    if body.stream and body.prompt_logprobs is not None:
-        raise unsupported("prompt_logprobs", " in a stream")
-    sampling = sampling_params(
-        body,
-        service.sampling_defaults,
-        limits,
-        prompts=[prompt],
-        max_tokens=body.max_completion_tokens or body.max_tokens,
-        max_tokens_param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        logprobs_param="top_logprobs",
-        prompt_logprobs=body.prompt_logprobs,
-    )
-    response_id = new_id("chatcmpl")
-    request = EngineRequest(
-        request_id=response_id,
-        prompt_token_ids=prompt,
-        sampling=sampling,
-        priority=body.priority or 0,
-        cache_salt=call.cache_salt + (body.cache_salt or ""),
-    )
-    log_arrival(call, [request], [text])
-    generation = Generation(
-        service.client,
-        service.tokenizer,
-        fan_out(request),
-        service.metrics,
-        keeps_output=service.settings.enable_log_outputs,
-        arrived_at=call.arrived_at,
-        clock=service.clock,
-    )
-    return generation, response_id, int(time.time())
+                choice["token_ids"] = delta.token_ids
+            frames += writer.choice({**choice, "finish_reason": None}, counts, is_long=is_long)
+        elif delta.text:
+            frames += writer.chat_text(delta.index, delta.text)
+        if delta.finish_reason is not None:
+            choice = {"index": delta.index, "delta": {}, "logprobs": None, "finish_reason": delta.finish_reason}
+            if delta.stop_reason is not None:
+                choice["stop_reason"] = delta.stop_reason
+            frames += writer.choice(choice, counts)
+        return frames
 
 
-def _num_items(body: ChatRequest, generation: Generation, deltas: list[Delta]) -> int:
-    """How many tokens and log-probabilities the answer holds."""
-    num = len(deltas[0].prompt_logprobs or ()) * (1 + (body.prompt_logprobs or 0))
-    if body.logprobs or body.return_token_ids:
-        num += sum(len(delta.token_ids) for delta in deltas) * (1 + (body.top_logprobs or 0))
-    return num + (generation.num_prompt_tokens if body.return_token_ids else 0)
-
-
-def _choice(call: Call, body: ChatRequest, delta: Delta) -> dict[str, Any]:
-    service = call.service
-    choice: dict[str, Any] = {
-        "index": delta.index,
-        "message": {"role": _role(call, body), "content": delta.text, "refusal": None},
-        "logprobs": None,
-        "finish_reason": delta.finish_reason,
-    }
-    if delta.logprobs is not None:
-        names = service.token_names(body.return_tokens_as_token_ids)
-        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, names)
-    if delta.stop_reason is not None:
-        choice["stop_reason"] = delta.stop_reason
-    if body.return_token_ids:
-        choice["token_ids"] = delta.token_ids
-    return choice
-
-
-def _role(call: Call, body: ChatRequest) -> str:
-    """Of a new message `server.response_role`; of a continued message its own role."""
-    return call.service.settings.response_role if body.add_generation_prompt else body.messages[-1].role
-
-
-async def _frames(call: Call, body: ChatRequest) -> AsyncGenerator[bytes, None]:
+async def _frames(call: Call, body: ChatRequest, model: str) -> AsyncGenerator[bytes, None]:
     """The role, then pieces of text, then an empty piece with the finish reason; then usage, if it is requested."""
     service = call.service
-    generation, response_id, created = await _start(call, body)
-    wants_usage = body.wants_usage or service.settings.enable_force_include_usage
-    head = {"id": response_id, "object": "chat.completion.chunk", "created": created, "model": body.model}
-    writer = ChunkWriter(head, has_usage=wants_usage)
-    names = service.token_names(body.return_tokens_as_token_ids)
-    has_role: set[int] = set()
+    job = await _Job.start(call, body)
+    is_forced = service.settings.enable_force_include_usage
+    has_usage, in_every_chunk = body.wants_usage or is_forced, body.wants_continuous_usage or is_forced
+    head = {"id": job.response_id, "object": "chat.completion.chunk", "created": job.created, "model": model}
+    writer = ChunkWriter(head, has_usage=has_usage)
+    seen: set[int] = set()
     try:
-        async with aclosing(generation.deltas()) as deltas:
+        async with aclosing(job.generation.deltas()) as deltas:
             async for delta in deltas:
-                frames = b""
-                if delta.index not in has_role:
-                    has_role.add(delta.index)
-                    role = {"role": _role(call, body), "content": ""}
-                    choice = {"index": delta.index, "delta": role, "logprobs": None, "finish_reason": None}
-                    if body.return_token_ids:
-                        choice["prompt_token_ids"] = generation.prompts[0]
-                    frames += writer.choice(choice)
-                if delta.logprobs or (body.return_token_ids and delta.token_ids):
-                    choice = {"index": delta.index, "delta": {"content": delta.text}, "logprobs": None}
-                    if delta.logprobs:
-                        choice["logprobs"] = chat_logprobs(delta.logprobs, body.top_logprobs or 0, names)
-                    if body.return_token_ids:
-                        choice["token_ids"] = delta.token_ids
-                    frames += writer.choice({**choice, "finish_reason": None})
-                elif delta.text:
-                    frames += writer.chat_text(delta.index, delta.text)
-                if delta.finish_reason is not None:
-                    choice = {"index": delta.index, "delta": {}, "logprobs": None, "finish_reason": delta.finish_reason}
-                    if delta.stop_reason is not None:
-                        choice["stop_reason"] = delta.stop_reason
-                    frames += writer.choice(choice)
+                is_first = delta.index not in seen
+                seen.add(delta.index)
+                counts = usage(job.generation, service.settings) if in_every_chunk else None
+                size = job.num_items(delta, is_first=is_first)
+                frames = await call.sized(size, functools.partial(job.frames, writer, delta, is_first, counts, size))
                 if frames:
                     yield frames
     finally:
-        log_end(call, generation)
-    if wants_usage:
-        yield writer.usage(usage(generation, service.settings))
+        log_end(call, job.generation)
+    if has_usage:
+        yield writer.usage(usage(job.generation, service.settings))

@@ -7,18 +7,19 @@ import functools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from ...engine.api import EngineRequest, TokenLogprobs, fan_out
 from ..endpoint import INLINE_ITEMS, Call
 from ..generation import Generation
 from ..logprobs import CompletionLogprobs, prompt_logprobs
-from ..protocol.completions import MAX_PROMPTS, CompletionRequest, completion
+from ..protocol.completions import MAX_PROMPTS, CompletionRequest, completion, head
 from ..protocol.errors import bad_request, unsupported
 from ..protocol.json import MAX_VALUES
 from ..protocol.stream import ChunkWriter
-from ..sampling import ModelLimits, check_prompt, sampling_params
-from ..service import new_id
+from ..sampling import ModelLimits, check_prompt, num_logprobs, sampling_params, truncation
+from ..service import new_ids
 from ..text.generated_sequence import Delta
 from .request_log import log_arrival, log_end
 from .usage import usage
@@ -29,10 +30,10 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
 async def completions(call: Call) -> None:
     service = call.service
     body = await call.body(CompletionRequest, max(MAX_VALUES, MAX_PROMPTS * service.max_model_len))
-    service.check_model(body.model)
+    model = service.named_model(body.model)
     service.check_ready()
     if body.stream:
-        await call.stream(_frames(call, body))
+        await call.stream(_frames(call, body, model))
         return
     async with service.live.watch(call.receive):
         job = await _Job.start(call, body)
@@ -40,22 +41,24 @@ async def completions(call: Call) -> None:
             deltas = await job.generation.whole()
         finally:
             log_end(call, job.generation)
+        best = _best(deltas, body.num_sampled, body.n or 1)
 
         def build() -> dict[str, Any]:
-            choices = [job.choice(delta) for delta in deltas]
-            counts = usage(job.generation, service.settings)
-            return completion(job.response_id, job.created, body.model, choices, counts)
+            choices = [job.choice(delta) for delta in best]
+            return completion(job.head(model), choices, usage(job.generation, service.settings))
 
-        await call.answer_sized(sum(map(job.num_items, deltas)), build)
+        await call.answer_sized(sum(map(job.num_items, best)), build)
 
 
 class _Job:
     """One request: its generation, and how its choices are written."""
 
-    def __init__(self, call: Call, body: CompletionRequest, generation: Generation, response_id: str) -> None:
+    def __init__(
+        self, call: Call, body: CompletionRequest, generation: Generation, response_id: str, num_top: int | None
+    ) -> None:
         self.generation = generation
-        self.response_id = response_id
-        self.created = int(time.time())
+        self._response_id = response_id
+        self._num_top = num_top  # None: the request asks for no log-probabilities
         self._body = body
         self._tokenizer = call.service.tokenizer
         self._names = call.service.token_names(body.return_tokens_as_token_ids)
@@ -67,14 +70,16 @@ class _Job:
         """Encode and check the request. Nothing has been sent to the engine yet."""
         service = call.service
         limits = service.model_limits
-        n = body.n or 1
+        n = body.num_sampled
         if len(body.prompt) * n > service.max_queued_requests:
             message = f"{len(body.prompt)} prompts x n={n} exceed the queue's limit of {service.max_queued_requests}"
             raise bad_request(message, code="array_above_max_length", param="prompt")
-        if body.stream and (body.prompt_logprobs is not None):
-            raise unsupported("prompt_logprobs", " in a stream")
         if body.echo and service.tokenizer is None:
             raise unsupported("echo", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+        num_top = num_logprobs(body.logprobs, limits, "logprobs")
+        num_prompt_logprobs = num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
+        if body.echo and num_top is not None:
+            num_prompt_logprobs = max(num_prompt_logprobs or 0, num_top)
         prompts = await _encode(call, body, limits)
 
         def check() -> None:
@@ -82,9 +87,6 @@ class _Job:
                 check_prompt(prompt, limits, param="prompt")
 
         await call.sized(sum(map(len, prompts)), check)
-        num_prompt_logprobs = body.prompt_logprobs
-        if body.echo and body.logprobs is not None:
-            num_prompt_logprobs = max(num_prompt_logprobs or 0, body.logprobs)
         sampling = sampling_params(
             body,
             service.sampling_defaults,
@@ -92,13 +94,15 @@ class _Job:
             prompts=prompts,
             max_tokens=body.max_tokens,
             default_max_tokens=service.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS),
-            logprobs=body.logprobs,
+            n=n,
+            logprobs=0 if num_top is None and n > (body.n or 1) else num_top,  # the best are found by them
             prompt_logprobs=num_prompt_logprobs,
+            tokenizer=service.tokenizer,
         )
-        response_id = new_id("cmpl")
+        response_id, engine_id = new_ids("cmpl", call.request_id or body.request_id)
         requests = [
             EngineRequest(
-                request_id=response_id if len(prompts) == 1 else f"{response_id}-{index}",
+                request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
                 prompt_token_ids=prompt,
                 sampling=sampling,
                 priority=body.priority or 0,
@@ -117,7 +121,10 @@ class _Job:
             arrived_at=call.arrived_at,
             clock=service.clock,
         )
-        return cls(call, body, generation, response_id)
+        return cls(call, body, generation, response_id, num_top)
+
+    def head(self, model: str) -> dict[str, Any]:
+        return head(self._response_id, int(time.time()), model)
 
     def choice(self, delta: Delta, *, is_first: bool = True) -> dict[str, Any]:
         """is_first: the first delta of its sequence, which begins with the prompt if `echo` is set."""
@@ -131,13 +138,13 @@ class _Job:
         }
         if delta.stop_reason is not None:
             choice["stop_reason"] = delta.stop_reason
-        if delta.logprobs is not None and self._body.logprobs is not None:
+        if delta.logprobs is not None and self._num_top is not None:
             entries: list[TokenLogprobs | None] = [*delta.logprobs]
             token_ids = delta.token_ids
             if echoes and delta.prompt_logprobs is not None:
                 entries, token_ids = [*delta.prompt_logprobs, *entries], prompt + token_ids
             writer = self._logprobs.setdefault(delta.index, CompletionLogprobs(self._names))
-            choice["logprobs"] = writer.block(entries, token_ids, self._body.logprobs)
+            choice["logprobs"] = writer.block(entries, token_ids, self._num_top)
         if self._body.prompt_logprobs is not None and delta.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs(delta.prompt_logprobs, self._tokenizer)
         if self._shows_ids:
@@ -149,19 +156,22 @@ class _Job:
     def num_items(self, delta: Delta, *, is_first: bool = True) -> int:
         """How many tokens and log-probabilities `choice` writes."""
         body = self._body
-        num = len(delta.token_ids) * (1 + (body.logprobs or 0)) if self.needs_whole_choices else 0
-        num += len(delta.prompt_logprobs or ()) * (1 + max(body.logprobs or 0, body.prompt_logprobs or 0))
+        num = len(delta.token_ids) * (1 + (self._num_top or 0)) if self._num_top is not None or self._shows_ids else 0
+        num += sum(1 if entry is None else len(entry.token_ids) for entry in delta.prompt_logprobs or ())
         if is_first and (body.echo or body.return_token_ids):
             num += len(self.generation.prompts[delta.index // (body.n or 1)])
         return num
 
-    def frame(self, writer: ChunkWriter, delta: Delta, is_first: bool, num_items: int) -> bytes:
-        return writer.choice(self.choice(delta, is_first=is_first), is_long=num_items > INLINE_ITEMS)
+    def frame(
+        self, writer: ChunkWriter, delta: Delta, is_first: bool, counts: dict[str, Any] | None, num_items: int
+    ) -> bytes:
+        return writer.choice(self.choice(delta, is_first=is_first), counts, is_long=num_items > INLINE_ITEMS)
 
-    @property
-    def needs_whole_choices(self) -> bool:
-        """Whether chunks of a stream hold more than text."""
-        return self._body.logprobs is not None or self._shows_ids
+    def needs_whole_choice(self, delta: Delta, *, is_first: bool) -> bool:
+        """Whether the chunk of this delta holds more than text."""
+        if self._num_top is not None or self._shows_ids or delta.finish_reason is not None:
+            return True
+        return delta.prompt_logprobs is not None or (is_first and bool(self._body.echo))
 
     def _prompt_text(self, index: int) -> str:
         prompt = self._body.prompt[index // (self._body.n or 1)]
@@ -170,39 +180,58 @@ class _Job:
         return self._tokenizer.decode(prompt, skip_special_tokens=False) if self._tokenizer else ""
 
 
+def _best(deltas: list[Delta], num_sampled: int, n: int) -> list[Delta]:
+    """Of the sequences of each prompt the `n` with the highest mean log-probability, best first."""
+    if num_sampled == n:
+        return deltas
+    chosen: list[Delta] = []
+    for start in range(0, len(deltas), num_sampled):
+        ranked = sorted(deltas[start : start + num_sampled], key=_mean_logprob, reverse=True)
+        chosen += ranked[:n]
+    return [replace(delta, index=index) for index, delta in enumerate(chosen)]
+
+
+def _mean_logprob(delta: Delta) -> float:
+    values = [entry.logprobs[0] for entry in delta.logprobs or ()]
+    return sum(values) / len(values) if values else 0.0
+
+
 async def _encode(call: Call, body: CompletionRequest, limits: ModelLimits) -> list[list[int]]:
     prompts: list[list[int]] = []
+    cut = truncation(body, limits)
     for prompt in body.prompt:
         if not isinstance(prompt, str):
-            prompts.append(prompt)
+            prompts.append(prompt if cut is None else cut.of(prompt))
             continue
         tokenizer = call.service.need_tokenizer()
         prompts.append(
             await tokenizer.encode_async(
-                prompt, limits.context, param="prompt", add_special_tokens=body.add_special_tokens
+                prompt, limits.context, param="prompt", add_special_tokens=body.add_special_tokens, cut=cut
             )
         )
         await asyncio.sleep(0)  # let other requests run: a thousand short prompts take as long as a long one
     return prompts
 
 
-async def _frames(call: Call, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
+async def _frames(call: Call, body: CompletionRequest, model: str) -> AsyncGenerator[bytes, None]:
     service = call.service
     job = await _Job.start(call, body)
-    wants_usage = body.wants_usage or service.settings.enable_force_include_usage
-    writer = ChunkWriter(completion(job.response_id, job.created, body.model, [], None), has_usage=wants_usage)
+    is_forced = service.settings.enable_force_include_usage
+    has_usage, in_every_chunk = body.wants_usage or is_forced, body.wants_continuous_usage or is_forced
+    writer = ChunkWriter(job.head(model), has_usage=has_usage)
     seen: set[int] = set()
     try:
         async with aclosing(job.generation.deltas()) as deltas:
             async for delta in deltas:
                 is_first = delta.index not in seen
                 seen.add(delta.index)
-                if job.needs_whole_choices or delta.finish_reason is not None or (is_first and body.echo):
+                if in_every_chunk or job.needs_whole_choice(delta, is_first=is_first):
+                    counts = usage(job.generation, service.settings) if in_every_chunk else None
                     size = job.num_items(delta, is_first=is_first)
-                    yield await call.sized(size, functools.partial(job.frame, writer, delta, is_first, size))
+                    yield await call.sized(size, functools.partial(job.frame, writer, delta, is_first, counts, size))
                 elif delta.text:
                     yield writer.completion_text(delta.index, delta.text)
     finally:
         log_end(call, job.generation)
-    if wants_usage:
+    if has_usage:
         yield writer.usage(usage(job.generation, service.settings))

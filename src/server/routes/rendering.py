@@ -9,6 +9,9 @@ from ..protocol.chat import Conversation
 from ..protocol.errors import unsupported
 from ..service import Service
 from ..text.renderer import Prompt, Renderer
+from ..text.tokenizer import Truncation
+
+_THINKING_SWITCHES = ("enable_thinking", "thinking")  # of Qwen and GLM, of DeepSeek and Granite
 
 ISOLATED_BYTES = 64 << 10  # longer bodies are rendered in a process of their own
 
@@ -19,28 +22,30 @@ async def rendered(
     *,
     max_tokens: int,
     add_special_tokens: bool,
-    documents: list[dict[str, Any]] | None = None,
-    reasoning_effort: str | None = None,
+    cut: Truncation | None = None,
 ) -> Prompt:
     """The messages as a prompt: in a thread if the body is long, isolated if it is very long or brings a template.
 
-    Raises ApiError or InvalidRequest: no template, a template that is not trusted, or messages it cannot render.
+    cut: a longer prompt than `max_tokens` is cut, not refused.
+    Raises ApiError or InvalidRequest: no template, a template that is not trusted or that does not read a field of the
+    request, or messages it cannot render.
     """
     renderer = await _renderer(call.service, body.chat_template)
     with_tools = bool(body.tools)
     kwargs = _template_kwargs(call, renderer, body.chat_template_kwargs, with_tools=with_tools)
-    if reasoning_effort is not None:
-        if "reasoning_effort" not in renderer.template_variables(with_tools=with_tools):
-            raise unsupported("reasoning_effort", ": this model's chat template does not use it")
-        kwargs = {"reasoning_effort": reasoning_effort, **kwargs}
+    if body.reasoning_effort is not None:
+        kwargs = {**_reasoning(renderer, body.reasoning_effort, with_tools=with_tools), **kwargs}
+    if body.documents and not renderer.reads("documents", with_tools=with_tools):
+        raise unsupported("documents", ": this model's chat template does not use them")
 
     def work() -> Prompt:
         return renderer.prompt(
             body.plain_messages(),
             max_tokens=max_tokens,
+            cut=cut,
             add_special_tokens=add_special_tokens,
             tools=body.plain_tools(),
-            documents=documents,
+            documents=body.documents,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             template_kwargs=kwargs,
@@ -53,6 +58,17 @@ async def rendered(
     if call.num_body_bytes <= renderer.tokenizer.inline_chars:
         return work()
     return await renderer.tokenizer.run(work)
+
+
+def _reasoning(renderer: Renderer, effort: str, *, with_tools: bool) -> dict[str, Any]:
+    """The effort under the names that the template reads: as it is, and as switches, which `none` sets to false."""
+    used = renderer.template_variables(with_tools=with_tools)
+    found: dict[str, Any] = {name: effort != "none" for name in _THINKING_SWITCHES if name in used}
+    if "reasoning_effort" in used:
+        found["reasoning_effort"] = effort
+    if not found:
+        raise unsupported("reasoning_effort", ": this model's chat template does not use it")
+    return found
 
 
 async def _renderer(service: Service, chat_template: str | None) -> Renderer:

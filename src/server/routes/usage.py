@@ -16,6 +16,5 @@ def usage(generation: Generation, settings: ServerConfig) -> dict[str, Any]:
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
     }
-    if settings.enable_prompt_tokens_details:
-        counts["prompt_tokens_details"] = {"cached_tokens": generation.num_cached_tokens}
-    return counts
+    cached = {"cached_tokens": generation.num_cached_tokens} if settings.enable_prompt_tokens_details else None
+    return {**counts, "prompt_tokens_details": cached}

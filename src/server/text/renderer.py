@@ -22,7 +22,7 @@ from ...input_file import read_file
 from ..protocol.json import has_surrogate
 from .chat_template import TIME_LIMIT_S, CannotCompile, ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .template_process import IsolatedTemplate, TemplateProcesses
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, Truncation
 
 T = TypeVar("T")
 
@@ -183,6 +183,10 @@ class Renderer:
         read = frozenset[str]().union(*(template.variables for template in self._templates.values()))
         return sorted(self._default_kwargs.keys() - read)
 
+    def reads(self, variable: str, *, with_tools: bool = False) -> bool:
+        """Whether the template's output can depend on this variable."""
+        return bool(self._templates) and variable in self._template(with_tools).variables
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -229,15 +233,19 @@ class Renderer:
         messages: Sequence[Mapping[str, Any]],
         *,
         max_tokens: int | None = None,
+        cut: Truncation | None = None,
         add_special_tokens: bool = False,
         **render_arguments: Any,
     ) -> Prompt:
         """`render`, then encode.
 
         max_tokens: a text that cannot fit into this number of tokens is refused before it is encoded.
+        cut: shortens a longer prompt instead.
         add_special_tokens: off by default, because templates write BOS.
         """
         text = self.render(messages, **render_arguments)
+        if cut is not None:
+            return Prompt(text, self.tokenizer.encode_cut(text, cut, add_special_tokens=add_special_tokens))
         if max_tokens is not None:
             self.tokenizer.check_length(text, max_tokens, param="messages")
         return Prompt(text, self.tokenizer.encode(text, add_special_tokens=add_special_tokens))

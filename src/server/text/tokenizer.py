@@ -16,8 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tokenizers
 from tokenizers import AddedToken
@@ -34,9 +35,22 @@ INLINE_CHARS = 4096
 _SLOW_S = 0.05  # for a short text; see Tokenizer.inline_chars
 
 _MAX_TOKENIZER_BYTES = 256 << 20  # the largest in use have 35 MB
+_CUT_MARGIN = 64  # tokens next to a cut in a text may differ from those of the whole text
+
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SENTENCEPIECE_STAGES = {"Replace", "ByteFallback", "Fuse", "Strip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """A prompt longer than `num_tokens` is cut at one side."""
+
+    num_tokens: int  # at least 1
+    side: Literal["left", "right"] = "left"
+
+    def of(self, token_ids: list[int]) -> list[int]:
+        return token_ids[: self.num_tokens] if self.side == "right" else token_ids[-self.num_tokens :]
 
 
 class TokenizerError(Exception):
@@ -77,6 +91,8 @@ class Tokenizer:
         byte_count = len if self.pieces == "byte_level" else lambda token: len(token.encode("utf-8", "replace"))
         self.max_token_bytes = max(map(byte_count, vocab), default=1)
         self.inline_chars = INLINE_CHARS
+        # Unicode normalisation, such as NFC, may compose up to three bytes into one.
+        self._max_composed = 1 if backend.normalizer is None else 3
         self._bytes: dict[int, bytes] = {}
         self._threads: ThreadPoolExecutor | None = None
 
@@ -104,9 +120,23 @@ class Tokenizer:
         The flags add_bos_token and add_eos_token of tokenizer_config.json are for older formats. With a tokenizer.json
         they have no effect, as in transformers 5. Raises InvalidRequest for a text that the library cannot encode.
         """
+        return self._encoding(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_cut(self, text: str, cut: Truncation, *, add_special_tokens: bool = True) -> list[int]:
+        """As `encode`, but of a longer text only the tokens that `cut` leaves, special tokens included."""
+        # A text of megabytes is shortened first: tokens far from the kept ones do not change these.
+        room = (cut.num_tokens + _CUT_MARGIN) * self.max_token_bytes * self._max_composed
+        encoding = self._encoding(text[:room] if cut.side == "right" else text[-room:], add_special_tokens=False)
+        num_special = self.backend.num_special_tokens_to_add(False) if add_special_tokens else 0
+        encoding.truncate(max(0, cut.num_tokens - num_special), direction=cut.side)
+        ids: list[int] = self.backend.post_process(encoding, None, add_special_tokens).ids
+        return ids[: cut.num_tokens]
+
+    def _encoding(self, text: str, *, add_special_tokens: bool) -> tokenizers.Encoding:
+        """Raises InvalidRequest for a text that the library cannot encode."""
         began = time.perf_counter()
         try:
-            return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         except BaseException as error:
             # Not an Exception: a panic of the library, here at the limit on steps of a pattern.
             if type(error).__name__ != "PanicException":
@@ -117,15 +147,29 @@ class Tokenizer:
                 self.inline_chars = 0
 
     async def encode_async(
-        self, text: str, max_tokens: int, *, param: str, add_special_tokens: bool = True
+        self,
+        text: str,
+        max_tokens: int,
+        *,
+        param: str,
+        add_special_tokens: bool = True,
+        cut: Truncation | None = None,
     ) -> list[int]:
-        """`check_length`, then `encode`; a long text is encoded in a thread (the library releases the GIL)."""
+        """`check_length`, then `encode`, or `encode_cut`; a long text in a thread (the library releases the GIL)."""
 
         def work() -> list[int]:
+            if cut is not None:
+                return self.encode_cut(text, cut, add_special_tokens=add_special_tokens)
             self.check_length(text, max_tokens, param=param)
             return self.encode(text, add_special_tokens=add_special_tokens)
 
         return work() if len(text) <= self.inline_chars else await self.run(work)
+
+    def word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The token ids of each word, as it is at the beginning of a text and after a space."""
+        spellings = [prefix + word.lstrip() for word in words for prefix in ("", " ")]
+        ids = [tuple(self.encode(spelling, add_special_tokens=False)) for spelling in spellings]
+        return tuple(dict.fromkeys(each for each in ids if each))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work()` on the tokenizer's threads."""
@@ -141,9 +185,7 @@ class Tokenizer:
         """
         if len(text) <= max_tokens:  # the usual case: no bytes are counted
             return
-        # Unicode normalisation, such as NFC, may compose up to three bytes into one.
-        shrink = 1 if self.backend.normalizer is None else 3
-        at_least = -(-len(text.encode("utf-8", "surrogatepass")) // (self.max_token_bytes * shrink))
+        at_least = -(-len(text.encode("utf-8", "surrogatepass")) // (self.max_token_bytes * self._max_composed))
         if at_least > max_tokens:
             raise too_long(at_least, max_tokens, param=param, at_least=True)
 

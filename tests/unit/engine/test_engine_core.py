@@ -80,6 +80,8 @@ def test_three_failures_in_a_row_end_the_engine():
         ([-1], {}, "prompt"),
         ([], {}, "prompt"),
         ([1], {"logit_bias": {1000: 1.0}}, "logit_bias"),
+        ([1], {"allowed_token_ids": (1000,)}, "allowed_token_ids"),
+        ([1], {"bad_word_ids": ((1, 2), (1, 1000))}, "bad_words"),
     ],
 )
 def test_ids_outside_the_vocabulary_are_refused(prompt: list[int], sampling: dict[str, object], param: str):

@@ -74,6 +74,8 @@ def test_a_request_arrives_with_every_parameter():
         seed=2**63,
         stop=("a", "é"),
         stop_token_ids=(4,),
+        allowed_token_ids=(7, 5),
+        bad_word_ids=((1,), (2, 3)),
         logprobs=0,
         ignore_eos=True,
         logits_processors=(ProcessorCall("a.b:C", (1, "x", [2.5]), {"k": {"n": None}}), ProcessorCall("a.f")),

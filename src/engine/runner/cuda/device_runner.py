@@ -105,6 +105,7 @@ class DeviceRunner:
         self._needs_host[slot] = (
             self._has_processors
             or table.has_processors[slot]
+            or table.has_bad_words[slot]
             or table.num_prompt_logprobs[slot] >= 0
             or (self._shows_processed and table.num_logprobs[slot] >= 0)
         )
@@ -146,7 +147,7 @@ class DeviceRunner:
         """Whether the slot's sequence needed the host only for the log-probabilities of its prompt."""
         table = self._table
         shows = self._shows_processed and table.num_logprobs[slot] >= 0
-        return not (self._has_processors or table.has_processors[slot] or shows)
+        return not (self._has_processors or table.has_processors[slot] or table.has_bad_words[slot] or shows)
 
     def warm_up(self) -> None:
         """Runs lazy initialisation, and captures the graphs of decode steps on the sampler's fast path.

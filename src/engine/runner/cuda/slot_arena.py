@@ -106,9 +106,12 @@ class SlotArena:
 
     def _write_bias(self, slot: int, table: SamplingTable) -> None:
         row = self.sampling.bias[slot].zero_()
+        if slot in table.allowed:
+            row.fill_(-torch.inf)
+            row[torch.from_numpy(table.allowed[slot]).to(row.device)] = 0.0
         if slot in table.bias:
             ids, values = table.bias[slot]
-            row[torch.from_numpy(ids).to(row.device)] = torch.from_numpy(values).to(row.device)
+            row[torch.from_numpy(ids).to(row.device)] += torch.from_numpy(values).to(row.device)
         if slot in self._ends_later:
             row[torch.from_numpy(self._ends_later[slot][1]).to(row.device)] = -torch.inf
 

@@ -39,7 +39,8 @@ def test_the_token_that_fills_the_context_has_a_place():
 
 def test_a_slot_remembers_nothing_of_who_held_it_before():
     table = make_table()
-    before = {"presence_penalty": 1.0, "logit_bias": {3: 9.0}, "min_tokens": 5, "logprobs": 2, "prompt_logprobs": 0}
+    before = {"presence_penalty": 1.0, "logit_bias": {3: 9.0}, "min_tokens": 5, "logprobs": 2, "prompt_logprobs": 0,
+              "allowed_token_ids": (3,), "bad_word_ids": ((1, 2),)}  # fmt: skip
     table.apply(make_plan(admissions=[admission(0, [1, 2, 3], [0, 1], **before)]))
     table.sampling.record(ids(0), ids(9))
     table.apply(make_plan(released_slots=[0], admissions=[admission(0, [4], [2], frequency_penalty=1.0)]))
@@ -47,7 +48,8 @@ def test_a_slot_remembers_nothing_of_who_held_it_before():
     assert (table.num_tokens[0], table.num_blocks[0]) == (1, 1)
     assert not sampling.counts[0].any()
     assert not sampling.has_bias[0]
-    assert not sampling.bias
+    assert not sampling.has_bad_words[0]
+    assert sampling.bias == sampling.allowed == sampling.bad_words == {}
     assert not sampling.ending_ids
     assert sampling.num_logprobs[0] == sampling.num_prompt_logprobs[0] == -1
     assert sampling.presence[0] == 0

@@ -177,6 +177,31 @@ def test_logit_bias_moves_and_bans_tokens():
     assert logits.abs().sum() == 0, "the logits given are not changed"
 
 
+def test_only_allowed_tokens_are_sampled_and_a_bias_does_not_allow_others(kernels: KernelSet):
+    logits = torch.zeros(5, 100)
+    logits[:, 50] = 9.0
+    params = [
+        SamplingParams(temperature=0, allowed_token_ids=(8, 7, 8)),
+        SamplingParams(temperature=0, allowed_token_ids=(7, 8), logit_bias={8: 1.0, 9: 100.0}),
+        SamplingParams(allowed_token_ids=(3,)),
+        SamplingParams(allowed_token_ids=(3,), top_k=4, top_p=0.9, repetition_penalty=2.0),
+        SamplingParams(temperature=0),
+    ]
+    assert sample(logits, params, kernels=kernels).token_ids.tolist() == [7, 8, 3, 3, 50]
+    assert logits.sum() == 5 * 9.0, "the logits given are not changed"
+
+
+def test_a_bad_word_is_not_completed():
+    logits = torch.zeros(6, 100)
+    logits[:, 5], logits[:, 6] = 2.0, 1.0
+    params = SamplingParams(temperature=0, bad_word_ids=((5,), (7, 8, 6)))
+    tokens = [[0], [0, 7, 8], [0, 8, 8], [0, 1, 7, 8], [7, 8], [0, 8]]  # one prompt token
+    found = sample(logits, [params] * 6, tokens=tokens).token_ids.tolist()
+    assert found == [6, 0, 6, 0, 6, 6], "5 never, and 6 not after the generated 7, 8"
+    allowed = replace(params, logit_bias={5: 100.0}, bad_word_ids=((5,),))
+    assert sample(logits[:1], [allowed]).token_ids.tolist() == [6], "a bias does not allow it"
+
+
 def test_min_tokens_holds_back_eos_and_stop_ids():
     logits = torch.zeros(4, 10)
     logits[:, EOS], logits[:, 5] = 2.0, 1.0

@@ -99,6 +99,13 @@ def test_a_bias_is_added_and_what_ends_is_forbidden_until_it_may_come(tables: Ta
     assert tables.arena.sampling.has_bias[1] == 0
 
 
+def test_only_allowed_tokens_and_no_bad_words_of_one_token_have_a_finite_bias(tables: Tables):
+    tables.admit(1, [9], allowed_token_ids=(4, 6, 7), logit_bias={4: 1.5, 3: 2.0}, bad_word_ids=((6,), (1, 2)))
+    row = tables.arena.sampling.bias[1]
+    assert {int(at): float(row[at]) for at in row.isfinite().nonzero()[:, 0]} == {4: 1.5, 7: 0.0}
+    assert tables.arena.sampling.has_bias[1] == 1
+
+
 def test_tokens_that_the_host_sampled_are_in_the_table_for_the_next_step(tables: Tables):
     tables.admit(2, [1, 2])
     tables.arena.write_tokens(np.array([2, 0]), np.array([2, 5]), ids(30, 31))

@@ -1,0 +1,145 @@
+"""Request fields of OpenAI's API, vLLM, SGLang and llama.cpp's server that are not served: refused, or without effect.
+
+Served fields are those of the protocol models (chat.py, completions.py, tokenize.py). A field that is in neither place
+is unknown. docs/reference/request-fields.md is written from both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Route(StrEnum):
+    CHAT = "/v1/chat/completions"
+    TEXT = "/v1/completions"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
+
+
+GENERATING = (Route.CHAT, Route.TEXT)
+EMPTY: tuple[Any, ...] = (False, "", [], {})
+
+
+@dataclass(frozen=True, slots=True)
+class UnservedField:
+    """off: values that are accepted besides null, because they change nothing; None: no value has an effect."""
+
+    name: str
+    reason: str
+    off: tuple[Any, ...] | None
+
+    def refuses(self, value: Any) -> bool:
+        if self.off is None or value is None:
+            return False
+        return not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.off)
+
+
+def _refused(
+    reason: str, names: str, *, routes: Sequence[Route] = GENERATING, off: tuple[Any, ...] = EMPTY
+) -> Mapping[Route, list[UnservedField]]:
+    """off: values that are accepted, because they ask for what happens anyway."""
+    return {route: [UnservedField(name, reason, off) for name in names.split()] for route in routes}
+
+
+def _no_effect(reason: str, names: str, *, routes: Sequence[Route] = GENERATING) -> Mapping[Route, list[UnservedField]]:
+    return {route: [UnservedField(name, reason, None) for name in names.split()] for route in routes}
+
+
+CHAT, TEXT, TOKENIZE = (Route.CHAT,), (Route.TEXT,), (Route.TOKENIZE,)
+NO_GRAMMARS = "this release has no structured outputs"
+NO_PARSERS = "this release has no reasoning parsers: reasoning is part of the content"
+TEXT_ONLY = "the model accepts text only"
+ONE_ENGINE = "the deployment is one engine, without KV transfer"
+NOT_RETURNED = "the engine does not return this"
+NO_ADAPTERS = "this release has no LoRA"
+NOT_SAMPLED_SO = "this is not among the sampler's methods"
+_TABLE = (
+    _refused(NO_GRAMMARS, "guided_json guided_grammar json_schema", off=("",)),
+    _refused(NO_GRAMMARS, "structured_outputs guided_choice guided_regex guided_decoding_backend "
+             "guided_whitespace_pattern regex ebnf grammar grammar_lazy grammar_triggers preserved_tokens"),
+    _refused("there is no beam search; `best_of` of /v1/completions returns the best of several samples",
+             "use_beam_search early_stopping"),
+    _refused("there is no beam search", "length_penalty", off=(1,)),
+    _refused("only /v1/completions has it", "best_of", routes=CHAT, off=(1,)),
+    _refused("only /v1/completions has it", "prompt", routes=CHAT),
+    _refused("only /v1/chat/completions has it", "messages tools documents chat_template chat_template_kwargs "
+             "max_completion_tokens reasoning_effort continue_final_message", routes=TEXT),
+    _refused("only /v1/chat/completions has it", "top_logprobs", routes=TEXT, off=(0,)),
+    _refused("only /v1/chat/completions has it", "tool_choice", routes=TEXT, off=("none", "auto")),
+    _refused("only /v1/chat/completions has it", "add_generation_prompt parallel_tool_calls", routes=TEXT, off=(True,)),
+    _refused("only /v1/chat/completions has it", "modalities", routes=TEXT, off=([], ["text"])),
+    _refused("text is not generated between a prompt and a suffix", "suffix"),
+    _refused("send `tools` instead", "functions", routes=CHAT),
+    _refused("send `tools` instead", "function_call", routes=CHAT, off=("none", "auto", {})),
+    _refused("this release has no tool call parsers", "parse_tool_calls", routes=CHAT, off=(False,)),
+    _refused(TEXT_ONLY, "audio prompt_embeds mm_processor_kwargs media_io_kwargs images_config video_config "
+             "max_dynamic_patch min_dynamic_patch use_audio_in_video return_mm_kwargs"),
+    _refused(TEXT_ONLY, "mm_processor_kwargs media_io_kwargs", routes=TOKENIZE),
+    _refused(TEXT_ONLY, "mm_payload", off=("tensors",)),
+    _refused("this release has no speculative decoding", "prediction", routes=CHAT),
+    _refused("the server does not search the web", "web_search_options", routes=CHAT, off=()),
+    _refused("the server has no moderation", "moderation", routes=CHAT),
+    _refused(NO_PARSERS, "thinking_token_budget thinking_budget_tokens thinking_forced_open", off=(False,)),
+    _refused(NO_PARSERS, "include_reasoning", off=(True,)),
+    _refused(NO_PARSERS, "reasoning_format", off=("none", "auto")),
+    _no_effect(NO_PARSERS, "separate_reasoning stream_reasoning"),
+    _refused("send it in `chat_template_kwargs`", "enable_thinking thinking", routes=(*CHAT, *TOKENIZE), off=()),
+    _refused("the chat template alone makes the prompt", "task", routes=CHAT),
+    _refused(ONE_ENGINE, "kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room "
+             "disagg_prefill_dp_rank"),
+    _refused(ONE_ENGINE, "data_parallel_rank routed_dp_rank", off=(0,)),
+    _refused(NO_ADAPTERS, "lora lora_path lora_request"),
+    _refused(NOT_RETURNED, "return_hidden_states return_routed_experts return_weight_versions return_token_offsets "
+             "return_prompt_text return_meta_info return_sampling_mask sampling_logprobs_mode response_fields "
+             "return_spec_tokens_details return_progress timings_per_token post_sampling_probs "
+             "return_flat_raw_output_top_logprobs"),
+    _no_effect("only with `return_flat_raw_output_top_logprobs`", "return_flat_raw_top_logprobs_b64"),
+    _refused(NOT_RETURNED, "routed_experts_prompt_start routed_experts_start_len min_keep", off=(0,)),
+    _refused("set `server.enable_prompt_tokens_details` in the deployment", "return_cached_tokens_details"),
+    _refused("send `return_token_ids`", "return_prompt_token_ids return_input_ids_in_sglext "
+             "return_output_ids_in_sglext return_tokens"),
+    _refused("only the most likely tokens have log-probabilities", "logprob_token_ids"),
+    _refused("send `logprobs`", "n_probs", off=(0,)),
+    _refused("repetition is not detected", "repetition_detection"),
+    _refused("there are no plug-ins that read it", "vllm_xargs custom_params custom_logit_processor session_params"),
+    _refused("send `stop`: stop strings are no patterns", "stop_regex"),
+    _refused("send `include_stop_str_in_output`", "no_stop_trim"),
+    _refused("send `request_id`", "rid"),
+    _refused("send `cache_salt`", "extra_key"),
+    _refused("send token ids as `prompt` to /v1/completions", "input_ids", routes=CHAT),
+    _refused("text is not watermarked", "watermark watermarking"),
+    _refused("send `max_tokens`", "n_predict", off=(-1,)),
+    _refused("send `n`", "n_cmpl", off=(1,)),
+    _refused("send `repetition_penalty`", "repeat_penalty", off=(1,)),
+    _refused("a request has no time limit", "t_max_predict_ms", off=(0, -1)),
+    _refused("indentation is not limited", "n_indent", off=(0,)),
+    _refused(NOT_SAMPLED_SO, "samplers"),
+    _refused(NOT_SAMPLED_SO, "xtc_probability dynatemp_range mirostat dry_multiplier", off=(0,)),
+    _refused(NOT_SAMPLED_SO, "typical_p typ_p", off=(1,)),
+    _refused(NOT_SAMPLED_SO, "top_n_sigma adaptive_target", off=(-1,)),
+    _no_effect("only with `xtc_probability`", "xtc_threshold"),
+    _no_effect("only with `dynatemp_range`", "dynatemp_exponent"),
+    _no_effect("only with `mirostat`", "mirostat_tau mirostat_eta"),
+    _no_effect("only with `dry_multiplier`", "dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"),
+    _no_effect("only with `adaptive_target`", "adaptive_decay"),
+    _no_effect("only with `repeat_penalty`", "repeat_last_n"),
+    _no_effect("the context is not shifted", "n_keep n_discard"),
+    _no_effect("the answer is the same", "cache_prompt id_slot backend_sampling stream_interval session_id "
+               "speculative.n_max speculative.n_min speculative.p_min"),
+    _no_effect("tokens are joined as bytes, without spaces", "spaces_between_special_tokens"),
+    _no_effect("a label; the model does not see it", "metadata user store service_tier safety_identifier "
+               "prompt_cache_key prompt_cache_retention prompt_cache_options verbosity custom_labels"),
+    _no_effect("chunks are not padded", "stream_options.include_obfuscation"),
+    _no_effect("the chat template is used", "chat_format"),
+    _refused("send `prompt`", "content", routes=TOKENIZE),
+    _refused("send `add_special_tokens`", "add_special", routes=TOKENIZE, off=()),
+    _refused("special tokens in a text are always read as such", "parse_special", routes=TOKENIZE, off=(True,)),
+    _refused("send `return_token_strs`", "with_pieces", routes=TOKENIZE),
+    _refused("omit `tools` instead", "tool_choice", routes=TOKENIZE, off=("auto",)),
+)  # fmt: skip
+UNSERVED: dict[Route, dict[str, UnservedField]] = {
+    route: {field.name: field for part in _TABLE for field in part.get(route, ())} for route in Route
+}
