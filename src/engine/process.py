@@ -98,7 +98,7 @@ class StopSignal:
         self._writer = writer
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._set)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _set(self, *_: object) -> None:
         self.is_set = True
