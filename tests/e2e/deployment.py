@@ -69,14 +69,14 @@ class Server:
     def wait_engine(self) -> psutil.Process:
         """The engine process, which starts some time after the server."""
         deadline = time.monotonic() + START_LIMIT_S
-        while not self._engines():
+        while not self.engines():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         return self.engine
 
     @property
     def engine(self) -> psutil.Process:
-        (engine,) = self._engines()
+        (engine,) = self.engines()
         return engine
 
     def _engines(self) -> list[psutil.Process]:
