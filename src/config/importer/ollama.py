@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ..schema.refused.reasons import NO_ADAPTERS, NO_DRAFTS
 from .counterparts import Counterpart, Read, by_name, choice, gone, needless, read_foreign, to
 from .shell import literal
 
@@ -29,7 +30,7 @@ TABLE = by_name(
     Counterpart(("FROM",), "model.model"),
     gone("the chat template of the model is used; Ollama's templates are in another language than Jinja", "TEMPLATE"),
     gone(_CLIENT, "SYSTEM", "MESSAGE"),
-    gone("this build applies no adapters; merge the adapter into the model's weights", "ADAPTER"),
+    gone(NO_ADAPTERS, "ADAPTER"),
     needless("a licence is not part of a deployment", "LICENSE"),
     needless("it is about releases of Ollama", "REQUIRES"),
     to("model.max_model_len", "PARAMETER num_ctx"),
@@ -58,7 +59,7 @@ TABLE = by_name(
     gone(_LAYERS, *(f"{_PARAMETER}{name}" for name in ("num_gpu", "main_gpu", "low_vram", "num_gqa"))),
     gone("start `engine` under numactl", "PARAMETER numa"),
     gone("a context that is full ends the answer; nothing is dropped from it", "PARAMETER num_keep"),
-    gone("this build drafts no tokens", "PARAMETER draft_num_predict"),
+    gone(NO_DRAFTS, "PARAMETER draft_num_predict"),
     needless(_PAGES, "PARAMETER use_mmap", "PARAMETER use_mlock"),
     needless("`cache.kv_cache_dtype` is the format of the KV cache", "PARAMETER f16_kv"),
 )

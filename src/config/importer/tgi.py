@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from ..schema.refused.reasons import NO_GRAMMARS, NO_TRACES, NO_WATERMARK, ONE_DEVICE, OWN_KERNELS
 from .counterparts import by_name, choice, gone, needless, switch, to
 
 _REQUESTS = "requests have their own limits here: the guide on the HTTP API lists them"
 _ONE_STEP = "`scheduler.max_num_batched_tokens` is the maximum of a step, prompts and answers together"
-_WATERMARK = "generated text carries no watermark"
-_GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
 _TUNNEL = "put a reverse proxy or a tunnel of your own in front of the server"
 
 TABLE = by_name(
@@ -35,7 +34,7 @@ TABLE = by_name(
     gone("prompts and answers always share a step", "--waiting-served-ratio", "--max-waiting-tokens"),
     to("scheduler.cuda_graph_sizes", "--cuda-graphs", commas=True),
     to("parallel.tensor_parallel_size", "--num-shard"),
-    gone("this build computes on one device", "--sharded", "--shard-uds-path", "--master-addr", "--master-port"),
+    gone(ONE_DEVICE, "--sharded", "--shard-uds-path", "--master-addr", "--master-port"),
     to("speculative.num_speculative_tokens", "--speculate"),
     to("server.host", "--hostname"),
     to("server.port", "-p", "--port"),
@@ -46,16 +45,16 @@ TABLE = by_name(
     to("server.drain_timeout", "--graceful-termination-timeout"),
     switch("server.log_format", "json", "--json-output"),
     to("observability.otlp_traces_endpoint", "--otlp-endpoint"),
-    gone("this build exports no traces", "--otlp-service-name"),
+    gone(NO_TRACES, "--otlp-service-name"),
     to("server.lora_modules", "--lora-adapters", commas=True),
-    needless("this build does not constrain output", "--disable-grammar-support", takes=0),
+    needless(NO_GRAMMARS, "--disable-grammar-support", takes=0),
     gone(_REQUESTS, "--max-best-of", "--max-stop-sequences", "--max-client-batch-size"),
     to("model.max_logprobs", "--max-top-n-tokens"),
     needless("`prompt_logprobs` needs no option", "--enable-prefill-logprobs", takes=0),
     needless("the tokenizer uses threads of its own", "--validation-workers"),
     needless("nothing about the use is sent anywhere", "--usage-stats"),
-    gone(_GPU, "--disable-custom-kernels", takes=0),
-    gone(_WATERMARK, "--watermark-gamma", "--watermark-delta"),
+    gone(OWN_KERNELS, "--disable-custom-kernels", takes=0),
+    gone(NO_WATERMARK, "--watermark-gamma", "--watermark-delta"),
     gone(_TUNNEL, "--ngrok", takes=0),
     gone(_TUNNEL, "--ngrok-authtoken", "--ngrok-edge"),
     needless("`engine collect-env` prints it", "-e", "--env", takes=0),

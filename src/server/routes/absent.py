@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...config.schema.refused.reasons import (
+    GENERATION_ONLY,
+    NO_ADAPTERS,
+    NO_PROFILER,
+    NO_SLEEP,
+    NO_TRAINING,
+    ONE_REPLICA,
+    TEXT_ONLY,
+)
 from ...config.schema.server import ServerConfig
 from ..endpoint import Call
 from ..protocol.errors import ApiError
@@ -19,19 +28,13 @@ class Absent:
     paths: tuple[str, ...]
 
 
-_EMBEDDINGS = "this build generates text; it computes no embeddings, scores, classes or rewards"
-_MEDIA = "this build reads and generates text; it has no images, audio or video"
-_ADAPTERS = "this build applies no adapters (LoRA); merge the adapter into the model's weights"
-_SLEEP = "this build does not free GPU memory while the process runs; stop the server and start it again"
-_WEIGHTS = "weights do not change while the server runs; start it with the new checkpoint"
 _STATE = "the server keeps no files, conversations or jobs; `engine run-batch` processes a file of requests"
 _CHAT = "use POST /v1/chat/completions"
 _COMPLETION = "use POST /v1/completions; its prompt may be token ids, and `return_token_ids` returns those generated"
-_PROFILER = "this build has no profiler; use py-spy or perf on its processes, or Nsight on a GPU"
 
 TABLE: tuple[Absent, ...] = (
-    Absent("OpenAI", _EMBEDDINGS, ("/v1/embeddings", "/v1/moderations")),
-    Absent("OpenAI", _MEDIA, ("/v1/audio/{rest:path}", "/v1/images/{rest:path}", "/v1/videos", "/v1/realtime")),
+    Absent("OpenAI", GENERATION_ONLY, ("/v1/embeddings", "/v1/moderations")),
+    Absent("OpenAI", TEXT_ONLY, ("/v1/audio/{rest:path}", "/v1/images/{rest:path}", "/v1/videos", "/v1/realtime")),
     Absent("OpenAI", f"{_CHAT}, which keeps no state between requests", ("/v1/responses", "/v1/responses/{rest:path}")),
     Absent(
         "OpenAI",
@@ -43,20 +46,20 @@ TABLE: tuple[Absent, ...] = (
     ),
     Absent("Anthropic", _CHAT, ("/v1/messages", "/v1/messages/count_tokens")),
     Absent("Cohere", _CHAT, ("/cohere/v2/chat", "/v2/chat")),
-    Absent("Cohere", _EMBEDDINGS, ("/v2/embed", "/v2/rerank")),
+    Absent("Cohere", GENERATION_ONLY, ("/v2/embed", "/v2/rerank")),
     Absent(
         "vLLM",
-        _EMBEDDINGS,
+        GENERATION_ONLY,
         ("/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/generative_scoring"),
     ),
-    Absent("vLLM", _ADAPTERS, ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")),
-    Absent("vLLM", _SLEEP, ("/sleep", "/wake_up", "/is_sleeping")),
-    Absent("vLLM", _WEIGHTS, ("/init_weight_transfer_engine", "/update_weights", "/pause", "/resume", "/is_paused")),
-    Absent("vLLM", _PROFILER, ("/start_profile", "/stop_profile")),
-    Absent("vLLM", _MEDIA, ("/reset_mm_cache", "/reset_encoder_cache")),
+    Absent("vLLM", NO_ADAPTERS, ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")),
+    Absent("vLLM", NO_SLEEP, ("/sleep", "/wake_up", "/is_sleeping")),
+    Absent("vLLM", NO_TRAINING, ("/init_weight_transfer_engine", "/update_weights", "/pause", "/resume", "/is_paused")),
+    Absent("vLLM", NO_PROFILER, ("/start_profile", "/stop_profile")),
+    Absent("vLLM", TEXT_ONLY, ("/reset_mm_cache", "/reset_encoder_cache")),
     Absent(
         "vLLM",
-        "a server of this build is one replica; run several behind a load balancer",
+        ONE_REPLICA,
         ("/scale_elastic_ep", "/is_scaling_elastic_ep"),
     ),
     Absent("vLLM", "clients cannot run functions in the engine", ("/collective_rpc",)),
@@ -67,7 +70,7 @@ TABLE: tuple[Absent, ...] = (
         ("/render", "/derender", "/v1/chat/completions/render", "/v1/completions/render"),
     ),
     Absent("SGLang and TGI", _COMPLETION, ("/generate", "/generate_stream", "/chat_tokenize")),
-    Absent("SGLang", _EMBEDDINGS, ("/encode",)),
+    Absent("SGLang", GENERATION_ONLY, ("/encode",)),
     Absent("SGLang", "use POST /reset_prefix_cache (`server.enable_admin_routes`)", ("/flush_cache",)),
     Absent(
         "SGLang and TGI",
@@ -75,16 +78,16 @@ TABLE: tuple[Absent, ...] = (
         ("/info", "/model_info", "/get_model_info", "/get_server_info"),
     ),
     Absent("SGLang", "use GET /health", ("/health_generate",)),
-    Absent("SGLang", _ADAPTERS, ("/load_lora_adapter", "/unload_lora_adapter")),
-    Absent("SGLang", _WEIGHTS, ("/update_weights_from_disk", "/release_memory_occupation")),
+    Absent("SGLang", NO_ADAPTERS, ("/load_lora_adapter", "/unload_lora_adapter")),
+    Absent("SGLang", NO_TRAINING, ("/update_weights_from_disk", "/release_memory_occupation")),
     Absent("llama.cpp", _COMPLETION, ("/completion", "/completions", "/infill")),
     Absent("llama.cpp", _CHAT, ("/chat/completions",)),
-    Absent("llama.cpp", _EMBEDDINGS, ("/embedding", "/embeddings", "/reranking")),
+    Absent("llama.cpp", GENERATION_ONLY, ("/embedding", "/embeddings", "/reranking")),
     Absent("llama.cpp", "use POST /tokenize with `messages`, which applies the chat template", ("/apply-template",)),
     Absent("llama.cpp", "use GET /server_info, or GET /metrics for what runs", ("/props", "/slots")),
-    Absent("llama.cpp", _ADAPTERS, ("/lora-adapters",)),
+    Absent("llama.cpp", NO_ADAPTERS, ("/lora-adapters",)),
     Absent("Ollama", _CHAT, ("/api/chat", "/api/generate")),
-    Absent("Ollama", _EMBEDDINGS, ("/api/embed", "/api/embeddings")),
+    Absent("Ollama", GENERATION_ONLY, ("/api/embed", "/api/embeddings")),
     Absent("Ollama", "use GET /v1/models", ("/api/tags", "/api/ps", "/api/show", "/api/version")),
     Absent("Ollama", "one deployment serves one model; start one for each", ("/api/pull", "/api/create")),
 )
