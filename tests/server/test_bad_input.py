@@ -335,7 +335,8 @@ def test_an_unknown_path_is_a_404_and_never_a_redirect(served: Served, path: str
 def test_an_unknown_path_is_shown_so_that_a_wrong_base_url_is_noticed(served: Served):
     """The message was "there is no such route" for a client whose base URL lacks /v1."""
     error = served.post("/chat/completions", {"messages": HELLO}).json()["error"]
-    assert error["message"] == "there is no route POST /chat/completions"
+    assert error["message"].startswith("/chat/completions, ")
+    assert error["message"].endswith("use POST /v1/chat/completions")
     assert len(served.get(f"/{'x' * 5000}").json()["error"]["message"]) < 300
 
 

@@ -199,9 +199,7 @@ def test_an_engine_that_will_not_be_started_again_ends_the_server_with_code_1(fo
 
     async def run() -> int:
         engine, settings, sockets = FakeEngine(pace=Pace()), resolved(folder), bind("127.0.0.1", 0)
-        server = run_server(
-            settings, engine, load_text(settings, PROCESSES), sockets, handle_signals=False, exit_hard=False
-        )
+        server = run_server(settings, engine, load_text(settings, PROCESSES), sockets, exit_hard=False)
         task = asyncio.ensure_future(server)
         engine.die(EngineState.DEAD)
         async with asyncio.timeout(60):
