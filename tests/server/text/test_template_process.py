@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.engine.api import InvalidRequest
+from stoker.server.text import template_process
 from stoker.server.text.chat_template import CannotCompile, ChatTemplate, LimitExceeded, TemplateEnvironment
 from stoker.server.text.renderer import Renderer, TemplateProblem
 from stoker.server.text.template_process import NUM_PROCESSES, IsolatedTemplate, TemplateProcesses
@@ -87,6 +88,12 @@ def test_a_process_that_has_ended_is_started_again():
         assert template.render(HELLO, {}) == "Hello"
     processes.close()
     assert processes._processes[0]._process is None
+
+
+def test_a_process_that_does_not_start_is_no_fault_of_the_template(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(template_process, "_MODULE", "stoker.missing")
+    with pytest.raises(OSError, match=r"did not start: its process ended \(exit code 1\)"):
+        IsolatedTemplate(TemplateProcesses(), "x")
 
 
 def test_the_process_gets_no_secrets_and_ends_with_its_server(monkeypatch: pytest.MonkeyPatch):
