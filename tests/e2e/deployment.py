@@ -79,8 +79,8 @@ class Server:
         (engine,) = self.engines()
         return engine
 
-    def _engines(self) -> list[psutil.Process]:
-        """Not the processes of chat templates."""
+    def engines(self) -> list[psutil.Process]:
+        """Without the processes of chat templates."""
         return [child for child in self.process.children() if ENGINE_MODULE in child.cmdline()]
 
     def wait(self, limit_s: float = EXIT_LIMIT_S) -> int:
