@@ -3,10 +3,12 @@
     PYTHONPATH=.dev python benchmarks/cpu_kernels.py [--threads 1] [--features avx512] [--only linear]
 
 Shapes are those of Qwen3-0.6B in bfloat16. The floor is a lower bound on an op's time: the longer of its bytes divided
-by the read bandwidth and its floating-point operations divided by the vector multiplication speed, both measured in
-the same run. Matrix tiles (AMX) can be faster than this floor. Times are the best of several rounds; the
-implementations alternate within each round. With one thread, its processor time is measured, so other processes have
-little effect.
+by the read bandwidth and its operations divided by the multiplication speed, both measured in the same run. The speed
+is that of tiles (AMX) in registers where the machine has them, else that of vectors with panels in the first-level
+cache. Times are the best of several rounds; the implementations alternate within each round. With one thread, its
+processor time is measured, so other processes have little effect. A virtual core may share its physical core with a
+thread of another machine, which slows it down for seconds: a short probe runs before and after each sample, and samples
+next to a slow probe are left out, unless there are no others: then the line ends with "disturbed".
 """
 
 from __future__ import annotations
@@ -27,11 +29,21 @@ from stoker.config.quantised import SCHEMES
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.kernel_set import select_kernels
+from stoker.engine.kernels.linear import PackedLinear
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB, BLOCK = 1024, 16, 8, 128, 3072, 151_936, 16
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+FORMATS = tuple(dict.fromkeys(held for scheme in SCHEMES.values() for held in scheme))  # int8, int4
 LAYER = ((QKV, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))
+PROBE_ROUNDS = 40  # some 20 us
+DISTURBED = 1.25  # a probe that takes so many times as long as the fastest one
 Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Sample:
+    seconds: float
+    slower_probe: float  # seconds, of the probes before and after
 
 
 @dataclass(frozen=True)
@@ -49,23 +61,36 @@ class Bench:
         torch.manual_seed(0)
         self.rounds = rounds
         self.clock = time.thread_time if threads == 1 else time.perf_counter
-        self.torch, self.ours = KernelSet(), select_kernels("cpu", torch.bfloat16, HEAD_DIM, features)
+        choose = partial(select_kernels, "cpu", torch.bfloat16, HEAD_DIM, features, quantization="int8")
+        self.torch, self.ours, self.rounding = KernelSet(), choose(), choose(activations="int8")
         for stage, choice in self.ours.table.items():
             print(f"# {stage}: {choice}")
-        library = load_library(LibrarySpec(choose_level(features, this_cpu())[0]))
+        library = load_library(LibrarySpec(choose_level(features, this_cpu())[0], has_quantised=True))
+        for kernels in (self.ours, self.rounding):
+            kernels.set_num_threads(threads)
+        probe = library.op("multiply_all", torch.bfloat16, [ctypes.c_int64], ctypes.c_int64)
+        self.probe = lambda: probe(PROBE_ROUNDS)
+        self.fastest_probe = float("inf")
         self.advise_huge_pages = library.function("advise_huge_pages", [ctypes.c_void_p, ctypes.c_int64])
         read_all = library.function("read_all", [ctypes.c_void_p, ctypes.c_int64], ctypes.c_float)
         memory = self.empty(2**27, dtype=torch.float32).fill_(1)  # 512 MiB: much larger than the caches
-        seconds = self._best({"read": lambda: read_all(memory.data_ptr(), memory.numel())})["read"]
+        seconds = self._best({"read": lambda: read_all(memory.data_ptr(), memory.numel())})["read"].seconds
         self.bytes_per_second = memory.nbytes / seconds
         print(f"# {threads} threads, memory read at {self.bytes_per_second / 1e9:.1f} GB/s")
+        names = {torch.float32: "multiply_all_float32", torch.bfloat16: "multiply_all_bfloat16"}
+        names[torch.int8] = "multiply_all_int8"
         self.flops_per_second = {
-            dtype: self._multiply_speed(library.op("multiply_all", dtype, [ctypes.c_int64], ctypes.c_int64), threads)
-            for dtype in (torch.float32, torch.bfloat16)
+            dtype: self._multiply_speed(library.function(name, [ctypes.c_int64], ctypes.c_int64), threads)
+            for dtype, name in names.items()
         }
         for dtype, speed in self.flops_per_second.items():
-            print(f"# {dtype} vector multiplication at {speed / 1e9:.0f} GFLOP/s")
-        print(f"{'op':34} {'ours ms':>9} {'floor ms':>9} {'x floor':>8} {'GFLOP/s':>8}  x others' time")
+            print(f"# {dtype}: vectors multiply at {speed / 1e9:.0f} GFLOP/s")
+        for dtype in (torch.bfloat16, torch.int8):
+            if hasattr(library.handle, name := names[dtype].replace("all", "tiles")):
+                speed = self._multiply_speed(library.function(name, [ctypes.c_int64], ctypes.c_int64), threads)
+                print(f"# {dtype}: tiles multiply at {speed / 1e9:.0f} GFLOP/s in registers")
+                self.flops_per_second[dtype] = speed
+        print(f"{'op':34} {'ours ms':>9} {'floor ms':>9} {'x floor':>8} {'GFLOP/s':>8} {'of peak':>8}  x others' time")
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         """Memory with huge pages, as weights and the KV cache use."""
@@ -75,18 +100,30 @@ class Bench:
 
     def _multiply_speed(self, multiply_all: Callable[[int], int], threads: int) -> float:
         rounds = 2000
-        seconds = self._best({"multiply": lambda: multiply_all(rounds)})["multiply"]
+        seconds = self._best({"multiply": lambda: multiply_all(rounds)})["multiply"].seconds
         return multiply_all(rounds) * threads / seconds
 
-    def _best(self, runs: dict[str, Run]) -> dict[str, float]:
-        best = dict.fromkeys(runs, float("inf"))
+    def _best(self, runs: dict[str, Run]) -> dict[str, Sample]:
+        """The fastest undisturbed sample of each, or the fastest of all if every one was disturbed."""
+        samples: dict[str, list[Sample]] = {name: [] for name in runs}
         for number in range(self.rounds + 1):
             for name, run in runs.items():
-                began = self.clock()
-                run()
+                before = self._seconds(self.probe)
+                seconds = self._seconds(run)
+                slower_probe = max(before, self._seconds(self.probe))
                 if number:  # the first round warms up
-                    best[name] = min(best[name], self.clock() - began)
-        return best
+                    samples[name].append(Sample(seconds, slower_probe))
+                    self.fastest_probe = min(self.fastest_probe, before)
+        limit = DISTURBED * self.fastest_probe
+        return {
+            name: min([each for each in found if each.slower_probe < limit] or found, key=lambda each: each.seconds)
+            for name, found in samples.items()
+        }
+
+    def _seconds(self, run: Run) -> float:
+        began = self.clock()
+        run()
+        return self.clock() - began
 
     def compare(
         self,
@@ -98,11 +135,14 @@ class Bench:
         **others: Run,
     ) -> None:
         best = self._best({"ours": ours, **others})
-        mine = best.pop("ours")
-        floor = max(num_bytes / self.bytes_per_second, flops / self.flops_per_second[dtype])
-        ratios = ", ".join(f"{name} {mine / seconds:.2f}" for name, seconds in best.items())
+        is_disturbed = any(each.slower_probe >= DISTURBED * self.fastest_probe for each in best.values())
+        mine = best.pop("ours").seconds
+        peak = self.flops_per_second[dtype]
+        floor = max(num_bytes / self.bytes_per_second, flops / peak)
+        ratios = ", ".join(f"{name} {mine / each.seconds:.2f}" for name, each in best.items())
         line = f"{op:34} {mine * 1e3:9.3f} {floor * 1e3:9.3f} {mine / floor:8.2f}"
-        print(f"{line} {flops / mine / 1e9:8.0f}  {ratios}", flush=True)
+        line += f" {flops / mine / 1e9:8.0f} {flops / mine / peak:8.0%}  {ratios}"
+        print(line + ", disturbed" * is_disturbed, flush=True)
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -130,41 +170,52 @@ def bench_linear(bench: Bench, layers: int = 4) -> None:
 
 
 def bench_quantised(bench: Bench, layers: int = 8) -> None:
-    """The same linears with int8 and int4 weights, relative to their own floor and to bfloat16."""
+    """The same linears with int8 and int4 weights, relative to their own floor and to bfloat16; then with activations
+    in int8, relative to activations in bfloat16; then the output layer, which is int4 with `int4_pure`."""
     weights = [randn(*shape) for _ in range(layers) for shape in LAYER]
-    packed = [bench.ours.pack_linear(weight, None) for weight in weights]
-    for scheme in SCHEMES:
-        codes = [bench.ours.quantise_linear(weight, None, scheme) for weight in weights]
-        for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 1024):
+    plain = [bench.ours.pack_linear(weight, None) for weight in weights]
+    for held in FORMATS:
+        codes = [bench.ours.quantise_linear(weight, None, held) for weight in weights]
+        rounding = [bench.rounding.quantise_linear(weight, None, held) for weight in weights]
+        for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024):
             inputs = {depth: randn(tokens, depth) for depth in {weight.shape[1] for weight in weights}}
+
+            def multiply(layers: list[PackedLinear], inputs: dict[int, torch.Tensor] = inputs) -> list[torch.Tensor]:
+                return [bench.ours.linear(inputs[each.in_features], each) for each in layers]
+
+            num_bytes = sum(each.num_bytes for each in codes)
+            flops = 2 * tokens * sum(weight.numel() for weight in weights)
+            name = f"linears of {layers} layers, {tokens} tokens"
+            ours = partial(multiply, codes)
+            bench.compare(f"{held} {name}", num_bytes, flops, ours, bfloat16=partial(multiply, plain))
             bench.compare(
-                f"{scheme} linears of {layers} layers, {tokens} tokens",
-                sum(each.num_bytes for each in codes),
-                2 * tokens * sum(weight.numel() for weight in weights),
-                lambda codes=codes, inputs=inputs: [
-                    bench.ours.linear(inputs[each.in_features], each) for each in codes
-                ],
-                bfloat16=lambda inputs=inputs: [bench.ours.linear(inputs[each.in_features], each) for each in packed],
+                f"{held} x int8 {name}",
+                num_bytes,
+                flops,
+                partial(multiply, rounding),
+                torch.int8,
+                activations_bf16=ours,
             )
     head, ids = randn(VOCAB, HIDDEN), torch.randint(VOCAB, (1024,))
-    codes = [bench.ours.quantise_linear(head, None, "int8")]
-    plain = bench.ours.pack_linear(head, None)
-    for tokens in (1, 32):
-        x = randn(tokens, HIDDEN)
+    plain_head = bench.ours.pack_linear(head, None)
+    for held in FORMATS:
+        output = bench.ours.quantise_linear(head, None, held)
+        for tokens in (1, 32):
+            x = randn(tokens, HIDDEN)
+            bench.compare(
+                f"{held} output layer, {tokens} tokens",
+                output.num_bytes,
+                2 * tokens * head.numel(),
+                partial(bench.ours.linear, x, output),
+                bfloat16=partial(bench.ours.linear, x, plain_head),
+            )
         bench.compare(
-            f"int8 output layer, {tokens} tokens",
-            codes[0].num_bytes,
-            2 * tokens * head.numel(),
-            lambda x=x: bench.ours.linear(x, codes[0]),
-            bfloat16=lambda x=x: bench.ours.linear(x, plain),
+            f"embedding from {held} panels, 1024",
+            3 * ids.numel() * HIDDEN,
+            0,
+            partial(bench.ours.embed, ids, output),
+            bfloat16=partial(bench.ours.embed, ids, plain_head),
         )
-    bench.compare(
-        "embedding from int8 panels, 1024",
-        3 * ids.numel() * HIDDEN,
-        0,
-        lambda: bench.ours.embed(ids, codes[0]),
-        bfloat16=lambda: bench.ours.embed(ids, plain),
-    )
 
 
 def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens: int) -> None:

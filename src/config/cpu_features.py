@@ -46,13 +46,13 @@ LEVELS = {  # best first
     for level in (
         Level(
             "amx",
-            (*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
-            (*_AVX512_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+            (*_AVX512, "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"),
+            (*_AVX512_FLAGS, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
         ),
         Level(
             "avx512_bf16",
-            (*_AVX512, "avx512_bf16", "avx512vbmi"),
-            (*_AVX512_FLAGS, "-mavx512bf16", "-mavx512vbmi", "-DSTOKER_PAIR_PRODUCTS"),
+            (*_AVX512, "avx512_bf16", "avx512vbmi", "avx512_vnni"),
+            (*_AVX512_FLAGS, "-mavx512bf16", "-mavx512vbmi", "-mavx512vnni", "-DSTOKER_PAIR_PRODUCTS"),
         ),
         Level("avx512", _AVX512, _AVX512_FLAGS),
         Level("avx2", _AVX2, ("-mavx2", "-mfma")),

@@ -36,12 +36,14 @@ def stage_table(
     kv_dtype: str,
     quantization: str | None = None,
     *,
+    activations: str | None = None,
     batch_invariant: bool = False,
 ) -> dict[str, str]:
     """What each stage runs, and why, with the C++ library of a level.
 
     reason: why this level was chosen.
     quantization: scheme of the weights of the linear layers.
+    activations: `model.activation_quantization`.
     batch_invariant: `model.batch_invariant`.
     Raises NoKernels for a dtype that the library does not have.
     """
@@ -49,7 +51,7 @@ def stage_table(
         raise NoKernels(f"no C++ kernels for {dtype}")
     table = dict.fromkeys(STAGES, f"c++ {level.name}: {reason}")
     if quantization is not None:
-        table["linear"] += f"; {shown(quantization)}"
+        table["linear"] += f"; {shown(quantization, activations)}"
     elif dtype == "bfloat16" and level.has_twelve_bits:
         table["linear"] += "; bfloat16 kept in 12 bits, exactly"
     elif not level.multiplies(dtype):
@@ -71,11 +73,13 @@ def stage_table(
     return table
 
 
-def torch_table(reason: str, quantization: str | None = None, *, batch_invariant: bool = False) -> dict[str, str]:
+def torch_table(
+    reason: str, quantization: str | None = None, *, activations: str | None = None, batch_invariant: bool = False
+) -> dict[str, str]:
     """What each stage runs without the library."""
     table = dict.fromkeys(STAGES, f"torch: {reason}")
     if quantization is not None:
-        table["linear"] += f"; {shown(quantization)}, dequantised again for every product: slow"
+        table["linear"] += f"; {shown(quantization, activations)}, dequantised again for every product: slow"
     return _with_batch_invariance(table) if batch_invariant else table
 
 
@@ -91,6 +95,7 @@ def planned_kernels(
     *,
     is_eager: bool = False,
     quantization: str | None = None,
+    activations: str | None = None,
     batch_invariant: bool = False,
 ) -> dict[str, str]:
     """The table that a start on this machine will print, as far as it is known before the library is compiled.
@@ -103,7 +108,14 @@ def planned_kernels(
         level, reason = choose_level(wanted_level(), this_cpu())
         check_obtainable(LibrarySpec(level, is_batch_invariant=batch_invariant, has_quantised=quantization is not None))
         return stage_table(
-            level, reason, dtype, head_dim, kv_dtype or dtype, quantization, batch_invariant=batch_invariant
+            level,
+            reason,
+            dtype,
+            head_dim,
+            kv_dtype or dtype,
+            quantization,
+            activations=activations,
+            batch_invariant=batch_invariant,
         )
     except (NoKernels, ValueError) as error:
-        return torch_table(str(error), quantization, batch_invariant=batch_invariant)
+        return torch_table(str(error), quantization, activations=activations, batch_invariant=batch_invariant)

@@ -21,7 +21,8 @@ PREBUILT = SOURCES / "prebuilt"
 # -ffp-contract=fast: fused multiply-adds, which is gcc's default and not clang's.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast")
 BATCH_INVARIANT = "-DSTOKER_BATCH_INVARIANT"
-QUANTISED = ("linear_int4.cpp", "linear_int8.cpp", "quantise.cpp")  # half of the time that all sources take to compile
+# Half of the time that all sources take to compile.
+QUANTISED = ("linear_int4.cpp", "linear_int8.cpp", "linear_integer.cpp", "quantise.cpp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,31 @@ def test_other_quantization_schemes_are_refused_by_name(scheme: str, saved: Call
         resolved(saved("qwen3")[1], tmp_path, model={"quantization": scheme})
 
 
-def tiny(scheme: str | None) -> LLM:
-    return LLM("builtin:tiny", quantization=scheme, max_model_len=512, num_gpu_blocks_override=128, num_threads=1)
+@SCHEMES
+@pytest.mark.effect("model.activation_quantization")
+def test_activations_in_int8_change_products_and_no_sizes(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
+    folder = saved("qwen3")[1]
+    both = {"quantization": scheme, "activation_quantization": "int8"}
+    weights_only, ours, eager = (
+        Engine(resolved(folder, tmp_path, model=options))
+        for options in ({"quantization": scheme}, both, {**both, "enforce_eager": True})
+    )
+    assert ours.generate(PROMPTS) == eager.generate(PROMPTS)
+    for engine in (ours, eager):
+        assert shown(scheme, "int8") in engine.runner.info().kernels["linear"]
+    assert shown(scheme, "int8") not in weights_only.runner.info().kernels["linear"]
+    assert ours.runner.info().weights_bytes == weights_only.runner.info().weights_bytes
+
+
+def tiny(scheme: str | None, activations: str | None = None) -> LLM:
+    return LLM(
+        "builtin:tiny",
+        quantization=scheme,
+        activation_quantization=activations,
+        max_model_len=512,
+        num_gpu_blocks_override=128,
+        num_threads=1,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +128,19 @@ def plain() -> Iterator[LLM]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "min_equal", "max_ratio"), [("int8", 7, 1.002), ("int4", 5, 1.02), ("int4_pure", 5, 1.02)]
+    ("scheme", "activations", "min_equal", "max_ratio"),
+    [
+        ("int8", None, 7, 1.002),
+        ("int8", "int8", 6, 1.005),
+        ("int4", None, 5, 1.02),
+        ("int4", "int8", 5, 1.02),
+        ("int4_pure", None, 5, 1.02),
+    ],
 )
-@pytest.mark.effect("model.quantization")
-def test_quantised_tiny_gives_nearly_the_same_answers(plain: LLM, scheme: str, min_equal: int, max_ratio: float):
+@pytest.mark.effect("model.quantization", "model.activation_quantization")
+def test_quantised_tiny_gives_nearly_the_same_answers(
+    plain: LLM, scheme: str, activations: str | None, min_equal: int, max_ratio: float
+):
     """Most greedy answers are those of bfloat16, and the tokens of bfloat16's answers remain likely.
 
     min_equal: equal answers of eight; max_ratio: perplexity of bfloat16's answers, relative to that of bfloat16 itself.
@@ -116,7 +148,7 @@ def test_quantised_tiny_gives_nearly_the_same_answers(plain: LLM, scheme: str, m
     greedy = SamplingParams(temperature=0, max_tokens=64)
     chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
     answers = plain.chat(chats, greedy)
-    with tiny(scheme) as llm:
+    with tiny(scheme, activations) as llm:
         again = llm.chat(chats, greedy)
         equal = sum(a.outputs[0].token_ids == b.outputs[0].token_ids for a, b in zip(answers, again, strict=True))
         assert equal >= min_equal

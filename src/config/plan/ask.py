@@ -29,6 +29,7 @@ class Ask(Record):
     has_graphs: bool = True
     tensor_parallel_size: int = 1
     quantization: str | None = None  # one that the checkpoint does not have
+    activations: str | None = None  # `model.activation_quantization`
     keeps_twelve_bits: bool = False
 
     @property
@@ -67,6 +68,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
         quantization=decisions.get("model.quantization"),
+        activations=decisions.get("model.activation_quantization"),
         keeps_twelve_bits=device.keeps_twelve_bits and not decisions.get("model.enforce_eager"),
         has_graphs=not no_graphs(decisions, kind),
     )

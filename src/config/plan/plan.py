@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..cpu_kernels import planned_kernels
+from ..quantised import BFLOAT16_ACCURACY, SCHEMES, accuracy
 from ..resolve.decide import Decisions
 from ..resolve.resolved import Record
 from .ask import Ask, ask_of
@@ -108,6 +109,7 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
             ask.kv_dtype,
             is_eager=is_eager,
             quantization=ask.quantization,
+            activations=ask.activations,
             batch_invariant=decisions.get("model.batch_invariant"),
         )
     return Plan(
@@ -133,6 +135,13 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
         notes.append(f"this build cannot run the model, but this is what it needs: {model.why_not}")
     if model.shape.quantization is not None:
         notes.append(f"a quantised checkpoint ({model.shape.quantization}): sized from what it stores")
+    if ask.quantization in SCHEMES:
+        loss = accuracy(ask.quantization, ask.activations)
+        notes.append(
+            f"accuracy, measured with builtin:tiny: perplexity {loss.perplexity:.4f}, in bfloat16 "
+            f"{BFLOAT16_ACCURACY.perplexity:.4f}; the largest change of a logit {loss.largest_change:.2f}, in bfloat16 "
+            f"{BFLOAT16_ACCURACY.largest_change:.2f}; compare answers of your own model"
+        )
     if model.stored is not None:
         notes += model.stored.problems[:3]
         if len(model.stored.problems) > 3:

@@ -39,6 +39,7 @@ from .linear import (
     quantise_linear_reference,
     repack_linear_cpu,
     repack_linear_reference,
+    rounding_rows,
 )
 from .one_row import one_query, one_row
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
@@ -126,6 +127,7 @@ def select_kernels(
     kv_dtype: torch.dtype | None = None,
     is_eager: bool = False,
     quantization: str | None = None,
+    activations: str | None = None,
     batch_invariant: bool = False,
     load: Callable[[LibrarySpec], CpuLibrary] = load_library,
 ) -> KernelSet:
@@ -141,6 +143,7 @@ def select_kernels(
         kv_dtype: of keys and values; None for `dtype`.
         is_eager: use torch's operations alone.
         quantization: `model.quantization`; without it the set has no C++ kernels for quantised weights.
+        activations: `model.activation_quantization`.
         batch_invariant: `model.batch_invariant`: a row's results are bitwise the same in any batch.
         load: returns a library, or raises NoKernels with the reason to use torch. The default compiles a missing one.
     Returns:
@@ -149,7 +152,7 @@ def select_kernels(
     Raises ValueError for features that do not exist or that the CPU lacks.
     """
     device = torch.device(device)
-    torchs = partial(_torch_kernels, quantization=quantization, batch_invariant=batch_invariant)
+    torchs = partial(torch_kernels, quantization=quantization, activations=activations, batch_invariant=batch_invariant)
     if device.type != "cpu":
         return torchs(EAGER if is_eager else f"the only kernels for {device.type}")
     kv_dtype = kv_dtype or dtype
@@ -163,7 +166,16 @@ def select_kernels(
         return torchs(str(error))
     if library.compile_seconds is not None:
         reason += f", compiled in {library.compile_seconds:.1f} s"
-    return cpu_kernels(library, dtype, head_dim, kv_dtype, reason, quantization, batch_invariant=batch_invariant)
+    return cpu_kernels(
+        library,
+        dtype,
+        head_dim,
+        kv_dtype,
+        reason,
+        quantization,
+        activations=activations,
+        batch_invariant=batch_invariant,
+    )
 
 
 def cpu_kernels(
@@ -174,11 +186,13 @@ def cpu_kernels(
     reason: str,
     quantization: str | None = None,
     *,
+    activations: str | None = None,
     batch_invariant: bool = False,
 ) -> KernelSet:
     """The library's ops, and torch's for shapes that the library does not support.
 
     reason: why this library was chosen, for the table.
+    activations: `model.activation_quantization`.
     batch_invariant: the library is compiled for it.
     """
     torchs = ONE_ROW if batch_invariant else KernelSet()
@@ -194,7 +208,11 @@ def cpu_kernels(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
         pack_linear=pack_linear_cpu(library),
         repack_linear=repack_linear_cpu(library),
-        quantise_linear=quantise_linear_cpu(library) if library.spec.has_quantised else quantise_linear_reference,
+        quantise_linear=(
+            quantise_linear_cpu(library, rounds_rows=activations is not None)
+            if library.spec.has_quantised
+            else quantise_linear_reference
+        ),
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),
         copy_rows=copy_rows_cpu(library),
@@ -215,14 +233,19 @@ def cpu_kernels(
             head_dim,
             _name(kv_dtype),
             quantization,
+            activations=activations,
             batch_invariant=batch_invariant,
         ),
     )
 
 
-def _torch_kernels(reason: str, *, quantization: str | None, batch_invariant: bool) -> KernelSet:
-    table = torch_table(reason, quantization, batch_invariant=batch_invariant)
-    return replace(ONE_ROW if batch_invariant else KernelSet(), table=table)
+def torch_kernels(
+    reason: str, *, quantization: str | None = None, activations: str | None = None, batch_invariant: bool = False
+) -> KernelSet:
+    """torch's ops. reason: why there are no others, for the table."""
+    table = torch_table(reason, quantization, activations=activations, batch_invariant=batch_invariant)
+    chosen = replace(ONE_ROW if batch_invariant else KernelSet(), table=table)
+    return chosen if activations is None else replace(chosen, quantise_linear=rounding_rows(quantise_linear_reference))
 
 
 def _with_prefetch(linear: Linear, recorder: CallRecorder) -> Linear:

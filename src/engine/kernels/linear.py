@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
 from ...config.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
-from .quantised import quantise_reference, quantised_linear_reference, quantised_rows_reference
+from .quantised import (
+    quantise_reference,
+    quantised_linear_reference,
+    quantised_rows_reference,
+    rounded_rows_reference,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +32,7 @@ class PackedLinear:
     is_packed: bool  # False: torch computes it; `weight` is in checkpoint order unless it is quantised
     dtype: torch.dtype  # of the elements before quantisation
     scales: torch.Tensor | None = None  # of codes, in the layout of quantised.py; None: not quantised
+    rounds_rows: bool = False  # x is rounded to int8 too, and the product is one of integers
 
     @property
     def num_bytes(self) -> int:
@@ -56,6 +62,15 @@ def quantise_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None, s
     return PackedLinear(codes, bias, out_features, in_features, is_packed=False, dtype=weight.dtype, scales=scales)
 
 
+def rounding_rows(quantise: QuantiseLinear) -> QuantiseLinear:
+    """The layers of `quantise`, with activations in int8 (`model.activation_quantization`)."""
+
+    def quantise_linear(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
+        return replace(quantise(weight, bias, scheme), rounds_rows=True)
+
+    return quantise_linear
+
+
 def repack_linear_reference(packed: PackedLinear) -> PackedLinear:
     """torch reads weights in the order in which it has packed them."""
     return packed
@@ -64,7 +79,9 @@ def repack_linear_reference(packed: PackedLinear) -> PackedLinear:
 def linear_reference(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """x: [T, in_features]. Returns x @ weight.T + bias, [T, out_features] in x's dtype."""
     if packed.scales is not None:
-        return quantised_linear_reference(x, packed.weight, packed.scales, packed.bias, packed.out_features)
+        rows = rounded_rows_reference(x) if packed.rounds_rows else x
+        out = quantised_linear_reference(rows, packed.weight, packed.scales, packed.bias, packed.out_features)
+        return out.to(x.dtype)
     return F.linear(x, packed.weight, packed.bias)
 
 
@@ -80,7 +97,7 @@ def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tens
 
 CODES = {"int8": torch.int8, "int4": torch.int32}  # type of the tensor of codes
 DEPTH_STEPS = {torch.float32: 1, torch.bfloat16: 32}  # in_features must be a multiple; 32 is the depth of a tile
-QUANTISED_STEP = 32
+QUANTISED_STEP, ROUNDED_STEP = 32, 64  # in_features of quantised layers, and of those that round rows of x
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
@@ -155,20 +172,24 @@ def repack_linear_cpu(library: CpuLibrary) -> RepackLinear:
     return repack_linear
 
 
-def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
-    """Quantises into panels. torch computes layers whose in_features are not a multiple of 32."""
+def quantise_linear_cpu(library: CpuLibrary, *, rounds_rows: bool = False) -> QuantiseLinear:
+    """Quantises into panels. torch computes layers whose in_features the kernels do not support.
+
+    rounds_rows: for layers that round rows of x too, whose int8 codes are in another order.
+    """
     arguments = [POINTER] * 3 + [INT64] * 2
     calls = {
-        (scheme, dtype): library.op(f"quantise_{scheme}", dtype, arguments)
+        (scheme, dtype): library.op(f"quantise_{_layout(scheme, rounds_rows)}", dtype, arguments)
         for scheme in CODES
         for dtype in (torch.float32, torch.bfloat16)
     }
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
+    step = ROUNDED_STEP if rounds_rows else QUANTISED_STEP
 
     def quantise_linear(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
         out_features, in_features = weight.shape
-        if in_features % QUANTISED_STEP or (scheme, weight.dtype) not in calls:
-            return quantise_linear_reference(weight, bias, scheme)
+        if in_features % step or (scheme, weight.dtype) not in calls:
+            return replace(quantise_linear_reference(weight, bias, scheme), rounds_rows=rounds_rows)
         weight = weight.contiguous()
         panels = -(-out_features // PANEL_WIDTH)
         if scheme == "int8":
@@ -182,9 +203,20 @@ def quantise_linear_cpu(library: CpuLibrary) -> QuantiseLinear:
         calls[scheme, weight.dtype](source, codes.data_ptr(), scales.data_ptr(), out_features, in_features)
         if bias is not None:
             bias = bias.contiguous()
-        return PackedLinear(codes, bias, out_features, in_features, is_packed=True, dtype=weight.dtype, scales=scales)
+        return PackedLinear(
+            codes, bias, out_features, in_features, True, weight.dtype, scales=scales, rounds_rows=rounds_rows
+        )
 
     return quantise_linear
+
+
+def _layout(scheme: str, rounds_rows: bool) -> str:
+    """The name of the layout of codes in the library (integer_products.h): only that of int8 differs."""
+    return "bytes" if rounds_rows and scheme == "int8" else scheme
+
+
+def _name(scheme: str, rounds_rows: bool) -> str:
+    return f"integer_linear_{scheme}" if rounds_rows else f"linear_{scheme}"
 
 
 def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Linear:
@@ -193,13 +225,14 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
     empty = library.memory.empty
     plain = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
     quantised = {
-        (codes, dtype): library.op(f"linear_{scheme}", dtype, [POINTER] * 5 + [INT64] * 3)
+        (codes, dtype, rounds_rows): library.op(_name(scheme, rounds_rows), dtype, [POINTER] * 5 + [INT64] * 3)
         for scheme, codes in schemes.items()
         for dtype in (torch.float32, torch.bfloat16)
+        for rounds_rows in (False, True)
     }
-    calls = {(dtype, dtype): call for dtype, call in plain.items()} | quantised
+    calls = {(dtype, dtype, False): call for dtype, call in plain.items()} | quantised
     if library.level.has_twelve_bits:
-        calls[torch.uint8, torch.bfloat16] = library.function("linear_twelve_bits", [POINTER] * 4 + [INT64] * 3)
+        calls[torch.uint8, torch.bfloat16, False] = library.function("linear_twelve_bits", [POINTER] * 4 + [INT64] * 3)
 
     def linear(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
@@ -219,7 +252,7 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
             packed.out_features,
             depth,
         ]
-        calls[packed.weight.dtype, dtype](*arguments)
+        calls[packed.weight.dtype, dtype, packed.rounds_rows](*arguments)
         return out
 
     return linear
@@ -230,14 +263,17 @@ def embed_cpu(library: CpuLibrary) -> Embed:
     empty = library.memory.empty
     plain = {dtype: library.op("unpack_rows", dtype, [POINTER] * 3 + [INT64] * 3, INT) for dtype in DEPTH_STEPS}
     quantised = {
-        (codes, dtype): library.op(f"unpack_rows_{scheme}", dtype, [POINTER] * 4 + [INT64] * 3, INT)
+        (codes, dtype, rounds_rows): library.op(
+            f"unpack_rows_{_layout(scheme, rounds_rows)}", dtype, [POINTER] * 4 + [INT64] * 3, INT
+        )
         for scheme, codes in schemes.items()
         for dtype in DEPTH_STEPS
+        for rounds_rows in (False, True)
     }
-    calls = {(dtype, dtype): call for dtype, call in plain.items()} | quantised
+    calls = {(dtype, dtype, False): call for dtype, call in plain.items()} | quantised
     if library.level.has_twelve_bits:
         name = "unpack_rows_twelve_bits"
-        calls[torch.uint8, torch.bfloat16] = library.function(name, [POINTER] * 3 + [INT64] * 3, INT)
+        calls[torch.uint8, torch.bfloat16, False] = library.function(name, [POINTER] * 3 + [INT64] * 3, INT)
 
     def embed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
@@ -246,7 +282,7 @@ def embed_cpu(library: CpuLibrary) -> Embed:
         ids = pointer(token_ids, torch.int64)
         out = empty(token_ids.shape[0], packed.in_features, dtype=packed.dtype)
         scales = () if packed.scales is None else (packed.scales.data_ptr(),)
-        call = calls[packed.weight.dtype, packed.dtype]
+        call = calls[packed.weight.dtype, packed.dtype, packed.rounds_rows]
         if call(packed.weight.data_ptr(), *scales, ids, out.data_ptr(), *sizes):
             raise IndexError(f"a token id is not in [0, {packed.out_features})")
         return out

@@ -16,6 +16,7 @@ from ...config.quantised import CODES_DEEP, GROUP, PANEL_WIDTH
 LEVELS = (-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 115)  # cpu/quantised.h
 STRETCHES = (1.0, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15)  # cpu/quantise.cpp
 _SHIFTS = tuple(k % 2 * 16 + k // 2 * 4 for k in range(CODES_DEEP))
+_SMALLEST = 1e-36  # magnitudes below are zero: 127 / magnitude would be infinite
 _SLICE_ELEMENTS = 1 << 22  # dequantised at once: 16 MiB of float32
 _QUANTISED_ELEMENTS = 1 << 18  # quantised at once: 1 MiB of float32, and about ten temporaries of that size
 
@@ -57,6 +58,17 @@ def quantised_linear_reference(
     return out
 
 
+def rounded_rows_reference(x: torch.Tensor) -> torch.Tensor:
+    """x: [T, in_features]. Returns the float32 values of its rows in int8, with one scale each (integer_products.h).
+
+    A row with an infinite element or NaN is NaN.
+    """
+    wide = x.float()
+    scales = wide.abs().amax(-1, keepdim=True) / 127
+    codes = (wide * torch.where(scales > _SMALLEST / 127, 1 / scales, 0.0)).round()
+    return codes * torch.where(scales.isfinite(), scales, torch.nan)
+
+
 def quantised_rows_reference(
     token_ids: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, in_features: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -85,7 +97,7 @@ def _slices(shape: torch.Size | tuple[int, ...], elements: int = _SLICE_ELEMENTS
 def _int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     weight = _whole_panels(weight)
     largest = weight.abs().amax(-1, keepdim=True)
-    codes = (weight * torch.where(largest > 0, 127 / largest, 0.0)).round().to(torch.int8)
+    codes = (weight * torch.where(largest > _SMALLEST, 127 / largest, 0.0)).round().to(torch.int8)
     panels = codes.view(-1, PANEL_WIDTH, weight.shape[1]).transpose(1, 2)
     return panels.contiguous(), (largest / 127).view(-1, PANEL_WIDTH)
 

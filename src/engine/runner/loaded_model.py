@@ -75,6 +75,7 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
         quantization=resolved.model.quantization,
+        activations=resolved.model.activation_quantization,
         batch_invariant=resolved.model.batch_invariant,
         load=load,
     )

@@ -9,6 +9,7 @@ from stoker.config.cpu_features import LEVELS, Cpu, NoKernels, choose_level, thi
 
 AVX2 = {"avx2", "fma"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+BF16 = AVX512 | {"avx512_bf16", "avx512vbmi", "avx512_vnni"}
 
 
 def cpu(vendor, flags, machine="x86_64"):
@@ -18,8 +19,10 @@ def cpu(vendor, flags, machine="x86_64"):
 @pytest.mark.parametrize(
     ("vendor", "flags", "level"),
     [
-        ("GenuineIntel", AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}, "amx"),
-        ("AuthenticAMD", AVX512 | {"avx512_bf16", "avx512vbmi"}, "avx512_bf16"),
+        ("GenuineIntel", BF16 | {"amx_tile", "amx_bf16", "amx_int8"}, "amx"),
+        ("GenuineIntel", (BF16 | {"amx_tile", "amx_bf16"}) - {"avx512vbmi"}, "avx512"),
+        ("AuthenticAMD", BF16, "avx512_bf16"),
+        ("AuthenticAMD", BF16 - {"avx512_vnni"}, "avx512"),
         ("GenuineIntel", AVX512, "avx512"),
         ("AuthenticAMD", AVX2, "avx2"),
         ("GenuineIntel", {"avx2"}, "portable"),
@@ -31,7 +34,7 @@ def test_auto_takes_the_best_level_the_cpu_has(vendor, flags, level):
 
 
 def test_intels_pair_products_are_passed_over():
-    level, reason = choose_level("auto", cpu("GenuineIntel", AVX512 | {"avx512_bf16", "avx512vbmi"}))
+    level, reason = choose_level("auto", cpu("GenuineIntel", BF16))
     assert (level.name, reason) == ("avx512", "the best that this CPU runs; its avx512_bf16 is slower")
 
 

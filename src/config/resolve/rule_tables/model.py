@@ -214,6 +214,15 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `model.quantization`, or write `device: cpu`",),
     ),
     Rule(
+        id="R285",
+        title="activations are quantised for quantised weights",
+        fields=("model.activation_quantization", "model.quantization"),
+        is_broken=lambda v: v.activation_quantization is not None and v.quantization is None,
+        message="`model.activation_quantization` {activation_quantization} needs `model.quantization`, which is unset",
+        why="Both factors of a product of integers are integers.",
+        fixes=("add `quantization: int8` or `int4`, or remove `activation_quantization`",),
+    ),
+    Rule(
         id="R233",
         title="batch_invariant is slow on a GPU",
         fields=("model.batch_invariant", "device.device"),

@@ -41,8 +41,11 @@ void multiply_block(const A* a, int64_t a_stride, const T* b, int64_t panel_size
 #if defined(TILES)
     if constexpr (std::is_same_v<T, BFloat16>) {
         for (int64_t panel = 0; panel < num_panels; panel += 2) {
-            multiply_tiles(a, a_stride, b + panel * panel_size, panel_size, depth, NoPrefetch{}, true, accumulate,
-                           c + panel * kPanelWidth, c_stride);
+            const int64_t row = c_stride * int64_t(sizeof(float));
+            multiply_tiles<BFloat16Tiles>(a, a_stride * int64_t(sizeof(A)), b + panel * panel_size,
+                                          panel_size * int64_t(sizeof(T)), depth / kTileDepth, Nothing{}, true,
+                                          accumulate,
+                                          {c + panel * kPanelWidth, row, kPanelWidth * sizeof(float), kTileRows * row});
         }
         return;
     }
@@ -182,7 +185,7 @@ class Prefill {
         const float zero = zeros_[row];
         Floats total = load(totals_ + row * kWidth);
         for (int64_t key = 0; key < padded; key += kWidth) {
-            const Floats weight = power_of_two(load(scores + key) * scale - zero);
+            const Floats weight = power_of_two<A>(load(scores + key) * scale - zero);
             store(weights + key, weight);
             total += weight;
         }

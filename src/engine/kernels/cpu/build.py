@@ -33,6 +33,7 @@ _SECONDS = {
     "linear.cpp": 13,
     "linear_int4.cpp": 18,
     "linear_int8.cpp": 18,
+    "linear_integer.cpp": 12,
     "linear_twelve_bits.cpp": 13,
     "sampling.cpp": 4,
 }

@@ -9,21 +9,15 @@ namespace {
 template <class T>
 void linear(const Layer<T>& layer, const T* panels, const T* x, T* y, int64_t rows) {
     const PlainPanels<T> all{panels, layer.depth * kPanelWidth};
-    for_each_chunk(layer, x, rows, y, [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
+    const auto multiply_chunk = [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
 #if defined(TILES)
         if constexpr (std::is_same_v<T, BFloat16>) {
-            if (rows > kMaxVectorRows) {
-                TileRegisters tiles;
-                float* sums = tile_sums(rows);
-                for (int64_t panel = begin; panel < end; panel += 2) {
-                    multiply_pair_by_tiles(layer, x, rows, all.from(panel), panel, tiles, sums, y);
-                }
-                return;
-            }
+            if (rows > kMaxVectorRows) return multiply_by_tiles(layer, x, rows, all.from(begin), begin, end, y);
         }
 #endif
         multiply_panels(layer, operands(x, rows * layer.depth), rows, all.from(begin), begin, end, y);
-    });
+    };
+    for_each_chunk(layer, num_chunks(layer, rows), x, rows, y, multiply_chunk);
 }
 
 // Rows that pad the last panel are zero.
@@ -63,7 +57,7 @@ int unpack_rows(const T* panels, const int64_t* rows, T* out, int64_t count, int
 #define EXPORT_FOR(T, suffix)                                                                                        \
     EXPORT void linear_##suffix(const T* x, const T* panels, const T* bias, T* y, int64_t rows, int64_t width,       \
                                 int64_t depth) {                                                                     \
-        linear(Layer<T>{bias, nullptr, width, depth}, panels, x, y, rows);                                           \
+        linear(Layer<T>{bias, nullptr, width, depth, is_streamed(y, rows, width)}, panels, x, y, rows);              \
     }                                                                                                                \
     EXPORT void pack_##suffix(const T* weight, T* panels, int64_t width, int64_t depth) {                            \
         pack(weight, panels, width, depth);                                                                          \

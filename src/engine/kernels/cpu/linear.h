@@ -25,15 +25,46 @@ constexpr int64_t kUnitDepth = 8, kUnitElements = kUnitDepth * kPanelWidth;  // 
 constexpr int64_t kPrefetchDistance = 4096;        // bytes, in a panel that is read once
 constexpr int64_t kPrefetchingBlocks = 4;  // blocks of rows over which prefetching the next panels is spread
 
+// Bytes of y from which whole lines of it are written past the caches: it would displace x and the weights, and each
+// line would be read before it is written.
+constexpr int64_t kStreamedBytes = 1024 * 1024;
+
 // y = sums * scales + bias, rounded to T.
 template <class T>
 struct Layer {
     const T* bias;        // [width] or null
     const float* scales;  // [width rounded up to 16], or null: all 1
     int64_t width, depth;
+    bool streams;  // whole lines of y are written past the caches
 
     int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
 };
+
+// Whether to write `rows` rows of y past the caches. Two panels of a row must be a line.
+template <class T>
+bool is_streamed(const T* y, int64_t rows, int64_t width) {
+#if defined(__AVX512F__)
+    return std::is_same_v<T, BFloat16> && width % (2 * kPanelWidth) == 0 && uintptr_t(y) % kLine == 0 &&
+           rows * width * int64_t(sizeof(T)) > kStreamedBytes;
+#else
+    (void)y, (void)rows, (void)width;
+    return false;
+#endif
+}
+
+// x from a row on, and how much memory a row takes. Rows of integers (integer_products.h) have the same functions.
+template <class A>
+ALWAYS_INLINE const A* rows_from(const A* x, int64_t row, int64_t depth) {
+    return x + row * depth;
+}
+template <class A>
+ALWAYS_INLINE const char* address_of(const A* x) {
+    return reinterpret_cast<const char*>(x);
+}
+template <class A>
+constexpr int64_t bytes_of_row(const A*, int64_t depth) {
+    return depth * int64_t(sizeof(A));
+}
 
 // What a single block of rows prefetches. kNothing: its panels are in the cache already. kAhead: the lines that it will
 // read kPrefetchDistance bytes later. kNext: the panels after those that it reads, line by line, which suits short
@@ -63,17 +94,33 @@ ALWAYS_INLINE void multiply(const A* a, int64_t a_stride, PlainPanels<T, IsCache
     multiply<Rows, Panels>(a, a_stride, b.elements, b.size, depth, prefetch, sums);
 }
 
+template <class T>
+ALWAYS_INLINE Floats finished(Floats sum, const Layer<T>& layer, int64_t column, int64_t count) {
+    const Floats bias = layer.bias ? load_up_to(layer.bias + column, count) : Floats{};
+    return layer.scales ? multiply_add(sum, load(layer.scales + column), bias) : sum + bias;
+}
+
 // Stores the outputs of one row and one panel to y, which may have fewer columns left than a panel.
 template <class T>
 ALWAYS_INLINE void finish(const Floats* sums, const Layer<T>& layer, int64_t column, T* y) {
     for (int v = 0; v < kVectors; v++, column += kWidth) {
         const int64_t count = std::min<int64_t>(kWidth, layer.width - column);
         if (count <= 0) return;
-        const Floats bias = layer.bias ? load_up_to(layer.bias + column, count) : Floats{};
-        const Floats finished =
-            layer.scales ? multiply_add(sums[v], load(layer.scales + column), bias) : sums[v] + bias;
-        store_up_to(y + column, finished, count);
+        store_up_to(y + column, finished(sums[v], layer, column, count), count);
     }
+}
+
+// As finish, for two panels of a layer that streams.
+template <class T>
+ALWAYS_INLINE void stream(const Floats* sums, const Layer<T>& layer, int64_t column, T* y) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<T, BFloat16>) {
+        stream_line(y + column, finished(sums[0], layer, column, kWidth),
+                    finished(sums[1], layer, column + kPanelWidth, kWidth));
+    }
+#else
+    (void)sums, (void)layer, (void)column, (void)y;
+#endif
 }
 
 // Stores the outputs of a block of rows; y points to the first of them.
@@ -82,7 +129,9 @@ ALWAYS_INLINE void finish_block(const Sums<Rows, Panels>& sums, const Layer<T>& 
     const bool is_plain = !layer.bias && !layer.scales && (panel + Panels) * kPanelWidth <= layer.width;
     for (int row = 0; row < Rows; row++) {
         T* to = y + row * layer.width;
-        if (is_plain) {  // the usual case; makes a prefill 1 % faster
+        if (Panels == 2 && layer.streams) {
+            stream(sums.at[row], layer, panel * kPanelWidth, to);
+        } else if (is_plain) {  // the usual case; makes a prefill 1 % faster
             for (int v = 0; v < Panels * kVectors; v++) store(to + panel * kPanelWidth + v * kWidth, sums.at[row][v]);
         } else {
             for (int p = 0; p < Panels; p++) finish(&sums.at[row][p * kVectors], layer, (panel + p) * kPanelWidth, to);
@@ -92,20 +141,21 @@ ALWAYS_INLINE void finish_block(const Sums<Rows, Panels>& sums, const Layer<T>& 
 
 // Multiplies all rows of a chunk by the first `Panels` panels of `weights`, which start at panel `panel` of the layer.
 template <int Panels, class Weights, class A, class T>
-void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weights, int64_t panel, T* y) {
+void multiply_rows(const Layer<T>& layer, A x, int64_t rows, Weights weights, int64_t panel, T* y) {
     constexpr int max_rows = Weights::kMaxBlockRows;
     const int64_t blocks = num_row_blocks<max_rows>(rows), prefetching = std::min(blocks, kPrefetchingBlocks);
     for_each_row_block<max_rows>(rows, [&](int64_t block, int64_t first, auto count) {
         const auto multiply_block = [&](auto prefetch) {
             Sums<count(), Panels> sums;
-            multiply<count(), Panels>(x + first * layer.depth, layer.depth, weights, layer.depth, prefetch, sums);
+            multiply<count(), Panels>(rows_from(x, first, layer.depth), layer.depth, weights, layer.depth, prefetch,
+                                      sums);
             finish_block(sums, layer, panel, y + first * layer.width);
         };
         const int64_t bytes = weights.panel_bytes();
         const auto prefetch_rows = [&] {  // those of the next block, spread over the lines that this block reads
-            const A* next = x + (block + 1 < blocks ? first + count() : first) * layer.depth;
-            const int64_t part = count() * layer.depth * int64_t(sizeof(A)) / Panels;
-            return PrefetchOther{reinterpret_cast<const char*>(next), part, std::min(kLine, part * kLine / bytes)};
+            const A next = rows_from(x, block + 1 < blocks ? first + count() : first, layer.depth);
+            const int64_t part = count() * bytes_of_row(x, layer.depth) / Panels;
+            return PrefetchOther{address_of(next), part, std::min(kLine, part * kLine / bytes)};
         };
         if constexpr (Weights::kPrefetch == PrefetchMode::kNothing) {
             multiply_block(prefetch_rows());
@@ -128,8 +178,7 @@ void multiply_rows(const Layer<T>& layer, const A* x, int64_t rows, Weights weig
 
 // `weights` start at panel `begin` of the layer.
 template <class Weights, class A, class T>
-void multiply_panels(const Layer<T>& layer, const A* x, int64_t rows, Weights weights, int64_t begin, int64_t end,
-                     T* y) {
+void multiply_panels(const Layer<T>& layer, A x, int64_t rows, Weights weights, int64_t begin, int64_t end, T* y) {
     int64_t panel = begin;
     if (rows > Weights::kMaxSinglePanelRows) {
         for (; panel + kMaxPanels <= end; panel += kMaxPanels) {
@@ -160,73 +209,162 @@ ALWAYS_INLINE const Operand* operands(const BFloat16* x, int64_t count) {
 // With at most this number of rows most of a tile would be empty, and vectors are as fast as memory. They add in
 // another order than tiles, so batch-invariant kernels use tiles always.
 constexpr int64_t kMaxVectorRows = kBatchInvariant ? 0 : 4;
-// Depth of the part of two panels that all blocks of rows multiply before the next part: 32 KiB, which stays in the
-// first-level cache, so that only x is read from the second level.
-constexpr int64_t kPartDepth = 512;
+// Plain weights that all rows are multiplied by before the next ones are unpacked, if x is too large for the caches.
+constexpr int64_t kGroupBytes = 1024 * 1024;
 
-// Multiplies all rows of a chunk by two panels. `sums` has room for (rows + 32) * 32 elements. A last panel without a
-// neighbour is multiplied twice and stored once: vectors would add in another order, and a column's sum would depend on
-// how many columns the layer has.
-template <class T, class Panels>
-void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, Panels panels, int64_t panel,
-                            TileRegisters& tiles, float* sums, T* y) {
-    constexpr int64_t block = 2 * kTileRows, columns = 2 * kPanelWidth;
-    const int64_t part = rows <= block ? layer.depth : kPartDepth;
-    const int64_t neighbour = panel + 1 < layer.num_panels() ? panels.size : 0;
-    const auto multiply_block = [&](int64_t k, int64_t row, auto& prefetch) {
+// Whether every group of panels is read and unpacked once for all rows. Otherwise each chunk of rows reads all panels,
+// which is faster while there are few chunks.
+inline bool has_rows_inside(int64_t rows, int64_t depth) {
+    return depth >= 2048 && rows * depth * int64_t(sizeof(BFloat16)) > 2 * kChunkBytes;
+}
+
+// Calls body(first row, upper rows, lower rows) for every block of rows, with tiles configured for it.
+template <class Body>
+ALWAYS_INLINE void for_each_tile_block(TileRegisters& tiles, int64_t rows, const Body& body) {
+    for (int64_t row = 0; row < rows; row += kTileBlock) {
         const int upper = int(std::min<int64_t>(kTileRows, rows - row));
         const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
         tiles.configure(upper, lower);
-        multiply_tiles(x + row * layer.depth + k, layer.depth, panels.elements + k * kPanelWidth, neighbour,
-                       std::min(part, layer.depth - k), prefetch, lower > 0, k > 0, sums + row * columns, columns);
-    };
-    const auto for_each_block = [&](auto& first, auto& others) {
-        for (int64_t k = 0; k < layer.depth; k += part) {
-            for (int64_t row = 0; row < rows; row += block) {
-                row ? multiply_block(k, row, others) : multiply_block(k, row, first);
-            }
-        }
-    };
-    if constexpr (Panels::kPrefetch == PrefetchMode::kUnpack) {
-        auto unpack = panels.unpack_from(0, kUnitDepth / 2 * ((rows + block - 1) / block));
-        for_each_block(unpack, unpack);
-    } else {
-        constexpr bool is_ahead = Panels::kPrefetch == PrefetchMode::kAhead;
-        std::conditional_t<is_ahead, PrefetchAhead<kPrefetchDistance>, NoPrefetch> first;
-        NoPrefetch others;
-        for_each_block(first, others);
+        body(row, upper, lower);
     }
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t column = 0; column < columns; column += kPanelWidth) {
-            Floats finished[kVectors];
-            memcpy(finished, sums + row * columns + column, sizeof finished);
-            finish(finished, layer, panel * kPanelWidth + column, y + row * layer.width);
+}
+
+// The sums of a block of rows and two panels: four tiles.
+struct alignas(64) BlockSums {
+    static constexpr int64_t kRow = kPanelWidth * sizeof(float);
+    float at[2][2][kTileRows][kPanelWidth];  // upper and lower, left and right
+
+    TileSums tiles() { return {at, kRow, kTileRows * kRow, 2 * kTileRows * kRow}; }
+};
+
+// Stores the outputs of a block; y points to its first row. sums_of(row, panel, vector) returns a register of sums.
+template <class T, class SumsOf>
+ALWAYS_INLINE void finish_tiles(int rows, const Layer<T>& layer, int64_t panel, T* y, const SumsOf& sums_of) {
+    for (int row = 0; row < rows; row++) {
+        Floats sums[2 * kVectors];
+        for (int v = 0; v < 2 * kVectors; v++) sums[v] = sums_of(row, v / kVectors, v % kVectors);
+        T* to = y + row * layer.width;
+        if (layer.streams) {
+            stream(sums, layer, panel * kPanelWidth, to);
+        } else {
+            for (int p = 0; p < 2; p++) finish(sums + p * kVectors, layer, (panel + p) * kPanelWidth, to);
         }
     }
 }
 
-inline float* tile_sums(int64_t rows) {
-    static thread_local Scratch scratch;
-    return scratch.reserve<float>((rows + 2 * kTileRows) * 2 * kPanelWidth);
+// A last panel without a neighbour is multiplied twice and stored once: vectors would add in another order, and a
+// column's sum would depend on how many columns the layer has.
+template <class T, class Panels, class Meanwhile>
+ALWAYS_INLINE void multiply_block_by_tiles(const Layer<T>& layer, const BFloat16* x, int upper, int lower,
+                                           Panels panels, int64_t panel, Meanwhile&& meanwhile, T* y) {
+    BlockSums sums;
+    const int64_t neighbour = panel + 1 < layer.num_panels() ? panels.panel_bytes() : 0;
+    multiply_tiles<BFloat16Tiles>(x, bytes_of_row(x, layer.depth), panels.elements, neighbour,
+                                  layer.depth / kTileDepth, meanwhile, lower > 0, false, sums.tiles());
+    finish_tiles(upper + lower, layer, panel, y, [&](int row, int p, int v) {
+        return load(&sums.at[row / kTileRows][p][row % kTileRows][v * kWidth]);
+    });
+}
+
+struct PrefetchPanels {  // the lines that are kPrefetchDistance further
+    ALWAYS_INLINE void operator()(const char* left, const char* right) const {
+        for (int64_t line = 0; line < kTileBytes; line += kLine) {
+            __builtin_prefetch(left + line + kPrefetchDistance);
+            __builtin_prefetch(right + line + kPrefetchDistance);
+        }
+    }
+};
+
+// Multiplies all rows of a chunk by two panels, and unpacks the next two meanwhile if there are any.
+template <class T, class Panels>
+void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, Panels panels, int64_t panel,
+                            TileRegisters& tiles, T* y) {
+    [[maybe_unused]] auto next = [&] {
+        if constexpr (Panels::kPrefetch == PrefetchMode::kUnpack) {
+            return panels.unpack_pair();
+        } else {
+            return Nothing{};
+        }
+    }();
+    [[maybe_unused]] const int64_t steps = (rows + kTileBlock - 1) / kTileBlock * layer.depth / kTileDepth;
+    for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
+        const auto multiply_block = [&](auto&& meanwhile) {
+            multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), upper, lower, panels, panel, meanwhile,
+                                    y + row * layer.width);
+        };
+        if constexpr (Panels::kPrefetch == PrefetchMode::kUnpack) {
+            if (!next.is_done()) return next.unpack_during(steps, multiply_block);
+        } else if constexpr (Panels::kPrefetch == PrefetchMode::kAhead) {
+            if (row == 0) return multiply_block(PrefetchPanels{});
+        }
+        multiply_block(Nothing{});
+    });
+}
+
+template <class T, class Weights>
+void multiply_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, Weights weights, int64_t begin,
+                       int64_t end, T* y) {
+    TileRegisters tiles;
+    if (!has_rows_inside(rows, layer.depth)) {
+        return for_each_pair(weights, begin, end, 1, [&](int64_t panel, auto panels) {
+            multiply_pair_by_tiles(layer, x, rows, panels, panel, tiles, y);
+        });
+    }
+    const int64_t pair_bytes = 2 * kPanelWidth * bytes_of_row(x, layer.depth);
+    const int64_t most = 2 * std::max<int64_t>(1, kGroupBytes / pair_bytes);
+    for_each_group(weights, begin, end, most, [&](int64_t first, int64_t last, auto panels) {
+        for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
+            for (int64_t panel = first; panel < last; panel += 2) {
+                multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), upper, lower, panels.from(panel - first),
+                                        panel, Nothing{}, y + row * layer.width);
+            }
+        });
+    });
 }
 #endif
 
+// Plain panels need not be unpacked. See unpacking.h.
+template <class T, class Body>
+void for_each_pair(PlainPanels<T> weights, int64_t panel, int64_t end, int64_t, const Body& body) {
+    for (; panel < end; panel += 2, weights = weights.from(2)) body(panel, weights);
+}
+template <class T, class Body>
+void for_each_group(PlainPanels<T> weights, int64_t panel, int64_t end, int64_t most, const Body& body) {
+    for (; panel < end; panel += most, weights = weights.from(most)) body(panel, std::min(end, panel + most), weights);
+}
+
+// row_bytes: of a row of x when it is multiplied.
+inline int64_t num_chunks(int64_t rows, int64_t row_bytes) {
+    const int64_t steps = (rows + kChunkStep - 1) / kChunkStep;
+    return std::min(steps, (rows * row_bytes + kChunkBytes - 1) / kChunkBytes);
+}
+
+template <class T>
+int64_t num_chunks(const Layer<T>& layer, int64_t rows) {
+    if constexpr (std::is_same_v<T, float>) return num_chunks(rows, layer.depth * int64_t(sizeof(float)));
+#if defined(TILES)
+    if (has_rows_inside(rows, layer.depth)) return 1;
+#endif
+    return num_chunks(rows, layer.depth * int64_t(sizeof(Operand)));
+}
+
 // Divides the rows into chunks and the panels among the threads, and calls body(x, rows, first panel, end panel, y) for
 // one chunk of x and consecutive panels.
-template <class T, class Body>
-void for_each_chunk(const Layer<T>& layer, const T* x, int64_t rows, T* y, const Body& body) {
-    const int64_t bytes = std::is_same_v<T, float> ? sizeof(float) : sizeof(Operand);
+template <class T, class X, class Body>
+void for_each_chunk(const Layer<T>& layer, int64_t chunks, X x, int64_t rows, T* y, const Body& body) {
     const int64_t steps = (rows + kChunkStep - 1) / kChunkStep;
-    const int64_t chunks = std::min(steps, (rows * layer.depth * bytes + kChunkBytes - 1) / kChunkBytes);
     const int64_t pairs = (layer.num_panels() + 1) / 2;
     parallel_ranges(chunks * pairs, 1, [&](int64_t begin, int64_t end) {
         const auto start = [&](int64_t chunk) { return std::min(rows, steps * chunk / chunks * kChunkStep); };
         while (begin < end) {
             const int64_t chunk = begin / pairs, stop = std::min(end, (chunk + 1) * pairs);
             const int64_t first = start(chunk), last = start(chunk + 1);
-            body(x + first * layer.depth, last - first, (begin - chunk * pairs) * 2,
+            body(rows_from(x, first, layer.depth), last - first, (begin - chunk * pairs) * 2,
                  std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * layer.width);
             begin = stop;
         }
+#if defined(__AVX512F__)
+        if (layer.streams) fence_streams();
+#endif
     });
 }

@@ -26,7 +26,8 @@ ALWAYS_INLINE void unpack_row(Int4Panels weights, int64_t row, float* to) {
 #define EXPORT_FOR(T, suffix)                                                                                         \
     EXPORT void linear_int4_##suffix(const T* x, const uint32_t* codes, const BFloat16* scales, const T* bias, T* y,  \
                                    int64_t rows, int64_t width, int64_t depth) {                                      \
-        linear_over(Layer<T>{bias, nullptr, width, depth}, x, Int4Panels{codes, scales, depth}, rows, y);             \
+        linear_over(Layer<T>{bias, nullptr, width, depth, is_streamed(y, rows, width)}, x,                            \
+                    Int4Panels{codes, scales, depth}, rows, y);                                                       \
     }                                                                                                                 \
     EXPORT int unpack_rows_int4_##suffix(const uint32_t* codes, const BFloat16* scales, const int64_t* rows, T* out,  \
                                        int64_t count, int64_t width, int64_t depth) {                                 \

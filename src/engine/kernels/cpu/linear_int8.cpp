@@ -7,28 +7,21 @@
 #include "quantised_rows.h"
 #include "unpacking.h"
 
-namespace {
-
-ALWAYS_INLINE void unpack_row(Int8Panels weights, const float* scales, int64_t row, float* to) {
-    const Int8Panels panel = weights.from(row / kPanelWidth);
-    const int column = int(row % kPanelWidth);
-    for (int64_t k = 0; k < panel.depth; k++) to[k] = value_of(panel.codes[code_index(k, column)]) * scales[row];
-}
-
-}  // namespace
-
 // x: [rows, depth], y: [rows, width], bias: [width] or null; depth is a multiple of 32.
 // scales: [width rounded up to 16]. unpack_rows: out [count, depth]; returns 0, or 1 without writing anything if a row
 // is not in [0, width).
 #define EXPORT_FOR(T, suffix)                                                                                         \
     EXPORT void linear_int8_##suffix(const T* x, const int8_t* codes, const float* scales, const T* bias, T* y,       \
                                    int64_t rows, int64_t width, int64_t depth) {                                      \
-        linear_over(Layer<T>{bias, scales, width, depth}, x, Int8Panels{codes, depth}, rows, y);                      \
+        linear_over(Layer<T>{bias, scales, width, depth, is_streamed(y, rows, width)}, x, Int8Panels{codes, depth},   \
+                    rows, y);                                                                                         \
     }                                                                                                                 \
     EXPORT int unpack_rows_int8_##suffix(const int8_t* codes, const float* scales, const int64_t* rows, T* out,       \
                                        int64_t count, int64_t width, int64_t depth) {                                 \
         return unpack_rows(rows, out, count, width, depth,                                                            \
-                           [&](int64_t row, float* to) { unpack_row(Int8Panels{codes, depth}, scales, row, to); });   \
+                           [&](int64_t row, float* to) {                                   \
+            unpack_int8_row(Int8Panels{codes, depth}, scales, row, to);                                               \
+        });                                                                                                           \
     }                                                                                                                 \
     CAPTURABLE(linear_int8_##suffix)                                                                                 \
     CAPTURABLE(unpack_rows_int8_##suffix)

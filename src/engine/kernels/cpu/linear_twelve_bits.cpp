@@ -33,7 +33,8 @@ int unpack_rows(TwelveBitPanels weights, const int64_t* rows, BFloat16* out, int
 // of 32. unpack_rows: out [count, depth]; returns 0, or 1 without writing anything if a row is not in [0, width).
 EXPORT void linear_twelve_bits(const BFloat16* x, const char* panels, const BFloat16* bias, BFloat16* y, int64_t rows,
                                int64_t width, int64_t depth) {
-    linear_over(Layer<BFloat16>{bias, nullptr, width, depth}, x, all_panels(panels, width, depth), rows, y);
+    linear_over(Layer<BFloat16>{bias, nullptr, width, depth, is_streamed(y, rows, width)}, x,
+                all_panels(panels, width, depth), rows, y);
 }
 
 EXPORT int unpack_rows_twelve_bits(const char* panels, const int64_t* rows, BFloat16* out, int64_t count,

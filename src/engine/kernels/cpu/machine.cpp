@@ -4,6 +4,7 @@
 
 #include "panels.h"
 #include "parallel.h"
+#include "tiles.h"
 #include "vector.h"
 
 #if defined(__linux__)
@@ -44,8 +45,7 @@ EXPORT float read_all(const float* elements, int64_t count) {
 }
 
 // Multiplies panels in the first-level cache, `rounds` times on every thread, and returns the number of multiplications
-// and additions per thread. The lower bound of the time of kernels that are limited by arithmetic. Uses vectors, not
-// tiles.
+// and additions per thread. The lower bound of the time of kernels that are limited by arithmetic, with vectors.
 template <class A, class T>
 int64_t multiply_all(int64_t rounds) {
     constexpr int64_t depth = 128;
@@ -69,3 +69,17 @@ int64_t multiply_all(int64_t rounds) {
 
 EXPORT int64_t multiply_all_float32(int64_t rounds) { return multiply_all<float, float>(rounds); }
 EXPORT int64_t multiply_all_bfloat16(int64_t rounds) { return multiply_all<Operand, BFloat16>(rounds); }
+
+#if defined(TILES)
+// The same for tiles, which stay in registers: the peak of the unit.
+template <class Product>
+int64_t multiply_tiles_of(int64_t rounds) {
+    constexpr int64_t steps = 64;
+    std::atomic<int64_t> operations{0};
+    on_every_thread([&](int, int) { operations = multiply_tile_registers<Product>(rounds * steps); });
+    return operations;
+}
+
+EXPORT int64_t multiply_tiles_bfloat16(int64_t rounds) { return multiply_tiles_of<BFloat16Tiles>(rounds); }
+EXPORT int64_t multiply_tiles_int8(int64_t rounds) { return multiply_tiles_of<ByteTiles>(rounds); }
+#endif

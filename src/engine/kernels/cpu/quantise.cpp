@@ -1,5 +1,6 @@
 // Quantises weights into panels (quantised.h), once, while the model loads.
 
+#include "integer_products.h"
 #include "parallel.h"
 #include "quantised.h"
 #include "scratch.h"
@@ -10,6 +11,7 @@ namespace {
 // the other levels. The scale with the smallest squared error is chosen; the error is 5 % smaller than with the first
 // alone.
 constexpr float kStretches[] = {1.0f, 0.8f, 0.85f, 0.9f, 0.95f, 1.05f, 1.1f, 1.15f};
+constexpr float kSmallestSize = 1e-36f;  // smaller weights are zero: 127 / size would be infinite
 constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2**23: after the addition the lowest byte is the integer
 
 float max_size_of(const float* values, int64_t count) {
@@ -22,12 +24,13 @@ float max_size_of(const float* values, int64_t count) {
 }
 
 // Quantises one row into its column of a panel. Returns the scale.
-float quantise_int8(const float* row, int64_t depth, int column, int8_t* panel) {
+template <class Panels, class Code>
+float quantise_int8(const float* row, int64_t depth, int column, Code* panel) {
     const float max_size = max_size_of(row, depth);
-    const float inverse = max_size > 0 ? 127 / max_size : 0;
+    const float inverse = max_size > kSmallestSize ? 127 / max_size : 0;
     for (int64_t k = 0; k < depth; k += kWidth) {
         const Ints rounded = (Ints)(load(row + k) * inverse + kRoundToInteger);
-        for (int i = 0; i < kWidth; i++) panel[code_index(k + i, column)] = code_of(int8_t(rounded[i]));
+        for (int i = 0; i < kWidth; i++) panel[Panels::index(k + i, column)] = Panels::code_of(int8_t(rounded[i]));
     }
     return max_size / 127;
 }
@@ -103,11 +106,11 @@ void for_each_row(const T* weight, int64_t width, int64_t depth, const Body& bod
     });
 }
 
-template <class T>
-void quantise_int8(const T* weight, int8_t* codes, float* scales, int64_t width, int64_t depth) {
+template <class Panels, class T, class Code>
+void quantise_int8(const T* weight, Code* codes, float* scales, int64_t width, int64_t depth) {
     for_each_row(weight, width, depth, [&](const float* row, int64_t panel, int64_t column) {
         scales[panel * kPanelWidth + column] =
-            quantise_int8(row, depth, int(column), codes + panel * depth * kPanelWidth);
+            quantise_int8<Panels>(row, depth, int(column), codes + panel * depth * kPanelWidth);
     });
 }
 
@@ -128,10 +131,13 @@ void quantise_int4(const T* weight, uint32_t* codes, BFloat16* scales, int64_t w
 }  // namespace
 
 // weight: [width, depth], depth a multiple of 32; codes and scales as quantised.h lays them out, for width rounded up
-// to 16. Rows that pad the last panel are zero.
+// to 16; quantise_bytes is int8 in the layout of integer_products.h. Rows that pad the last panel are zero.
 #define QUANTISE(name, T)                                                                                             \
     EXPORT void quantise_int8_##name(const T* weight, int8_t* codes, float* scales, int64_t width, int64_t depth) {   \
-        quantise_int8(weight, codes, scales, width, depth);                                                           \
+        quantise_int8<Int8Panels>(weight, codes, scales, width, depth);                                               \
+    }                                                                                                                 \
+    EXPORT void quantise_bytes_##name(const T* weight, uint8_t* codes, float* scales, int64_t width, int64_t depth) { \
+        quantise_int8<BytePanels>(weight, codes, scales, width, depth);                                               \
     }                                                                                                                 \
     EXPORT void quantise_int4_##name(const T* weight, uint32_t* codes, BFloat16* scales, int64_t width,               \
                                      int64_t depth) {                                                                 \

@@ -3,6 +3,7 @@
 //   int8: [K][16] bytes, each from -127 to 127, with one float32 scale per output, applied to the finished sum. Where
 //         pairs of bfloat16 are multiplied: [K / 4][4][2][4][2], sign and magnitude, which two table look-ups
 //         convert to bfloat16: four outputs, two pairs of k, in the order in which unpacking interleaves them.
+//         For activations in int8 (integer_products.h): [K / 4][16][4] unsigned bytes, value + 128.
 //   int4: [K / 8][16] words of 32 bits, the eight codes of one output: k = 0, 2, 4, 6 from the lowest bits up in the
 //         lower half, k = 1, 3, 5, 7 in the upper half, so that a shift brings a pair to where vpermw looks it up.
 //         A code is an index into kLevels. One bfloat16 scale per output and 64 elements: [K / 64][16].
@@ -32,6 +33,19 @@ struct Int8Panels {
     Int8Panels from(int64_t panel) const { return {codes + panel * depth * kPanelWidth, depth}; }
     const char* address() const { return reinterpret_cast<const char*>(codes); }
     int64_t panel_bytes() const { return depth * kPanelWidth; }
+
+    // The index of element k of an output in its panel, and the code that is stored there.
+#if defined(STOKER_PAIR_PRODUCTS)
+    static int64_t index(int64_t k, int column) {
+        return k / 4 * 64 + column / 4 * 16 + k % 4 / 2 * 8 + column % 4 * 2 + k % 2;
+    }
+    static int8_t code_of(int32_t value) { return int8_t(value < 0 ? -value | 0x80 : value); }
+    static int value_of(int8_t code) { return code & 0x80 ? -(code & 0x7f) : code; }
+#else
+    static int64_t index(int64_t k, int column) { return k * kPanelWidth + column; }
+    static int8_t code_of(int32_t value) { return int8_t(value); }
+    static int value_of(int8_t code) { return code; }
+#endif
 };
 
 struct Int4Panels {
@@ -51,31 +65,6 @@ struct Int4Panels {
     const char* address() const { return reinterpret_cast<const char*>(codes); }
     int64_t panel_bytes() const { return num_words() * int64_t(sizeof(uint32_t)); }
 };
-
-// The index of element k of an output in its panel, and the code that is stored there.
-ALWAYS_INLINE int64_t code_index(int64_t k, int column) {
-#if defined(STOKER_PAIR_PRODUCTS)
-    return k / 4 * 64 + column / 4 * 16 + k % 4 / 2 * 8 + column % 4 * 2 + k % 2;
-#else
-    return k * kPanelWidth + column;
-#endif
-}
-
-ALWAYS_INLINE int8_t code_of(int32_t value) {
-#if defined(STOKER_PAIR_PRODUCTS)
-    return int8_t(value < 0 ? -value | 0x80 : value);
-#else
-    return int8_t(value);
-#endif
-}
-
-ALWAYS_INLINE int value_of(int8_t code) {
-#if defined(STOKER_PAIR_PRODUCTS)
-    return code & 0x80 ? -(code & 0x7f) : code;
-#else
-    return code;
-#endif
-}
 
 ALWAYS_INLINE float widen_one(BFloat16 value) {
     const uint32_t bits = uint32_t(value.bits) << 16;

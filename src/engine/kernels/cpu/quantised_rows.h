@@ -4,6 +4,16 @@
 #include "quantised.h"
 #include "scratch.h"
 
+// Writes one row of int8 weights, in the layout of Panels, as float32.
+template <class Panels>
+ALWAYS_INLINE void unpack_int8_row(Panels weights, const float* scales, int64_t row, float* to) {
+    const Panels panel = weights.from(row / kPanelWidth);
+    const int column = int(row % kPanelWidth);
+    for (int64_t k = 0; k < panel.depth; k++) {
+        to[k] = Panels::value_of(panel.codes[Panels::index(k, column)]) * scales[row];
+    }
+}
+
 // Writes rows of the weight to out, [count, depth]. unpack_row(row, to) writes one row as float32. Returns 0, or 1
 // without writing anything if a row is not in [0, width).
 template <class T, class UnpackRow>

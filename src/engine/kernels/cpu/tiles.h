@@ -1,5 +1,5 @@
-// AMX tiles: registers of 16 rows x 64 bytes, and the instruction that multiplies two of them: the fastest unit for
-// bfloat16 on Xeons since Sapphire Rapids.
+// AMX tiles: registers of 16 rows x 64 bytes, and the instructions that multiply two of them: the fastest unit for
+// bfloat16 and int8 on Xeons since Sapphire Rapids.
 //
 // With STOKER_EMULATED_TILES the same macros are plain C++, so that machines without AMX can test the code that uses
 // them. TILES is defined if either is available.
@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "vector.h"
 
@@ -57,12 +58,30 @@ inline void multiply(int sums, int a, int b) {
         memcpy(tiles[sums].row[r], &total, sizeof total);
     }
 }
+
+// TDPBSUD: signed bytes of `a` times unsigned bytes of `b`. Integers: the order of the additions has no effect.
+inline void multiply_bytes(int sums, int a, int b) {
+    for (int r = 0; r < rows[sums]; r++) {
+        Bits total;
+        memcpy(&total, tiles[sums].row[r], sizeof total);
+        for (int k = 0; k < 16; k++) {
+            Bits right;
+            memcpy(&right, tiles[b].row[k], sizeof right);
+            for (int i = 0; i < 4; i++) {
+                const int32_t left = int8_t(tiles[a].row[r][4 * k + i]);
+                total += (right >> (8 * i) & 0xffu) * uint32_t(left);
+            }
+        }
+        memcpy(tiles[sums].row[r], &total, sizeof total);
+    }
+}
 }  // namespace emulated
 
 #define TILE_ZERO(tile) memset(&emulated::tiles[tile], 0, sizeof(emulated::Tile))
 #define TILE_LOAD(tile, from, stride) emulated::load(tile, from, stride)
 #define TILE_STORE(tile, to, stride) emulated::store(tile, to, stride)
 #define TILE_MULTIPLY(sums, a, b) emulated::multiply(sums, a, b)
+#define TILE_MULTIPLY_BYTES(sums, a, b) emulated::multiply_bytes(sums, a, b)
 
 #elif defined(__AMX_BF16__)
 #define TILES 1
@@ -76,10 +95,13 @@ inline void multiply(int sums, int a, int b) {
     } while (0)
 #define TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
 #define TILE_MULTIPLY(sums, a, b) _tile_dpbf16ps(sums, a, b)
+#define TILE_MULTIPLY_BYTES(sums, a, b) _tile_dpbsud(sums, a, b)
 #endif
 
 #if defined(TILES)
-constexpr int kTileRows = 16, kTileDepth = 32;  // a tile of bfloat16 is 16 x 32, of sums 16 x 16
+constexpr int kTileRows = 16, kTileDepth = 32;  // a tile of bfloat16 is 16 x 32, of bytes 16 x 64, of sums 16 x 16
+constexpr int64_t kTileBytes = 1024, kTileRowBytes = 64;
+constexpr int kTileBlock = 2 * kTileRows;  // rows that are multiplied together by two panels
 
 // The eight tiles: 0 to 3 are sums (0 and 1 of the upper rows, 2 and 3 of the lower rows), 4 and 5 rows of A (upper,
 // lower), 6 and 7 panels of B. `upper` and `lower` are numbers of rows from 1 to 16; lower may be 0.
@@ -121,21 +143,45 @@ class TileRegisters {
     int upper_ = 0, lower_ = 0;
 };
 
-// c[rows as configured, 32] = a[rows, depth] * two panels, or += with `accumulate`; depth is a multiple of 32. The
-// lower rows are skipped if `has_lower` is false. `prefetch` is described in panels.h.
-template <class Prefetch>
-ALWAYS_INLINE void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFloat16* b, int64_t panel_size,
-                                  int64_t depth, Prefetch&& prefetch, bool has_lower, bool accumulate, float* c,
-                                  int64_t c_stride) {
-    const int64_t a_bytes = a_stride * sizeof(BFloat16), c_bytes = c_stride * sizeof(float);
-    const BFloat16* a_lower = a + kTileRows * a_stride;
-    float* c_lower = c + kTileRows * c_stride;
+// Where the sums of a block are: four tiles. Distances in bytes: between rows, from the left tile to the right one, from
+// the upper to the lower.
+struct TileSums {
+    void* at;
+    int64_t row, right, lower;
+
+    char* tile(bool is_lower, bool is_right) const {
+        return static_cast<char*>(at) + is_lower * lower + is_right * right;
+    }
+};
+
+// The products of two types of elements; 64 bytes of a row of A are multiplied at a time.
+struct BFloat16Tiles {
+    static ALWAYS_INLINE void multiply_upper_left() { TILE_MULTIPLY(0, 4, 6); }
+    static ALWAYS_INLINE void multiply_upper_right() { TILE_MULTIPLY(1, 4, 7); }
+    static ALWAYS_INLINE void multiply_lower_left() { TILE_MULTIPLY(2, 5, 6); }
+    static ALWAYS_INLINE void multiply_lower_right() { TILE_MULTIPLY(3, 5, 7); }
+};
+struct ByteTiles {  // signed A, unsigned B
+    static ALWAYS_INLINE void multiply_upper_left() { TILE_MULTIPLY_BYTES(0, 4, 6); }
+    static ALWAYS_INLINE void multiply_upper_right() { TILE_MULTIPLY_BYTES(1, 4, 7); }
+    static ALWAYS_INLINE void multiply_lower_left() { TILE_MULTIPLY_BYTES(2, 5, 6); }
+    static ALWAYS_INLINE void multiply_lower_right() { TILE_MULTIPLY_BYTES(3, 5, 7); }
+};
+
+// c[rows as configured, 32] = a * two panels, or += with `accumulate`, over `steps` tiles of depth. Rows of `a` are
+// `a_row` bytes apart, the panels `panel_bytes`. The lower rows are skipped if `has_lower` is false.
+// meanwhile(left panel, right panel) is called with every step: what vectors do while the tiles multiply.
+template <class Product, class Meanwhile>
+ALWAYS_INLINE void multiply_tiles(const void* a, int64_t a_row, const void* b, int64_t panel_bytes, int64_t steps,
+                                  Meanwhile&& meanwhile, bool has_lower, bool accumulate, TileSums c) {
+    const char *upper = static_cast<const char*>(a), *lower = upper + kTileRows * a_row;
+    const char *left = static_cast<const char*>(b), *right = left + panel_bytes;
     if (accumulate) {
-        TILE_LOAD(0, c, c_bytes);
-        TILE_LOAD(1, c + 16, c_bytes);
+        TILE_LOAD(0, c.tile(false, false), c.row);
+        TILE_LOAD(1, c.tile(false, true), c.row);
         if (has_lower) {
-            TILE_LOAD(2, c_lower, c_bytes);
-            TILE_LOAD(3, c_lower + 16, c_bytes);
+            TILE_LOAD(2, c.tile(true, false), c.row);
+            TILE_LOAD(3, c.tile(true, true), c.row);
         }
     } else {
         TILE_ZERO(0);
@@ -143,28 +189,51 @@ ALWAYS_INLINE void multiply_tiles(const BFloat16* a, int64_t a_stride, const BFl
         TILE_ZERO(2);
         TILE_ZERO(3);
     }
-    for (int64_t k = 0; k < depth; k += kTileDepth) {
-        const BFloat16 *left = b + k * 16, *right = left + panel_size;
-        for (int line = 0; line < kTileRows; line++, prefetch.advance()) {
-            prefetch.prefetch(left + line * 32, 0);
-            prefetch.prefetch(right + line * 32, 1);
-        }
-        TILE_LOAD(4, a + k, a_bytes);
-        TILE_LOAD(6, left, 64);
-        TILE_MULTIPLY(0, 4, 6);
-        TILE_LOAD(7, right, 64);
-        TILE_MULTIPLY(1, 4, 7);
+    for (int64_t step = 0; step < steps; step++) {
+        meanwhile(left, right);
+        TILE_LOAD(4, upper, a_row);
+        TILE_LOAD(6, left, kTileRowBytes);
+        Product::multiply_upper_left();
+        TILE_LOAD(7, right, kTileRowBytes);
+        Product::multiply_upper_right();
         if (has_lower) {
-            TILE_LOAD(5, a_lower + k, a_bytes);
-            TILE_MULTIPLY(2, 5, 6);
-            TILE_MULTIPLY(3, 5, 7);
+            TILE_LOAD(5, lower, a_row);
+            Product::multiply_lower_left();
+            Product::multiply_lower_right();
         }
+        upper += kTileRowBytes, lower += kTileRowBytes, left += kTileBytes, right += kTileBytes;
     }
-    TILE_STORE(0, c, c_bytes);
-    TILE_STORE(1, c + 16, c_bytes);
+    TILE_STORE(0, c.tile(false, false), c.row);
+    TILE_STORE(1, c.tile(false, true), c.row);
     if (has_lower) {
-        TILE_STORE(2, c_lower, c_bytes);
-        TILE_STORE(3, c_lower + 16, c_bytes);
+        TILE_STORE(2, c.tile(true, false), c.row);
+        TILE_STORE(3, c.tile(true, true), c.row);
     }
+}
+
+struct Nothing {
+    ALWAYS_INLINE void operator()(const char*, const char*) const {}
+};
+
+// `steps` times four products of registers, the peak of the unit. Returns the number of operations.
+template <class Product>
+inline int64_t multiply_tile_registers(int64_t steps) {
+    TileRegisters tiles;
+    tiles.configure(kTileRows, kTileRows);
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    TILE_ZERO(4);
+    TILE_ZERO(5);
+    TILE_ZERO(6);
+    TILE_ZERO(7);
+    for (int64_t step = 0; step < steps; step++) {
+        Product::multiply_upper_left();
+        Product::multiply_upper_right();
+        Product::multiply_lower_left();
+        Product::multiply_lower_right();
+    }
+    return steps * 4 * 2 * kTileRows * kTileRows * (std::is_same_v<Product, BFloat16Tiles> ? kTileDepth : 2 * kTileDepth);
 }
 #endif

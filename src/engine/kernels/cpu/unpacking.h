@@ -2,7 +2,7 @@
 //
 // Few rows multiply weights that are unpacked in registers. For more rows, two panels at a time are unpacked to
 // bfloat16 panels in the second-level cache, once, and every block of rows reads those. With kUnpacksWhileMultiplying
-// the next two panels are unpacked, two units at a time, between the products of the current two, so that neither
+// the next two panels are unpacked, some units at a time, between the products of the current two, so that neither
 // memory nor the multipliers are idle. This needs an unpacking that uses few registers beside the 27 of the product:
 // with int8 and int4 it took 1.25 to 3 times as long.
 //
@@ -32,6 +32,38 @@ struct UnpackNext {
     }
 };
 
+// Unpacks some units with every step of the tiles. There is nothing to do if `left` is 0.
+template <class Weights>
+struct UnpackPair {
+    Weights panel;
+    BFloat16* to;
+    int64_t unit, units, left;  // the next unit; the number of units of a panel, and of those left in both
+
+    bool is_done() const { return left == 0; }
+
+    ALWAYS_INLINE void unpack_one() {
+        if (left == 0) return;
+        if (unit == units) panel = panel.from(1), to += units * kUnitElements, unit = 0;
+        unpack_unit(panel, unit++, to);
+        left--;
+    }
+
+    // Calls multiply_block(meanwhile). steps: of the tiles while these panels are unpacked, this block's and others'.
+    template <class Body>
+    ALWAYS_INLINE void unpack_during(int64_t steps, const Body& multiply_block) {
+        const auto unpack = [&](auto count) {
+            multiply_block([&](const char*, const char*) {
+                for (int i = 0; i < count(); i++) unpack_one();
+            });
+        };
+        const int64_t needed = (2 * units + steps - 1) / steps;  // at most 8, those of one block
+        if (needed <= 1) return unpack(std::integral_constant<int, 1>{});
+        if (needed <= 2) return unpack(std::integral_constant<int, 2>{});
+        if (needed <= 4) return unpack(std::integral_constant<int, 4>{});
+        unpack(std::integral_constant<int, 8>{});
+    }
+};
+
 // Plain panels in the cache, and the compressed panels that follow.
 template <class Weights>
 struct UnpackedPanels {
@@ -51,6 +83,7 @@ struct UnpackedPanels {
         const int64_t panel = unit / num_units();
         return {next.from(panel), to + panel * size, unit % num_units(), num_units(), lines, lines};
     }
+    UnpackPair<Weights> unpack_pair() const { return {next, to, 0, num_units(), to ? 2 * num_units() : 0}; }
 };
 
 template <int Rows, int Panels, class Prefetch, class A, class Weights>
@@ -74,7 +107,7 @@ void unpack(Weights weights, int64_t count, int64_t unit, BFloat16* to) {
 // Calls body(first panel, plain panels) for every two panels of `weights`, which start at panel `panel` of the layer.
 // blocks: the number of blocks of rows that unpack the next two panels while they multiply.
 template <class Weights, class Body>
-void for_each_unpacked_pair(Weights weights, int64_t panel, int64_t end, int64_t blocks, const Body& body) {
+void for_each_pair(Weights weights, int64_t panel, int64_t end, int64_t blocks, const Body& body) {
     static thread_local Scratch scratch;
     const int64_t size = weights.depth * kPanelWidth;
     const auto count = [&] { return std::min<int64_t>(2, std::max<int64_t>(0, end - panel)); };
@@ -99,22 +132,28 @@ void for_each_unpacked_pair(Weights weights, int64_t panel, int64_t end, int64_t
     }
 }
 
+// Calls body(first panel, end panel, plain panels) for every `most` panels.
+template <class Weights, class Body>
+void for_each_group(Weights weights, int64_t panel, int64_t end, int64_t most, const Body& body) {
+    static thread_local Scratch scratch;
+    const int64_t size = weights.depth * kPanelWidth;
+    BFloat16* elements = scratch.reserve<BFloat16>(most * size);
+    for (; panel < end; panel += most, weights = weights.from(most)) {
+        const int64_t last = std::min(end, panel + most);
+        unpack(weights, last - panel, 0, elements);
+        body(panel, last, PlainPanels<BFloat16, true>{elements, size});
+    }
+}
+
 template <class T, class Weights>
 void multiply_unpacked(const Layer<T>& layer, const T* x, int64_t rows, Weights weights, int64_t panel, int64_t end,
                        T* y) {
 #if defined(TILES)
-    if constexpr (std::is_same_v<T, BFloat16>) {
-        TileRegisters tiles;
-        float* sums = tile_sums(rows);
-        for_each_unpacked_pair(weights, panel, end, 1, [&](int64_t first, auto panels) {
-            multiply_pair_by_tiles(layer, x, rows, panels, first, tiles, sums, y);
-        });
-        return;
-    }
+    if constexpr (std::is_same_v<T, BFloat16>) return multiply_by_tiles(layer, x, rows, weights, panel, end, y);
 #endif
     const int64_t blocks = std::min(num_row_blocks<kMaxRows>(rows), kPrefetchingBlocks);
     const auto* wide = operands(x, rows * layer.depth);
-    for_each_unpacked_pair(weights, panel, end, blocks, [&](int64_t first, auto panels) {
+    for_each_pair(weights, panel, end, blocks, [&](int64_t first, auto panels) {
         multiply_panels(layer, wide, rows, panels, first, std::min(first + 2, end), y);
     });
 }
@@ -122,9 +161,10 @@ void multiply_unpacked(const Layer<T>& layer, const T* x, int64_t rows, Weights 
 // y = x W^T + bias over all panels of a layer.
 template <class T, class Weights>
 void linear_over(const Layer<T>& layer, const T* x, Weights all, int64_t rows, T* y) {
-    for_each_chunk(layer, x, rows, y, [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
+    const auto multiply_chunk = [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
         const Weights weights = all.from(begin);
         if (rows > max_direct_rows(weights)) return multiply_unpacked(layer, x, rows, weights, begin, end, y);
         multiply_panels(layer, operands(x, rows * layer.depth), rows, weights, begin, end, y);
-    });
+    };
+    for_each_chunk(layer, num_chunks(layer, rows), x, rows, y, multiply_chunk);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -81,6 +82,23 @@ ALWAYS_INLINE void store(BFloat16* to, Floats value) {
 #endif
     memcpy(to, &halves, sizeof halves);
 }
+
+#if defined(__AVX512F__)
+// Writes 32 elements to an aligned line without reading it first and without keeping it in the caches. Other threads see
+// it after fence_streams.
+ALWAYS_INLINE void stream_line(BFloat16* to, Floats first, Floats second) {
+#if defined(__AVX512BF16__)
+    const __m512i line = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+#else
+    const auto rounded = [](Floats value) {
+        return (__m256i)__builtin_convertvector(round_to_bfloat16(value) >> 16, HalfBits);
+    };
+    const __m512i line = _mm512_inserti64x4(_mm512_castsi256_si512(rounded(first)), rounded(second), 1);
+#endif
+    _mm512_stream_si512((__m512i*)to, line);
+}
+ALWAYS_INLINE void fence_streams() { _mm_sfence(); }
+#endif
 
 // Two registers of values in the order that is fastest to load: for bfloat16 `first` has the even and `second` the odd
 // elements, which takes a shift and a mask instead of a conversion. store_two restores the order.
@@ -246,16 +264,24 @@ ALWAYS_INLINE Floats exponential(Floats x) {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// 2 ** x for x <= 127 with an error of at most 2 units in the last place; 0 for -infinity. Faster than exponential;
-// used for softmax weights.
+// 2 ** x for x <= 127; 0 for -infinity. Faster than exponential; used for softmax weights. The error is at most 2 units in
+// the last place of float32, or 2**-13.7 where the result will be rounded to bfloat16, which adds up to 2**-9.
+template <class RoundedTo = float>
 ALWAYS_INLINE Floats power_of_two(Floats x) {
 #if defined(__AVX512F__)
     const Floats r = (Floats)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);  // x - floor(x); 0 for infinity
-    Floats polynomial = r * 1.8671303e-3f + 9.0170298e-3f;  // minimax on [0, 1), relative error 8.2e-8
-    polynomial = polynomial * r + 5.5799913e-2f;
-    polynomial = polynomial * r + 2.4016444e-1f;
-    polynomial = polynomial * r + 6.9315130e-1f;
-    polynomial = polynomial * r + 1.0f;
+    Floats polynomial;  // minimax on [0, 1) of the relative error
+    if constexpr (std::is_same_v<RoundedTo, BFloat16>) {
+        polynomial = r * 0.07802455f + 0.22606728f;
+        polynomial = polynomial * r + 0.69583341f;
+        polynomial = polynomial * r + 0.99992524f;
+    } else {
+        polynomial = r * 1.8671303e-3f + 9.0170298e-3f;
+        polynomial = polynomial * r + 5.5799913e-2f;
+        polynomial = polynomial * r + 2.4016444e-1f;
+        polynomial = polynomial * r + 6.9315130e-1f;
+        polynomial = polynomial * r + 1.0f;
+    }
     return (Floats)_mm512_scalef_ps((__m512)polynomial, (__m512)x);  // times 2 ** floor(x)
 #else
     return exponential(x * 0.693147180559945309f);

@@ -56,6 +56,11 @@ def test_quantised_weights_are_planned_in_their_bits(tmp_path: Path) -> None:
     layers, head, others = 28 * 15_728_640, 151_936 * 1024, 596_049_920 - 28 * 15_728_640 - 151_936 * 1024
     scales = 28 * (4096 + 1024 + 6144 + 1024) * 4
     eight, four = (planned(tmp_path, "qwen3-0.6b", "--quantization", scheme) for scheme in ("int8", "int4"))
+    both = planned(tmp_path, "qwen3-0.6b", "--quantization", "int8", "--activation-quantization", "int8")
+    assert both.kernels["linear"].endswith("weights in int8, multiplied as integers by activations in int8")
+    assert both.estimate.weights_bytes == eight.estimate.weights_bytes
+    assert [note.split(",")[0] for note in both.notes] == ["accuracy"]
+    assert both.notes != eight.notes
     assert eight.estimate.weights_bytes == layers + scales + head + 151_936 * 4 + 2 * others
     assert four.estimate.weights_bytes == layers // 2 + layers // 64 * 2 + head + 151_936 * 4 + 2 * others
     assert "weights in int8" in eight.kernels["linear"]

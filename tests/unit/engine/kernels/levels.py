@@ -5,7 +5,7 @@ import torch
 from stoker.config.cpu_features import LEVELS, Level, NoKernels, choose_level, find_compiler, this_cpu
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels.cpu.library import load_library
-from stoker.engine.kernels.kernel_set import ONE_ROW, KernelSet, cpu_kernels
+from stoker.engine.kernels.kernel_set import KernelSet, cpu_kernels, torch_kernels
 
 # The AMX kernels with tile products emulated in C++ (tiles.h), so that CPUs without AMX test them too. They convert to
 # bfloat16 without AVX512-BF16, whose instruction differs for subnormal values only: it makes them zero.
@@ -35,14 +35,19 @@ def kernels_of(
     *,
     batch_invariant: bool = False,
     has_quantised: bool | None = None,
+    rounds_rows: bool = False,
 ) -> KernelSet:
-    """has_quantised: with the kernels of int8 and int4; None: those of a library that is not batch-invariant."""
+    """has_quantised: with the kernels of int8 and int4; None: those of a library that is not batch-invariant.
+    rounds_rows: as with `model.activation_quantization`."""
+    activations = "int8" if rounds_rows else None
     if name == "torch":
-        kernels = ONE_ROW if batch_invariant else KernelSet()
+        kernels = torch_kernels("", batch_invariant=batch_invariant, activations=activations)
     else:
         has_quantised = not batch_invariant if has_quantised is None else has_quantised
         library = load_library(LibrarySpec(_BY_NAME[name], batch_invariant, has_quantised))
-        kernels = cpu_kernels(library, dtype, head_dim, dtype, name, batch_invariant=batch_invariant)
+        kernels = cpu_kernels(
+            library, dtype, head_dim, dtype, name, activations=activations, batch_invariant=batch_invariant
+        )
     kernels.set_num_threads(threads)
     return kernels
 

@@ -36,6 +36,23 @@ def test_more_rows_than_a_chunk(level, dtype):
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@pytest.mark.parametrize("scheme", [None, "int8", "int4"])
+@pytest.mark.parametrize("width", [80, 75])
+def test_a_large_product_has_the_bits_of_its_parts(level, scheme, width):
+    """700 rows of 2048 are too many for the caches, and y is larger than 1 MiB with the larger layer: panels are then
+    read in another order and lines written another way. One sum has one order all the same."""
+    kernels = kernels_of(level, torch.bfloat16, threads=2)
+    for rows, depth, wide in ((700, 2048, width), (700, 64, 10 * width)):
+        x, weight = (values.bfloat16() for values in sums_of_rounding_errors(rows, wide, depth))
+        bias = (torch.randn(wide) * 2**-20).bfloat16()
+        packed = kernels.pack_linear(weight, bias) if scheme is None else kernels.quantise_linear(weight, bias, scheme)
+        whole = kernels.linear(x, packed)
+        for first in (0, 100, 600):
+            assert torch.equal(kernels.linear(x[first : first + 100], packed), whole[first : first + 100])
+    kernels_of(level, torch.bfloat16)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 @DTYPES
 def test_a_row_of_x_has_the_same_product_in_any_batch(level, dtype):
     if level in ("amx", "emulated_amx") and dtype == torch.bfloat16:

@@ -44,6 +44,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--logits-processors my.logits:One my.logits.Two", ""],
     ),
     "R231": (["--dtype float16", "--dtype half", "--kv-cache-dtype float16"], ["--dtype float", "--dtype bfloat16"]),
+    "R285": (
+        ["--activation-quantization int8"],
+        ["", "--quantization int4", "--quantization int8 --activation-quantization int8"],
+    ),
     "R284": (
         [
             '--logits-processor-settings {"a.b:C":{}}',

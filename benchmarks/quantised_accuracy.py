@@ -1,0 +1,100 @@
+"""What quantisation changes in the logits of builtin:tiny, over its held-out text.
+
+    PYTHONPATH=.dev:. python -m benchmarks.quantised_accuracy [--features avx512]
+
+The text is dialogues of every kind that training never sampled (tools/tiny/evaluate.py). Prints, for each way to hold
+and multiply the weights, the largest and the mean difference of a logit from those of float32, and the perplexity of
+the answers. engine plan shows some of these numbers: config/quantised.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import torch
+from tokenizers import Tokenizer
+from tools.tiny.evaluate import held_out
+from tools.tiny.options import read_options
+from tools.tiny.rendering import encode
+
+from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config.cpu_features import wanted_level
+from stoker.engine.kernels import select_kernels
+from stoker.engine.layers.step_input import StepInput
+from stoker.engine.models.registry import model_class
+from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.loading import load_weights
+
+SEED, BLOCK = 20_260_000, 16
+WAYS = ((None, None), *((scheme, act) for scheme in ("int8", "int4", "int4_pure") for act in (None, "int8")))
+
+
+def logits_of(
+    texts: list[list[int]], dtype: str, quantization: str | None, activations: str | None, features: str
+) -> Iterator[torch.Tensor]:
+    """[tokens, vocabulary] in float32 for every text, each computed in one step."""
+    options = {"model": "builtin:tiny", "dtype": dtype, "quantization": quantization}
+    words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    deployment = load_deployment([], words)
+    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+    spec, kind = resolved.model_spec, getattr(torch, dtype)
+    kernels = select_kernels("cpu", kind, spec.head_dim, features, quantization=quantization, activations=activations)
+    length = max(map(len, texts))
+    model = model_class(spec)(spec, kernels, length, kind, torch.device("cpu"), quantization)
+    load_weights(model, resolved)
+    blocks = torch.arange(-(-length // BLOCK), dtype=torch.int32)
+    cache = KVCache(spec.num_layers, len(blocks), spec.num_kv_heads, BLOCK, spec.head_dim, kind)
+    for text in texts:
+        positions = torch.arange(len(text))
+        step = StepInput(
+            token_ids=torch.tensor(text),
+            positions=positions,
+            slot_mapping=positions,
+            query_start=torch.tensor([0, len(text)], dtype=torch.int32),
+            context_lens=torch.tensor([len(text)], dtype=torch.int32),
+            block_tables=blocks[None, : -(-len(text) // BLOCK)].contiguous(),
+            max_query_len=len(text),
+            max_context_len=len(text),
+        )
+        yield model.logits(*model.forward(step, cache.layers, None)).float()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--features", default=wanted_level())
+    parser.add_argument("--per-kind", type=int, default=12, help="dialogues of each kind")
+    chosen = parser.parse_args()
+    deployment = load_deployment([], ["--model", "builtin:tiny"])
+    tokenizer = Tokenizer.from_file(f"{read_model_spec(deployment).model_path}/tokenizer.json")
+    dialogues = [each for kind in held_out(read_options(), SEED + 1).values() for each in kind[: chosen.per_kind]]
+    pairs = encode(tokenizer, dialogues)
+    texts = [prompt + answer for prompt, answer in pairs]
+    num_answers = sum(len(answer) for _, answer in pairs)
+    print(f"{len(texts)} dialogues, {sum(map(len, texts))} tokens, {num_answers} of them in answers")
+    print("| weights | activations | largest difference of a logit | mean | perplexity |\n|---|---|---|---|---|")
+    with torch.inference_mode():
+        exact = list(logits_of(texts, "float32", None, None, chosen.features))
+        for dtype, quantization, activations in (("float32", None, None), *(("bfloat16", *way) for way in WAYS)):
+            largest, total, count, loss = 0.0, 0.0, 0, 0.0
+            found = logits_of(texts, dtype, quantization, activations, chosen.features)
+            for (prompt, answer), reference, logits in zip(pairs, exact, found, strict=True):
+                difference = (logits - reference).abs()
+                largest = max(largest, float(difference.max()))
+                total, count = total + float(difference.double().sum()), count + difference.numel()
+                first = len(prompt) - 1
+                loss += float(
+                    torch.nn.functional.cross_entropy(
+                        logits[first : first + len(answer)].double(), torch.tensor(answer), reduction="sum"
+                    )
+                )
+            perplexity = float(torch.tensor(loss / num_answers).exp())
+            print(
+                f"| {quantization or dtype} | {activations or dtype} | {largest:.3f} | {total / count:.4f} | "
+                f"{perplexity:.4f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
