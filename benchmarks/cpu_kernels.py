@@ -36,7 +36,7 @@ QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 FORMATS = tuple(dict.fromkeys(held for scheme in SCHEMES.values() for held in scheme))  # int8, int4
 LAYER = ((QKV, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))
 PROBE_ROUNDS = 40  # some 20 us
-DISTURBED = 1.25  # a probe that takes so many times as long as the fastest one
+DISTURBED = 1.25  # limit of a probe, relative to the fastest one
 Run = Callable[[], object]
 
 
