@@ -9,7 +9,7 @@ from pydantic import Field
 from ..gpu_capability import LEAST_CAPABILITY, capability_text
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count
+from .types import Auto, Count, Flag
 
 
 @with_refused("device")
@@ -40,6 +40,16 @@ class DeviceConfig(Section):
                 ),
             },
         ),
+    )
+    self_test: Flag = Field(
+        False,
+        description=(
+            "Measure for a second at the start how fast the linear layers are, and print in the start-up table which "
+            "share that is of what the memory and the multipliers of this machine can do in the same second. Low "
+            "shares mean that other programs use the cores, or that the kernels do not suit the machine."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
     )
     num_threads: Count | Auto = Field(
         "auto",

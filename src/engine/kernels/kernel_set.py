@@ -21,6 +21,7 @@ from .copy_rows import CopyRows, copy_rows_cpu, copy_rows_reference
 from .count_above import CountAbove, count_above_cpu, count_above_reference
 from .cpu.captured_graph import CallRecorder, native_capture, recorded
 from .cpu.library import CpuLibrary, load_library
+from .cpu.machine_speed import MachineSpeed, machine_speed
 from .linear import (
     Embed,
     Linear,
@@ -78,6 +79,7 @@ class KernelSet:
     top_tokens: TopTokens = _top_tokens
     count_above: CountAbove = count_above_reference
     capture: Capture | None = None  # None: no step can be captured
+    speed: MachineSpeed | None = None  # None: nothing to compare linear layers with
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
@@ -225,6 +227,7 @@ def cpu_kernels(
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         capture=native_capture(library, recorder) if is_capturable else None,
+        speed=machine_speed(library, dtype if activations is None else torch.int8),
         set_num_threads=_set_num_threads(library),
         table=stage_table(
             library.level,

@@ -27,6 +27,7 @@ from ..sampling.sampling_table import SamplingTable
 from .decode_steps import DecodeSteps
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .measure import PhaseClock, process_memory
+from .self_test import self_test
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
 
@@ -63,6 +64,10 @@ class ModelRunner:
         self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
         self._step_lock = threading.Lock()  # held during a step, and while the kernels change
         self._use(loaded)
+        self._self_test: dict[str, str] = {}
+        if resolved.device.self_test:
+            self.phases.start("self-test")
+            self._self_test["self_test"] = self_test(self._model, self._kernels, resolved.device.num_threads)
         self.phases.stop()
         if loaded.compilation is not None:
             loaded.compilation.when_loaded(self._switch_kernels)
@@ -219,8 +224,8 @@ class ModelRunner:
     def _table(self) -> dict[str, str]:
         compilation, model = self.loaded.compilation, self._resolved.model
         if compilation is not None:
-            return torch_table(str(compilation), model.quantization)
-        return self._kernels.table | self._decode_steps.table
+            return torch_table(str(compilation), model.quantization) | self._self_test
+        return self._kernels.table | self._decode_steps.table | self._self_test
 
 
 def _one_row_plan(step: int, admissions: list[Admission], num_computed: int, num_tokens: int) -> StepPlan:

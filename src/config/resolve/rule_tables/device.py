@@ -54,6 +54,15 @@ RULES: tuple[Rule, ...] = (
         fixes=("unset TRITON_INTERPRET where there is a GPU, or write `device: cpu`",),
     ),
     Rule(
+        id="R286",
+        title="the self-test is for CPUs",
+        fields=("device.self_test", "device.device"),
+        is_broken=lambda v: v.device == "cuda" and v.self_test,
+        message="`device.self_test` measures CPU kernels, and `device.device` is cuda",
+        why="It compares with the memory and the multipliers of the CPU.",
+        fixes=("remove `device.self_test`, or write `device: cpu`",),
+    ),
+    Rule(
         id="R210",
         title="there are at most as many threads as cores",
         fields=("device.num_threads",),

@@ -9,6 +9,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R210": (["--num-threads 5"], ["--num-threads 4"]),
     "R227": (["--device cuda"], ["--device cpu", "--device auto"]),
 }
+GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R286": (["--self-test"], ["--self-test --device cpu", ""]),
+}
 OLD_GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R228": (["--device cuda"], ["--device cpu", "--device auto"]),
 }

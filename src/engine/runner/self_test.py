@@ -1,0 +1,66 @@
+"""Self-test: the speed of a model's linear layers, relative to what this machine can do (`device.self_test`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import torch
+
+from ..kernels import KernelSet, PackedLinear
+from ..layers.linear import Linear
+from ..models.decoder import Decoder
+
+SECONDS = 0.25  # of each of the four measurements
+ROWS = 256  # of a prompt
+_ROUNDS = 200  # of products between two looks at the clock
+
+
+def self_test(
+    model: Decoder, kernels: KernelSet, num_threads: int, clock: Callable[[], float] = time.perf_counter
+) -> str:
+    """The result, for the start-up table: how fast one row reads the weights, and how fast many rows multiply them."""
+    speed = kernels.speed
+    if speed is None:
+        return "not measured: torch computes the linear layers"
+    layers = [each.packed for each in model.loadables() if isinstance(each, Linear)]
+
+    def per_second(work: Callable[[PackedLinear], int]) -> float:
+        """The sum of what work returns, for one layer after the other, per second."""
+        work(layers[0])  # warms up
+        began, total = clock(), 0
+        for layer in cycle(layers):
+            total += work(layer)
+            if (seconds := clock() - began) >= SECONDS:
+                return total / seconds
+        raise AssertionError("a model has layers")
+
+    def read(layer: PackedLinear) -> int:
+        speed.read(layer.weight)
+        return layer.weight.nbytes
+
+    def multiply(layer: PackedLinear, x: torch.Tensor) -> int:
+        kernels.linear(x, layer)
+        return 2 * len(x) * layer.out_features * layer.in_features
+
+    one, many = (
+        {size: torch.ones(rows, size, dtype=layers[0].dtype) for size in _inputs(layers)} for rows in (1, ROWS)
+    )
+
+    def decode(layer: PackedLinear) -> int:
+        multiply(layer, one[layer.in_features])
+        return layer.weight.nbytes
+
+    with torch.inference_mode():
+        memory, weights = per_second(read), per_second(decode)
+        peak = per_second(lambda _: num_threads * speed.multiply(_ROUNDS))
+        products = per_second(lambda layer: multiply(layer, many[layer.in_features]))
+    return (
+        f"linear layers: one row reads weights at {weights / 1e9:.1f} GB/s, {weights / memory:.0%} of what memory "
+        f"delivers; {ROWS} rows multiply at {products / 1e9:.0f} GFLOP/s, {products / peak:.0%} of what {speed.unit} do"
+    )
+
+
+def _inputs(layers: Sequence[PackedLinear]) -> set[int]:
+    return {layer.in_features for layer in layers}
