@@ -16,7 +16,7 @@ _OPERATIONS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8:
 @dataclass(frozen=True, slots=True)
 class MachineSpeed:
     read: Callable[[torch.Tensor], object]  # reads a tensor once, with all threads
-    multiply: Callable[[int], int]  # so many rounds of products; returns the operations of one thread
+    multiply: Callable[[int], int]  # takes a number of rounds; returns the operations of one thread
     unit: str  # what multiplies: "tiles" or "vectors"
 
 
