@@ -159,28 +159,33 @@ for _name, (_path, _make, _allowed) in BODIES.items():
     CATALOGUE.add(_name, partial(_send, _path, _make, _allowed))
 
 
-@CATALOGUE.attack(memory_mib=512, limit_s=60)
-def unfinished_bodies(scene: Scene) -> str:
-    """60 bodies of 30 MB whose last byte never comes."""
+def _unfinished(scene: Scene) -> str:
+    """60 bodies of 31 MB whose last byte never comes."""
     top = head("POST", TEXT, "content-type: application/json", f"content-length: {31 * MIB}")
     body, opened, sent, refused = b" " * MIB, [], 0, 0
     try:
         for _ in range(60):
             each = connect(scene.address, limit_s=2)
             opened.append(each)
-            try:
+            with contextlib.suppress(OSError):  # refused, or not read
                 each.sendall(top)
                 for _ in range(30):
                     each.sendall(body)
                     sent += 1
-            except OSError:  # refused, or not read
-                with contextlib.suppress(OSError):
-                    refused += bool({413, 429, 503} & set(statuses(each.recv(4096))))
         time.sleep(2)
+        for each in opened:
+            each.settimeout(0.01)
+            with contextlib.suppress(OSError):
+                refused += {413, 429, 503} >= set(statuses(each.recv(4096))) > set()
     finally:
         for each in opened:
             each.close()
     return f"{sent} MiB sent, {refused} of {len(opened)} refused"
+
+
+CATALOGUE.add("unfinished-bodies", _unfinished, memory_mib=400, limit_s=60)
+FEW_BYTES = ("--max-total-request-bytes", "64MiB")
+CATALOGUE.add("unfinished-bodies-small-budget", _unfinished, options=FEW_BYTES, memory_mib=150, limit_s=60)
 
 
 @CATALOGUE.attack(memory_mib=700, limit_s=60)

@@ -85,6 +85,27 @@ def more_connections_than_descriptors(scene: Scene) -> str:
     return f"{len(held)} connections"
 
 
+@CATALOGUE.attack(options=("--max-connections", "300", "--max-connections-per-client", "100"))
+def more_connections_than_a_client_may_have(scene: Scene) -> str:
+    """Those beyond the limit are answered 503 and closed; clients of other addresses do not notice."""
+    held, found = [], []
+    try:
+        for _ in range(1000):
+            each = connect(scene.address)
+            held.append(each)
+        time.sleep(3)
+        for each in held:
+            each.settimeout(0.01)
+            with contextlib.suppress(OSError):
+                found += statuses(each.recv(4096))
+    finally:
+        for each in held:
+            each.close()
+    expect(set(found) == {503}, f"answered {sorted(set(found))}")
+    expect(len(found) >= 850, f"{len(found)} of 1000 were refused")
+    return f"{len(found)} of {len(held)} were answered 503"
+
+
 @attack()
 def half_open(scene: Scene) -> str:
     """The client shuts its sending side at each byte of a request and keeps listening."""

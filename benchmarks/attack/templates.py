@@ -16,6 +16,7 @@ from .wire import ask, check_answer, posting
 CATALOGUE = Catalogue("templates")
 OPTIONS = ("--trust-request-chat-template",)
 LIMIT_S = 20.0
+MEMORY_MIB = 1100.0  # a template may take 1 GiB
 TEXT = "{% set s = 'ab ' * 3000000 %}"
 LIST = "{% set l = range(99999) | list * 40 %}"
 NESTED = "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}"
@@ -154,7 +155,7 @@ def _other_start(content: object, scene: Scene) -> str:
 
 
 for _name, _template in ALL.items():
-    CATALOGUE.add(_name, partial(_request, _template), options=OPTIONS, memory_mib=600, limit_s=LIMIT_S + 5)
+    CATALOGUE.add(_name, partial(_request, _template), options=OPTIONS, memory_mib=MEMORY_MIB, limit_s=LIMIT_S + 5)
 for _name in AT_START:
     CATALOGUE.add(f"at-start-{_name}", partial(_start, ALL[_name]), on_server=False, limit_s=120)
 _CONTENTS: dict[str, object] = {
