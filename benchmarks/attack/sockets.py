@@ -309,7 +309,7 @@ def bare_line_feeds(scene: Scene) -> str:
     data = b"POST /v1/completions HTTP/1.1\nhost: x\ncontent-length: 0\n\n" + head("GET", "/nowhere")
     with contextlib.closing(connect(scene.address)) as opened:
         found = statuses(exchange(opened, data, limit_s=20 * scene.slowness, quiet_s=1.0))
-    expect(found in ([], [400], [415, 404], [400, 404]), f"answered {found}")
+    expect(found in ([], [400], [415], [415, 404]), f"answered {found}")
     return f"answered {found}"
 
 
@@ -320,7 +320,7 @@ def folded_lines(scene: Scene) -> str:
     data = head("POST", "/v1/completions", lines, close=False) + head("GET", "/nowhere")
     with contextlib.closing(connect(scene.address)) as opened:
         found = statuses(exchange(opened, data, limit_s=20 * scene.slowness, quiet_s=1.0))
-    expect(found in ([400], [415], [415, 404], [400, 404]), f"answered {found}")
+    expect(found in ([400], [415], [415, 404]), f"answered {found}")
     return f"answered {found}"
 
 
@@ -335,11 +335,11 @@ def many_methods_paths_and_ids(scene: Scene) -> str:
     with contextlib.closing(connect(scene.address)) as opened:
         requests = [
             head(f"M{number}", f"/path/{number}?q={number}", f"x-request-id: {number}", f"h{number}: x", close=False)
-            for number in range(2000)
+            for number in range(900)  # a connection serves a thousand
         ]
         found = statuses(exchange(opened, b"".join(requests) + head("GET", "/health"), limit_s=30 * scene.slowness))
     grown = metrics() - before
-    expect(len(found) == 2001, f"{len(found)} of 2001 requests on one connection were answered")
+    expect(len(found) == 901, f"{len(found)} of 901 requests on one connection were answered")
     expect(set(found[:-1]) <= {404, 405, 501}, f"answered {sorted(set(found))}")
     expect(grown < 10_000, f"/metrics grew by {grown} bytes")
     return f"/metrics grew by {grown} bytes"
@@ -371,18 +371,31 @@ def endless_chunk_lines_and_trailers(scene: Scene) -> str:
 
 @attack(limit_s=45)
 def clients_that_stop_reading(scene: Scene) -> str:
-    """Their streams end after send_stall_timeout, and the others go on."""
+    """Their requests end after send_stall_timeout, and not only when the answer is complete."""
+    large = posting("/v1/completions", {**STREAM, "max_tokens": 1900, "logprobs": 20, "n": 8}, close=False)
+    documents = head("GET", "/openapi.json", close=False) * 300
     opened = []
-    for _ in range(60):
+    for data in [large] * 4 + [documents] * 40:
         each = connect(scene.address, receive_bytes=2048)
-        each.sendall(posting("/v1/completions", {**STREAM, "max_tokens": 1500, "logprobs": 20}))
         opened.append(each)
+        each.settimeout(5)
+        with contextlib.suppress(TimeoutError):
+            each.sendall(data)
     try:
-        _wait_idle(scene, 30)
+        _wait_idle(scene, 25)
+        for each in opened:
+            each.settimeout(5 * scene.slowness)
+            try:
+                while each.recv(1 << 16):
+                    pass
+            except TimeoutError:
+                raise Fell("a connection whose client does not read is still open") from None
+            except OSError:
+                pass
     finally:
         for each in opened:
             each.close()
-    return f"{len(opened)} streams"
+    return f"{len(opened)} connections"
 
 
 @attack(limit_s=45)

@@ -134,7 +134,7 @@ class ChatTemplate:
                 self._environment.check_clock()
                 chunks.append(chunk)
             self._environment.check_clock()  # an operation after the last chunk can be the one that took long
-            return "".join(chunks)
+            text = "".join(chunks)
         except _LimitExceeded as error:
             raise LimitExceeded(str(error)) from None
         except MemoryError:
@@ -148,6 +148,11 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"the chat template cannot render these messages ({type(error).__name__})", param="messages"
             ) from None
+        if has_surrogate(text):
+            raise InvalidRequest(
+                "the chat template cannot render these messages (half of a surrogate pair)", param="messages"
+            )
+        return text
 
 
 class _LimitExceeded(Exception):

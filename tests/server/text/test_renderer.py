@@ -97,6 +97,7 @@ HOSTILE = {
     ),
     "{{ 2 ** 1000000000 }}": "the chat template refused the messages: the operator '**' is not available here",
     "{{ '%1000000000d' % 1 }}": "the chat template refused the messages: the operator '%' is not available here",
+    "{{ '\\ud800' }}": RAISES.format("half of a surrogate pair"),  # it was a 500
     "{{ lipsum(n=1000000) }}": "the chat template refused the messages: 'lipsum' is undefined",
     "{{ missing.attribute }}": "the chat template refused the messages: 'missing' is undefined",
     "{{ 'x' * 10000000000 }}": CHARACTERS,
