@@ -71,13 +71,26 @@ GREEDY = SamplingParams(temperature=0, max_tokens=4)
 PLAIN = [GREEDY, replace(GREEDY, temperature=0.8, seed=1), replace(GREEDY, temperature=1.5, seed=2**63 - 5)]
 RICH = [
     replace(GREEDY, temperature=1.2, seed=1, top_k=5, top_p=0.9, frequency_penalty=0.7, presence_penalty=0.3),
-    replace(GREEDY, repetition_penalty=1.4, logit_bias={3: 2.5, 11: -100.0}),
+    replace(
+        GREEDY,
+        repetition_penalty=1.4,
+        logit_bias={3: 2.5, 11: -100.0},
+        allowed_token_ids=tuple(range(0, 97, 3)),
+        bad_word_ids=((6,),),
+    ),
     replace(GREEDY, temperature=0.9, seed=4, min_p=0.05, min_tokens=3, stop_token_ids=tuple(range(0, 97, 2))),
 ]
+# Bad words of several tokens are found by the host.
+HOSTED = [GREEDY, replace(GREEDY, bad_word_ids=tuple((first, last) for first in range(50) for last in range(0, 97, 2)))]
 
 
 @pytest.mark.parametrize(
-    ("family", "samplings"), [pytest.param("llama with biases", PLAIN, marks=pytest.mark.slow), ("qwen3", RICH)]
+    ("family", "samplings"),
+    [
+        pytest.param("llama with biases", PLAIN, marks=pytest.mark.slow),
+        ("qwen3", RICH),
+        pytest.param("qwen3", [*HOSTED, RICH[0]], marks=pytest.mark.slow),
+    ],
 )
 def test_tokens_equal_those_of_the_cpu(
     family: str, samplings: list[SamplingParams], saved: Callable[[str], Saved], tmp_path: Path

@@ -10,19 +10,13 @@ from .completions import completions
 
 
 async def invocations(call: Call) -> None:
-    """As /v1/chat/completions if the body has `messages`, else as /v1/completions; `model` may be left out."""
+    """As /v1/chat/completions if the body has `messages`, else as /v1/completions."""
     check_json_content(call.scope)
     with call.service.bodies.reserve() as reserve:
         content = await read_body(call.receive, call.service.limits, reserve)
-    content, is_chat = await call.sized(len(content), lambda: _named(content, call.service.model_name))
+    is_chat = await call.sized(len(content), lambda: "messages" in json.parse(content))
     call.receive = _with_body(content, call.receive)
     await (chat_completions if is_chat else completions)(call)
-
-
-def _named(content: bytes, model: str) -> tuple[bytes, bool]:
-    """The body with a model, which callers of this route leave out; and whether it is a chat."""
-    fields = json.parse(content)
-    return content if "model" in fields else json.dump_long({**fields, "model": model}), "messages" in fields
 
 
 def _with_body(content: bytes, receive: Receive) -> Receive:
