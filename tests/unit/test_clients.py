@@ -111,6 +111,8 @@ def test_an_error_must_be_of_the_documented_class_and_show_the_message_of_the_se
     assert judged("error_key", raised=other).note.startswith("litellm.BadRequestError instead of openai.Authentication")
     hidden = raised("openai.AuthenticationError", "unknown key", "invalid_api_key", "something failed")
     assert "without the server's message" in judged("error_key", raised=hidden).note
+    unrelated = raised("openai.AuthenticationError", "unknown key", "queue_full")
+    assert judged("error_key", raised=unrelated).note == "openai.AuthenticationError for another reason: unknown key"
     assert judged("error_key", {"text": "a"}).note == "no error, but {'text': 'a'}"
 
 

@@ -51,6 +51,13 @@ TASK: dict[str, Any] = {
 
 # Codes with which the server refuses what it does not support.
 _UNSUPPORTED = frozenset({"unsupported_parameter", "not_found"})
+# The server's code of each expected error. A timeout of the client has none.
+_CODES = {
+    "key": "invalid_api_key",
+    "model": "model_not_found",
+    "context": "context_length_exceeded",
+    "queue": "queue_full",
+}
 _MAX_NOTE = 300
 
 
@@ -111,7 +118,7 @@ def judge(case: Case, seen: Seen, errors: Mapping[str, str]) -> Verdict:
     name = raised["class"] if raised else ""
     try:
         if case.expects:
-            _check_error(raised, errors[case.expects], seen)
+            _check_error(case.expects, raised, errors[case.expects], seen)
         elif raised:
             server = raised["server"] or {}
             if server.get("code") in _UNSUPPORTED:
@@ -122,12 +129,15 @@ def judge(case: Case, seen: Seen, errors: Mapping[str, str]) -> Verdict:
         return Verdict("differs", str(reason), name)
 
 
-def _check_error(raised: dict[str, Any] | None, wanted: str, seen: Seen) -> None:
+def _check_error(kind: str, raised: dict[str, Any] | None, wanted: str, seen: Seen) -> None:
     if raised is None:
         raise Differs(f"no error, but {_line(str(seen.returned))}")
     if wanted not in raised["classes"]:
         raise Differs(f"{raised['class']} instead of {wanted}: {_line(raised['message'])}")
-    reason = (raised["server"] or {}).get("message", "")
+    server = raised["server"] or {}
+    if server.get("code") != _CODES.get(kind):
+        raise Differs(f"{raised['class']} for another reason: {_line(raised['message'])}")
+    reason = server.get("message", "")
     if reason not in raised["message"]:
         raise Differs(f"{raised['class']} without the server's message: {_line(raised['message'])}")
 

@@ -34,9 +34,7 @@ class Server:
         with log.open("w") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
         self.url = self._wait_ready(log)
-        self._http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, trust_env=False
-        )
+        self._http = httpx.Client(headers={"Authorization": f"Bearer {KEY}"}, timeout=60, trust_env=False)
 
     def _wait_ready(self, log: Path) -> str:
         deadline = time.monotonic() + START_LIMIT_S
