@@ -231,14 +231,14 @@ def test_versions_are_pinned():
 
 
 def test_the_page_numbers_each_note_once_and_leaves_cells_of_absent_functions_empty():
-    refused = Verdict("refused", "`x` is <not> supported", "openai.BadRequestError")
+    refused = Verdict("refused", "`<x>` is <not> supported", "openai.BadRequestError")
     found = {"chat": Verdict("works"), "tools": refused, "forced_tool": refused, "raw": Verdict("absent")}
     run = {"date": "2026-01-02", "stoker": "0.1.0", "runtime": "Python 3.11.0"}
     text = record.page({"openai": record.entry(CLIENTS["openai"], run, found)})
     assert "| chat | works |" in text
     assert "| chat, raw response |  |" in text
     assert text.count("refused [1](#note-1)") == 2
-    assert '1. <a id="note-1"></a>`x` is &lt;not> supported' in text
+    assert '1. <a id="note-1"></a>`<x>` is &lt;not> supported' in text
     assert "2. <a" not in text
 
 

@@ -101,4 +101,5 @@ def _cell(verdict: Mapping[str, str], notes: dict[str, int]) -> str:
 
 
 def _safe(text: str) -> str:
-    return text.replace("<", "&lt;")
+    """Text for Markdown; in code spans `<` is shown as it is."""
+    return "`".join(part if index % 2 else part.replace("<", "&lt;") for index, part in enumerate(text.split("`")))
