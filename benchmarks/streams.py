@@ -100,7 +100,7 @@ async def measure(resolved: Resolved, folder: Path, num_rows: int, profile: cPro
     server = asyncio.ensure_future(
         run_server(
             resolved, client, load_text(resolved), [listener], shutdown,
-            on_listening=listening.set, handle_signals=False, exit_hard=False,
+            on_listening=listening.set, exit_hard=False,
         )
     )  # fmt: skip
     await listening.wait()

@@ -18,7 +18,12 @@ from tests.unit.engine.kernels.cpu.tiny_library import SOURCES, needs_compiler
 from stoker.config.cpu_features import LEVELS
 
 ROOT = Path(__file__).parents[2]
-NEEDED = ("config/cpu_features.py", "config/cpu_library.py", "engine/kernels/cpu/build.py")
+NEEDED = (
+    "config/cpu_features.py",
+    "config/cpu_library.py",
+    "engine/kernels/cpu/build.py",
+    "engine/kernels/cpu/scratch.py",
+)
 
 
 @pytest.fixture

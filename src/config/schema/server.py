@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ..auto_values import (
     CLIENT_SHARE,
@@ -15,11 +15,9 @@ from ..auto_values import (
 )
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole, parse_one_or_more
+from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole
 
-OpenRoutes = Annotated[
-    tuple[Literal["/metrics", "/version", "/load", "/v1/models"], ...], BeforeValidator(parse_one_or_more)
-]
+OPEN_ROUTES = ("/metrics", "/version", "/load", "/v1/models")  # that `routes_without_key` can open
 
 
 @with_refused("server")
@@ -66,7 +64,7 @@ class ServerConfig(Section):
         examples=["none"],
         json_schema_extra=about(reload="process"),
     )
-    routes_without_key: OpenRoutes = Field(
+    routes_without_key: Texts = Field(
         (),
         description=(
             "Routes that need no api_key, for scrapers and balancers that send none. They show the load, the model's "

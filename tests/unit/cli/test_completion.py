@@ -45,7 +45,7 @@ def table() -> dict[str, object]:
         ("render ", ["k8s", "compose", "systemd"]),
         ("completion f", ["fish"]),
         ("init --preset th", ["throughput"]),
-        ("import --from ", ["vllm", "sglang", "llama.cpp", "stoker"]),
+        ("import --from ", ["vllm", "sglang", "llama.cpp", "tgi", "ollama", "stoker"]),
         ("explain -o ", ["text", "json", "md"]),
         ("bench --endpoint c", ["chat", "completions"]),
         ("bench st", ["startup"]),

@@ -21,9 +21,7 @@ SERVER = "model: {model: ./m}\nserver:\n  "
 RIGHT = {
     "plain": SERVER + "api_key: Pa55word\n",
     "list": SERVER + "api_key:\n  - Pa55word\n  - x Pa55word\n",
-    "block": SERVER + "api_key: |\n    Pa55word\n    Pa55word\n  port: 81\n",
     "folded": SERVER + "api_key: >-\n    x\n    Pa55word\n  port: 81\n",
-    "quoted": SERVER + "api_key: [\"x\n\n    Pa55word\", 'Pa55word']\n",
     "flow": "{model: {model: ./m, hf_token: Pa55word}, server: {api_key: [Pa55word,\n  Pa55word], port: 81}}\n",
     "json": '{"model": {"model": "./m", "hf_token": "Pa55word"}, "server": {"api_key": ["\\u0050a55word"]}}\n',
     "alias": "x-key: &key Pa55word\nx-list: &list [Pa55word]\n"
@@ -94,6 +92,8 @@ WRONG = {
         f"{odd} listed": f"model:\n  model: ./m\n  hf_tokn: x\nserver:\n  api_key:\n  - {odd.format(MARKER)}\n"
         for odd in ODD
     },
+    "block": SERVER + "api_key: |\n    Pa55word\n    Pa55word\n  prot: 81\n",
+    "quoted": SERVER + "api_key: [\"x\n\n    Pa55word\", 'Pa55word']\n",
     "neighbour": "model: {model: ./m, hf_token: Pa55word}\nserver: {api_key: [Pa55word], port: http}\n",
     "misspelt": "model: {model: ./m, hf_tokn: Pa55word}\nserver: {api_keys: [Pa55word]}\n",
     "misspelt section": "model: {model: ./m}\nservr: {port: 1, api_key: Pa55word, apikey: [Pa55word]}\n",

@@ -90,7 +90,7 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
         "size": [1, 2, 3],
         "duration": [1, 2, 3],
     }
-    choices = [*option.choices, *option.choices] if option.kind == "choice" else [1, 2, 3]
+    choices = [*option.choices] * 3 if option.kind == "choice" else [1, 2, 3]
     file_value, variable, flag = pairs.get(option.kind, choices)[:3]
     if option.name == "root_path":
         file_value, variable, flag = "/a", "/b", "/c"

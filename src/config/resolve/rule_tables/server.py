@@ -12,6 +12,7 @@ from ...auto_values import (
     RESERVED_FILES,
     TOTAL_REQUEST_FACTOR,
 )
+from ...schema.server import OPEN_ROUTES
 from ..rule import Rule, StatedRule
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#]+")
@@ -89,6 +90,15 @@ RULES: tuple[Rule, ...] = (
             "or write `auth: none` to serve without keys",
             "or listen on 127.0.0.1",
         ),
+    ),
+    Rule(
+        id="R297",
+        title="a route without a key shows no request and changes nothing",
+        fields=("server.routes_without_key",),
+        is_broken=lambda v: not set(v.routes_without_key) <= set(OPEN_ROUTES),
+        message="`server.routes_without_key` is {routes_without_key}",
+        why="Other routes use the engine or change it, so they need a key; the probes need none anyway.",
+        fixes=(f"name only {', '.join(OPEN_ROUTES)}",),
     ),
     Rule(
         id="R271",

@@ -25,6 +25,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "--host :: --uds a.sock",
         ],
     ),
+    "R297": (
+        ["--routes-without-key /v1/completions --api-key k", "--routes-without-key /metrics,/config --api-key k"],
+        ["--routes-without-key /metrics,/version,/load,/v1/models --api-key k"],
+    ),
     "R271": (["--routes-without-key /metrics"], ["--routes-without-key /metrics,/version --api-key k"]),
     "R208": (["--auth none --api-key k"], ["--auth none", "--api-key k"]),
     "R226": (
