@@ -58,20 +58,16 @@ def main() -> int:
         print(f"{word} {verdict.id}: {text}", flush=True)
         record.add(verdict)
 
-    with tempfile.TemporaryDirectory(prefix="attack-") as base:
-        runner = Runner(chosen.seed, Path(base))
-        try:
-            for attack in [*attacks, *named]:
-                add(runner.run(attack))
-            if problem := runner.close():
-                add(Verdict("sockets/last-stop", [problem]))
-            if not chosen.attacks or signals.FAMILY in chosen.attacks:
-                until, number = time.monotonic() + chosen.minutes * 60, 0
-                while time.monotonic() < until:
-                    number += 1
-                    add(runner.run(signals.attack_round(number)))
-        finally:
-            runner.close()
+    with tempfile.TemporaryDirectory(prefix="attack-") as base, Runner(chosen.seed, Path(base)) as runner:
+        for attack in [*attacks, *named]:
+            add(runner.run(attack))
+        if problem := runner.close():
+            add(Verdict("sockets/last-stop", [problem]))
+        if not chosen.attacks or signals.FAMILY in chosen.attacks:
+            until, number = time.monotonic() + chosen.minutes * 60, 0
+            while time.monotonic() < until:
+                number += 1
+                add(runner.run(signals.attack_round(number)))
     return report(record.verdicts)
 
 

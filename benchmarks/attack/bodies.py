@@ -18,6 +18,7 @@ from .wire import Answer, ask, check_answer, connect, head, posting, statuses
 CATALOGUE = Catalogue("bodies")
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 MIB = 1 << 20
+TWICE_MIB = 600.0  # two bodies of 30 MB: text, values, prompt, and the copies in a process that renders templates
 OVERLOADED = (413, 429, 503)  # documented answers to more than the server takes
 REFUSED = (400, *OVERLOADED)
 ANSWERED = (200, *REFUSED)
@@ -156,7 +157,7 @@ def _send(path: str, make: Make, allowed: tuple[int, ...], scene: Scene, *, copi
 
 
 for _name, (_path, _make, _allowed) in BODIES.items():
-    CATALOGUE.add(_name, partial(_send, _path, _make, _allowed))
+    CATALOGUE.add(_name, partial(_send, _path, _make, _allowed), memory_mib=TWICE_MIB)
 
 
 def _unfinished(scene: Scene) -> str:

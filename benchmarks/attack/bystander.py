@@ -1,6 +1,6 @@
 """A client that does no harm, in its own process: asks /health and a small completion, and reports its latencies.
 
-    python -m benchmarks.attack.bystander HOST PORT
+    python -m benchmarks.attack.bystander HOST PORT [HOST PORT of a server that is not attacked]
 
 It runs until its standard input is closed, then prints JSON. It comes from 127.0.0.2, so that a limit per client
 address which the attack exhausts does not concern it, and makes a connection for each request, as a probe does.
@@ -56,16 +56,18 @@ class Latencies:
 class Observed:
     health: Latencies = field(default_factory=Latencies)
     completion: Latencies = field(default_factory=Latencies)
+    control: Latencies = field(default_factory=Latencies)  # of a server that is not attacked
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @contextlib.contextmanager
-def watching(address: tuple[str, int]) -> Iterator[Callable[[], Observed]]:
+def watching(address: tuple[str, int], control: tuple[str, int] | None = None) -> Iterator[Callable[[], Observed]]:
     """Yields the function that ends the bystander and returns what it saw."""
+    words = [str(word) for word in (*address, *(control or ()))]
     process = subprocess.Popen(
-        [sys.executable, "-m", MODULE, address[0], str(address[1])],
+        [sys.executable, "-m", MODULE, *words],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -79,7 +81,7 @@ def watching(address: tuple[str, int]) -> Iterator[Callable[[], Observed]]:
             stuck = Latencies(failed=["the bystander is stuck"])
             return Observed(stuck, stuck)
         found = json.loads(output)
-        return Observed(Latencies(**found["health"]), Latencies(**found["completion"]))
+        return Observed(**{name: Latencies(**latencies) for name, latencies in found.items()})
 
     try:
         yield end
@@ -122,17 +124,21 @@ class _Client(threading.Thread):
 
 def main() -> None:
     address = sys.argv[1], int(sys.argv[2])
-    health = _Client(address, "GET", "/health", b"", HEALTH_PAUSE_S)
-    completion = _Client(address, "POST", "/v1/completions", COMPLETION, COMPLETION_PAUSE_S)
-    for client in (health, completion):
+    clients = {
+        "health": _Client(address, "GET", "/health", b"", HEALTH_PAUSE_S),
+        "completion": _Client(address, "POST", "/v1/completions", COMPLETION, COMPLETION_PAUSE_S),
+    }
+    if len(sys.argv) > 3:
+        clients["control"] = _Client((sys.argv[3], int(sys.argv[4])), "GET", "/", b"", HEALTH_PAUSE_S)
+    for client in clients.values():
         client.start()
     sys.stdin.read()
-    for client in (health, completion):
+    for client in clients.values():
         client.ended.set()
-    for client in (health, completion):
+    for client in clients.values():
         client.join(LIMIT_S + 1)
-    found = Observed(*(Latencies.of(client.milliseconds, client.failed) for client in (health, completion)))
-    print(json.dumps(found.as_dict()))
+    found = {name: asdict(Latencies.of(client.milliseconds, client.failed)) for name, client in clients.items()}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -12,6 +13,7 @@ from random import Random
 
 from .bystander import Observed, watching
 from .catalogue import Attack, Fell, Scene
+from .control import controlling
 from .server import Server, Usage, manifest
 from .verdict import MORE_FDS, Traces, Verdict, judge, slowness
 from .wire import ask, posting
@@ -47,6 +49,15 @@ class Runner:
         self._made_for: tuple[tuple[str, ...], int | None] | None = None
         self._slowness = slowness or 1.0
         self._is_measured = slowness is not None
+        self._stack = contextlib.ExitStack()
+        self._control = self._stack.enter_context(controlling())
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self._stack.close()
 
     def run(self, attack: Attack) -> Verdict:
         folder = Path(tempfile.mkdtemp(prefix="attack-", dir=self._base))
@@ -61,7 +72,6 @@ class Runner:
             self.close()  # the next one gets a new server
         shutil.rmtree(folder, ignore_errors=True)
         verdict.seconds = round(time.monotonic() - began, 1)
-        verdict.slowness = self._slowness
         verdict.repeat = f"python -m benchmarks.attack {attack.id} --seed {self._seed}"
         return verdict
 
@@ -84,14 +94,14 @@ class Runner:
             self._ready(attack)  # for the calibration
             self.close()
         note, problems = self._bounded(attack, Scene(self._random(attack), folder, self._slowness))
-        return Verdict(attack.id, problems, note)
+        return Verdict(attack.id, problems, note, slowness=self._slowness)
 
     def _on_server(self, attack: Attack, folder: Path) -> Verdict:
         server = self._ready(attack)
         golden, before, engine, offset = self._golden(server), server.usage(), server.engine, len(server.log)
         server.peak_anonymous_mib = 0.0
         scene = Scene(self._random(attack), folder, self._slowness, server)
-        with watching(server.address) as end:
+        with watching(server.address, self._control) as end:
             began = time.monotonic()
             note, problems = self._bounded(attack, scene)
             time.sleep(max(0.0, LEAST_S - (time.monotonic() - began)))
@@ -106,8 +116,9 @@ class Runner:
         answers = (golden, self._golden(server))
         peak = max(server.peak_anonymous_mib, after.anonymous_mib)
         traces = Traces(before, after, peak, observed, server.log[offset:], answers, problems)
-        reasons = judge(attack, traces, self._slowness)
-        return Verdict(attack.id, reasons, note, observed=observed, before=before, after=after, peak_mib=peak)
+        slow = max(self._slowness, slowness(observed.control))
+        reasons = judge(attack, traces, slow)
+        return Verdict(attack.id, reasons, note, 0.0, slow, observed, before, after, peak)
 
     def _ready(self, attack: Attack) -> Server:
         """The server of the attack before, if it has the same options."""

@@ -15,21 +15,18 @@ def test_attacks_on_a_running_server_hold(tmp_path: Path, monkeypatch: pytest.Mo
     names = ["sockets/pipelining", "sockets/smuggling-two-lengths", "bodies/lone-surrogate-in-stop"]
     monkeypatch.setattr(verdict, "HEALTH_P99_MS", 1e6)
     monkeypatch.setattr(verdict, "HEALTH_MAX_MS", 1e6)
-    runner = Runner(1, tmp_path, limits=lambda _: 250)
-    try:
+    with Runner(1, tmp_path, limits=lambda _: 250) as runner:
         found = [runner.run(attack) for attack in choose(program.catalogue(), names)]
         problem = runner.close()
-    finally:
-        runner.close()
     assert {each.id: each.reasons for each in found} == {name: [] for name in names}
-    assert all(each.observed and each.observed.health.num for each in found)
+    assert all(each.observed and each.observed.health.num and each.observed.control.num for each in found)
     assert problem == ""
 
 
 def test_attacks_by_files_templates_and_signals_hold(tmp_path: Path):
     names = ["files/config-json-fifo", "templates/at-start-config-number"]
-    runner = Runner(1, tmp_path, slowness=10.0, limits=lambda _: 250)
     attacks = [*choose(program.catalogue(), names), signals.attack_round(4)]
-    found = [runner.run(attack) for attack in attacks]
+    with Runner(1, tmp_path, slowness=10.0, limits=lambda _: 250) as runner:
+        found = [runner.run(attack) for attack in attacks]
     assert {each.id: each.reasons for each in found} == {attack.id: [] for attack in attacks}
     assert found[0].note.startswith("code 3")
