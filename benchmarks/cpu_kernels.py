@@ -35,7 +35,7 @@ HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB, BLOCK = 1024, 16, 8, 128
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 FORMATS = tuple(dict.fromkeys(held for scheme in SCHEMES.values() for held in scheme))  # int8, int4
 LAYER = ((QKV, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))
-PROBE_ROUNDS = 40  # some 20 us
+PROBE_ROUNDS = 200  # some 100 us
 DISTURBED = 1.25  # limit of a probe, relative to the fastest one
 Run = Callable[[], object]
 
@@ -108,17 +108,19 @@ class Bench:
         samples: dict[str, list[Sample]] = {name: [] for name in runs}
         for number in range(self.rounds + 1):
             for name, run in runs.items():
-                before = self._seconds(self.probe)
-                seconds = self._seconds(run)
-                slower_probe = max(before, self._seconds(self.probe))
+                before, seconds, after = self._probe(), self._seconds(run), self._probe()
                 if number:  # the first round warms up
-                    samples[name].append(Sample(seconds, slower_probe))
-                    self.fastest_probe = min(self.fastest_probe, before)
+                    samples[name].append(Sample(seconds, max(before, after)))
+                    self.fastest_probe = min(self.fastest_probe, before, after)
         limit = DISTURBED * self.fastest_probe
         return {
             name: min([each for each in found if each.slower_probe < limit] or found, key=lambda each: each.seconds)
             for name, found in samples.items()
         }
+
+    def _probe(self) -> float:
+        """The fastest of three: the first one reads what the sample before it has displaced from the caches."""
+        return min(self._seconds(self.probe) for _ in range(3))
 
     def _seconds(self, run: Run) -> float:
         began = self.clock()
