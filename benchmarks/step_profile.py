@@ -168,9 +168,11 @@ class Bench:
         with torch.inference_mode():
             for _ in range(REPEATS):
                 began = time.perf_counter()
-                step = build_step_input(plan, runner.slots, torch.device("cpu"))
+                steps = build_step_input(plan, runner.slots, torch.device("cpu"))
                 laid_out = time.perf_counter()
-                logits = runner._model.logits(*runner._model.forward(step, runner._cache.layers, None))
+                logits = runner._model.logits(
+                    *runner._model.forward(runner._cache.by_layer(steps), runner._cache.layers, None)
+                )
                 computed = time.perf_counter()
                 runner._sampler.sample(logits, slots, lengths, runner.slots.token_ids)
                 sampled = time.perf_counter()

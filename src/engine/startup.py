@@ -44,7 +44,8 @@ class WarmRunner(Runner, Protocol):
 def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
     scheduler, cache = resolved.scheduler, resolved.cache
     return SchedulerSettings(
-        num_blocks=resolved.num_kv_blocks,
+        num_blocks=resolved.num_kv_blocks * resolved.cache_groups.num_groups,
+        windows=resolved.cache_groups.windows,
         block_size=cache.block_size,
         max_num_seqs=scheduler.max_num_seqs,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,

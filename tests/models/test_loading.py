@@ -47,7 +47,7 @@ def test_info_tells_what_was_loaded(saved: Callable[[str], Saved], tmp_path: Pat
     engine = Engine(settings, phases.append)
     info = engine.runner.info()
     assert info.weights_bytes == 4 * sum(parameter.numel() for parameter in model.parameters())
-    assert info.kv_cache_bytes == 64 * 8 * settings.model_spec.kv_bytes_per_token("float32")
+    assert info.kv_cache_bytes == 64 * 8 * settings.memory.kv_bytes_per_token
     assert (info.num_blocks, info.block_size, info.vocab_size, info.max_model_len) == (64, 8, 97, 64)
     assert list(info.phases) == phases == ["kernels", "weights", "kv cache", "warm-up"]
     assert info.kernels

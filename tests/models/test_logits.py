@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from stoker.config.cache_groups import all_in_one
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.config.resolve.tensors import wanted_tensors
 from stoker.engine.kernels import KernelSet, select_kernels
@@ -34,7 +35,9 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
     files = Checkpoint(folder, read_tensors(folder, model_spec.weight_files))
     with torch.inference_mode():
         model.load(files)
-        cache = KVCache(model_spec.num_layers, 9, model_spec.num_kv_heads, BLOCK_SIZE, model_spec.head_dim, dtype)
+        cache = KVCache(
+            all_in_one(model_spec.num_layers), 9, model_spec.num_kv_heads, BLOCK_SIZE, model_spec.head_dim, dtype
+        )
         for layer in cache.layers:  # whatever was not written must not be read
             for tensor in layer:
                 tensor.fill_(torch.nan)
@@ -52,7 +55,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
                 max_query_len=end - start,
                 max_context_len=end,
             )
-            parts.append(model.logits(*model.forward(step, cache.layers, None)).float())
+            parts.append(model.logits(*model.forward(cache.by_layer([step]), cache.layers, None)).float())
     return torch.cat(parts)
 
 

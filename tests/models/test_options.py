@@ -107,7 +107,7 @@ def test_blocks_are_named_by_the_chosen_algorithm(start: Start):
     for algo in ("sha256", "sha256_cbor", "blake2b"):
         core = start(cache={"prefix_caching_hash_algo": algo})
         answer(core)
-        names[algo] = set(core._scheduler.sequences.blocks.cache._blocks)  # type: ignore[attr-defined]
+        names[algo] = set(core._scheduler.sequences.blocks.cache._blocks[0])  # type: ignore[attr-defined]
     content = struct.pack("<8i", *PROMPT[:8])
     assert hashlib.sha256(hashlib.sha256(b"stoker kv root ").digest() + content).digest() in names["sha256"]
     ids = b"".join(bytes([token]) if token < 24 else bytes([0x18, token]) for token in PROMPT[:8])

@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from stoker.config.cache_groups import all_in_one
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.engine.api import SamplingParams
 from stoker.engine.kernels.gpu.kernels import gpu_kernels
@@ -71,14 +72,18 @@ def test_a_plan_is_not_reused_for_the_next_step_in_the_same_tensors(saved: Calla
 
     with torch.inference_mode():
         model.load(Checkpoint(folder, read_tensors(folder, model_spec.weight_files)))
-        cache = KVCache(model_spec.num_layers, 6, model_spec.num_kv_heads, 16, model_spec.head_dim, torch.float32)
+        cache = KVCache(
+            all_in_one(model_spec.num_layers), 6, model_spec.num_kv_heads, 16, model_spec.head_dim, torch.float32
+        )
         expected = reference_logits(reference, tokens)
-        assert (model.logits(*model.forward(step_of(70), cache.layers, None)) - expected).abs().max() < 1e-3
+        assert (
+            model.logits(*model.forward(cache.by_layer([step_of(70)]), cache.layers, None)) - expected
+        ).abs().max() < 1e-3
         step = step_of(1)
         for position in (0, 69):  # one tile of keys, then two
             step.token_ids.fill_(tokens[position])
             step.positions.fill_(position)
             step.slot_mapping.fill_(16 + position)
             step.context_lens.fill_(position + 1)
-            found = model.logits(*model.forward(step, cache.layers, None))
+            found = model.logits(*model.forward(cache.by_layer([step]), cache.layers, None))
             assert (found[0] - expected[position]).abs().max() < 1e-3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from stoker.engine.core import Scheduler, StepPlan
+from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.core.request import Request
 
 from .runner import FakeRunner
@@ -25,8 +26,11 @@ class Invariants:
         self._partial: set[Request] = set()  # computed in part by the plans so far
         self._answering: set[Request] = set()  # sampled by the plans so far, since they took their slots
         self._ends: dict[Request, int] = {}  # tokens computed by the plans so far, of those that have a slot
-        self._marks: dict[bytes, int] = {}  # block hash -> fingerprint of the prefix that ends with the block
-        self._prefixes: dict[int, bytes] = {}  # the reverse
+        self._begins: dict[Request, int] = {}  # tokens computed before the newest plan that gave them blocks
+        self._marks: dict[
+            tuple[int, bytes], int
+        ] = {}  # group of layers and block hash -> fingerprint of the prefix that ends with the block
+        self._prefixes: dict[int, tuple[int, bytes]] = {}  # the reverse
         self._num_plans = self._num_preemptions = self._num_queried = self._num_hits = 0
         self._step_time_s = 0.0
 
@@ -57,6 +61,7 @@ class Invariants:
         """Includes those of a call that preempted and planned nothing."""
         for request in [request for request in self._ends if request.slot < 0]:
             del self._ends[request]
+            self._begins.pop(request, None)
             self._num_preemptions += request.finish_reason is None
             self._answering.discard(request)
             self._partial.discard(request)
@@ -66,9 +71,11 @@ class Invariants:
         sequences, pool, cache = self._sequences, self._sequences.blocks.pool, self._sequences.blocks.cache
         counts = [0] * pool.num_blocks
         for request in running:
-            assert len(set(request.block_ids)) == len(request.block_ids), "a block is twice in one table"
-            assert request.num_published <= min(len(request.block_ids), len(request.block_hashes))
-            for block_id in request.block_ids:
+            held = [block_id for table in request.block_ids for block_id in table if block_id != NO_BLOCK]
+            assert len(set(held)) == len(held), "a block is twice in one sequence's tables"
+            assert len({len(table) for table in request.block_ids}) == 1, "tables of different lengths"
+            assert request.num_published <= min(request.num_blocks, len(request.block_hashes))
+            for block_id in held:
                 counts[block_id] += 1
         for step, tables in sequences.steps._held.items():
             assert step > sequences.steps.last_finished, "blocks of a finished step were not given back"
@@ -81,8 +88,9 @@ class Invariants:
         assert free == {block_id for block_id, count in enumerate(counts) if not count}
         assert pool._cached.keys() <= cache._hashes.keys()
         assert cache._hashes.keys().isdisjoint(pool._blank)
-        assert len(cache._hashes) == len(cache._blocks)
-        assert all(cache._hashes.get(block_id) == each for each, block_id in cache._blocks.items())
+        assert len(cache._hashes) == sum(map(len, cache._blocks))
+        for group, blocks in enumerate(cache._blocks):
+            assert all(cache._hashes.get(block_id) == (group, each) for each, block_id in blocks.items())
         assert sequences.blocks.num_reserved == sum(request.num_reserved for request in running)
         assert sequences.blocks.num_reserved <= pool.num_free
 
@@ -100,14 +108,29 @@ class Invariants:
         sequences, size = self._sequences, self._settings.block_size
         for request in self._running():
             slot, state = request.slot, self._runner.slots[request.slot]
-            assert state.block_ids == request.block_ids, f"slot {slot}: another block table"
+            for table, its in zip(state.block_ids, request.block_ids, strict=True):
+                pairs = list(zip(table, its, strict=True))
+                assert all(mine in (block_id, NO_BLOCK) for block_id, mine in pairs), (
+                    f"slot {slot}: another block table"
+                )
+            self._check_windows(request)
             assert len(state.token_ids) == sequences.columns.target[slot], f"slot {slot}: another length"
             known, read = int(sequences.columns.known[slot]), len(request.token_ids)
             assert state.token_ids[:read] == request.token_ids
             places = [position % size for position in range(read, known)]
             assert len(places) <= size
             assert state.token_ids[read:known] == sequences.columns.tail[slot, places].tolist()
-            assert sequences.columns.capacity[slot] == len(state.block_ids) * size
+            assert sequences.columns.capacity[slot] == request.num_blocks * size
+
+    def _check_windows(self, request: Request) -> None:
+        """What the next token sees is kept; what was before the window when blocks were last taken is not."""
+        computed, size = int(self._sequences.columns.computed[request.slot]), self._settings.block_size
+        begin = self._begins.get(request, 0)
+        for window, table in zip(self._settings.windows, request.block_ids, strict=True):
+            needed = 0 if window is None else max(0, computed - window + 1) // size
+            assert NO_BLOCK not in table[needed:], "a block within the window was given back"
+            passed = 0 if window is None else max(0, begin - window + 1) // size
+            assert window is None or set(table[:passed]) <= {NO_BLOCK}, "a block before the window is kept"
 
     def _check_stats(self, num_running: int) -> None:
         stats = self._scheduler.stats()
@@ -160,7 +183,8 @@ class Invariants:
             start, end = int(plan.num_computed[row]), int(plan.num_computed[row] + plan.num_tokens[row])
             assert self._settings.enable_chunked_prefill or plan.is_sampled[row], "a prompt was cut"
             assert end < request.stop.max_length, "a row for a sequence that only waits for its last token"
-            for block_id in request.block_ids[start // size : -(-end // size)]:
+            written = [block_id for table in request.block_ids for block_id in table[start // size : -(-end // size)]]
+            for block_id in written:
                 assert block_id not in writes, f"block {block_id} is written by two rows of one step"
                 writes[block_id] = request
                 for writers in self._writers:
@@ -179,6 +203,9 @@ class Invariants:
                 wants_all = request.sampling.prompt_logprobs is not None or not self._settings.enable_prefix_caching
                 self._num_queried += 0 if wants_all or request.slot not in admitted else request.num_prompt_tokens
             self._ends[request] = start + int(plan.num_tokens[row])
+            is_growing = plan.num_tokens[row] > 1 or start % self._settings.block_size == 0
+            if is_growing:  # blocks are given back when others are taken
+                self._begins[request] = start
 
     def _check_share(self, plan: StepPlan, rows: dict[Request, int]) -> None:
         """Prompts take no more than their share in steps with answers: sequences that were sampled before."""
@@ -214,6 +241,7 @@ class Invariants:
         if sequences.waiting and sequences.columns.free_slots:
             first = sequences.waiting.peek()
             needed = -(-len(first.token_ids) // self._settings.block_size) + len(sequences.running)
+            needed *= self._settings.num_groups
             has_place = not self._partial or self._settings.max_num_partial_prefills > len(self._partial)
             has_place &= self._settings.max_long_partial_prefills > sum(map(self._is_long, self._partial))
             if (

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 class Slot:
     token_ids: list[int]
     marks: np.ndarray  # [max_model_len + 1] int64: fingerprints by position, for known tokens
-    block_ids: list[int]
+    block_ids: list[list[int]]  # by group of layers
     num_prompt: int
     sampling: SamplingParams
     seed: int
@@ -41,7 +41,11 @@ class FakeRunner:
         self._unsure: set[int] = set()  # slots that a failed step may or may not have changed
         self._nonsense = 0
         sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
-        self._table = SlotTable(settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling)
+        self._table = SlotTable(
+            settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling, settings.num_groups
+        )
+        # What a group's layers keep of a token differs from what another group's keep.
+        self._group_marks = [group * 0x9E3779B97F4A7C1 for group in range(settings.num_groups)]
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._apply(plan)
@@ -52,7 +56,7 @@ class FakeRunner:
         result = StepResult(np.full(len(rows), -1, np.int32))
         for row, (slot, start, count) in enumerate(rows):
             state, end = self.slots[slot], start + count
-            self._read(plan, state, end)
+            self._read(plan, state, start, end)
             assert plan.is_sampled[row] == (end == len(state.token_ids)), f"step {plan.step} row {row}"
             if state.sampling.prompt_logprobs is not None and start + 1 < state.num_prompt:
                 places = range(start + 1, min(end + 1, state.num_prompt))
@@ -81,7 +85,8 @@ class FakeRunner:
                 for position in range(start, start + count):
                     block, offset = divmod(position, self._settings.block_size)
                     self._nonsense -= 1
-                    self.cells[self.slots[slot].block_ids[block], offset] = self._nonsense
+                    for table in self.slots[slot].block_ids:
+                        self.cells[table[block], offset] = self._nonsense
         self.doubt(plan)
 
     def doubt(self, plan: StepPlan) -> None:
@@ -99,39 +104,47 @@ class FakeRunner:
             marks = np.zeros(self._settings.max_model_len + 1, np.int64)
             marks[: len(token_ids)] = list(fingerprints(admission.seed, token_ids))
             self.slots[admission.slot] = Slot(
-                token_ids, marks, list(admission.block_ids), admission.num_prompt_tokens, admission.sampling,
-                admission.seed,
+                token_ids, marks, [list(table) for table in admission.block_ids], admission.num_prompt_tokens,
+                admission.sampling, admission.seed,
             )  # fmt: skip
-        for slot, block_id in zip(plan.block_slots.tolist(), plan.block_ids.tolist(), strict=True):
-            self.slots[slot].block_ids.append(block_id)
+        for slot, block_ids in zip(plan.block_slots.tolist(), plan.block_ids.tolist(), strict=True):
+            for table, block_id in zip(self.slots[slot].block_ids, block_ids, strict=True):
+                table.append(block_id)
         self._table.apply(plan)
 
     def _check_tables(self, plan: StepPlan, rows: list[tuple[int, int, int]]) -> None:
         """The real tables, and the tensors made from them, agree with the plans."""
-        step = build_step_input(plan, self._table, CPU)
-        token_ids, positions, places, size = [], [], [], self._settings.block_size
-        for row, (slot, start, count) in enumerate(rows):
-            state, end = self.slots[slot], start + count
-            num_blocks = -(-end // size)
-            assert self._table.num_blocks[slot] == len(state.block_ids)
-            assert step.block_tables[row, :num_blocks].tolist() == state.block_ids[:num_blocks]
-            token_ids += state.token_ids[start:end]
-            positions += range(start, end)
-            places += [state.block_ids[place // size] * size + place % size for place in range(start, end)]
-        assert step.token_ids.tolist() == token_ids
-        assert step.positions.tolist() == positions
-        assert step.slot_mapping.tolist() == places
-        assert step.context_lens.tolist() == [start + count for _, start, count in rows]
+        for group, step in enumerate(build_step_input(plan, self._table, CPU)):
+            token_ids, positions, places, size = [], [], [], self._settings.block_size
+            for row, (slot, start, count) in enumerate(rows):
+                state, end = self.slots[slot], start + count
+                num_blocks, table = -(-end // size), state.block_ids[group]
+                assert self._table.num_blocks[slot] == len(table)
+                assert step.block_tables[row, :num_blocks].tolist() == table[:num_blocks]
+                token_ids += state.token_ids[start:end]
+                positions += range(start, end)
+                places += [table[place // size] * size + place % size for place in range(start, end)]
+            assert step.token_ids.tolist() == token_ids
+            assert step.positions.tolist() == positions
+            assert step.slot_mapping.tolist() == places
+            assert step.context_lens.tolist() == [start + count for _, start, count in rows]
         assert logit_tokens(plan, self._table).sampled_rows.tolist() == np.flatnonzero(plan.is_sampled).tolist()
 
     def _write(self, state: Slot, start: int, end: int) -> None:
         assert end <= len(state.token_ids), "a token that is not known was to be computed"
         positions = np.arange(start, end)
-        blocks = np.array(state.block_ids)[positions // self._settings.block_size]
-        self.cells[blocks, positions % self._settings.block_size] = state.marks[start:end]
+        for table, mark in zip(state.block_ids, self._group_marks, strict=True):
+            blocks = np.array(table)[positions // self._settings.block_size]
+            assert (blocks >= 0).all(), "a row writes to no block"
+            self.cells[blocks, positions % self._settings.block_size] = state.marks[start:end] ^ mark
 
-    def _read(self, plan: StepPlan, state: Slot, end: int) -> None:
-        cells = self.cells[state.block_ids].ravel()[:end]
-        assert len(cells) == end, f"step {plan.step}: {end} tokens in {len(state.block_ids)} blocks"
-        wrong = np.flatnonzero(cells != state.marks[:end])
-        assert not len(wrong), f"step {plan.step}: wrong keys and values at positions {wrong.tolist()} of {end}"
+    def _read(self, plan: StepPlan, state: Slot, start: int, end: int) -> None:
+        """Each group reads as far back as its window, from the first of the row's tokens."""
+        for window, table, mark in zip(self._settings.windows, state.block_ids, self._group_marks, strict=True):
+            first = 0 if window is None else max(0, start - window + 1)
+            positions = np.arange(first, end)
+            blocks = np.array(table)[positions // self._settings.block_size]
+            assert (blocks >= 0).all(), f"step {plan.step}: a block within the window of {window} tokens is not there"
+            cells = self.cells[blocks, positions % self._settings.block_size]
+            wrong = positions[cells != state.marks[first:end] ^ mark]
+            assert not len(wrong), f"step {plan.step}: wrong keys and values at positions {wrong.tolist()} of {end}"

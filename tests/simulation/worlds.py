@@ -12,6 +12,10 @@ from stoker.engine.core import SchedulerSettings
 from .simulation import Abort, Action, Add, Drain, Execute, Fail, Finish, Plan, Simulation
 from .truth import CURSED_TOP_K, EOS, NUM_SALTS, VOCAB
 
+WINDOWS: list[tuple[int | None, ...]] = [  # of groups of layers
+    *[(None,)] * 4, (5,), (1,), (40,), (None, 9), (None, 1), (12, None, 12), (None, 30, 4), (3, 20, 20, 20),
+]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -37,8 +41,11 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
     least_blocks = -(-max_model_len // block_size)
     is_tight = random.random() < 0.5  # so that sequences are preempted again and again
     most_blocks = least_blocks + 3 if is_tight else 4 * least_blocks + 3
+    windows = random.choice(WINDOWS)
+    num_blocks = random.randint(least_blocks if random.random() < 0.5 else 2, most_blocks)
     settings = SchedulerSettings(
-        num_blocks=random.randint(least_blocks if random.random() < 0.5 else 2, most_blocks),
+        num_blocks=num_blocks * len(windows) + random.randrange(len(windows)),
+        windows=windows,
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=least_budget + random.choice([0, 1, 10, 50]),
@@ -112,7 +119,7 @@ class Arrivals:
             Add(self._name(), [1] * (self._longest + 1), sampling),
             Add(self._name(), [-1], sampling),
             Add(self._name(), [1], replace(sampling, n=2)),
-            Add(self._name(), [1], replace(sampling, max_tokens=0)),
+            Add(self._name(), [1], replace(sampling, max_tokens=-1)),
         ]
         if live:
             requests.append(Add(random.choice(live), [1], sampling))

@@ -27,6 +27,7 @@ class Ask(Record):
     kv_cache_bytes: int | None
     num_kv_blocks: int | None = None
     has_graphs: bool = True
+    has_cache_groups: bool = False  # layers with a window keep the window only
     tensor_parallel_size: int = 1
     quantization: str | None = None  # one that the checkpoint does not have
     activations: str | None = None  # `model.activation_quantization`
@@ -71,6 +72,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         activations=decisions.get("model.activation_quantization"),
         keeps_twelve_bits=device.keeps_twelve_bits and not decisions.get("model.enforce_eager"),
         has_graphs=not no_graphs(decisions, kind),
+        has_cache_groups=kind == "cpu" and not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),
     )
 
 

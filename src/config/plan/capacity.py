@@ -33,7 +33,7 @@ def capacity(found: Estimate, ask: Ask) -> Capacity:
     counts = sorted({count for count in (1, 8, 32, ask.max_num_seqs) if count <= ask.max_num_seqs})
     most = found.kv_cache_bytes
     return Capacity(
-        sequences={length: most // max(1, found.kv.of(length)) for length in contexts},
+        sequences={length: found.kv.num_sequences(most, length) for length in contexts},
         longest={count: found.kv.longest(most // count, longest) for count in counts if longest},
     )
 
@@ -47,9 +47,10 @@ _GPU_LAYER_S = (50e-6, 15e-6)
 def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Speed | None:
     """Computed from bytes and operations per token; None if no sequence fits."""
     context = min(found.max_model_len, 2048)
-    if context < 1 or found.kv.of(context) > found.kv_cache_bytes:
+    fitting = found.kv.num_sequences(found.kv_cache_bytes, context)
+    if context < 1 or not fitting:
         return None
-    seqs = max(1, min(ask.max_num_seqs, found.kv_cache_bytes // max(1, found.kv.of(context))))
+    seqs = min(ask.max_num_seqs, fitting)
     parts, bandwidth = ask.tensor_parallel_size, device.bandwidth_gb_per_s * 1e9
     weights = model.weights_bytes(ask.dtype, ask.held_in) / parts
     one = model.active_bytes(ask.dtype, ask.held_in) / parts

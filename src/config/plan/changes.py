@@ -60,7 +60,7 @@ def _outcome(again: Estimate) -> str:
     kv = again.kv_cache_bytes
     return (
         f"{again.status}: weights {about(again.weights_bytes)}, KV cache {about(kv)}, "
-        f"{kv // max(1, again.kv.of(again.max_model_len))} sequence(s) of {again.max_model_len} tokens"
+        f"{again.kv.num_sequences(kv, again.max_model_len)} sequence(s) of {again.max_model_len} tokens"
     )
 
 
@@ -88,7 +88,7 @@ def _options(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estima
             yield _candidate(cost, f"{option}: {length}", price, less, device, option=option, value=str(length))
     if found.status == "fits with less context":
         length = model.limit
-        price = f"{about(found.kv.of(length))} for the KV cache instead of {about(found.kv_cache_bytes)}"
+        price = f"{about(found.kv.to_admit(length))} for the KV cache instead of {about(found.kv_cache_bytes)}"
         whole = ask.model_copy(update={"max_model_len": length})
         option = "model.max_model_len"
         yield _candidate(5, f"{option}: {length}", price, whole, device, option=option, value=str(length))

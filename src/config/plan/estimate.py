@@ -14,7 +14,7 @@ from ..resolve.resolved import DTYPE_BYTES, Record
 from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile
-from .kv import KVCost, kv_cost
+from .kv import KVCost, kv_cost, kv_cost_of_groups
 from .model import PlannedModel
 
 Status = Literal["fits", "fits with less context", "may not fit", "does not fit"]
@@ -67,13 +67,10 @@ class Estimate(Record):
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
     weights = model.weights_bytes(ask.dtype, ask.held_in) // parts
-    kv = kv_cost(
-        model.shape,
-        ask.kv_dtype,
-        ask.block_size,
-        keeps_everything=model.model_spec is not None,
-        tensor_parallel_size=parts,
-    )
+    kv = kv_cost(model.shape, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
+    if model.model_spec is not None:
+        groups = model.model_spec.cache_groups(ask.has_cache_groups)
+        kv = kv_cost_of_groups(groups, model.shape, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     budget = int(ask.memory_share * device.memory)
     process, activations = process_memory(model, device, ask), activation_memory(model, ask)
     graphs = graph_memory(model, ask)
@@ -120,16 +117,18 @@ def _status(
     if ask.kv_cache_bytes is not None or ask.num_kv_blocks is not None:
         if weights + cache > device.memory:
             return "does not fit", f"weights and KV cache need {about(weights + cache)} of {about(device.memory)}"
-    elif at_best < kv.of(1):
+    elif at_best < kv.to_admit(1):
         return "does not fit", f"the weights alone need {about(weights)} of the {about(budget)} that may be used"
     wanted = ask.max_model_len
-    if wanted is not None and kv.of(wanted) > at_best:
-        one = about(kv.of(wanted))
+    if wanted is not None and kv.to_admit(wanted) > at_best:
+        one = about(kv.to_admit(wanted))
         return "does not fit", f"one sequence of {wanted} tokens needs {one}; the weights leave {about(at_best)}"
-    if wanted is not None and kv.of(wanted) > cache:
-        reason = f"one sequence of {wanted} tokens needs {about(kv.of(wanted))}; about {about(cache)} are left for it"
+    if wanted is not None and kv.to_admit(wanted) > cache:
+        reason = (
+            f"one sequence of {wanted} tokens needs {about(kv.to_admit(wanted))}; about {about(cache)} are left for it"
+        )
         return "may not fit", reason
-    if cache < kv.of(1):
+    if cache < kv.to_admit(1):
         return "may not fit", f"weights ({about(weights)}) and the memory of a step leave nothing for the KV cache"
     if wanted is None and held < model.limit:
         return "fits with less context", f"{held} of the {model.limit} tokens that the model goes to"
@@ -147,7 +146,7 @@ def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int 
     """R221 on a CPU: enough for max_num_seqs full contexts; at most 4 GiB or one written context, and what is free."""
     if written is not None:
         return written
-    one = kv.of(ask.max_model_len or model.limit)
+    one = kv.to_admit(ask.max_model_len or model.limit)
     ceiling = MAX_AUTO_KV_BYTES if ask.max_model_len is None else max(MAX_AUTO_KV_BYTES, one)
     block = kv.block_bytes
     return min(ask.max_num_seqs * one, ceiling, room) // block * block

@@ -281,7 +281,8 @@ def _memory(done: Decisions, model_spec: ModelSpec) -> None:
     is_on_cpu = done.get("device.device") == "cpu"
     keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
     weights = model_spec.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
-    per_token = model_spec.kv_bytes_per_token(done.get("cache.kv_cache_dtype"))
+    groups = model_spec.cache_groups(is_on_cpu and not done.get("scheduler.disable_hybrid_kv_cache_manager"))
+    per_token = model_spec.kv_bytes_per_token(done.get("cache.kv_cache_dtype"), groups)
     share = done.get("cache.gpu_memory_utilization")
     budget, activations = int(share * done.available_memory_bytes), 0
     if (gpu := done.gpu) is not None:  # a share of the total memory, as far as it is free

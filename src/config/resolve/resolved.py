@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ..auto_values import RESERVED_FILES
+from ..cache_groups import CacheGroups, all_in_one, cache_groups
 from ..origin import DEFAULT, Origin, Overridden
 from ..quantised import SCHEMES, Scheme, quantised_bytes
 from ..schema.cache import CacheConfig
@@ -98,9 +99,16 @@ class ModelSpec(Record):
             yield layers, self.hidden_size, self.intermediate_size
         yield output, self.vocab_size, self.hidden_size
 
-    def kv_bytes_per_token(self, dtype: str) -> int:
-        """Bytes of keys and values of one token over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
+    def cache_groups(self, is_hybrid: bool) -> CacheGroups:
+        """The groups of layers that share blocks of the KV cache. is_hybrid: one for each kind of layer, or several."""
+        is_windowed = self.sliding_window is not None and self.sliding_window < self.max_context
+        windows = [self.sliding_window if is_windowed and has_one else None for has_one in self.sliding_window_layers]
+        return cache_groups(windows) if is_hybrid else all_in_one(self.num_layers)
+
+    def kv_bytes_per_token(self, dtype: str, groups: CacheGroups) -> int:
+        """Bytes of keys and values of one token in the blocks of all groups."""
+        num_planes = groups.num_groups * groups.num_planes
+        return 2 * num_planes * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
 
 
 class GpuSpec(Record):
@@ -217,7 +225,7 @@ class Resolved(Record):
     machine: MachineSpec
     memory: MemoryPlan
     model_path: str
-    num_kv_blocks: int
+    num_kv_blocks: int  # of each group of layers
     chat_template: str | None = None  # text of server.chat_template; None: the tokenizer's own
     sampling_defaults: dict[str, Any] = {}  # generation_config with override_generation_config applied
     origins: dict[str, Origin] = {}
@@ -238,6 +246,12 @@ class Resolved(Record):
     @property
     def num_kv_tokens(self) -> int:
         return self.num_kv_blocks * self.cache.block_size
+
+    @property
+    def cache_groups(self) -> CacheGroups:
+        return self.model_spec.cache_groups(
+            self.device.device == "cpu" and not self.scheduler.disable_hybrid_kv_cache_manager
+        )
 
 
 class Measured(Record):

@@ -102,6 +102,16 @@ class SchedulerConfig(Section):
         examples=["2k"],
         json_schema_extra=about(reload="model", unit="tokens"),
     )
+    disable_hybrid_kv_cache_manager: Flag = Field(
+        False,
+        description=(
+            "Keep the keys and values of all tokens in every layer. Otherwise layers with a sliding window keep only "
+            "those of the window, in blocks of their own, so that more sequences fit. On a GPU this build always has a "
+            "single cache; models without a window have a single one too."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model", devices=("cpu",)),
+    )
     scheduler_cls: str = Field(
         "auto",
         min_length=1,

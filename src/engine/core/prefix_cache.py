@@ -1,7 +1,7 @@
 """Prefix cache: finds the block that already holds the keys and values of a given prefix.
 
-Knows block hashes (block_hashes.py) and block ids. Does not know who holds a block, nor when it is reused: see
-block_pool.py.
+A prefix has one hash, and a block in each group of layers. Knows block hashes (block_hashes.py) and block ids. Does
+not know who holds a block, nor when it is reused: see block_pool.py.
 """
 
 from __future__ import annotations
@@ -9,42 +9,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+NO_BLOCK = -1  # in place of a block that a group does not have, because it is before its window
+
 
 class PrefixCache:
-    """A two-way map between hashes of full blocks and block ids. The first block published with a hash keeps it."""
+    """A two-way map between hashes of full blocks and block ids, for each group of layers. The first block published
+    with a hash keeps it."""
 
-    def __init__(self) -> None:
-        self._blocks: dict[bytes, int] = {}
-        self._hashes: dict[int, bytes] = {}
+    def __init__(self, num_groups: int = 1) -> None:
+        self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
+        self._hashes: dict[int, tuple[int, bytes]] = {}  # block id -> group and hash
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._hashes)
 
     def __contains__(self, block_id: int) -> bool:
         return block_id in self._hashes
 
-    def find(self, hashes: Sequence[bytes], start: int, stop: int) -> list[int]:
+    def find(self, hashes: Sequence[bytes], start: int, stop: int, group: int = 0) -> list[int]:
         """Ids of the blocks with hashes[start:stop], up to the first that is missing."""
-        found = []
+        found, blocks = [], self._blocks[group]
         for block_hash in islice(hashes, start, stop):
-            block_id = self._blocks.get(block_hash)
+            block_id = blocks.get(block_hash)
             if block_id is None:
                 break
             found.append(block_id)
         return found
 
-    def publish(self, block_hash: bytes, block_id: int) -> None:
+    def find_each(self, hashes: Sequence[bytes], start: int, stop: int, group: int) -> list[int]:
+        """Ids of the blocks with hashes[start:stop]; NO_BLOCK for each that is missing."""
+        blocks = self._blocks[group]
+        return [blocks.get(block_hash, NO_BLOCK) for block_hash in islice(hashes, start, stop)]
+
+    def publish(self, block_hash: bytes, block_id: int, group: int = 0) -> None:
         """Let others find `block_id`. If another block has this hash already, nothing changes: block tables only grow,
         so a second copy that is already in one cannot be merged; it is not cached."""
-        if block_hash not in self._blocks:
+        blocks = self._blocks[group]
+        if block_hash not in blocks:
             assert block_id not in self._hashes, f"block {block_id} already has a hash"
-            self._blocks[block_hash] = block_id
-            self._hashes[block_id] = block_hash
+            blocks[block_hash] = block_id
+            self._hashes[block_id] = group, block_hash
 
     def forget(self, block_id: int) -> None:
         """The block is about to be overwritten."""
-        del self._blocks[self._hashes.pop(block_id)]
+        group, block_hash = self._hashes.pop(block_id)
+        del self._blocks[group][block_hash]
 
     def forget_all(self) -> None:
-        self._blocks.clear()
+        for blocks in self._blocks:
+            blocks.clear()
         self._hashes.clear()

@@ -31,10 +31,12 @@ class Request:
     route: int = 0
 
     slot: int = NO_SLOT
-    block_ids: list[int] = field(default_factory=list)
+    # One table per group of layers, of equal length. NO_BLOCK where a group has given a block back, or never had it.
+    block_ids: list[list[int]] = field(default_factory=list)
+    num_passed: list[int] = field(default_factory=list)  # by group: first blocks that are before its window
     num_reserved: int = 0  # blocks for known tokens that are not yet taken from the pool
     block_hashes: list[bytes] = field(default_factory=list)  # of the first full blocks
-    num_published: int = 0  # blocks of block_ids that were published to the prefix cache, or found in it
+    num_published: int = 0  # first blocks of each group that were published to the prefix cache, or found in it
     busy_until: int = -1  # after a preemption: the step that may still write its blocks or sample its next token
     num_preemptions: int = 0
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache, before any preemption
@@ -74,6 +76,11 @@ class Request:
             route=request.route,
             prompt_logprobs=[None] * len(prompt) if wants_prompt_logprobs else None,
         )
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in each of its tables."""
+        return len(self.block_ids[0]) if self.block_ids else 0
 
     def hash_blocks(self, hasher: BlockHasher, block_size: int, num_blocks: int) -> None:
         """Compute the missing hashes of the first `num_blocks` blocks; their tokens must be known."""

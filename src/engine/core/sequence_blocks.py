@@ -7,6 +7,9 @@ Full blocks are published to the prefix cache when their tokens are scheduled, s
 prefix in the same step. That is safe because the runner writes the keys and values of all tokens of a step, layer by
 layer, before any row attends to them, and executes steps in the order of their plans.
 
+A sequence has one block table for each group of layers (config/cache_groups.py), with a block of each group for the
+same tokens. A group whose layers have a window gives back the blocks before it (`release_passed`).
+
 Does not decide who gets blocks (step_planner.py), nor when they are released (steps_in_flight.py).
 """
 
@@ -14,11 +17,11 @@ from __future__ import annotations
 
 from .block_hashes import BlockHasher
 from .block_pool import BlockPool
-from .prefix_cache import PrefixCache
+from .prefix_cache import NO_BLOCK, PrefixCache
 from .request import NO_SLOT, Request
 from .settings import SchedulerSettings
 from .slot_columns import SlotColumns
-from .steps_in_flight import StepInFlight
+from .steps_in_flight import StepInFlight, StepsInFlight
 
 
 class SequenceBlocks:
@@ -26,8 +29,11 @@ class SequenceBlocks:
         self._block_size = settings.block_size
         self._is_caching = settings.enable_prefix_caching
         self._columns = columns
+        self._windows = settings.windows
+        self._full_groups = [group for group, window in enumerate(settings.windows) if window is None]
+        self._windowed_groups = [group for group, window in enumerate(settings.windows) if window is not None]
         self.hasher = BlockHasher(settings.prefix_caching_hash_algo)
-        self.cache = PrefixCache()
+        self.cache = PrefixCache(settings.num_groups)
         self.pool = BlockPool(settings.num_blocks, self.cache)
         self.num_reserved = 0  # free blocks that admitted sequences will take
         self.num_queried_tokens = 0  # looked up in the prefix cache, and found there; preempted sequences not counted
@@ -40,25 +46,60 @@ class SequenceBlocks:
 
     # ---- the prefix cache
 
-    def find_cached(self, request: Request) -> list[int]:
-        """Cached blocks that continue the request's block table.
+    def find_cached(self, request: Request) -> list[list[int]]:
+        """Cached blocks that continue the request's block tables, by group; lists of equal length.
 
-        Its last known token is always computed: the next one is sampled from its logits.
+        The longest prefix that is cached in all groups, each as far as its window reaches back from the prefix's end.
+        The request's last known token is always computed: the next one is sampled from its logits.
         """
         if not request.reads_cache:
-            return []
-        num_blocks = (len(request.token_ids) - 1) // self._block_size
-        request.hash_blocks(self.hasher, self._block_size, num_blocks)
-        return self.cache.find(request.block_hashes, len(request.block_ids), num_blocks)
+            return [[] for _ in self._windows]
+        size, start = self._block_size, request.num_blocks
+        stop = (len(request.token_ids) - 1) // size
+        request.hash_blocks(self.hasher, size, stop)
+        found: dict[int, list[int]] = {}
+        for group in self._full_groups:
+            found[group] = self.cache.find(request.block_hashes, start, stop, group)
+            stop = start + len(found[group])
+        if self._windowed_groups:
+            for group in self._windowed_groups:
+                found[group] = self.cache.find_each(request.block_hashes, start, stop, group)
+            stop = self._longest_prefix(found, start, stop)
+            for group in self._windowed_groups:
+                passed = max(0, self._first_block(group, stop * size) - start)
+                found[group] = [NO_BLOCK] * min(passed, stop - start) + found[group][passed : stop - start]
+        return [found[group][: stop - start] for group in range(len(self._windows))]
 
-    def append_cached(self, request: Request, block_ids: list[int]) -> None:
+    def _longest_prefix(self, found: dict[int, list[int]], start: int, stop: int) -> int:
+        """The largest number of blocks, from `start` to `stop`, of which no group lacks one within its window."""
+        valid = set(range(start + 1, stop + 1))
+        for group in self._windowed_groups:
+            num_present = 0  # without a gap, up to here
+            for index, block_id in enumerate(found[group], start + 1):
+                num_present = 0 if block_id == NO_BLOCK else num_present + 1
+                if index - num_present > max(start, self._first_block(group, index * self._block_size)):
+                    valid.discard(index)
+        return max(valid, default=start)
+
+    def _first_block(self, group: int, num_tokens: int) -> int:
+        """The first block that a group still needs once `num_tokens` tokens are computed."""
+        window = self._windows[group]
+        return 0 if window is None else max(0, num_tokens - window + 1) // self._block_size
+
+    def num_free_among(self, cached: list[list[int]]) -> int:
+        """Blocks among these that are free, so that `append_cached` would take them from the free ones."""
+        return sum(self.pool.num_free_among(_held(block_ids)) for block_ids in cached)
+
+    def append_cached(self, request: Request, cached: list[list[int]]) -> None:
         """Append cached blocks in place of reserved ones; their tokens count as computed."""
-        num_tokens = len(block_ids) * self._block_size
-        self.pool.hold(block_ids)
-        request.block_ids += block_ids
-        request.num_published += len(block_ids)
-        request.num_reserved -= len(block_ids)
-        self.num_reserved -= len(block_ids)
+        count = len(cached[0])
+        num_tokens = count * self._block_size
+        for table, block_ids in zip(request.block_ids, cached, strict=True):
+            self.pool.hold(_held(block_ids))
+            table += block_ids
+        request.num_published += count
+        request.num_reserved -= count * len(cached)
+        self.num_reserved -= count * len(cached)
         self._columns.computed[request.slot] += num_tokens
         self._columns.capacity[request.slot] += num_tokens
         if not request.num_preemptions:
@@ -72,8 +113,14 @@ class SequenceBlocks:
             return
         request.hash_blocks(self.hasher, self._block_size, num_full)
         for index in range(request.num_published, num_full):
-            self.cache.publish(request.block_hashes[index], request.block_ids[index])
+            self._publish(request, index)
         request.num_published = num_full
+
+    def _publish(self, request: Request, index: int) -> None:
+        block_hash = request.block_hashes[index]
+        for group, table in enumerate(request.block_ids):
+            if table[index] != NO_BLOCK:
+                self.cache.publish(block_hash, table[index], group)
 
     def publish_sampled(self, step: StepInFlight) -> None:
         """Read and publish blocks that decode rows of a finished step have filled: now all their tokens are known."""
@@ -94,7 +141,7 @@ class SequenceBlocks:
                 request.token_ids += tail[num_read % size :]
             if is_sampled and self._is_caching and request.num_published == len(request.block_hashes) == num_full - 1:
                 self.hasher.append(request.block_hashes, request.cache_root, data[index * width : (index + 1) * width])
-                self.cache.publish(request.block_hashes[-1], request.block_ids[num_full - 1])
+                self._publish(request, num_full - 1)
                 request.num_published = num_full
             else:
                 self.publish(request, end)
@@ -105,45 +152,70 @@ class SequenceBlocks:
 
     # ---- blocks of a sequence
 
-    def admit(self, request: Request, cached: list[int], num_new: int) -> None:
-        """First blocks of a sequence that has just got its slot: cached ones, and `num_new` reserved ones."""
-        request.num_reserved = len(cached) + num_new
+    def admit(self, request: Request, cached: list[list[int]], num_new: int) -> None:
+        """First blocks of a sequence that has just got its slot: cached ones, and `num_new` reserved for each group."""
+        request.block_ids = [[] for _ in self._windows]
+        request.num_passed = [0] * len(self._windows)
+        request.num_reserved = (len(cached[0]) + num_new) * len(cached)
         self.num_reserved += request.num_reserved
         if request.reads_cache and not request.num_preemptions:
             self.num_queried_tokens += len(request.token_ids)
         self.append_cached(request, cached)
 
     def extend_to(self, request: Request, num_tokens: int) -> list[int]:
-        """Take the blocks up to `num_tokens` tokens and publish the full ones. Returns the new blocks."""
-        count = -(-num_tokens // self._block_size) - len(request.block_ids)
+        """Take the blocks up to `num_tokens` tokens and publish the full ones. Returns the new blocks (append_new)."""
+        count = -(-num_tokens // self._block_size) - request.num_blocks
         block_ids = self.append_new(request, count) if count else []
         self.publish(request, num_tokens)
         return block_ids
 
     def append_new(self, request: Request, count: int) -> list[int]:
-        """Append blocks from the pool, reserved ones first. Returns them."""
-        block_ids = self.pool.allocate(count)
-        request.block_ids += block_ids
-        reserved = min(count, request.num_reserved)
+        """Append `count` blocks to each table, reserved ones first. Returns them: by position, one of each group."""
+        num_groups = len(self._windows)
+        taken = self.pool.allocate(count * num_groups)
+        for group, table in enumerate(request.block_ids):
+            table += taken[group::num_groups]
+        reserved = min(len(taken), request.num_reserved)
         request.num_reserved -= reserved
         self.num_reserved -= reserved
         self._columns.capacity[request.slot] += count * self._block_size
-        return block_ids
+        return taken
 
     def append_one_each(self, requests: list[Request], slots: list[int]) -> list[int]:
-        """Append one block to each of these sequences. Returns the blocks."""
-        block_ids = self.pool.allocate(len(requests))
-        for request, block_id in zip(requests, block_ids, strict=True):
-            request.block_ids.append(block_id)
+        """Append one block to each table of these sequences. Returns them: by sequence, one of each group."""
+        num_groups = len(self._windows)
+        taken = self.pool.allocate(len(requests) * num_groups)
+        block_ids = iter(taken)
+        for request in requests:
+            for table in request.block_ids:
+                table.append(next(block_ids))
             if request.num_reserved:
-                request.num_reserved -= 1
-                self.num_reserved -= 1
+                reserved = min(num_groups, request.num_reserved)
+                request.num_reserved -= reserved
+                self.num_reserved -= reserved
         self._columns.capacity[slots] += self._block_size
-        return block_ids
+        return taken
+
+    def release_passed(self, request: Request, steps: StepsInFlight) -> None:
+        """Give back the blocks that are before the windows of the request's next token."""
+        num_computed = int(self._columns.computed[request.slot])
+        for group in self._windowed_groups:
+            table, begin = request.block_ids[group], request.num_passed[group]
+            end = self._first_block(group, num_computed)
+            if passed := _held(table[begin:end]):
+                steps.release(passed, int(self._columns.last_step[request.slot]))
+            if end > begin:
+                table[begin:end] = [NO_BLOCK] * (end - begin)
+                request.num_passed[group] = end
 
     def detach(self, request: Request) -> list[int]:
-        """Take the block table away from a request that leaves its slot. The caller releases the blocks returned."""
-        block_ids = request.block_ids
+        """Take the block tables away from a request that leaves its slot. The caller releases the blocks returned."""
+        by_position = zip(*request.block_ids, strict=True)
+        block_ids = [block_id for position in by_position for block_id in position if block_id != NO_BLOCK]
         self.num_reserved -= request.num_reserved
         request.block_ids, request.num_reserved, request.num_published = [], 0, 0
         return block_ids
+
+
+def _held(block_ids: list[int]) -> list[int]:
+    return [block_id for block_id in block_ids if block_id != NO_BLOCK]

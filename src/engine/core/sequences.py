@@ -70,7 +70,7 @@ class Sequences:
             self.watched.watch(added.stop.named_token_ids)
         self.waiting.push(added)
 
-    def admit(self, index: int, cached: list[int], num_new: int) -> None:
+    def admit(self, index: int, cached: list[list[int]], num_new: int) -> None:
         """Give a slot to the waiting request at `index`. The caller adds it to `running` (extend_running)."""
         request = self.waiting.pop(index)
         self.columns.take(request)

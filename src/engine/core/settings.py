@@ -17,8 +17,9 @@ NO_LIMIT = 1 << 31
 class SchedulerSettings:
     """Raises ValueError for settings under which some request could never run."""
 
-    num_blocks: int
+    num_blocks: int  # of all groups together
     block_size: int  # tokens
+    windows: tuple[int | None, ...] = (None,)  # of each group of layers, tokens that a query sees; None: all
     max_num_seqs: int  # slots of the runner: maximum number of running sequences
     max_num_batched_tokens: int  # tokens computed in one step, over all sequences
     max_model_len: int  # tokens of one sequence, prompt included
@@ -43,6 +44,8 @@ class SchedulerSettings:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not self.windows or any(window is not None and window < 1 for window in self.windows):
+            raise ValueError(f"windows are {self.windows}; each must be None or at least 1")
         if self.max_model_len < 2:
             raise ValueError(f"max_model_len is {self.max_model_len}; a prompt and one token need 2")
         if not 0 < self.max_prefill_share <= 1:
@@ -78,9 +81,19 @@ class SchedulerSettings:
         return filling if filling > 0 else most
 
     @property
+    def num_groups(self) -> int:
+        """Groups of layers. Each has a block of its own for the same tokens."""
+        return len(self.windows)
+
+    @property
+    def num_cache_tokens(self) -> int:
+        """Tokens of which the KV cache holds the keys and values of all layers."""
+        return self.num_blocks // self.num_groups * self.block_size
+
+    @property
     def max_sequence_len(self) -> int:
         """Tokens of one sequence, by context and KV cache. The last one is never computed, so needs no space there."""
-        return min(self.max_model_len, self.num_blocks * self.block_size + 1)
+        return min(self.max_model_len, self.num_cache_tokens + 1)
 
 
 def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
@@ -108,7 +121,7 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
         )
     if num_tokens + 1 > settings.max_sequence_len:
         raise InvalidRequest(
-            f"the prompt has {num_tokens} tokens; the KV cache holds {settings.num_blocks * settings.block_size}",
+            f"the prompt has {num_tokens} tokens; the KV cache holds {settings.num_cache_tokens}",
             param="prompt",
             code="context_length_exceeded",
         )

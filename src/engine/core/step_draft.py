@@ -25,15 +25,17 @@ class PrefillRow:
 
 @dataclass(slots=True)
 class StepDraft:
+    num_groups: int  # of layers
     decodes: list[Request] = field(default_factory=list)
     decode_slots: Int64 = field(default_factory=lambda: _NO_SLOTS)
     prefills: list[PrefillRow] = field(default_factory=list)
     block_slots: list[int] = field(default_factory=list)  # blocks added to sequences that ran before this step
-    block_ids: list[int] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)  # for each of these, one of each group of layers
     has_preempted: bool = False
 
     def add_blocks(self, slot: int, block_ids: list[int]) -> None:
-        self.block_slots += [slot] * len(block_ids)
+        """block_ids: for each position, one of each group."""
+        self.block_slots += [slot] * (len(block_ids) // self.num_groups)
         self.block_ids += block_ids
 
     def commit(self, step: int, columns: SlotColumns) -> StepInFlight:
@@ -56,7 +58,7 @@ class StepDraft:
             released_slots=columns.pop_released(),
             admissions=[_admission(row.request) for row in self.prefills if row.is_new],
             block_slots=np.array(self.block_slots, np.int32),
-            block_ids=np.array(self.block_ids, np.int32),
+            block_ids=np.array(self.block_ids, np.int32).reshape(len(self.block_slots), self.num_groups),
             slots=slots.astype(np.int32),
             num_computed=num_computed,
             num_tokens=num_tokens,
@@ -76,7 +78,7 @@ def _admission(request: Request) -> Admission:
         slot=request.slot,
         token_ids=list(request.token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
-        block_ids=list(request.block_ids),
+        block_ids=[list(table) for table in request.block_ids],
         sampling=sampling,
         seed=request.seed,
         request_id=request.request_id,

@@ -8,8 +8,10 @@ queued before the tokens of step n are known, and replayed as a graph.
 Guarantees to the runner, and its obligations:
 - Plans are executed in order, each one exactly once. Each layer writes the keys and values of all tokens of a step
   before any row attends, because a row may read blocks that another row of the same step fills.
-- A row's blocks cover num_computed + num_tokens tokens after the plan's changes. num_computed counts tokens in the
-  cache, from this sequence or others with the same prefix: it may be more than this slot has computed.
+- A row's blocks cover num_computed + num_tokens tokens after the plan's changes; those of a group with a window cover
+  the tokens that the row's tokens see, and older entries of the runner's table may be blocks of other sequences by now.
+  num_computed counts tokens in the cache, from this sequence or others with the same prefix: it may be more than this
+  slot has computed.
 - A row that is sampled computes the last known token; the sampled token is appended to the slot's tokens. A sequence
   that has ended may still have a row in a plan that was already queued; its token is dropped.
 - After a step that failed, the next plan may release slots that the runner has never filled.
@@ -35,7 +37,7 @@ class Admission:
     slot: int
     token_ids: list[int]  # prompt, and tokens sampled before a preemption
     num_prompt_tokens: int
-    block_ids: list[int]  # all blocks so far, cached prefix first
+    block_ids: list[list[int]]  # by group of layers: all blocks so far, cached prefix first; NO_BLOCK before a window
     sampling: SamplingParams
     seed: int  # the request's, or 63 random bits chosen by the scheduler
     request_id: str = ""  # for the times of requests; not used by the runner
@@ -48,8 +50,8 @@ class StepPlan:
     step: int
     released_slots: list[int]  # first: release these
     admissions: list[Admission]  # then: fill these
-    block_slots: Int32  # then: append block_ids[i] to the block table of block_slots[i]
-    block_ids: Int32
+    block_slots: Int32  # then: append block_ids[i, g] to the block table of block_slots[i] and group g of layers
+    block_ids: Int32  # NO_BLOCK where the group needs none, because its window does not reach back to it
     slots: Int32  # [rows]
     num_computed: Int32  # [rows] tokens whose keys and values are in the cache before the step
     num_tokens: Int32  # [rows] tokens to compute in this step

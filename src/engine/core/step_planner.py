@@ -33,6 +33,8 @@ class StepPlanner:
         self._sequences = sequences
         self._columns = sequences.columns
         self._blocks = sequences.blocks
+        self._num_groups = settings.num_groups
+        self._has_windows = any(window is not None for window in settings.windows)
         self._blocked: Request | None = None  # the waiting prompt that did not fit beside the decode rows
         self._num_blocked_steps = 0
 
@@ -40,7 +42,7 @@ class StepPlanner:
         """The next step, added to the steps in flight; None if nothing can be computed now."""
         sequences = self._sequences
         sequences.drop_departed()
-        draft = StepDraft()
+        draft = StepDraft(self._num_groups)
         decodes_pause = self._blocked is not None and self._is_blocked_too_long(self._blocked)
         prefills = [] if decodes_pause else self._plan_decodes(draft)
         if prefills or sequences.waiting:
@@ -73,7 +75,10 @@ class StepPlanner:
             prefills = [running[row] for row in np.flatnonzero(missing > 1).tolist()]
             slots = slots[is_decode]
         full = (columns.computed[slots] == columns.capacity[slots]).nonzero()[0].tolist()
-        if len(full) > self._blocks.num_available:
+        if self._has_windows:
+            for row in full:
+                self._blocks.release_passed(requests[row], self._sequences.steps)
+        if len(full) * self._num_groups > self._blocks.num_available:
             requests = self._preempt_for_blocks(draft, requests)
             slots = np.array([request.slot for request in requests], np.int64)
             prefills = [request for request in prefills if request.slot != NO_SLOT]
@@ -100,14 +105,14 @@ class StepPlanner:
             if request.slot == NO_SLOT:
                 continue  # preempted for a better one
             if columns.computed[request.slot] == columns.capacity[request.slot]:
-                while blocks.num_available + request.num_reserved < 1 and not blocks_are_coming:
+                while blocks.num_available + request.num_reserved < self._num_groups and not blocks_are_coming:
                     victim = candidates.pop()
                     sequences.preempt(victim)
                     draft.has_preempted = True
                     blocks_are_coming = sequences.steps.holds_blocks
                     if victim is request:
                         break
-                if request.slot == NO_SLOT or blocks.num_available + request.num_reserved < 1:
+                if request.slot == NO_SLOT or blocks.num_available + request.num_reserved < self._num_groups:
                     continue
                 draft.add_blocks(request.slot, blocks.append_new(request, 1))
             kept.append(request)
@@ -143,9 +148,9 @@ class StepPlanner:
         if self._columns.computed[request.slot] % self._settings.block_size:
             return
         cached = self._blocks.find_cached(request)
-        if cached:
+        if cached[0]:
             self._blocks.append_cached(request, cached)
-            draft.add_blocks(request.slot, cached)
+            draft.add_blocks(request.slot, [block_id for each in zip(*cached, strict=True) for block_id in each])
 
     def _plan_admissions(self, draft: StepDraft, budget: PrefillBudget) -> None:
         """Give slots to waiting requests, the first one first, until one does not fit."""
@@ -162,7 +167,7 @@ class StepPlanner:
                 num_passed += 1
                 continue
             cached = blocks.find_cached(request)
-            start, known = len(cached) * block_size, len(request.token_ids)
+            start, known = len(cached[0]) * block_size, len(request.token_ids)
             has_others = len(waiting) > num_passed + 1 and len(free_slots) > 1
             end = budget.chunk_end(start, known, has_others=has_others)
             if start < end < known and not (budget.allows_long_partial if is_long else budget.allows_partial):
@@ -173,10 +178,10 @@ class StepPlanner:
                     continue
                 else:
                     break
-            num_new = -(-known // block_size) - len(cached)
+            num_new = -(-known // block_size) - len(cached[0])
             # One free block more per running sequence, or the next full block of one of them would preempt this one.
-            num_running = len(sequences.running) + len(admitted)
-            if num_new + num_running > blocks.num_available - blocks.pool.num_free_among(cached):
+            needed = (num_new + len(sequences.running) + len(admitted)) * self._num_groups
+            if needed > blocks.num_available - blocks.num_free_among(cached):
                 break
             if end == start:
                 if draft.decodes:
@@ -209,6 +214,8 @@ class StepPlanner:
         self._take_blocks(draft, row)
 
     def _take_blocks(self, draft: StepDraft, row: PrefillRow) -> None:
+        if self._has_windows:
+            self._blocks.release_passed(row.request, self._sequences.steps)
         block_ids = self._blocks.extend_to(row.request, row.end)
         if not row.is_new:
             draft.add_blocks(row.request.slot, block_ids)

@@ -143,17 +143,19 @@ class Decoder:
             mine.take_weights(its)
 
     def forward(
-        self, step: StepInput, caches: Sequence[LayerCache], rows: torch.Tensor | None
+        self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes keys and values of all T tokens into the caches. Returns hidden and residual of `rows`, for `logits`.
 
-        caches: one per layer. rows: [N] int64, indices of the tokens whose logits are needed; None for all.
+        steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
+        tokens whose logits are needed; None for all.
         """
-        step.plans.clear()
-        hidden: torch.Tensor = self.embed_tokens(step.token_ids)
+        for step in steps:
+            step.plans.clear()
+        hidden: torch.Tensor = self.embed_tokens(steps[0].token_ids)
         residual: torch.Tensor | None = None
         last = len(self.layers) - 1
-        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+        for index, (layer, step, cache) in enumerate(zip(self.layers, steps, caches, strict=True)):
             hidden, residual = layer(hidden, residual, step, cache, rows if index == last else None)
         assert residual is not None, "a model has at least one layer"
         return hidden, residual

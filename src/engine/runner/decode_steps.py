@@ -5,7 +5,7 @@ Captured graphs read their inputs from the same tensors, so a step is copied int
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,21 +16,22 @@ from ..layers.step_input import StepInput
 class DecodeSteps:
     def __init__(
         self,
-        compute: Callable[[StepInput], torch.Tensor],
+        compute: Callable[[Sequence[StepInput]], torch.Tensor],
         capture: Capture | None,
         max_rows: int,
         max_model_len: int,
         block_size: int,
+        num_groups: int,
         device: torch.device,
     ) -> None:
         """
-        compute: the logits of all tokens of a step.
+        compute: the logits of all tokens of a step, as each group of layers sees it.
         capture: None where nothing can be captured.
         max_rows: of a step that is captured. There are at most `max_rows` graphs, some 40 KB each for 28 layers.
         """
         self._compute, self._capture = compute, capture
         self._max_rows, self._max_model_len = max_rows, max_model_len
-        self._graphs: dict[int, tuple[StepInput, CapturedGraph]] = {}
+        self._graphs: dict[int, tuple[tuple[StepInput, ...], CapturedGraph]] = {}
         self.table: dict[str, str] = {}  # the row of the start-up table, where capture failed
 
         def column(count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -39,52 +40,59 @@ class DecodeSteps:
         if capture is not None:
             self._token_ids = column(max_rows, torch.int64)
             self._positions = column(max_rows, torch.int64)
-            self._slot_mapping = column(max_rows, torch.int64)
+            self._slot_mapping = column(num_groups * max_rows, torch.int64).view(num_groups, max_rows)
             self._context_lens = column(max_rows, torch.int32)
             self._query_start = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
             max_blocks = -(-max_model_len // block_size)
-            self._block_tables = column(max_rows * max_blocks, torch.int32).view(max_rows, max_blocks)
+            tables = column(num_groups * max_rows * max_blocks, torch.int32)
+            self._block_tables = tables.view(num_groups, max_rows, max_blocks)
 
     def takes(self, step: StepInput) -> bool:
+        """step: as any group sees it."""
         return self._capture is not None and step.max_query_len == 1 and step.num_rows <= self._max_rows
 
-    def logits(self, step: StepInput) -> torch.Tensor:
+    def logits(self, steps: Sequence[StepInput]) -> torch.Tensor:
         """[R, vocab_size], valid until the next step. Only for a step that `takes` accepts."""
-        found = self._graphs.get(step.num_rows)
+        found = self._graphs.get(steps[0].num_rows)
         if found is None:
-            return self._first(step)
+            return self._first(steps)
         inputs, graph = found
-        _fill(inputs, step)
+        _fill(inputs, steps)
         graph.replay()
         return graph.output
 
-    def _first(self, step: StepInput) -> torch.Tensor:
+    def _first(self, steps: Sequence[StepInput]) -> torch.Tensor:
         assert self._capture is not None
-        rows = step.num_rows
-        inputs = StepInput(
-            token_ids=self._token_ids[:rows],
-            positions=self._positions[:rows],
-            slot_mapping=self._slot_mapping[:rows],
-            query_start=self._query_start[: rows + 1],
-            context_lens=self._context_lens[:rows],
-            block_tables=self._block_tables[:rows],
-            max_query_len=1,
-            max_context_len=self._max_model_len,  # the step's own would be a constant of the captured graph
+        rows = steps[0].num_rows
+        inputs = tuple(
+            StepInput(
+                token_ids=self._token_ids[:rows],
+                positions=self._positions[:rows],
+                slot_mapping=mapping[:rows],
+                query_start=self._query_start[: rows + 1],
+                context_lens=self._context_lens[:rows],
+                block_tables=tables[:rows],
+                max_query_len=1,
+                max_context_len=self._max_model_len,  # the step's own would be a constant of the captured graph
+            )
+            for mapping, tables in zip(self._slot_mapping, self._block_tables, strict=True)
         )
-        _fill(inputs, step)
+        _fill(inputs, steps)
         try:
             graph = self._capture(lambda: self._compute(inputs))
         except NotCapturable as error:
             self._capture = None
             self.table = {"decode_step": f"op by op: {error}"}
-            return self._compute(step)
+            return self._compute(steps)
         self._graphs[rows] = inputs, graph
         return graph.output
 
 
-def _fill(inputs: StepInput, step: StepInput) -> None:
-    inputs.token_ids.copy_(step.token_ids)
-    inputs.positions.copy_(step.positions)
-    inputs.slot_mapping.copy_(step.slot_mapping)
-    inputs.context_lens.copy_(step.context_lens)
-    inputs.block_tables[:, : step.block_tables.shape[1]].copy_(step.block_tables)
+def _fill(inputs: Sequence[StepInput], steps: Sequence[StepInput]) -> None:
+    first, step = inputs[0], steps[0]  # what all groups have in common
+    first.token_ids.copy_(step.token_ids)
+    first.positions.copy_(step.positions)
+    first.context_lens.copy_(step.context_lens)
+    for group, step in zip(inputs, steps, strict=True):
+        group.slot_mapping.copy_(step.slot_mapping)
+        group.block_tables[:, : step.block_tables.shape[1]].copy_(step.block_tables)

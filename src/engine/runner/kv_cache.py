@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from ...config.cache_groups import CacheGroups
 from ..layers.attention import LayerCache
+from ..layers.step_input import StepInput
 from .kv_memory import KVMemory
 
 
@@ -15,11 +19,14 @@ def kv_dtype(name: str) -> torch.dtype:
 
 
 class KVCache:
-    """Keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim] each, in one allocation."""
+    """Keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim] each, in one allocation.
+
+    Layers of different groups that have the same plane share its memory, and use different blocks of it.
+    """
 
     def __init__(
         self,
-        num_layers: int,
+        groups: CacheGroups,
         num_blocks: int,
         num_kv_heads: int,
         block_size: int,
@@ -28,29 +35,35 @@ class KVCache:
         memory: KVMemory | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """memory: of the cache's size, with one region for each layer's keys and one for its values.
+        """num_blocks: of all groups together.
+        memory: of the cache's size, with one region for each plane's keys and one for its values.
         device: None for host memory.
 
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
         device has too little.
         """
-        shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
+        shape = (groups.num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim)
+        self.groups = groups
         self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
         self._memory = None
         if device is not None:
             whole = torch.zeros(shape, dtype=dtype, device=device)
         else:
-            self._memory = memory or KVMemory(self.num_bytes, 2 * num_layers)
+            self._memory = memory or KVMemory(self.num_bytes, 2 * groups.num_planes)
             if self._memory.num_bytes != self.num_bytes:
                 raise ValueError(f"a cache of {self.num_bytes} bytes over {self._memory.num_bytes} bytes of memory")
             whole = torch.frombuffer(self._memory.buffer, dtype=dtype).view(shape)
-        self._layers: list[LayerCache] = [(whole[index, 0], whole[index, 1]) for index in range(num_layers)]
+        self._layers: list[LayerCache] = [(whole[plane, 0], whole[plane, 1]) for plane in groups.planes]
 
     @property
     def num_untouched(self) -> int:
         """Bytes that are reserved and not yet resident."""
         return 0 if self._memory is None else self._memory.num_untouched
+
+    def by_layer(self, steps: Sequence[StepInput]) -> list[StepInput]:
+        """steps: a step as each group sees it. Returns it as each layer does."""
+        return [steps[group] for group in self.groups.layers]
 
     @property
     def layers(self) -> list[LayerCache]:

@@ -126,7 +126,8 @@ def _model(resolved: Resolved, device: torch.device, kernels: KernelSet) -> Deco
 def kv_cache_of(
     resolved: Resolved, num_blocks: int, memory: KVMemory | None = None, device: torch.device | None = None
 ) -> KVCache:
-    """A cache of `num_blocks` blocks. Raises what KVCache raises."""
+    """A cache of `num_blocks` blocks for each group of layers. Raises what KVCache raises."""
     model_spec, cache = resolved.model_spec, resolved.cache
-    shape = (model_spec.num_layers, num_blocks, model_spec.num_kv_heads, cache.block_size, model_spec.head_dim)
-    return KVCache(*shape, kv_dtype(cache.kv_cache_dtype), memory, device)
+    groups = resolved.cache_groups
+    shape = (num_blocks * groups.num_groups, model_spec.num_kv_heads, cache.block_size, model_spec.head_dim)
+    return KVCache(groups, *shape, kv_dtype(cache.kv_cache_dtype), memory, device)

@@ -58,7 +58,8 @@ class ModelRunner:
         model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
         loaded = load(resolved, self.phases)
         sampling = SamplingTable(scheduler.max_num_seqs, model_spec.vocab_size, model_spec.eos_token_ids)
-        self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling)
+        groups = resolved.cache_groups
+        self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, groups.num_groups)
         self._processors = processors
         self._captures_steps = captures_steps
         self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
@@ -81,7 +82,10 @@ class ModelRunner:
         self._model, self._cache = loaded.model, loaded.cache
         self._sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
         capture = self._kernels.capture if self._captures_steps else None
-        self._decode_steps = DecodeSteps(self._decode, capture, max_rows, model_len, block_size, self._device)
+        num_groups = resolved.cache_groups.num_groups
+        self._decode_steps = DecodeSteps(
+            self._decode, capture, max_rows, model_len, block_size, num_groups, self._device
+        )
 
     def _switch_kernels(self, library: CpuLibrary) -> None:
         """Replaces torch's operations by a library, between two steps and in the thread that has compiled it.
@@ -108,15 +112,16 @@ class ModelRunner:
 
     def compute(self, plan: StepPlan) -> StepResult:
         """The step of a plan that was applied to the slot table."""
-        step = build_step_input(plan, self.slots, self._device)
+        steps = build_step_input(plan, self.slots, self._device)
+        step = steps[0]
         wanted = logit_tokens(plan, self.slots)
         with torch.inference_mode():
             rows = wanted.union(step.num_tokens)
             if rows is None and not len(wanted.prompt) and self._decode_steps.takes(step):
-                logits = self._decode_steps.logits(step)
+                logits = self._decode_steps.logits(steps)
                 return self._sample(plan, wanted, np.arange(step.num_tokens), lambda at: logits)
             index = None if rows is None else torch.from_numpy(rows).to(self._device)
-            hidden, residual = self._model.forward(step, self._cache.layers, index)
+            hidden, residual = self._model.forward(self._cache.by_layer(steps), self._cache.layers, index)
             if rows is None:
                 rows = np.arange(step.num_tokens)
 
@@ -128,9 +133,9 @@ class ModelRunner:
         result.prompt_logprobs = prompt_logprobs
         return result
 
-    def _decode(self, step: StepInput) -> torch.Tensor:
+    def _decode(self, steps: Sequence[StepInput]) -> torch.Tensor:
         """The logits of all tokens of a step."""
-        return self._model.logits(*self._model.forward(step, self._cache.layers, None))
+        return self._model.logits(*self._model.forward(self._cache.by_layer(steps), self._cache.layers, None))
 
     def _sample(self, plan: StepPlan, wanted: LogitTokens, rows: Int64, logits_of: LogitsOf) -> StepResult:
         """rows: the batch indices that `logits_of` can return logits of, ascending."""
@@ -186,14 +191,16 @@ class ModelRunner:
         execute = execute or self.execute
         self.phases.start("warm-up")
         block_size = self._resolved.cache.block_size
-        num_blocks = min(self._cache.num_blocks, -(-self._resolved.model.max_model_len // block_size), 4)
+        num_groups = self._resolved.cache_groups.num_groups
+        num_blocks = min(self._cache.num_blocks // num_groups, -(-self._resolved.model.max_model_len // block_size), 4)
         most = min(self._resolved.model.max_model_len - 1, self._resolved.scheduler.max_num_batched_tokens, 63)
         prompt = [0] * min(num_blocks * block_size - 1, most)
         sampling = SamplingParams(temperature=1.0, max_tokens=2)
         if prompt:
-            admission = Admission(0, prompt, len(prompt), list(range(num_blocks)), sampling, seed=0)
-            execute(_one_row_plan(0, [admission], 0, len(prompt)))
-            execute(_one_row_plan(1, [], len(prompt), 1))
+            block_ids = [list(range(group, num_blocks * num_groups, num_groups)) for group in range(num_groups)]
+            admission = Admission(0, prompt, len(prompt), block_ids, sampling, seed=0)
+            execute(_one_row_plan(0, [admission], 0, len(prompt), num_groups))
+            execute(_one_row_plan(1, [], len(prompt), 1, num_groups))
         self.phases.stop()
 
     def info(self) -> EngineInfo:
@@ -206,7 +213,7 @@ class ModelRunner:
             model=resolved.model.model,
             max_model_len=resolved.model.max_model_len,
             vocab_size=model_spec.vocab_size,
-            num_blocks=self._cache.num_blocks,
+            num_blocks=self._cache.num_blocks // resolved.cache_groups.num_groups,
             block_size=resolved.cache.block_size,
             max_num_seqs=resolved.scheduler.max_num_seqs,
             max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
@@ -228,7 +235,9 @@ class ModelRunner:
         return self._kernels.table | self._decode_steps.table | self._self_test
 
 
-def _one_row_plan(step: int, admissions: list[Admission], num_computed: int, num_tokens: int) -> StepPlan:
+def _one_row_plan(
+    step: int, admissions: list[Admission], num_computed: int, num_tokens: int, num_groups: int
+) -> StepPlan:
     def column(*values: int) -> Int32:
         return np.array(values, np.int32)
 
@@ -237,7 +246,7 @@ def _one_row_plan(step: int, admissions: list[Admission], num_computed: int, num
         released_slots=[],
         admissions=admissions,
         block_slots=column(),
-        block_ids=column(),
+        block_ids=column().reshape(0, num_groups),
         slots=column(0),
         num_computed=column(num_computed),
         num_tokens=column(num_tokens),

@@ -17,7 +17,10 @@ _NO_INDICES: Int64 = np.empty(0, np.int64)
 
 
 class SlotTable:
-    def __init__(self, num_slots: int, max_model_len: int, block_size: int, sampling: SamplingTable) -> None:
+    def __init__(
+        self, num_slots: int, max_model_len: int, block_size: int, sampling: SamplingTable, num_groups: int = 1
+    ) -> None:
+        """num_groups: of layers, each with a block table of its own."""
         self.block_size = block_size
         self.sampling = sampling
         # One column more than the context: the token that ends a full sequence is stored and never computed.
@@ -25,23 +28,27 @@ class SlotTable:
         self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
         self.num_tokens = np.zeros(num_slots, np.int64)
         self.num_prompt_tokens = np.zeros(num_slots, np.int64)
-        self.block_ids = np.zeros((num_slots, -(-max_model_len // block_size)), np.int32)
+        self.block_ids = np.zeros((num_groups, num_slots, -(-max_model_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_slots, np.int64)
+        self._flat_block_ids: Int32 = self.block_ids.reshape(-1)
+        self._group_starts: Int64 = np.arange(num_groups)[:, None] * self.block_ids[0].size
 
     def apply(self, plan: StepPlan) -> tuple[Int64, Int32]:
         """Applies the changes since the previous plan: released slots, admissions, new blocks, in this order.
 
-        Returns the indices of new blocks in the flattened block table, and their ids, without those of admissions.
+        Returns the indices of new blocks in a flattened block table, and their ids, [n, groups], without those of
+        admissions.
         """
         for slot in plan.released_slots:
             self.sampling.release(slot)
         for admission in plan.admissions:
-            slot, token_ids, block_ids = admission.slot, admission.token_ids, admission.block_ids
+            slot, token_ids = admission.slot, admission.token_ids
             self.token_ids[slot, : len(token_ids)] = token_ids
             self.num_tokens[slot] = len(token_ids)
             self.num_prompt_tokens[slot] = admission.num_prompt_tokens
-            self.block_ids[slot, : len(block_ids)] = block_ids
-            self.num_blocks[slot] = len(block_ids)
+            for table, block_ids in zip(self.block_ids, admission.block_ids, strict=True):
+                table[slot, : len(block_ids)] = block_ids
+            self.num_blocks[slot] = len(admission.block_ids[0])
             self.sampling.admit(slot, admission.sampling, admission.seed, token_ids, admission.num_prompt_tokens)
         if not len(plan.block_ids):
             return _NO_INDICES, plan.block_ids
@@ -55,8 +62,8 @@ class SlotTable:
             order = np.argsort(slots, kind="stable")
             slots, block_ids = slots[order], block_ids[order]
             rank = np.arange(len(slots)) - (np.cumsum(counts) - counts)[slots]
-        indices = _flat(self.block_ids, slots, self.num_blocks[slots] + rank)
-        self.block_ids.reshape(-1)[indices] = block_ids
+        indices = _flat(self.block_ids[0], slots, self.num_blocks[slots] + rank)
+        self._flat_block_ids[indices + self._group_starts] = block_ids.T
         self.num_blocks += counts
         return indices, block_ids
 
@@ -70,8 +77,8 @@ class SlotTable:
         return self.token_ids.reshape(-1).take(_flat(self.token_ids, slots, positions))
 
     def blocks_at(self, slots: Slots, indices: Int64) -> npt.NDArray[np.int32]:
-        """The block ids at these indices of the slots' block tables."""
-        return self.block_ids.reshape(-1).take(_flat(self.block_ids, slots, indices))
+        """The block ids at these indices of the slots' block tables, [groups, n]."""
+        return self._flat_block_ids.take(_flat(self.block_ids[0], slots, indices) + self._group_starts)
 
 
 def _flat(table: npt.NDArray[np.int32], slots: Slots, columns: Int64) -> Int64:

@@ -34,8 +34,8 @@ class LogitTokens:
         return None if len(tokens) == num_tokens else tokens
 
 
-def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> StepInput:
-    """The plan must have been applied to `slots`."""
+def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> tuple[StepInput, ...]:
+    """The step as each group of layers sees it. The plan must have been applied to `slots`."""
     num_rows, max_query_len = plan.num_rows, int(plan.num_tokens.max())
     context_lens, row_slots = plan.num_computed + plan.num_tokens, plan.slots.astype(np.int64)
     if max_query_len == 1:  # steady decode: rows are tokens
@@ -50,20 +50,25 @@ def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> 
     block, offset = np.divmod(positions, block_size)
     slot_mapping = slots.blocks_at(token_slots, block) * np.int64(block_size) + offset
     max_context_len = int(context_lens.max())
-    block_tables = slots.block_ids[row_slots, : -(-max_context_len // block_size)]
+    max_blocks = -(-max_context_len // block_size)
 
     def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(values) if device.type == "cpu" else torch.from_numpy(values).to(device)
 
-    return StepInput(
-        token_ids=tensor(slots.tokens_at(token_slots, positions).astype(np.int64)),
-        positions=tensor(positions),
-        slot_mapping=tensor(slot_mapping),
-        query_start=tensor(query_start),
-        context_lens=tensor(context_lens),
-        block_tables=tensor(block_tables),
-        max_query_len=max_query_len,
-        max_context_len=max_context_len,
+    token_ids = tensor(slots.tokens_at(token_slots, positions).astype(np.int64))
+    of_tokens, of_rows, starts = tensor(positions), tensor(context_lens), tensor(query_start)
+    return tuple(
+        StepInput(
+            token_ids=token_ids,
+            positions=of_tokens,
+            slot_mapping=tensor(mapping),
+            query_start=starts,
+            context_lens=of_rows,
+            block_tables=tensor(table[row_slots, :max_blocks]),
+            max_query_len=max_query_len,
+            max_context_len=max_context_len,
+        )
+        for mapping, table in zip(slot_mapping, slots.block_ids, strict=True)
     )
 
 

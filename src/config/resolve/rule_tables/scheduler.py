@@ -281,9 +281,10 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R131",
-        "every layer has the same cache",
+        "layers with a window keep the window only",
         ("scheduler.disable_hybrid_kv_cache_manager",),
-        "This includes models with sliding-window layers; only true is accepted.",
+        "On a CPU. A prompt still needs blocks for all its tokens in every layer when it is admitted; those before the "
+        "window are given back while it is computed.",
     ),
     StatedRule(
         "R222",

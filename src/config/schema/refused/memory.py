@@ -105,13 +105,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("scheduler.num_lookahead_slots", Whole, 0, SLOTS_AS_NEEDED, "KV slots reserved for unverified tokens."),
     Refused("scheduler.disable_chunked_mm_input", Flag, False, TEXT_ONLY, "Never split a media item over two steps."),
     Refused(
-        "scheduler.disable_hybrid_kv_cache_manager",
-        Flag,
-        True,
-        ONE_KV_LAYOUT,
-        "Give every layer a KV cache of the same size, layers with a sliding window included.",
-    ),
-    Refused(
         "scheduler.scheduler_reserve_full_isl",
         Flag,
         True,

@@ -105,7 +105,7 @@ class DeviceStep:
             max_context_len=self._max_model_len,
         )
         wanted = None if shape.is_decode else tensors.last_tokens
-        logits = self._model.logits(*self._model.forward(step, self._caches, wanted))
+        logits = self._model.logits(*self._model.forward([step] * len(self._caches), self._caches, wanted))
         sampled = self.sampled[:num_rows]
         sample(
             logits,

@@ -71,13 +71,13 @@ class SlotArena:
             for admission in plan.admissions:
                 slot = admission.slot
                 changes.add(self._at("token_ids", slot), admission.token_ids)
-                changes.add(self._at("block_ids", slot), admission.block_ids)
+                changes.add(self._at("block_ids", slot), admission.block_ids[0])
                 for name, value in _columns(table, slot).items():
                     changes.add(self._at(name, slot), value)
                 self._admit_rows(slot, table, admission.token_ids, admission.num_prompt_tokens)
             self._send(*changes.joined())
         if len(new_indices):
-            self._send(self._starts["block_ids"] + new_indices, new_block_ids)
+            self._send(self._starts["block_ids"] + new_indices, new_block_ids[:, 0])
         if self._ends_later:
             self._allow_ends(plan, table)
 

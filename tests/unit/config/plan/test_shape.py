@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.config.plan.kv import kv_cost
+from stoker.config.cache_groups import cache_groups
+from stoker.config.plan.kv import kv_cost, kv_cost_of_groups
 from stoker.config.plan.parameters import count_parameters
 from stoker.config.plan.shape import read_shape
 
@@ -32,7 +33,13 @@ def test_a_window_bounds_what_a_layer_keeps() -> None:
     cost = kv_cost(shape, "bfloat16", 16)
     assert cost.of(512) == 512 * (4096 + 22528)
     assert cost.of(32768) == 32768 * 4096 + 512 * 22528
-    assert kv_cost(shape, "bfloat16", 16, keeps_everything=True).of(32768) == 32768 * (4096 + 22528)
+    groups = cache_groups([None if layer.kind == "full" else layer.window for layer in shape.layers])
+    ours = kv_cost_of_groups(groups, shape, "bfloat16", 16)
+    assert (
+        ours.to_admit(32768)
+        == 32768 * groups.num_planes * groups.num_groups * 2 * shape.num_kv_heads * shape.head_dim * 2
+    )
+    assert ours.num_sequences(20 * ours.to_admit(32768), 32768) >= 4 * 20
 
 
 def test_the_longest_sequence_is_the_last_that_fits() -> None:

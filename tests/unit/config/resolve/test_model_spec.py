@@ -80,8 +80,9 @@ def test_parameters_are_counted_as_published(tmp_path: Path, config: dict[str, A
 
 def test_kv_bytes_are_keys_and_values_of_every_layer(tmp_path: Path) -> None:
     model = model_spec(tmp_path)
-    assert model.kv_bytes_per_token("bfloat16") == 2 * 2 * 2 * 8 * 2
-    assert model.kv_bytes_per_token("float32") == 2 * model.kv_bytes_per_token("bfloat16")
+    groups = model.cache_groups(is_hybrid=True)
+    assert model.kv_bytes_per_token("bfloat16", groups) == 2 * 2 * 2 * 8 * 2
+    assert model.kv_bytes_per_token("float32", groups) == 2 * model.kv_bytes_per_token("bfloat16", groups)
     assert model.weights_bytes("bfloat16") == 2 * 7856
 
 

@@ -88,7 +88,7 @@ def test_a_prompt_is_computed_and_then_one_token_per_step():
     assert rows(plan) == [(0, 7, True)]
     admission = plan.admissions[0]
     assert (admission.token_ids, admission.num_prompt_tokens) == (prompt(7), 7)
-    assert len(admission.block_ids) == 2
+    assert len(admission.block_ids[0]) == 2
     assert len(plan.block_ids) == 0
     assert outputs["a"].token_ids == [9]
     plan, _ = bench.step()
@@ -96,7 +96,7 @@ def test_a_prompt_is_computed_and_then_one_token_per_step():
     plan, _ = bench.step()
     assert rows(plan) == [(8, 1, True)]
     assert plan.block_slots.tolist() == [admission.slot]  # the ninth token needs a third block
-    assert plan.block_ids.tolist()[0] not in admission.block_ids
+    assert plan.block_ids.tolist()[0] not in admission.block_ids[0]
 
 
 def test_a_new_request_joins_the_running_ones_in_their_step():
@@ -224,7 +224,7 @@ def test_requests_that_arrive_together_share_their_prefix_in_the_same_step():
     bench.add("b", [*prompt(8), 2])
     plan, outputs = bench.step()
     assert rows(plan) == [(0, 9, True), (8, 1, True)]
-    one, other = (admission.block_ids for admission in plan.admissions)
+    one, other = (admission.block_ids[0] for admission in plan.admissions)
     assert one[:2] == other[:2]
     assert one[2] != other[2]
     assert [outputs[name].num_cached_tokens for name in "ab"] == [0, 8]
@@ -604,7 +604,7 @@ def test_a_token_sampled_after_the_end_is_dropped_and_blocks_are_released_after_
     third = bench.schedule()
     assert third.released_slots == [first.slots[0]]
     assert third.admissions[0].slot == first.slots[0]  # a slot has a new owner while a row of the old one is queued
-    assert not set(third.admissions[0].block_ids) & set(first.admissions[0].block_ids)
+    assert not set(third.admissions[0].block_ids[0]) & set(first.admissions[0].block_ids[0])
     assert bench.finish(second).keys() == {"b"}
     assert bench.num_free == 100 - 4
     assert bench.finish(third).keys() == {"b", "c"}

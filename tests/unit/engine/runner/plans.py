@@ -14,6 +14,11 @@ def ids(*values: int) -> Int32:
     return np.array(values, np.int32)
 
 
+def block_rows(*groups: list[int]) -> Int32:
+    """`block_ids` of a plan: [n, groups] from the blocks of each group."""
+    return np.array(groups, np.int32).reshape(len(groups), -1).T
+
+
 def make_plan(**changes: object) -> StepPlan:
     """A plan of one row in slot 0, with the given fields replaced."""
     columns: dict[str, object] = {
@@ -21,7 +26,7 @@ def make_plan(**changes: object) -> StepPlan:
         "released_slots": [],
         "admissions": [],
         "block_slots": ids(),
-        "block_ids": ids(),
+        "block_ids": block_rows([]),
         "slots": ids(0),
         "num_computed": ids(0),
         "num_tokens": ids(1),
@@ -30,9 +35,10 @@ def make_plan(**changes: object) -> StepPlan:
     return StepPlan(**{**columns, **changes})  # type: ignore[arg-type]
 
 
-def make_table(num_slots: int = 4, max_model_len: int = 12, block_size: int = 4) -> SlotTable:
-    return SlotTable(num_slots, max_model_len, block_size, SamplingTable(num_slots, 50, (2,)))
+def make_table(num_slots: int = 4, max_model_len: int = 12, block_size: int = 4, num_groups: int = 1) -> SlotTable:
+    return SlotTable(num_slots, max_model_len, block_size, SamplingTable(num_slots, 50, (2,)), num_groups)
 
 
 def admission(slot: int, token_ids: list[int], block_ids: list[int], **params: object) -> Admission:
-    return Admission(slot, token_ids, len(token_ids), block_ids, SamplingParams(**params), seed=slot)  # type: ignore[arg-type]
+    """Of a model with one group of layers."""
+    return Admission(slot, token_ids, len(token_ids), [block_ids], SamplingParams(**params), seed=slot)  # type: ignore[arg-type]

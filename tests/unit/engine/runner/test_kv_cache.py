@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from stoker.config.cache_groups import all_in_one
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.kv_memory import KVMemory
 
 
 def test_layers_share_no_memory_and_start_as_zeros():
-    cache = KVCache(num_layers=2, num_blocks=3, num_kv_heads=2, block_size=4, head_dim=8, dtype=torch.bfloat16)
+    cache = KVCache(all_in_one(2), num_blocks=3, num_kv_heads=2, block_size=4, head_dim=8, dtype=torch.bfloat16)
     assert cache.num_bytes == 2 * 2 * 3 * 2 * 4 * 8 * 2
     tensors = [tensor for layer in cache.layers for tensor in layer]
     assert [tuple(tensor.shape) for tensor in tensors] == [(3, 2, 4, 8)] * 4
@@ -23,7 +24,7 @@ def test_layers_share_no_memory_and_start_as_zeros():
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped memory")
 def test_the_memory_is_private_so_that_it_can_have_huge_pages():
-    cache = KVCache(1, 4, 1, 16, 16, torch.float32)
+    cache = KVCache(all_in_one(1), 4, 1, 16, 16, torch.float32)
     address = cache.layers[0][0].data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, permissions, *_ = line.split()
@@ -36,4 +37,4 @@ def test_the_memory_is_private_so_that_it_can_have_huge_pages():
 
 def test_memory_of_another_size_is_refused():
     with pytest.raises(ValueError, match="a cache of 8192 bytes over 64 bytes of memory"):
-        KVCache(1, 4, 1, 16, 16, torch.float32, KVMemory(64, 2))
+        KVCache(all_in_one(1), 4, 1, 16, 16, torch.float32, KVMemory(64, 2))

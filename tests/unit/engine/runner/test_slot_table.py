@@ -1,6 +1,12 @@
 from __future__ import annotations
 
-from .plans import admission, ids, make_plan, make_table
+from dataclasses import replace
+
+import numpy as np
+
+from stoker.engine.core.prefix_cache import NO_BLOCK
+
+from .plans import admission, block_rows, ids, make_plan, make_table
 
 
 def test_an_admission_fills_its_slot_and_only_that():
@@ -8,17 +14,27 @@ def test_an_admission_fills_its_slot_and_only_that():
     table.apply(make_plan(admissions=[admission(2, [7, 8, 9], [5])]))
     assert table.token_ids[2, :3].tolist() == [7, 8, 9]
     assert table.num_tokens.tolist() == [0, 0, 3, 0]
-    assert table.block_ids[2, 0] == 5
+    assert table.block_ids[0, 2, 0] == 5
     assert table.num_blocks.tolist() == [0, 0, 1, 0]
 
 
 def test_new_blocks_are_appended_in_order_wherever_they_stand_in_the_plan():
     table = make_table()
     table.apply(make_plan(admissions=[admission(1, [1], [3]), admission(3, [1], [])]))
-    table.apply(make_plan(block_slots=ids(3, 1, 3, 1), block_ids=ids(8, 6, 9, 7)))
-    assert table.block_ids[1].tolist() == [3, 6, 7]
-    assert table.block_ids[3, :2].tolist() == [8, 9]
+    table.apply(make_plan(block_slots=ids(3, 1, 3, 1), block_ids=block_rows([8, 6, 9, 7])))
+    assert table.block_ids[0, 1].tolist() == [3, 6, 7]
+    assert table.block_ids[0, 3, :2].tolist() == [8, 9]
     assert table.num_blocks.tolist() == [0, 3, 0, 2]
+
+
+def test_each_group_of_layers_has_a_table_of_its_own():
+    table = make_table(num_groups=2)
+    first = replace(admission(1, [1, 2], []), block_ids=[[3, 4], [NO_BLOCK, 5]])
+    table.apply(make_plan(admissions=[first], block_ids=block_rows([], [])))
+    indices, _ = table.apply(make_plan(block_slots=ids(1), block_ids=block_rows([6], [7])))
+    assert indices.tolist() == [1 * 3 + 2]
+    assert table.block_ids[:, 1].tolist() == [[3, 4, 6], [NO_BLOCK, 5, 7]]
+    assert table.blocks_at(ids(1, 1), np.array([1, 2])).tolist() == [[4, 6], [5, 7]]
 
 
 def test_a_sampled_token_becomes_the_next_known_one():

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 
-from .plans import admission, ids, make_plan, make_table
+from .plans import admission, block_rows, ids, make_plan, make_table
 
 CPU = torch.device("cpu")
 
@@ -21,7 +23,7 @@ def test_a_mixed_step_flattens_chunks_and_decode_rows():
         is_sampled=np.array([True, True]),
     )
     table.apply(plan)
-    step = build_step_input(plan, table, CPU)
+    (step,) = build_step_input(plan, table, CPU)
     assert step.token_ids.tolist() == [15, 22, 23, 24]
     assert step.positions.tolist() == [5, 2, 3, 4]
     assert step.slot_mapping.tolist() == [2 * 4 + 1, 5 * 4 + 2, 5 * 4 + 3, 9 * 4]
@@ -37,7 +39,20 @@ def test_a_decode_row_reads_the_token_that_the_runner_sampled():
     table = make_table()
     table.apply(make_plan(admissions=[admission(0, [4, 5], [0])], num_tokens=ids(2)))
     table.append(ids(0), ids(33))
-    assert build_step_input(make_plan(num_computed=ids(2)), table, CPU).token_ids.tolist() == [33]
+    assert build_step_input(make_plan(num_computed=ids(2)), table, CPU)[0].token_ids.tolist() == [33]
+
+
+def test_each_group_of_layers_has_its_own_blocks():
+    table = make_table(num_groups=2)
+    first = replace(admission(2, [7, 8, 9, 10, 11], []), block_ids=[[3, 4], [6, 5]])
+    plan = make_plan(
+        admissions=[first], block_ids=block_rows([], []), slots=ids(2), num_computed=ids(3), num_tokens=ids(2)
+    )
+    table.apply(plan)
+    one, other = build_step_input(plan, table, CPU)
+    assert (one.slot_mapping.tolist(), other.slot_mapping.tolist()) == ([3 * 4 + 3, 4 * 4], [6 * 4 + 3, 5 * 4])
+    assert (one.block_tables.tolist(), other.block_tables.tolist()) == ([[3, 4]], [[6, 5]])
+    assert one.token_ids is other.token_ids
 
 
 def test_slots_beyond_31_bits_do_not_wrap():
@@ -45,7 +60,7 @@ def test_slots_beyond_31_bits_do_not_wrap():
     table = make_table(block_size=4)
     plan = make_plan(admissions=[admission(0, [1], [2**30])])
     table.apply(plan)
-    assert build_step_input(plan, table, CPU).slot_mapping.tolist() == [2**32]
+    assert build_step_input(plan, table, CPU)[0].slot_mapping.tolist() == [2**32]
 
 
 def test_only_sampled_rows_and_asked_for_prompt_tokens_get_logits():

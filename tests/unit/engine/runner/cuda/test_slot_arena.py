@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("triton")
 
 import torch
-from tests.unit.engine.runner.plans import admission, ids, make_plan
+from tests.unit.engine.runner.plans import admission, block_rows, ids, make_plan
 
 from stoker.engine.core import StepPlan
 from stoker.engine.runner.cuda.slot_arena import IN_PROMPT, SlotArena, arena_bytes
@@ -39,9 +39,9 @@ def tables() -> Tables:
 def test_tokens_and_blocks_are_those_of_the_host(tables: Tables):
     first = [admission(1, [5, 6, 7, 8, 9], [3, 1]), admission(3, [4], [2])]
     tables.apply(make_plan(admissions=first))
-    tables.apply(make_plan(block_slots=ids(3, 1, 3), block_ids=ids(9, 8, 6)))
+    tables.apply(make_plan(block_slots=ids(3, 1, 3), block_ids=block_rows([9, 8, 6])))
     tables.apply(make_plan(released_slots=[1], admissions=[admission(1, [40, 41], [5])]))
-    assert torch.equal(tables.arena.block_ids, torch.from_numpy(tables.host.block_ids))
+    assert torch.equal(tables.arena.block_ids, torch.from_numpy(tables.host.block_ids[0]))
     assert torch.equal(tables.arena.token_ids, torch.from_numpy(tables.host.token_ids))
     assert tables.arena.block_ids[3].tolist() == [2, 9, 6]
 
@@ -64,7 +64,7 @@ def test_a_greedy_sequence_asks_for_nothing_else(tables: Tables):
 
 def test_a_seed_has_64_bits(tables: Tables):
     plan = make_plan(admissions=[admission(1, [1], [0])])
-    seeded = [type(plan.admissions[0])(1, [1], 1, [0], plan.admissions[0].sampling, seed=2**64 - 2)]
+    seeded = [type(plan.admissions[0])(1, [1], 1, [[0]], plan.admissions[0].sampling, seed=2**64 - 2)]
     tables.apply(make_plan(admissions=seeded))
     columns = tables.arena.sampling
     assert (columns.seed_low[1].item(), columns.seed_high[1].item()) == (-2, -1)
@@ -72,7 +72,7 @@ def test_a_seed_has_64_bits(tables: Tables):
 
 def test_tokens_of_prompt_and_answer_are_counted_apart(tables: Tables):
     given = admission(1, [5, 5, 6, 6, 6, 7], [0], repetition_penalty=1.5)
-    resumed = type(given)(1, given.token_ids, 3, [0], given.sampling, seed=0)  # after a preemption
+    resumed = type(given)(1, given.token_ids, 3, [[0]], given.sampling, seed=0)  # after a preemption
     tables.apply(make_plan(admissions=[resumed]))
     counts = tables.arena.sampling.counts[1].numpy()
     assert {int(at): int(counts[at]) for at in np.flatnonzero(counts)} == {

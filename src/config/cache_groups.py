@@ -1,0 +1,78 @@
+"""Groups of layers that keep the same part of a sequence in the KV cache, over one pool of blocks.
+
+A layer with a sliding window needs only the keys and values of the window, other layers those of all tokens. Layers of
+one kind form one group or several of equal size, and each group has a block table of its own, so that it can give
+blocks back on its own. A block holds the keys and values of `block_size` tokens for the layers of one group; since all
+groups have the same size, any block of the pool serves any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_GROUPS = 8  # the scheduler works on each group's table
+MAX_UNUSED = 0.15  # share of the blocks' memory that incomplete groups leave unused, for the sake of fewer groups
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroups:
+    """windows: of each group, in tokens; None: its layers see all tokens. layers: group of each layer of the model.
+
+    num_planes: layers of a group. A group with fewer leaves a part of its blocks unused.
+    """
+
+    windows: tuple[int | None, ...]
+    num_planes: int
+    layers: tuple[int, ...]
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.windows)
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """The plane of each layer: its place within its group's blocks."""
+        counts = [0] * self.num_groups
+        found = []
+        for group in self.layers:
+            found.append(counts[group])
+            counts[group] += 1
+        return tuple(found)
+
+
+def all_in_one(num_layers: int) -> CacheGroups:
+    """One group that keeps everything."""
+    return CacheGroups((None,), num_layers, (0,) * num_layers)
+
+
+def one_group(windows: Sequence[int | None]) -> CacheGroups:
+    """All layers in one group, which keeps what the layer with the longest window needs."""
+    longest = None if None in windows else max(window or 0 for window in windows)
+    return CacheGroups((longest,), len(windows), (0,) * len(windows))
+
+
+def cache_groups(windows: Sequence[int | None]) -> CacheGroups:
+    """Groups for layers with these windows: the fewest whose unused memory is tolerable, or the least unused memory."""
+    kinds = list(dict.fromkeys(windows))
+    counts = {kind: windows.count(kind) for kind in kinds}
+    if len(kinds) == 1 or len(kinds) > MAX_GROUPS:
+        return one_group(windows)
+
+    def num_groups(num_planes: int) -> int:
+        return sum(-(-count // num_planes) for count in counts.values())
+
+    possible = [size for size in range(1, max(counts.values()) + 1) if num_groups(size) <= MAX_GROUPS]
+    tolerable = [size for size in possible if num_groups(size) * size <= (1 + MAX_UNUSED) * len(windows)]
+    num_planes = max(tolerable) if tolerable else min(possible, key=lambda size: num_groups(size) * size)
+    group_windows: list[int | None] = []
+    firsts: dict[int | None, int] = {}
+    for kind in kinds:
+        firsts[kind] = len(group_windows)
+        group_windows += [kind] * -(-counts[kind] // num_planes)
+    seen = dict.fromkeys(kinds, 0)
+    layers = []
+    for window in windows:
+        layers.append(firsts[window] + seen[window] // num_planes)
+        seen[window] += 1
+    return CacheGroups(tuple(group_windows), num_planes, tuple(layers))

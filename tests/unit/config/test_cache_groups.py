@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from stoker.config.cache_groups import MAX_GROUPS, all_in_one, cache_groups, one_group
+
+GEMMA = ([512] * 5 + [None]) * 4 + [512] * 2  # 22 layers with a window, 4 without
+
+
+def test_layers_of_one_kind_are_one_group():
+    assert cache_groups([None] * 3) == all_in_one(3)
+    assert cache_groups([40, 40]).windows == (40,)
+
+
+def test_all_groups_have_the_same_size():
+    groups = cache_groups(GEMMA)
+    assert (groups.num_planes, groups.windows) == (4, (512,) * 6 + (None,))
+    counts = [groups.layers.count(group) for group in range(groups.num_groups)]
+    assert counts == [4, 4, 4, 4, 4, 2, 4]
+    assert all(groups.windows[group] == window for group, window in zip(groups.layers, GEMMA, strict=True))
+
+
+def test_layers_of_a_group_have_different_planes():
+    groups = cache_groups(GEMMA)
+    places = set(zip(groups.layers, groups.planes, strict=True))
+    assert len(places) == len(GEMMA)
+    assert max(groups.planes) == groups.num_planes - 1
+
+
+@pytest.mark.parametrize("windows", [[8] * 31 + [None], [None] * 39 + [8], [1, 2, 3, None] * 9, [*range(1, 9)]])
+def test_there_are_never_many_groups(windows: list[int | None]):
+    assert cache_groups(windows).num_groups <= MAX_GROUPS
+
+
+def test_with_too_many_kinds_all_keep_what_the_longest_window_needs():
+    assert cache_groups([*range(1, 12)]) == one_group([*range(1, 12)])
+    assert one_group([3, 9, 5]).windows == (9,)
+    assert one_group([3, None]).windows == (None,)
