@@ -129,7 +129,7 @@ BODIES: dict[str, tuple[str, Make, tuple[int, ...]]] = {
     "logit-bias-blank": (TEXT, lambda _: text(logit_bias={" 5": 1}), ANSWERED),
     "logit-bias-large-key": (TEXT, lambda _: text(logit_bias={"9" * 5_000_000: 1}), REFUSED),
     "everything-banned": (TEXT, lambda _: text(logit_bias=BANNED, min_tokens=50, **LONG), ANSWERED),
-    "choices-and-logprobs": (TEXT, lambda _: text(n=128, logprobs=20, **LONG), ANSWERED),
+    "choices-and-logprobs": (TEXT, lambda _: text(n=128, logprobs=20, max_tokens=60, ignore_eos=True), ANSWERED),
     "prompt-logprobs": (TEXT, lambda _: text(prompt=[[7] * 1900] * 16, prompt_logprobs=20, echo=True), ANSWERED),
     "prompts-1024": (TEXT, lambda _: text(prompt=["y" * 1500] * 1024, max_tokens=1), ANSWERED),
     "prompts-1024-of-ids": (TEXT, lambda _: text(prompt=[[9] * 2000] * 1024, max_tokens=1), ANSWERED),
