@@ -61,7 +61,7 @@ def test_a_template_that_exceeds_a_limit_here_is_isolated_from_then_on(
 
 
 def test_values_arrive_in_the_process_as_they_are():
-    values = {"big": 10**40, "negative": -(2**70), "float": 1.5, "none": None, "text": "ü😀\ud800", "list": [[], {}]}
+    values = {"big": 10**40, "negative": -(2**70), "float": 1.5, "none": None, "text": "ü😀\u2028", "list": [[], {}]}
     template = "{{ v.big + 1 }} {{ v.negative }} {{ v.float }} {{ v.none }} {{ v.text }} {{ v.list }}"
     rendered = IsolatedTemplate(PROCESSES, template).render(HELLO, {"v": values})
     assert rendered == ChatTemplate(TemplateEnvironment(1000), template).render(HELLO, {"v": values})

@@ -22,7 +22,7 @@ def test_an_option_a_section_or_everything_is_shown(capsys: pytest.CaptureFixtur
     assert run(["deploy.yaml"], [], path="server.port") == 0
     assert out(capsys) == "81\n"
     assert run(["deploy.yaml"], ["--seed", "7"], path="device") == 0
-    assert out(capsys).startswith("device:\n  device: cpu\n  num_threads: ")
+    assert out(capsys).startswith("device:\n  device: cpu\n  self_test: false\n  num_threads: ")
     assert run(["deploy.yaml"], []) == 0
     assert out(capsys).startswith("apiVersion: stoker/v1\n")
 
