@@ -1,8 +1,8 @@
 """Write docs/reference/ from the declarations, or, with --check, fail if it is stale.
 
-One page per section, one page each for all rules, error codes, presets and request fields, and a list of options by
-status. The content
-is that of `engine explain`, without what depends on the machine.
+One page per section, one page each for all rules, error codes, presets, metrics, request fields and routes, a list of
+options by status, and the flags of other servers. The content is that of `engine explain`, without what depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from stoker.cli.metric_pages import metric_pages
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
 from stoker.config.explain import find, first_sentence, option_page, preset_page, template_text
+from stoker.config.importer import llama_cpp, ollama, sglang, tgi
 from stoker.config.page import Page, markdown_lines
 from stoker.config.presets import preset_names
 from stoker.config.resolve.rule import Rule, StatedRule
 from stoker.config.resolve.rules import BY_ID
-from stoker.config.schema.options import Option, options, options_of, sections
+from stoker.config.schema.options import Option, option_and_keys, options, options_of, sections
+from stoker.config.schema.server import ServerConfig
+from stoker.config.source.flags import read_flag
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import Wire
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import EMPTY, UNSERVED, Route, UnservedField
+from stoker.server.routes import absent as absent_routes
+from stoker.server.routes.table import routes_of
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _NAME = re.compile(r"\b(R[0-9]{3}|[a-z_]+\.[a-z0-9_]+)\b")
@@ -55,6 +60,8 @@ def pages() -> dict[str, str]:
         _status(),
     )
     add("request-fields", "Request fields", _FIELDS_TEXT, _request_fields())
+    add("routes", "Routes", _ROUTES_TEXT, _routes())
+    add("flags", "Flags of other servers", _FLAGS_TEXT, _flags())
     add("metrics", "Metrics", "All metrics of `GET /metrics`. `engine explain metrics` prints them too.", _metrics())
     add("rules", "Rules", f"{find('rules')[0].text} Each is also a page of `engine explain`.", _rules())
     add("codes", "Error codes", f"{find('codes')[0].text} Each is also a page of `engine explain`.", _codes())
@@ -99,6 +106,61 @@ def _request_fields() -> list[str]:
         cells = [states[name].get(route, "") for route in Route]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {_meaning(meanings[name])} |")
     return lines
+
+
+_ROUTES_TEXT = """\
+Every route of this server, and those of other servers that it does not have.
+
+A path that is in neither table is a 404 as well."""
+
+
+_EVERY = {"enable_server_load_tracking": True, "enable_admin_routes": True, "enable_tokenizer_info_endpoint": True}
+_ALL_ROUTES, _NO_ROUTES = ServerConfig(**_EVERY), ServerConfig()
+
+
+def _routes() -> list[str]:
+    optional = {path: absent.needs for absent in absent_routes.disabled(_NO_ROUTES) for path in absent.paths}
+    lines = ["| route | here |", "|---|---|"]
+    for entry in routes_of(_ALL_ROUTES):
+        said = f" {optional[entry.path]}." if entry.path in optional else ""
+        lines.append(f"| `{entry.method} {entry.path}` | {_cell(entry.summary + said)} |")
+    lines += ["", "Each of these answers 404 and says why.", "", "| route | of | why |", "|---|---|---|"]
+    for absent in absent_routes.TABLE:
+        paths = "<br>".join(f"`{path}`" for path in absent.paths)
+        lines.append(f"| {paths} | {absent.who} | {_cell(absent.needs)} |")
+    return lines
+
+
+_FLAGS_TEXT = """\
+Every flag of other servers' launch commands that is known, and what it is here.
+
+`engine import` converts a launch. The flags of vLLM are accepted by `engine up` as they are; a refused one accepts only
+the value that describes what this build does anyway. Tests check that each flag in vLLM's list is known."""
+_OTHERS = {"SGLang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "TGI": tgi.TABLE, "Ollama's Modelfile": ollama.TABLE}
+_VLLM_FLAGS = Path(__file__).parent.parent / "tests" / "unit" / "config" / "vllm_flags.txt"
+
+
+def _flags() -> list[str]:
+    lines = ["## vLLM", "", "| flag | option | |", "|---|---|---|"]
+    for name in _VLLM_FLAGS.read_text("utf-8").splitlines():
+        if name.startswith("-") and (known := read_flag(name)) is not None:
+            lines.append(f"| `{name}` | {_link(known.option.path)} | {_state(known.option)} |")
+    for server, table in _OTHERS.items():
+        lines += ["", f"## {server}", "", "| flag | option | |", "|---|---|---|"]
+        for counterpart in dict.fromkeys(map(id, table.values())):
+            found = next(each for each in table.values() if id(each) == counterpart)
+            names = "<br>".join(f"`{name}`" for name in found.names)
+            if not found.path:
+                lines.append(f"| {names} | {'not needed' if found.is_needless else 'none'} | {_cell(found.says)} |")
+                continue
+            option = option_and_keys(found.path)[0]
+            said = f"{_state(option)}. {_cell(found.says)}" if found.says else _state(option)
+            lines.append(f"| {names} | {_link(option.path)} | {said} |")
+    return lines
+
+
+def _state(option: Option) -> str:
+    return f"refused: {_cell(option.reason)}" if option.status == "refused" else option.status
 
 
 def _meaning(meanings: Mapping[str, Sequence[Route]]) -> str:
