@@ -1,8 +1,9 @@
-"""Shared by all tests: no test leaves files in the user's folders."""
+"""Shared by all tests: no test leaves files in the user's folders, or depends on how the run was started."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import settings
 if not os.path.exists("/proc/driver/nvidia"):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported, by whichever test that is
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: processes of tests would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("repeatable", derandomize=True)  # a run fails because of the change it tests, not by chance
 settings.load_profile("repeatable")
