@@ -18,6 +18,9 @@ from .engine import GREEDY, Engine, resolved
 FEW_BLOCKS = {"num_gpu_blocks_override": 14}  # for up to eight sequences of up to 7 blocks: some must be preempted
 
 
+WINDOWED = ("mistral", "qwen2")  # layers with a window need so few blocks that nothing may be preempted
+
+
 def make_prompts(count: int) -> list[list[int]]:
     """Lengths from 1 to 26; every third starts with the same 17 tokens."""
     generator = torch.Generator().manual_seed(3)
@@ -39,7 +42,7 @@ def test_greedy_output_equals_transformers_generate(family: str, saved: Callable
     for prompt, token_ids in zip(prompts, found, strict=True):
         assert token_ids == reference_greedy(model, prompt, 24), f"prompt {prompt}"
     stats = engine.scheduler.stats()
-    assert stats.num_preemptions >= 1 or family == "mistral"  # whose layers need a block or two of each sequence
+    assert stats.num_preemptions >= 1 or family in WINDOWED
     assert stats.prefix_hits > 0
     assert engine.num_mixed_steps > 0
     assert stats.num_free_blocks == stats.num_blocks
@@ -70,7 +73,7 @@ def test_the_kernels_sample_what_torch_samples(family: str, saved: Callable[[str
         for is_eager in (False, True)
     )
     assert kernels.generate(prompts, sampling) == torchs.generate(prompts, sampling)
-    assert kernels.scheduler.stats().num_preemptions >= 1 or family == "mistral"
+    assert kernels.scheduler.stats().num_preemptions >= 1 or family in WINDOWED
 
 
 def test_seeded_samples_are_the_same_alone_and_in_a_batch_with_preemption(

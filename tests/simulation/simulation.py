@@ -132,7 +132,7 @@ class Simulation:
 
     def _expected_refusal(self, request: EngineRequest) -> type[Exception] | None:
         scheduler, settings, prompt = self.scheduler, self.settings, request.prompt_token_ids
-        is_valid = request.request_id not in self.live and request.sampling.n == 1 and request.sampling.max_tokens != 0
+        is_valid = request.request_id not in self.live and request.sampling.n == 1 and request.sampling.max_tokens != -1
         if not (is_valid and prompt and min(prompt) >= 0 and len(prompt) < settings.max_sequence_len):
             return InvalidRequest
         sequences, control = scheduler.sequences, scheduler._admission_control
