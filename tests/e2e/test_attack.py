@@ -11,6 +11,7 @@ from benchmarks.attack.catalogue import choose
 from benchmarks.attack.runner import Runner
 
 
+@pytest.mark.slow
 def test_attacks_on_a_running_server_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     names = ["sockets/pipelining", "sockets/smuggling-two-lengths", "bodies/lone-surrogate-in-stop"]
     monkeypatch.setattr(verdict, "HEALTH_P99_MS", 1e6)
