@@ -41,9 +41,17 @@ class CacheGroups:
         return tuple(found)
 
 
+def has_cache_groups(device: str, is_disabled: bool) -> bool:
+    """Whether each kind of layer has groups of its own. A GPU's tables hold one block table for each slot.
+
+    is_disabled: `scheduler.disable_hybrid_kv_cache_manager`.
+    """
+    return device == "cpu" and not is_disabled
+
+
 def all_in_one(num_layers: int) -> CacheGroups:
     """One group that keeps everything."""
-    return CacheGroups((None,), num_layers, (0,) * num_layers)
+    return one_group([None] * num_layers)
 
 
 def one_group(windows: Sequence[int | None]) -> CacheGroups:

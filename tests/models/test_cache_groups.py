@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedModel
 
 from .checkpoints import build, reference_greedy, save
+from .conftest import Saved
 from .engine import Engine, resolved
 from .test_generation import make_prompts
 
 PATTERN = ["sliding_attention", "sliding_attention", "full_attention"] * 2 + ["sliding_attention"]  # 5 of 7
 SCHEDULER = {"max_num_seqs": 8, "max_num_batched_tokens": 11}
-Mixed = tuple[PreTrainedModel, Path]
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     model = build("qwen2", num_hidden_layers=len(PATTERN), layer_types=PATTERN, sliding_window=9)
     return model, save(model, tmp_path_factory.mktemp("mixed"))
 
 
-def engine(mixed: Mixed, place: Path, blocks: int, scheduler: dict[str, Any] | None = None, **model: Any) -> Engine:
+def engine(mixed: Saved, place: Path, blocks: int, scheduler: dict[str, Any] | None = None, **model: Any) -> Engine:
     return Engine(
         resolved(
             mixed[1],
@@ -36,7 +36,7 @@ def engine(mixed: Mixed, place: Path, blocks: int, scheduler: dict[str, Any] | N
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
-def test_greedy_output_equals_transformers_generate(mixed: Mixed, tmp_path: Path, is_ahead: bool):
+def test_greedy_output_equals_transformers_generate(mixed: Saved, tmp_path: Path, is_ahead: bool):
     """In chunks, with prefixes from the cache and preempted; then again, with whole prompts in the cache."""
     tried = engine(mixed, tmp_path, 8, {"async_scheduling": is_ahead})
     assert tried.runner.slots.block_ids.shape[0] == 4  # two planes: three groups with a window, one without
@@ -50,15 +50,24 @@ def test_greedy_output_equals_transformers_generate(mixed: Mixed, tmp_path: Path
     assert stats.num_free_blocks == stats.num_blocks
 
 
+@pytest.mark.parametrize("family", ["mistral", "qwen2"])  # all layers with a window, and one of two
+def test_families_with_windows_equal_transformers_generate(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    model, folder = saved(family)
+    tried = engine((model, folder), tmp_path, 14)
+    prompts = make_prompts(20)
+    assert tried.generate(prompts) == [reference_greedy(model, prompt, 24) for prompt in prompts]
+    assert tried.scheduler.stats().prefix_hits > 0
+
+
 @pytest.mark.parametrize("model", [{"dtype": "bfloat16"}, {"dtype": "float32", "enforce_eager": True}])
-def test_the_tokens_are_those_of_one_group(mixed: Mixed, tmp_path: Path, model: dict[str, Any]):
+def test_the_tokens_are_those_of_one_group(mixed: Saved, tmp_path: Path, model: dict[str, Any]):
     prompts = make_prompts(12)
     alone = engine(mixed, tmp_path, 64, {"disable_hybrid_kv_cache_manager": True}, **model)
     assert engine(mixed, tmp_path, 64, **model).generate(prompts) == alone.generate(prompts)
 
 
 @pytest.mark.effect("scheduler.disable_hybrid_kv_cache_manager")
-def test_more_sequences_fit(mixed: Mixed, tmp_path: Path):
+def test_more_sequences_fit(mixed: Saved, tmp_path: Path):
     """The cache has the same bytes for each token. Eight sequences of 60 tokens need 64 blocks, or as many bytes less
     what is before the windows of 9 tokens in three groups of four."""
 

@@ -7,6 +7,7 @@ models the few values that memory depends on are filled in here, by the same rul
 from __future__ import annotations
 
 from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from ..cache_groups import has_cache_groups
 from ..quantised import held_in
 from ..resolve.decide import Decisions, no_graphs
 from ..resolve.resolved import Record
@@ -72,7 +73,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         activations=decisions.get("model.activation_quantization"),
         keeps_twelve_bits=device.keeps_twelve_bits and not decisions.get("model.enforce_eager"),
         has_graphs=not no_graphs(decisions, kind),
-        has_cache_groups=kind == "cpu" and not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),
+        has_cache_groups=has_cache_groups(kind, decisions.get("scheduler.disable_hybrid_kv_cache_manager")),
     )
 
 

@@ -67,8 +67,9 @@ class Estimate(Record):
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
     weights = model.weights_bytes(ask.dtype, ask.held_in) // parts
-    kv = kv_cost(model.shape, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
-    if model.model_spec is not None:
+    if model.model_spec is None:
+        kv = kv_cost(model.shape, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
+    else:
         groups = model.model_spec.cache_groups(ask.has_cache_groups)
         kv = kv_cost_of_groups(groups, model.shape, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     budget = int(ask.memory_share * device.memory)

@@ -21,6 +21,7 @@ from ..auto_values import (
     QUEUED_PER_KV_TOKEN,
     TOTAL_REQUEST_FACTOR,
 )
+from ..cache_groups import has_cache_groups
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
 from ..origin import DEFAULT, Layer, Origin
@@ -281,7 +282,8 @@ def _memory(done: Decisions, model_spec: ModelSpec) -> None:
     is_on_cpu = done.get("device.device") == "cpu"
     keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
     weights = model_spec.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
-    groups = model_spec.cache_groups(is_on_cpu and not done.get("scheduler.disable_hybrid_kv_cache_manager"))
+    is_disabled = done.get("scheduler.disable_hybrid_kv_cache_manager")
+    groups = model_spec.cache_groups(has_cache_groups(done.get("device.device"), is_disabled))
     per_token = model_spec.kv_bytes_per_token(done.get("cache.kv_cache_dtype"), groups)
     share = done.get("cache.gpu_memory_utilization")
     budget, activations = int(share * done.available_memory_bytes), 0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from ..auto_values import RESERVED_FILES
-from ..cache_groups import CacheGroups, all_in_one, cache_groups
+from ..cache_groups import CacheGroups, all_in_one, cache_groups, has_cache_groups
 from ..origin import DEFAULT, Origin, Overridden
 from ..quantised import SCHEMES, Scheme, quantised_bytes
 from ..schema.cache import CacheConfig
@@ -249,9 +249,8 @@ class Resolved(Record):
 
     @property
     def cache_groups(self) -> CacheGroups:
-        return self.model_spec.cache_groups(
-            self.device.device == "cpu" and not self.scheduler.disable_hybrid_kv_cache_manager
-        )
+        is_disabled = self.scheduler.disable_hybrid_kv_cache_manager
+        return self.model_spec.cache_groups(has_cache_groups(self.device.device, is_disabled))
 
 
 class Measured(Record):

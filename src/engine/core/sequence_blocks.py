@@ -98,8 +98,7 @@ class SequenceBlocks:
             self.pool.hold(_held(block_ids))
             table += block_ids
         request.num_published += count
-        request.num_reserved -= count * len(cached)
-        self.num_reserved -= count * len(cached)
+        self._use_reserved(request, count * len(cached))
         self._columns.computed[request.slot] += num_tokens
         self._columns.capacity[request.slot] += num_tokens
         if not request.num_preemptions:
@@ -175,9 +174,7 @@ class SequenceBlocks:
         taken = self.pool.allocate(count * num_groups)
         for group, table in enumerate(request.block_ids):
             table += taken[group::num_groups]
-        reserved = min(len(taken), request.num_reserved)
-        request.num_reserved -= reserved
-        self.num_reserved -= reserved
+        self._use_reserved(request, len(taken))
         self._columns.capacity[request.slot] += count * self._block_size
         return taken
 
@@ -190,11 +187,15 @@ class SequenceBlocks:
             for table in request.block_ids:
                 table.append(next(block_ids))
             if request.num_reserved:
-                reserved = min(num_groups, request.num_reserved)
-                request.num_reserved -= reserved
-                self.num_reserved -= reserved
+                self._use_reserved(request, num_groups)
         self._columns.capacity[slots] += self._block_size
         return taken
+
+    def _use_reserved(self, request: Request, count: int) -> None:
+        """The request has got `count` blocks: as far as it can, in place of those that it had reserved."""
+        reserved = min(count, request.num_reserved)
+        request.num_reserved -= reserved
+        self.num_reserved -= reserved
 
     def release_passed(self, request: Request, steps: StepsInFlight) -> None:
         """Give back the blocks that are before the windows of the request's next token."""

@@ -58,8 +58,8 @@ class ModelRunner:
         model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
         loaded = load(resolved, self.phases)
         sampling = SamplingTable(scheduler.max_num_seqs, model_spec.vocab_size, model_spec.eos_token_ids)
-        groups = resolved.cache_groups
-        self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, groups.num_groups)
+        num_groups = loaded.cache.groups.num_groups
+        self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, num_groups)
         self._processors = processors
         self._captures_steps = captures_steps
         self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
@@ -82,7 +82,7 @@ class ModelRunner:
         self._model, self._cache = loaded.model, loaded.cache
         self._sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
         capture = self._kernels.capture if self._captures_steps else None
-        num_groups = resolved.cache_groups.num_groups
+        num_groups = loaded.cache.groups.num_groups
         self._decode_steps = DecodeSteps(
             self._decode, capture, max_rows, model_len, block_size, num_groups, self._device
         )
@@ -191,7 +191,7 @@ class ModelRunner:
         execute = execute or self.execute
         self.phases.start("warm-up")
         block_size = self._resolved.cache.block_size
-        num_groups = self._resolved.cache_groups.num_groups
+        num_groups = self._cache.groups.num_groups
         num_blocks = min(self._cache.num_blocks // num_groups, -(-self._resolved.model.max_model_len // block_size), 4)
         most = min(self._resolved.model.max_model_len - 1, self._resolved.scheduler.max_num_batched_tokens, 63)
         prompt = [0] * min(num_blocks * block_size - 1, most)
@@ -213,7 +213,7 @@ class ModelRunner:
             model=resolved.model.model,
             max_model_len=resolved.model.max_model_len,
             vocab_size=model_spec.vocab_size,
-            num_blocks=self._cache.num_blocks // resolved.cache_groups.num_groups,
+            num_blocks=self._cache.num_blocks // self._cache.groups.num_groups,
             block_size=resolved.cache.block_size,
             max_num_seqs=resolved.scheduler.max_num_seqs,
             max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
