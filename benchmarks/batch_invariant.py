@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from stoker import LLM, SamplingParams
-from stoker.config.quantised import SCHEMES
+from stoker.model.quantised import SCHEMES
 from stoker.outputs import RequestOutput
 
 MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"

@@ -25,11 +25,11 @@ import torch.nn.functional as F
 
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
-from stoker.config.quantised import SCHEMES
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.kernel_set import select_kernels
 from stoker.engine.kernels.linear import PackedLinear
+from stoker.model.quantised import SCHEMES
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB, BLOCK = 1024, 16, 8, 128, 3072, 151_936, 16
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM

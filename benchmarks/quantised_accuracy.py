@@ -18,13 +18,14 @@ from tools.tiny.evaluate import held_out
 from tools.tiny.options import read_options
 from tools.tiny.rendering import encode
 
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.cpu_features import wanted_level
 from stoker.engine.kernels import select_kernels
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.models.registry import model_class
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.loading import load_weights
+from stoker.model.cache_groups import all_in_one
 
 SEED, BLOCK = 20_260_000, 16
 WAYS = ((None, None), *((scheme, act) for scheme in ("int8", "int4", "int4_pure") for act in (None, "int8")))
@@ -37,14 +38,17 @@ def logits_of(
     options = {"model": "builtin:tiny", "dtype": dtype, "quantization": quantization}
     words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
     deployment = load_deployment([], words)
-    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
-    spec, kind = resolved.model_spec, getattr(torch, dtype)
-    kernels = select_kernels("cpu", kind, spec.head_dim, features, quantization=quantization, activations=activations)
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
+    spec, attention, kind = resolved.model_spec, resolved.attention, getattr(torch, dtype)
+    kernels = select_kernels(
+        "cpu", kind, attention.head_dim, features, quantization=quantization, activations=activations
+    )
     length = max(map(len, texts))
     model = model_class(spec)(spec, kernels, length, kind, torch.device("cpu"), quantization)
     load_weights(model, resolved)
     blocks = torch.arange(-(-length // BLOCK), dtype=torch.int32)
-    cache = KVCache(spec.num_layers, len(blocks), spec.num_kv_heads, BLOCK, spec.head_dim, kind)
+    groups = all_in_one(spec.num_layers)
+    cache = KVCache(groups, len(blocks), attention.num_kv_heads, BLOCK, attention.head_dim, kind)
     for text in texts:
         positions = torch.arange(len(text))
         step = StepInput(
@@ -57,7 +61,7 @@ def logits_of(
             max_query_len=len(text),
             max_context_len=len(text),
         )
-        yield model.logits(*model.forward(step, cache.layers, None)).float()
+        yield model.logits(*model.forward(cache.by_layer([step]), cache.layers, None)).float()
 
 
 def main() -> None:
@@ -66,7 +70,7 @@ def main() -> None:
     parser.add_argument("--per-kind", type=int, default=12, help="dialogues of each kind")
     chosen = parser.parse_args()
     deployment = load_deployment([], ["--model", "builtin:tiny"])
-    tokenizer = Tokenizer.from_file(f"{read_model_spec(deployment).model_path}/tokenizer.json")
+    tokenizer = Tokenizer.from_file(f"{read_model_files(deployment).model_path}/tokenizer.json")
     dialogues = [each for kind in held_out(read_options(), SEED + 1).values() for each in kind[: chosen.per_kind]]
     pairs = encode(tokenizer, dialogues)
     texts = [prompt + answer for prompt, answer in pairs]

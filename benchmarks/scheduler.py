@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.dispatch import Dispatch
@@ -103,7 +103,7 @@ def device_host(num_rows: int, max_len: int, block_size: int) -> HostRunner:
         "num_gpu_blocks_override": max_len // block_size + 2,
     }
     deployment = load_deployment([], arguments=arguments)
-    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     return DeviceHost(DeviceRunner(resolved))
 
 

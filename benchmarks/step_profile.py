@@ -26,14 +26,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when t
 
 import torch
 
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
-from stoker.config.quantised import SCHEMES
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import SamplingParams
 from stoker.engine.core.step_plan import Admission, StepPlan
 from stoker.engine.kernels import KernelSet
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner import loaded_model, model_runner
 from stoker.engine.runner.step_input import build_step_input
+from stoker.model.quantised import SCHEMES
 
 from .floors import Floors
 
@@ -125,7 +125,7 @@ class Bench:
             **({"quantization": quantization} if quantization else {}),
         }
         deployment = load_deployment([], arguments=arguments)
-        resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+        resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
         self.clock = Clock()
         select = loaded_model.select_kernels
         loaded_model.select_kernels = lambda *args, **kwargs: self.clock.around(select(*args, **kwargs))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.resolve.resolved import Resolved
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
 from stoker.engine.client import EngineState, StreamingClient
@@ -137,7 +137,7 @@ def main() -> None:
     deployment = load_deployment(
         [], arguments={"model": "builtin:tiny", "served_model_name": "m", "disable_access_log": True}
     )
-    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     profile = cProfile.Profile() if "--profile" in sys.argv else None
     rows = [int(argument) for argument in sys.argv[1:] if argument != "--profile"] or [1, 32, 128, 256]
     print(f"{'rows':>6} {'per token':>10}   microseconds of processor time")

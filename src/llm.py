@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .config import Resolved, fetch_model, load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from .config import Resolved, fetch_model, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from .engine.api import (
     EngineInfo,
     EngineRequest,
@@ -75,7 +75,7 @@ class LLM:
         arguments = {name: value for name, value in named.items() if value is not None}
         deployment = load_deployment([], arguments=arguments)
         fetch_model(deployment)
-        self._open(resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec()))
+        self._open(resolve_deployment(deployment, read_model_files(deployment), read_machine_spec()))
 
     @classmethod
     def of(cls, resolved: Resolved) -> LLM:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.engine_core import EngineCore
@@ -73,7 +73,7 @@ class Engine:
         if machine.gpu is None and context.config.engine_device == "cuda":
             interpreted = interpreted_gpu(machine.total_memory_bytes, machine.available_memory_bytes)
             machine = machine.model_copy(update={"gpu": interpreted})
-        self.core: EngineCore = build_core(resolve_deployment(deployment, read_model_spec(deployment), machine))
+        self.core: EngineCore = build_core(resolve_deployment(deployment, read_model_files(deployment), machine))
         self._warm_steps = 1 if context.is_reduced else _WARM_STEPS
         self._names = itertools.count()
 

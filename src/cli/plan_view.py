@@ -9,8 +9,8 @@ from ..config.plan.estimate import Range
 from ..config.plan.kv import by_kind
 from ..config.plan.plan import Plan
 from ..config.plan.text import TextForms
-from ..config.quantised import TWELVE_BITS
 from ..config.schema.types import format_about as about
+from ..model.quantised import TWELVE_BITS
 
 _INDENT = 14
 _KINDS = {
@@ -45,11 +45,10 @@ def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, st
 
 
 def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
-    model, shape = plan.model, plan.model.shape
-    active = min(model.parameters.active, model.num_parameters)
-    sparse = f", {_count(active)} of them per token" if shape.experts is not None else ""
+    model, spec = plan.model, plan.model.spec
+    sparse = f", {_count(model.num_active_parameters)} of them per token" if spec.has_experts else ""
     rows = [
-        ("architecture", f"{shape.architecture or shape.model_type}, {shape.num_layers} layers"),
+        ("architecture", f"{spec.architecture or spec.model_type}, {spec.num_layers} layers"),
         ("parameters", f"{_count(model.num_parameters)}{sparse} ({model.weights_source})"),
     ]
     stored = model.stored
@@ -78,7 +77,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
-    for kind, count, size, window in by_kind(plan.model.shape, ask.kv_dtype):
+    for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype):
         if kind in _KINDS:
             rows.append(("", _KINDS[kind].format(count=count, size=about(size), window=window)))
     rows += [
@@ -97,7 +96,7 @@ def _format(plan: Plan) -> str:
         return f"{plan.ask.dtype} kept in {TWELVE_BITS}, exactly"
     if plan.ask.quantization is not None:
         return f"{plan.ask.quantization}, norms and embeddings in {plan.ask.dtype}"
-    return plan.model.shape.quantization or plan.ask.dtype
+    return plan.model.spec.quantization or plan.ask.dtype
 
 
 def _tokens(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from ..config import (
     fetch_model,
     load_deployment,
     read_machine_spec,
-    read_model_spec,
+    read_model_files,
     resolve_deployment,
 )
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
@@ -50,7 +50,7 @@ def resolve_here(deployment: Deployment, view: StartupView) -> Resolved:
     """Download the model if necessary and decide every value. Prints warnings."""
     view.begin("model files")
     view.note(str(fetch_model(deployment)))
-    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     for warning in resolved.warnings:  # of the files and of the rules
         print_message(warning)
     return resolved

@@ -1,8 +1,8 @@
 """Reading a deployment: what was written, what follows from it, and what is wrong with it. Imports no torch.
 
 deployment = load_deployment(["deploy.yaml"])                     # Deployment, or ConfigError
-model_spec = read_model_spec(deployment)                              # ModelSpec, or ModelFilesError
-resolved = resolve_deployment(deployment, model_spec, read_machine_spec())       # Resolved, or ConfigError
+model_files = read_model_files(deployment)                                   # ModelFiles, or ModelFilesError
+resolved = resolve_deployment(deployment, model_files, read_machine_spec())  # Resolved, or ConfigError
 
 Names are loaded when they are first asked for: a page of `engine explain` needs few of them.
 """
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from .load import load_deployment
     from .origin import Layer, Origin
     from .resolve.machine import read_machine_spec
-    from .resolve.resolve import read_model_spec, resolve_deployment
-    from .resolve.resolved import MachineSpec, Measured, MemoryPlan, ModelSpec, Resolved, RopeSpec
+    from .resolve.model_files import read_model_files
+    from .resolve.resolve import resolve_deployment
+    from .resolve.resolved import MachineSpec, Measured, MemoryPlan, ModelFiles, Resolved
     from .schema.server import ServerConfig
 
 _HOMES = {
@@ -30,8 +31,9 @@ _HOMES = {
     "load": ("load_deployment",),
     "origin": ("Layer", "Origin"),
     "resolve.machine": ("read_machine_spec",),
-    "resolve.resolve": ("read_model_spec", "resolve_deployment"),
-    "resolve.resolved": ("MachineSpec", "Measured", "MemoryPlan", "ModelSpec", "Resolved", "RopeSpec"),
+    "resolve.model_files": ("read_model_files",),
+    "resolve.resolve": ("resolve_deployment",),
+    "resolve.resolved": ("MachineSpec", "Measured", "MemoryPlan", "ModelFiles", "Resolved"),
     "schema.server": ("ServerConfig",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -44,17 +46,16 @@ __all__ = [
     "MachineSpec",
     "Measured",
     "MemoryPlan",
+    "ModelFiles",
     "ModelFilesError",
     "ModelNotLocal",
-    "ModelSpec",
     "Origin",
     "Resolved",
-    "RopeSpec",
     "ServerConfig",
     "fetch_model",
     "load_deployment",
     "read_machine_spec",
-    "read_model_spec",
+    "read_model_files",
     "resolve_deployment",
 ]
 

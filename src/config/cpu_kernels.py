@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..model.quantised import shown
 from .cpu_features import Level, NoKernels, choose_level, this_cpu, wanted_level
 from .cpu_library import LibrarySpec, check_obtainable
-from .quantised import shown
 
 STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "silu_and_mul", "sampling", "decode_step")
 MAX_HEAD_DIM = 256  # the largest that is tested

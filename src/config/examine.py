@@ -11,8 +11,9 @@ from .diagnostics import Diagnostic, Label, in_order
 from .errors import ConfigError, ModelFilesError, ModelNotLocal
 from .load import load_deployment
 from .resolve.decide import Decisions
-from .resolve.resolve import examine, read_model_spec
-from .resolve.resolved import MachineSpec, ModelSpec
+from .resolve.model_files import read_model_files
+from .resolve.resolve import examine
+from .resolve.resolved import MachineSpec, ModelFiles
 from .resolve.rules import RULES
 
 _ABOUT_MACHINE = frozenset(rule.id for rule in RULES if rule.about_machine)
@@ -58,18 +59,18 @@ def report_on(
         deployment = load_deployment(files, overrides, env)
     except ConfigError as error:
         return Report(error.diagnostics)
-    model_spec: ModelSpec | None = None
+    model_files: ModelFiles | None = None
     missing: str | None = None
     faults: list[Diagnostic] = []
     try:
-        model_spec = read_model_spec(deployment)
+        model_files = read_model_files(deployment)
     except ModelNotLocal as error:
         missing = error.repository
     except ModelFilesError as error:
         span = deployment.spans.get("model.model")
         labels = (Label(span),) if span is not None else ()
         faults.append(Diagnostic(code=error.code, message=str(error), path="model.model", labels=labels))
-    examined = examine(deployment, model_spec, machine)
+    examined = examine(deployment, model_files, machine)
     findings = [*faults, *examined.findings]
     if is_elsewhere:
         findings = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .checkpoint.layout import FILES, has_files
 from .checkpoint.model_files import is_hub_id, locate
 from .errors import ModelFilesError, ModelNotLocal
-from .resolve.model_spec import (
+from .resolve.model_files import (
     OLDER_VOCABULARIES,
     TOKENIZER_JSON,
     config_folder,

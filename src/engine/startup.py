@@ -61,7 +61,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         scheduling_policy=scheduler.scheduling_policy,
         max_queued_requests=scheduler.max_queued_requests,
         max_queued_tokens=scheduler.max_queued_tokens,
-        eos_token_ids=resolved.model_spec.eos_token_ids,
+        eos_token_ids=resolved.model_files.eos_token_ids,
         seed=resolved.model.seed,
     )
 

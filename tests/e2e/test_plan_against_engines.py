@@ -17,7 +17,7 @@ from stoker.config.plan.calibration import entries
 
 ENGINE = """
 import json, sys
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.plan.calibration import planned_memory
 import stoker.engine.process
 from stoker.engine.api import EngineRequest, SamplingParams
@@ -29,7 +29,7 @@ def held():
     return int(fields["VmHWM"].split()[0]) * 1024
 
 deployment = load_deployment([], sys.argv[1:])
-resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
 core = build_core(resolved)
 info = core.info
 length = resolved.scheduler.max_num_batched_tokens // resolved.scheduler.max_num_seqs

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stoker.config import MachineSpec, Resolved, load_deployment, read_model_spec, resolve_deployment
+from stoker.config import MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.runner.model_runner import ModelRunner
@@ -38,7 +38,7 @@ def resolved(folder: Path, place: Path, machine: MachineSpec = MACHINE, **sectio
     file = place / "deployment.yaml"
     file.write_text(json.dumps({"apiVersion": "stoker/v1", "kind": "Deployment", **manifest}))
     deployment = load_deployment([file], env={})
-    return resolve_deployment(deployment, read_model_spec(deployment), machine)
+    return resolve_deployment(deployment, read_model_files(deployment), machine)
 
 
 class Engine:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.config.cache_groups import all_in_one
 from stoker.config.checkpoint.layout import read_tensors
-from stoker.config.resolve.tensors import wanted_tensors
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.models.registry import model_class
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.weights import Checkpoint
+from stoker.model.cache_groups import all_in_one
+from stoker.model.tensors import model_tensors
 
 from .checkpoints import FAMILIES, VOCAB, build, reference_logits, save
 from .conftest import Saved
@@ -29,14 +29,15 @@ TOKENS = torch.randint(3, VOCAB, (37,), generator=torch.Generator().manual_seed(
 
 def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """[37, vocab] of TOKENS in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
-    model_spec = resolved(folder, place).model_spec
-    kernels = select_kernels(CPU, dtype, model_spec.head_dim, features)
+    settings = resolved(folder, place)
+    model_spec, attention = settings.model_spec, settings.attention
+    kernels = select_kernels(CPU, dtype, attention.head_dim, features)
     model = model_class(model_spec)(model_spec, kernels, 64, dtype, CPU)
-    files = Checkpoint(folder, read_tensors(folder, model_spec.weight_files))
+    files = Checkpoint(folder, read_tensors(folder, settings.model_files.weight_files))
     with torch.inference_mode():
         model.load(files)
         cache = KVCache(
-            all_in_one(model_spec.num_layers), 9, model_spec.num_kv_heads, BLOCK_SIZE, model_spec.head_dim, dtype
+            all_in_one(model_spec.num_layers), 9, attention.num_kv_heads, BLOCK_SIZE, attention.head_dim, dtype
         )
         for layer in cache.layers:  # whatever was not written must not be read
             for tensor in layer:
@@ -123,4 +124,4 @@ def test_the_checkpoint_is_described_as_the_decoder_reads_it(
     """Names and shapes are known without torch: files are compared with config.json before anything is built."""
     model_spec = resolved(saved(family)[1], tmp_path).model_spec
     model = model_class(model_spec)(model_spec, KernelSet(), 64, torch.float32, CPU)
-    assert dict(model.wanted()) == dict(wanted_tensors(model_spec.model_dump()))
+    assert dict(model.wanted()) == {each.name: each.shape for each in model_tensors(model_spec)}

@@ -59,7 +59,7 @@ def test_without_the_window_all_is_seen_and_the_context_ends_there(saved: Callab
     folder = saved("mistral")[1]  # a window of 6
     bounded = resolved(folder, tmp_path, model={"disable_sliding_window": True, "max_model_len": "auto"})
     assert bounded.model.max_model_len == 6
-    assert not any(bounded.model_spec.sliding_window_layers)
+    assert not any(bounded.model_spec.windows)
     with pytest.raises(ConfigError, match="the model supports 6 tokens"):
         resolved(folder, tmp_path, model={"disable_sliding_window": True, "max_model_len": 64})
     inside = Engine(resolved(folder, tmp_path, model={"max_model_len": 6})).generate([[5, 6, 7]])

@@ -17,8 +17,8 @@ from tests.unit.config.plan.shapes import write_config
 
 from stoker import LLM, SamplingParams
 from stoker.config import ConfigError
-from stoker.config.quantised import shown
 from stoker.engine.kernels import select_kernels
+from stoker.model.quantised import shown
 
 from .conftest import Saved
 from .engine import Engine, resolved
@@ -177,7 +177,7 @@ WIDE = {
 }  # fmt: skip
 LOAD = """
 import json, sys
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.kernels import select_kernels
 from stoker.engine.models.registry import model_class
 from stoker.engine.runner.loading import load_weights
@@ -187,7 +187,7 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 deployment = load_deployment([], sys.argv[1:])
-resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
 kernels = select_kernels("cpu", torch.bfloat16, 128, quantization=resolved.model.quantization)
 cpu = torch.device("cpu")
 spec, quantization = resolved.model_spec, resolved.model.quantization

@@ -10,7 +10,6 @@ import torch
 
 pytest.importorskip("triton")
 
-from stoker.config.cache_groups import all_in_one
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.engine.api import SamplingParams
 from stoker.engine.kernels.gpu.kernels import gpu_kernels
@@ -20,6 +19,7 @@ from stoker.engine.models.registry import model_class
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.weights import Checkpoint
+from stoker.model.cache_groups import all_in_one
 
 from .checkpoints import reference_logits
 from .conftest import Saved
@@ -53,7 +53,8 @@ def test_tokens_equal_those_of_the_reference(
 def test_a_plan_is_not_reused_for_the_next_step_in_the_same_tensors(saved: Callable[[str], Saved], tmp_path: Path):
     """Captured graphs reuse their input tensors; plans of the previous step must not be found."""
     reference, folder = saved("qwen2")  # windows in some layers
-    model_spec = resolved(folder, tmp_path).model_spec
+    settings = resolved(folder, tmp_path)
+    model_spec, attention = settings.model_spec, settings.attention
     model = model_class(model_spec)(model_spec, gpu_kernels(CPU, max_rows=1), 80, torch.float32, CPU)
     tokens = [3 + 7 * place % 50 for place in range(70)]
     table = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
@@ -71,9 +72,9 @@ def test_a_plan_is_not_reused_for_the_next_step_in_the_same_tensors(saved: Calla
         )
 
     with torch.inference_mode():
-        model.load(Checkpoint(folder, read_tensors(folder, model_spec.weight_files)))
+        model.load(Checkpoint(folder, read_tensors(folder, settings.model_files.weight_files)))
         cache = KVCache(
-            all_in_one(model_spec.num_layers), 6, model_spec.num_kv_heads, 16, model_spec.head_dim, torch.float32
+            all_in_one(model_spec.num_layers), 6, attention.num_kv_heads, 16, attention.head_dim, torch.float32
         )
         expected = reference_logits(reference, tokens)
         assert (

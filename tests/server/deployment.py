@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from stoker.config import MachineSpec, MemoryPlan, ModelSpec, Resolved
+from stoker.config import MachineSpec, MemoryPlan, ModelFiles, Resolved
 from stoker.config.resolve.resolved import (
     ResolvedCache,
     ResolvedCompilation,
@@ -67,7 +67,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
         server=ResolvedServer(**{**SERVER, "chat_template": server_template, **server}),
-        model_spec=ModelSpec.model_construct(tokenizer_path=str(folder)),  # the server uses no other field
+        model_files=ModelFiles.model_construct(tokenizer_path=str(folder)),  # the server uses no other field
         machine=MachineSpec.model_construct(),
         memory=MemoryPlan.model_construct(),
         model_path=str(folder),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, ModelFilesError, load_deployment, read_machine_spec, read_model_spec
+from stoker.config import ConfigError, ModelFilesError, load_deployment, read_machine_spec, read_model_files
 from stoker.config.diagnostics import Diagnostic
 from stoker.config.resolve.resolve import examine
 from stoker.input_file import FileTooLarge, open_file, read_file
@@ -109,7 +109,7 @@ def examined(file: Path) -> tuple[Diagnostic, ...]:
         deployment = load_deployment([file], env={})
     except ConfigError as error:
         return error.diagnostics
-    return examine(deployment, read_model_spec(deployment), read_machine_spec()).findings
+    return examine(deployment, read_model_files(deployment), read_machine_spec()).findings
 
 
 @kinds
@@ -151,7 +151,7 @@ def test_files_of_a_model(place: Path, make: Callable[[Path], None], name: str) 
     (folder / name).unlink(missing_ok=True)
     make(folder / name)
     with pytest.raises(ModelFilesError) as caught:
-        read_model_spec(load_deployment([], ["--model", str(folder)], {}))
+        read_model_files(load_deployment([], ["--model", str(folder)], {}))
     is_seen = KINDS[make] in str(caught.value).lower()
     weights = name == "model.safetensors"  # a directory has never been a weight file; of a large one the header is read
     assert is_seen or (weights and make in (a_directory, a_huge_file, memory_of_the_process))

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stoker.config import ModelSpec
-from stoker.config.resolve.resolved import RopeSpec
 from stoker.engine.kernels.capture import NotCapturable
 from stoker.engine.kernels.gpu.kernels import gpu_kernels
 from stoker.engine.models.decoder import Decoder
 from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.device_step import DeviceStep
 from stoker.engine.runner.cuda.slot_arena import SlotArena
+from stoker.model.spec import MLP, Attention, LayerSpec, ModelSpec, RopeSpec
 
 CAPTURABLE = frozenset(
     (
@@ -63,24 +62,33 @@ def whole_steps(
     name: str, hidden: int, intermediate: int, vocab_size: int, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Steps of a model of two layers, a first and a last one: there is no other kind."""
-    model_spec = ModelSpec.model_construct(
-        architecture="Qwen3ForCausalLM", hidden_act="silu", hidden_size=hidden, intermediate_size=intermediate,
-        vocab_size=vocab_size, num_layers=2, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
-        rms_norm_eps=1e-6, tie_word_embeddings=True, attention_bias=False, attention_out_bias=False, mlp_bias=False,
-        qk_norm=True, sliding_window=None, sliding_window_layers=(False, False), rope=RopeSpec(theta=1e6),
+    attention = Attention(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        has_head_norms=True,
+        rope=RopeSpec(theta=1e6),
+    )
+    model_spec = ModelSpec(
+        architecture="Qwen3ForCausalLM",
+        model_type="qwen3",
+        hidden_size=hidden,
+        vocab_size=vocab_size,
         max_position_embeddings=_LENGTH,
-    )  # fmt: skip
+        is_tied=True,
+        layers=(LayerSpec(mixer=attention, feed_forward=MLP(width=intermediate)),) * 2,
+    )
     for what, shape in _SHAPES.items():
-        yield f"{name} step, {what}", partial(_compute, model_spec, shape)
+        yield f"{name} step, {what}", partial(_compute, model_spec, attention, shape)
 
 
-def _compute(model_spec: ModelSpec, shape: StepShape) -> None:
+def _compute(model_spec: ModelSpec, attention: Attention, shape: StepShape) -> None:
     device = torch.device("meta")
     with torch.inference_mode():
         model = Decoder(model_spec, gpu_kernels(device, _SLOTS), _LENGTH, torch.bfloat16, device)
         model.load(_NoWeights())
         cache = torch.empty(
-            1000, model_spec.num_kv_heads, _BLOCK_SIZE, model_spec.head_dim, dtype=torch.bfloat16, device=device
+            1000, attention.num_kv_heads, _BLOCK_SIZE, attention.head_dim, dtype=torch.bfloat16, device=device
         )
         arena = SlotArena(_SLOTS, _LENGTH, _BLOCK_SIZE, model_spec.vocab_size, device)
         step = DeviceStep(

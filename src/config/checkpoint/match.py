@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ...model.tensors import FUSED
 from ..errors import ModelFilesError
 from .stored import FLOAT_DTYPES, StoredTensor
 
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
 Shapes = Mapping[str, tuple[int, ...]]
 

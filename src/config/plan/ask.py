@@ -6,11 +6,11 @@ models the few values that memory depends on are filled in here, by the same rul
 
 from __future__ import annotations
 
+from ...model.cache_groups import has_cache_groups
+from ...model.quantised import held_in
+from ...model.record import Record
 from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
-from ..cache_groups import has_cache_groups
-from ..quantised import held_in
 from ..resolve.decide import Decisions, no_graphs
-from ..resolve.resolved import Record
 from .devices import THIS_MACHINE, DeviceProfile
 from .model import PlannedModel
 
@@ -48,7 +48,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         value = written(path)
         return value if isinstance(value, int) and value >= 0 else None
 
-    if device.name == THIS_MACHINE and model.model_spec is not None:
+    if device.name == THIS_MACHINE and model.files is not None:
         dtype = decisions.get("model.dtype")
     else:
         dtype = written("model.dtype") or auto_dtype(model, device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 import logging
 import os
 import platform
@@ -16,13 +15,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..resolve.resolved import Measured, Record, Resolved
+from ...model.record import Record
+from ..resolve.resolved import Measured, Resolved
 from .ask import Ask
 from .devices import this_machine
 from .estimate import Range, activation_memory, process_memory
 from .model import PlannedModel
-from .parameters import count_parameters
-from .shape import shape_of
 
 MAX_BYTES = 256 << 10  # about 500 starts; then the older half is deleted
 VARIABLE = "STOKER_CACHE_DIR"
@@ -69,24 +67,28 @@ def calibration_file() -> Path | None:
 
 
 def planned_memory(resolved: Resolved) -> tuple[Range, Range]:
-    """Planned memory of the engine process: after the start, and maximum under load."""
-    model, ask = _model(resolved), _ask(resolved)
-    fixed = process_memory(model, this_machine(resolved.machine), ask)  # host memory, also when a GPU is used
+    """Planned host memory of the engine process: after the start, and maximum under load.
+
+    A GPU's weights, KV cache and activations are in its own memory.
+    """
+    model, ask, host = _model(resolved), _ask(resolved), this_machine(resolved.machine)
+    fixed = process_memory(model, host, ask)
+    if resolved.device.device != "cpu":
+        return fixed, fixed
     started = fixed + (resolved.memory.weights_bytes + resolved.memory.kv_cache_bytes)
-    return started, started + activation_memory(model, ask)
+    return started, started + activation_memory(model, host, ask)
 
 
 def record(resolved: Resolved, measured: Measured, version: str) -> Calibration:
     started, peak = planned_memory(resolved)
-    shape = shape_of(resolved.model_spec)
-    sizes = shape.model_dump(mode="json", exclude={"config", "assumptions"})
+    described = resolved.model_spec.model_dump_json()
     return Calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         version=version,
         system=f"{platform.system()} {platform.machine()} Python {platform.python_version()}",
         device=resolved.machine.cpu_name or resolved.machine.architecture,
         model=resolved.model.model,
-        shape=hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()[:16],
+        shape=hashlib.sha256(described.encode()).hexdigest()[:16],
         dtype=resolved.model.dtype,
         planned_weights=resolved.memory.weights_bytes,
         weights=measured.weights_bytes,
@@ -147,14 +149,12 @@ def error_in_per_cent(planned: int, measured: int | None) -> float | None:
 
 
 def _model(resolved: Resolved) -> PlannedModel:
-    shape = shape_of(resolved.model_spec)
     return PlannedModel(
         name=resolved.model.model,
         folder=resolved.model_path,
-        shape=shape,
-        parameters=count_parameters(shape),
+        spec=resolved.model_spec,
         stored=None,
-        model_spec=resolved.model_spec,
+        files=resolved.model_files,
         why_not="",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..resolve.resolved import Record
+from ...model.record import Record
 from .ask import Ask
 from .devices import DeviceProfile
 from .estimate import Estimate
@@ -61,7 +61,7 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
         operations /= 2 if device.is_gpu else 1.5
     per_token = 2 * model.parameters.active
     low, high = 1 / device.uncertainty, min(device.uncertainty, 1.5)
-    launches = [seconds * model.shape.num_layers * device.is_gpu for seconds in _GPU_LAYER_S]
+    launches = [seconds * model.spec.num_layers * device.is_gpu for seconds in _GPU_LAYER_S]
 
     def decode(num_bytes: float, num_seqs: int) -> tuple[float, float]:
         compute = num_seqs * per_token / operations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..resolve.resolved import Record
+from ...model.record import Record
 from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile, profiles
@@ -145,7 +145,7 @@ def _smaller_formats(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
             )
         else:
             yield _candidate(40, "an 8-bit KV cache", price, less, device, is_in_build=False)
-    if model.shape.quantization is None and ask.quantization is None:
+    if model.spec.quantization is None and ask.quantization is None:
         if device.fp8_tflops is not None:
             price = "almost no loss in quality; needs a checkpoint in FP8"
             eight = ask.model_copy(update={"quantization": "fp8"})
@@ -161,7 +161,7 @@ def _quantised(scheme: str, what: str, model: PlannedModel, device: DeviceProfil
     """what: the description of the change where this build cannot make it."""
     less = ask.model_copy(update={"quantization": scheme})
     price = "a small loss in quality" if scheme == "int8" else "a loss in quality that depends on the model"
-    if not device.is_gpu and model.model_spec is not None:
+    if not device.is_gpu and model.files is not None:
         option, cost = "model.quantization", 16 if scheme == "int8" else 41
         return _candidate(cost, f"{option}: {scheme}", price, less, device, option=option, value=scheme)
     if scheme == "int4":
@@ -172,7 +172,7 @@ def _quantised(scheme: str, what: str, model: PlannedModel, device: DeviceProfil
 def _more_devices(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
     if device.is_gpu:
         for count in (2, 4, 8):
-            if model.shape.num_heads % count:
+            if model.num_heads % count:
                 continue
             more = ask.model_copy(update={"tensor_parallel_size": count})
             if estimate(model, device, more).status in _GOOD:

@@ -14,9 +14,10 @@ import yaml
 from pydantic import Field, ValidationError
 
 from ...input_file import read_file
+from ...model.record import Record
 from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ..gpu_capability import FP8_CAPABILITY, LEAST_CAPABILITY
-from ..resolve.resolved import GpuSpec, MachineSpec, Record
+from ..resolve.resolved import GpuSpec, MachineSpec
 from ..schema.types import Size
 
 THIS_MACHINE = "this-machine"

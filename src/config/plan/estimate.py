@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ...model.cache_groups import model_cache_groups
+from ...model.record import Record
+from ...model.sizes import DTYPE_BYTES, activation_elements
 from ..auto_values import MAX_AUTO_KV_BYTES
-from ..graph_sizes import usual_sizes
-from ..resolve.resolved import DTYPE_BYTES, Record
+from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, step_bytes
 from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile
@@ -67,14 +69,14 @@ class Estimate(Record):
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
     weights = model.weights_bytes(ask.dtype, ask.held_in) // parts
-    if model.model_spec is None:
-        kv = kv_cost(model.shape, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
+    if model.files is None:
+        kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     else:
-        groups = model.model_spec.cache_groups(ask.has_cache_groups)
-        kv = kv_cost_of_groups(groups, model.shape, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
+        groups = model_cache_groups(model.spec, model.limit, ask.has_cache_groups)
+        kv = kv_cost_of_groups(groups, model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     budget = int(ask.memory_share * device.memory)
-    process, activations = process_memory(model, device, ask), activation_memory(model, ask)
-    graphs = graph_memory(model, ask)
+    process, activations = process_memory(model, device, ask), activation_memory(model, device, ask)
+    graphs = graph_memory(ask)
     extra = process + activations + graphs
     written = _written_kv(ask, kv)
     room = budget - weights - (extra.likely if device.is_gpu else 0)  # a CPU's budget is for weights and KV cache only
@@ -155,43 +157,38 @@ def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int 
 
 def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
     """Memory besides the model: libraries, the device's context, tables by position."""
-    shape = model.shape
-    if device.is_gpu:  # CUDA context 0.4-0.6 GiB, libraries' workspaces; communication buffers between cards
+    if device.is_gpu:  # communication buffers between cards: 400 MiB
         links = (ask.tensor_parallel_size > 1) * 400 * MIB
-        return Range(low=500 * MIB, likely=700 * MIB + links, high=1300 * MIB + 2 * links)
+        return Range(low=300 * MIB, likely=CONTEXT_BYTES + links, high=1300 * MIB + 2 * links)
     # Measured with torch's CPU build on Linux: 234 MiB after the libraries, 26 more once it has run.
     # Packed matrices are aligned to pages of 2 MiB: 0.8 MiB lost per matrix over the 4 x 28 of Qwen3-0.6B.
     length = ask.max_model_len or model.limit
-    turns = length * shape.head_dim * 4
-    packed = ask.dtype == "bfloat16" and shape.hidden_size >= 1024
-    pages = 4 * shape.num_layers * (8 * MIB // 10) if packed else 0
+    turns = length * model.head_dim * 4
+    packed = ask.dtype == "bfloat16" and model.spec.hidden_size >= 1024
+    pages = 4 * model.spec.num_layers * (8 * MIB // 10) if packed else 0
     fixed = Range(low=235 * MIB, likely=262 * MIB, high=520 * MIB)  # high: torch's CUDA build
     return fixed + Range(low=turns, likely=turns + pages, high=2 * turns + 2 * pages)
 
 
-def activation_memory(model: PlannedModel, ask: Ask) -> Range:
-    """Activations of the largest step: the tensors of one layer that are live at the same time, and the logits.
+def activation_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
+    """Activations of the largest step, as resolve/gpu_memory.py reserves them on a GPU.
 
-    Per token: residual, hidden and normed state; queries, keys, values and the output of attention; the feed-forward
-    block's gate, up and their product. Measured peaks were between 0.7 and 2.3 times this.
+    On a CPU: the tensors of one layer that are live at the same time, and the logits of one pass. Measured peaks were
+    between 0.7 and 2.3 times this.
     """
-    shape, size = model.shape, DTYPE_BYTES[ask.dtype]
-    heads = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-    inner = shape.intermediate_size
-    if shape.experts is not None:
-        inner = max(shape.experts.per_token * shape.experts.width + shape.experts.shared_width, 1)
-    per_token = 3 * shape.hidden_size + (heads + 3 * inner) // ask.tensor_parallel_size
-    tokens = ask.max_num_batched_tokens * per_token * size
-    rows = min(ask.max_num_seqs, LOGIT_ROWS)
-    logits = rows * shape.vocab_size * (size + 4)  # once in their own dtype, once in float32
-    likely = tokens + logits + 24 * MIB
+    spec, size = model.spec, DTYPE_BYTES[ask.dtype]
+    whole, shared = activation_elements(spec)
+    tokens = ask.max_num_batched_tokens * (whole + shared // ask.tensor_parallel_size) * size
+    if device.is_gpu:
+        sizes = ask.max_num_seqs, ask.max_num_batched_tokens
+        likely = step_bytes(spec, ask.dtype, *sizes, num_devices=ask.tensor_parallel_size)
+    else:
+        rows = min(ask.max_num_seqs, LOGIT_ROWS)
+        likely = tokens + rows * spec.vocab_size * (size + 4) + 24 * MIB  # logits in their own dtype and in float32
     return Range(low=tokens // 2, likely=likely, high=round(2.3 * likely))
 
 
-def graph_memory(model: PlannedModel, ask: Ask) -> Range:
-    """CUDA graphs: one per batch size, each with its own copy of every launch's arguments: 0.4 MiB per layer measured
-    by users of such engines (0.3-1 GiB for an 8B model)."""
-    if not ask.has_graphs:
-        return NOTHING
-    likely = round(len(usual_sizes(ask.max_num_seqs)) * model.shape.num_layers * 0.4 * MIB)
-    return Range(low=likely // 2, likely=likely, high=2 * likely)
+def graph_memory(ask: Ask) -> Range:
+    """CUDA graphs: one per batch size, each with its own copy of every launch's arguments. Users of such engines report
+    0.3 to 1 GiB for an 8B model."""
+    return Range(low=GRAPHS_BYTES // 2, likely=GRAPHS_BYTES, high=4 * GRAPHS_BYTES) if ask.has_graphs else NOTHING

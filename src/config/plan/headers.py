@@ -9,10 +9,11 @@ import math
 import os
 from pathlib import Path
 
+from ...model.record import Record
+from ...model.sizes import DTYPE_BYTES
 from ..checkpoint.model_files import INDEX, MAX_INDEX_BYTES, is_plain_name, read_json
 from ..checkpoint.safetensors import read_entries
 from ..errors import ModelFilesError
-from ..resolve.resolved import DTYPE_BYTES, Record
 
 _FLOATS = {"F64", "F32", "BF16", "F16"}  # converted to model.dtype when they are loaded; other formats keep their bytes
 _MAX_TOTAL_BYTES = 2**60

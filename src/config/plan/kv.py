@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from ..cache_groups import CacheGroups
-from ..resolve.resolved import DTYPE_BYTES, Record
-from .shape import ModelShape
+from ...model.cache_groups import CacheGroups
+from ...model.record import Record
+from ...model.sizes import DTYPE_BYTES
+from ...model.spec import Keeps, ModelSpec
 
 
 class KVCost(Record):
@@ -61,7 +63,7 @@ class KVCost(Record):
 
 
 def kv_cost(
-    shape: ModelShape,
+    spec: ModelSpec,
     kv_dtype: str,
     block_size: int,
     *,
@@ -69,21 +71,19 @@ def kv_cost(
 ) -> KVCost:
     """Of an engine that keeps in each layer what the layer needs."""
     size = DTYPE_BYTES[kv_dtype]
-    parts = min(tensor_parallel_size, max(1, shape.num_kv_heads))  # a key-value head is never split
     per_token, per_sequence = 0, 0
     windows: dict[int, int] = {}
-    for layer in shape.layers:
-        if layer.kind == "latent":  # one vector for all heads: replicated on every device
-            per_token += layer.width * size
-        elif layer.kind == "full":
-            per_token += layer.width * size // parts
-        elif layer.kind == "window":
-            windows[layer.window] = windows.get(layer.window, 0) + layer.width * size // parts
-        elif layer.kind == "state":
-            in_float32 = layer.float32_width * 4
-            per_sequence += (in_float32 + (layer.width - layer.float32_width) * 2) // tensor_parallel_size
-        elif layer.kind == "cross":
-            per_sequence += layer.width * layer.window * size // parts
+    for keeps, count in Counter(_keeps(spec)).items():
+        num_bytes = count * _bytes(keeps, size) // _parts(keeps, tensor_parallel_size)
+        match keeps.kind:
+            case "full" | "latent":
+                per_token += num_bytes
+            case "window":
+                windows[keeps.window] = windows.get(keeps.window, 0) + num_bytes
+            case "state":
+                per_sequence += num_bytes
+            case "cross":
+                per_sequence += num_bytes * keeps.window
     return KVCost(
         block_size=block_size,
         token_bytes=per_token,
@@ -93,11 +93,12 @@ def kv_cost(
 
 
 def kv_cost_of_groups(
-    groups: CacheGroups, shape: ModelShape, kv_dtype: str, block_size: int, *, tensor_parallel_size: int = 1
+    groups: CacheGroups, spec: ModelSpec, kv_dtype: str, block_size: int, *, tensor_parallel_size: int = 1
 ) -> KVCost:
     """Of this build's engine, whose blocks are those of groups of layers."""
-    parts = min(tensor_parallel_size, max(1, shape.num_kv_heads))
-    one = groups.num_planes * 2 * shape.num_kv_heads * shape.head_dim * DTYPE_BYTES[kv_dtype] // parts
+    assert spec.attention is not None
+    keeps = spec.attention.keeps
+    one = groups.num_planes * _bytes(keeps, DTYPE_BYTES[kv_dtype]) // _parts(keeps, tensor_parallel_size)
     counts = Counter(window for window in groups.windows if window is not None)
     return KVCost(
         block_size=block_size,
@@ -108,14 +109,28 @@ def kv_cost_of_groups(
     )
 
 
-def by_kind(shape: ModelShape, kv_dtype: str) -> list[tuple[str, int, int, int]]:
+def by_kind(spec: ModelSpec, kv_dtype: str) -> list[tuple[str, int, int, int]]:
     """Kind of layer, number of layers, bytes of one layer per token (per sequence for state), tokens kept (0: all)."""
-    size = DTYPE_BYTES[kv_dtype]
     found: dict[tuple[str, int, int], int] = {}
-    for layer in shape.layers:
-        num_bytes = layer.width * size
-        if layer.kind == "state":
-            num_bytes = layer.float32_width * 4 + (layer.width - layer.float32_width) * 2
-        key = (layer.kind, num_bytes, layer.window)
-        found[key] = found.get(key, 0) + 1
+    for keeps, count in Counter(_keeps(spec)).items():
+        key = (keeps.kind, _bytes(keeps, DTYPE_BYTES[kv_dtype]), keeps.window)
+        found[key] = found.get(key, 0) + count
     return [(kind, count, num_bytes, window) for (kind, num_bytes, window), count in found.items()]
+
+
+def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
+    return (layer.mixer.keeps for layer in spec.layers if layer.mixer is not None)
+
+
+def _bytes(keeps: Keeps, size: int) -> int:
+    """Of one layer, per token or per sequence."""
+    if keeps.kind == "state":
+        return keeps.float32_width * 4 + (keeps.width - keeps.float32_width) * 2
+    return keeps.width * size
+
+
+def _parts(keeps: Keeps, tensor_parallel_size: int) -> int:
+    """Over how many devices it is divided: a key-value head is never split, and a latent is needed by all heads."""
+    if keeps.kind == "state":
+        return tensor_parallel_size
+    return min(tensor_parallel_size, max(1, keeps.num_heads))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...model.config_json import ModelConfigError
+from ...model.guess import guess
+from ...model.quantised import SCHEMES, TWELVE_BITS
+from ...model.read import read_config
+from ...model.record import Record
+from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters, weights_bytes
+from ...model.spec import ModelSpec
 from ..checkpoint.model_files import read_json
 from ..errors import ModelFilesError, ModelNotLocal
-from ..quantised import SCHEMES, TWELVE_BITS
-from ..resolve.model_spec import config_folder, hub_cache, merge_deep, model_folder
-from ..resolve.resolve import read_model_spec
-from ..resolve.resolved import DTYPE_BYTES, ModelSpec, Record
-from .config_reader import AbsurdValue
+from ..resolve.model_files import config_folder, hub_cache, merge_deep, model_folder, read_model_files
+from ..resolve.resolved import ModelFiles
 from .headers import Stored, read_stored
-from .parameters import Parameters, count_parameters
-from .shape import ModelShape, read_shape
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -24,36 +27,54 @@ QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53, "int4_pure": 0.53}
 
 
 class PlannedModel(Record):
-    """The model of a plan. `model_spec` is None if this build cannot run it; `why_not` is the reason."""
+    """The model of a plan. `files` is None if this build cannot run it; `why_not` is the reason."""
 
     name: str
     folder: str
-    shape: ModelShape
-    parameters: Parameters
+    spec: ModelSpec
     stored: Stored | None
-    model_spec: ModelSpec | None
+    files: ModelFiles | None
     why_not: str
 
     @property
+    def parameters(self) -> Parameters:
+        return count_parameters(self.spec)
+
+    @property
     def num_parameters(self) -> int:
-        if self.model_spec is not None:
-            return self.model_spec.num_parameters
-        is_plain = self.stored is not None and self.shape.quantization is None and not self.stored.missing_bytes
-        return sum(self.stored.numbers.values()) if self.stored is not None and is_plain else self.parameters.total
+        is_plain = self.stored is not None and self.spec.quantization is None and not self.stored.missing_bytes
+        if self.files is None and self.stored is not None and is_plain:
+            return sum(self.stored.numbers.values())
+        return self.parameters.total
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Used for one token."""
+        return min(self.parameters.active, self.num_parameters)
 
     @property
     def checkpoint_dtype(self) -> str:
-        if self.model_spec is not None:
-            return self.model_spec.checkpoint_dtype
+        if self.files is not None:
+            return self.files.checkpoint_dtype
         numbers = self.stored.numbers if self.stored is not None else {}
         names = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
         plain = {name: count for name, count in numbers.items() if name in names}
-        return names[max(plain, key=lambda name: plain[name])] if plain else self.shape.checkpoint_dtype
+        return names[max(plain, key=lambda name: plain[name])] if plain else self.spec.dtype
 
     @property
     def limit(self) -> int:
         """Maximum context length of the model, in tokens."""
-        return self.model_spec.max_context if self.model_spec is not None else self.shape.max_position_embeddings
+        return self.files.max_context if self.files is not None else self.spec.max_position_embeddings
+
+    @property
+    def head_dim(self) -> int:
+        """Of the attention; 0 without one."""
+        return self.spec.attention.head_dim if self.spec.attention is not None else 0
+
+    @property
+    def num_heads(self) -> int:
+        """The smallest number of heads of a layer: devices must divide it."""
+        return min((getattr(layer.mixer, "num_heads", 1) for layer in self.spec.layers), default=1)
 
     @property
     def weights_source(self) -> str:
@@ -64,15 +85,15 @@ class PlannedModel(Record):
     def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
         """Bytes of all weights in memory. quantization: one that the checkpoint does not have, or TWELVE_BITS."""
         size = DTYPE_BYTES[dtype]
-        if self.model_spec is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
-            return self.model_spec.weights_bytes(dtype, quantization)
+        if self.files is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
+            return weights_bytes(self.spec, dtype, quantization)
         if quantization not in (None, TWELVE_BITS):
             matrices = min(self.parameters.matrices, self.num_parameters)
             return round(matrices * QUANTISED_BYTES[quantization] + (self.num_parameters - matrices) * size)
         if self.stored is not None:
             return self.stored.bytes_in(dtype)
-        if self.shape.quantization is not None:
-            matrices, bits = self.parameters.matrices, self.shape.quantization_bits
+        if self.spec.quantization is not None:
+            matrices, bits = self.parameters.matrices, self.spec.quantization_bits
             return round(matrices * bits / 8 * (1.06 if bits < 8 else 1.01) + (self.num_parameters - matrices) * size)
         return self.num_parameters * size
 
@@ -86,31 +107,40 @@ def read_model(deployment: Deployment) -> PlannedModel:
     """Reads config.json and weight headers. Raises ModelFilesError if there is no config.json that can be read."""
     model = deployment.model
     try:
-        model_spec, why_not = read_model_spec(deployment), ""
+        files, why_not = read_model_files(deployment), ""
     except ModelNotLocal:
         raise
     except ModelFilesError as error:
         if error.code in _ENDS:
             raise
-        model_spec, why_not = None, str(error)
+        files, why_not = None, str(error)
     cache = hub_cache(deployment)
     folder = model_folder(deployment, cache)
     place = config_folder(deployment, folder, cache)
-    try:
-        shape = read_shape(merge_deep(read_json(place / "config.json"), model.hf_overrides))
-        parameters = count_parameters(shape)
-    except AbsurdValue as error:
-        raise ModelFilesError(f"{place}/config.json: {error}", code="M306") from error
-    if not shape.hidden_size or not shape.num_layers:
+    spec = files.spec if files is not None else _spec(deployment, place / "config.json")
+    if not spec.hidden_size or not spec.layers:
         raise ModelFilesError(why_not or f"{place}/config.json: names neither layers nor their width", code="M306")
     is_dummy = deployment.load.load_format == "dummy"
-    stored = None if is_dummy else read_stored(folder, shape.is_tied)
+    stored = None if is_dummy else read_stored(folder, spec.is_tied)
     return PlannedModel(
         name=model.model,
         folder=str(folder),
-        shape=shape,
-        parameters=parameters,
+        spec=spec,
         stored=stored,
-        model_spec=model_spec,
+        files=files,
         why_not=why_not.removeprefix(f"{place}/config.json: ").removeprefix(f"{folder}: "),
     )
+
+
+def _spec(deployment: Deployment, path: Path) -> ModelSpec:
+    """The description of a model that this build cannot run, as far as config.json describes it."""
+    values = merge_deep(read_json(path), deployment.model.hf_overrides)
+    try:
+        try:
+            return read_config(values)
+        except ModelConfigError as error:
+            if error.code in _ENDS:
+                raise
+            return guess(values)
+    except ModelConfigError as error:
+        raise ModelFilesError(f"{path}: {error}", code="M306") from error

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...model.quantised import BFLOAT16_ACCURACY, SCHEMES, accuracy
+from ...model.record import Record
 from ..cpu_kernels import planned_kernels
-from ..quantised import BFLOAT16_ACCURACY, SCHEMES, accuracy
 from ..resolve.decide import Decisions
-from ..resolve.resolved import Record
 from .ask import Ask, ask_of
 from .capacity import Capacity, Speed, capacity, speed
 from .changes import Change, cheapest_changes
@@ -43,15 +43,15 @@ class Plan(Record):
             "device": {**self.device.model_dump(mode="json"), "is_in_build": self.device.is_in_build},
             "model": {
                 "name": model.name,
-                "architecture": model.shape.architecture,
-                "num_layers": model.shape.num_layers,
+                "architecture": model.spec.architecture,
+                "num_layers": model.spec.num_layers,
                 "num_parameters": model.num_parameters,
-                "num_active_parameters": min(model.parameters.active, model.num_parameters),
+                "num_active_parameters": model.num_active_parameters,
                 "weights_source": model.weights_source,
                 "stored": model.stored.model_dump(mode="json") if model.stored is not None else None,
-                "quantization": model.shape.quantization,
+                "quantization": model.spec.quantization,
                 "max_position_embeddings": model.limit,
-                "is_in_build": model.model_spec is not None,
+                "is_in_build": model.files is not None,
                 "why_not": model.why_not,
             },
             "assumed": self.ask.model_dump(mode="json"),
@@ -65,7 +65,7 @@ class Plan(Record):
                 "windows": [{"tokens": tokens, "bytes_per_token": size} for tokens, size in found.kv.windows],
                 "layers": [
                     {"kind": kind, "count": count, "bytes": size, "window": window}
-                    for kind, count, size, window in by_kind(model.shape, self.ask.kv_dtype)
+                    for kind, count, size, window in by_kind(model.spec, self.ask.kv_dtype)
                 ],
             },
             "max_model_len": found.max_model_len,
@@ -101,11 +101,11 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
     kernels: dict[str, str] = {}
     is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
-    if not device.is_gpu and model.model_spec is not None and not is_interpreted:
+    if not device.is_gpu and model.files is not None and not is_interpreted:
         is_eager = decisions.get("model.enforce_eager")
         kernels = planned_kernels(
             ask.dtype,
-            model.model_spec.head_dim,
+            model.head_dim,
             ask.kv_dtype,
             is_eager=is_eager,
             quantization=ask.quantization,
@@ -131,10 +131,10 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
     elif ask.kv_dtype == "fp8" and device.fp8_tflops is None:
         notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
-    if model.model_spec is None:
+    if model.files is None:
         notes.append(f"this build cannot run the model, but this is what it needs: {model.why_not}")
-    if model.shape.quantization is not None:
-        notes.append(f"a quantised checkpoint ({model.shape.quantization}): sized from what it stores")
+    if model.spec.quantization is not None:
+        notes.append(f"a quantised checkpoint ({model.spec.quantization}): sized from what it stores")
     if ask.quantization in SCHEMES:
         loss = accuracy(ask.quantization, ask.activations)
         notes.append(
@@ -146,13 +146,14 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
         notes += model.stored.problems[:3]
         if len(model.stored.problems) > 3:
             notes.append(f"and {len(model.stored.problems) - 3} more files like these")
-    elif model.model_spec is None:
+    elif model.files is None:
         notes.append("no weight files: the parameters were counted from config.json")
-    if any(layer.kind == "window" for layer in model.shape.layers):
-        kept = "this build keeps every token in them" if model.model_spec is not None else "they keep no more than that"
+    if any(window is not None for window in model.spec.windows):
+        keeps_all = model.files is not None and not ask.has_cache_groups
+        kept = "this build keeps every token in them" if keeps_all else "they keep no more than that"
         notes.append(f"some layers attend to a window only; {kept}")
     if ask.max_num_batched_tokens > 16384:
         notes.append(
             "a step of more than 16384 tokens makes the activations large: chunked prefill cuts prompts into steps"
         )
-    return [*notes, *(f"assumed: {assumption}" for assumption in model.shape.assumptions)]
+    return [*notes, *(f"assumed: {assumption}" for assumption in model.spec.assumptions)]

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 
 from ...input_file import read_file
+from ...model.record import Record
 from ..checkpoint.model_files import MAX_TEMPLATE_BYTES, read_json
 from ..errors import ModelFilesError
-from ..resolve.resolved import Record
 
 _TOOL_FORMS = (  # marker in a template -> format of its tool calls
     ("[TOOL_CALLS]", "mistral"),

@@ -21,7 +21,7 @@ def broken_rules(deployment: Deployment, values: Values) -> list[Diagnostic]:
     return [
         _finding(rule, deployment, values)
         for rule in RULES
-        if not (rule.needs_model and decisions.model_spec is None)
+        if not (rule.needs_model and decisions.model_files is None)
         and not decisions.undecided.intersection(rule.fields)
         and rule.is_broken(values)
     ]

@@ -1,7 +1,7 @@
 """What `auto` becomes: one decision per option, each with the rule that made it and the reason.
 
-A written value is never changed. Decisions that need the model's files wait until these are known (`model_spec` is None
-while a hub model is not on this machine).
+A written value is never changed. Decisions that need the model's files wait until these are known (`model_files` is
+None while a hub model is not on this machine).
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...model.cache_groups import has_cache_groups, kv_bytes_per_token, model_cache_groups
+from ...model.quantised import held_in
+from ...model.sizes import weights_bytes
 from ..auto_values import (
     BLOCK_SIZE,
     CLIENT_SHARE,
@@ -21,15 +24,13 @@ from ..auto_values import (
     QUEUED_PER_KV_TOKEN,
     TOTAL_REQUEST_FACTOR,
 )
-from ..cache_groups import has_cache_groups
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
 from ..origin import DEFAULT, Layer, Origin
-from ..quantised import held_in
 from ..schema.options import options
 from ..schema.types import format_about
-from .gpu_memory import activation_bytes
-from .resolved import GpuSpec, MachineSpec, MemoryPlan, ModelSpec
+from .gpu_memory import reserved_bytes
+from .resolved import GpuSpec, MachineSpec, MemoryPlan, ModelFiles
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -48,7 +49,7 @@ class Decisions:
 
     values: dict[str, dict[str, Any]]
     origins: dict[str, Origin]
-    model_spec: ModelSpec | None
+    model_files: ModelFiles | None
     machine: MachineSpec
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
@@ -83,7 +84,7 @@ class Decisions:
         self.undecided.discard(path)
 
 
-def decide(deployment: Deployment, model_spec: ModelSpec | None, machine: MachineSpec) -> Decisions:
+def decide(deployment: Deployment, model_files: ModelFiles | None, machine: MachineSpec) -> Decisions:
     """Fill every `auto` that can be filled."""
     config = deployment.config
     sections = ("model", "load", "cache", "scheduler", "parallel", "device", "compilation", "server")
@@ -95,20 +96,20 @@ def decide(deployment: Deployment, model_spec: ModelSpec | None, machine: Machin
     for option in options().values():  # relative to the file that wrote them
         if option.path_kind in ("path", "source") and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
-    done = Decisions(values=values, origins=dict(deployment.origins), model_spec=model_spec, machine=machine)
+    done = Decisions(values=values, origins=dict(deployment.origins), model_files=model_files, machine=machine)
     _device(done)
     _server(done)
     _scheduler(done)
-    if model_spec is None:
+    if model_files is None:
         if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("model.max_model_len") != "auto":
             _batched_tokens(done, done.get("model.max_model_len"))
         done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
         return done
-    _files(done, model_spec)
-    _preset(done, model_spec)
-    _precision(done, model_spec)
-    _memory(done, model_spec)
-    _context(done, model_spec)
+    _files(done, model_files)
+    _preset(done, model_files)
+    _precision(done, model_files)
+    _memory(done, model_files)
+    _context(done, model_files)
     return done
 
 
@@ -231,37 +232,39 @@ def _batched_tokens(done: Decisions, longest_prompt: int) -> None:
     done.decide("scheduler.max_num_batched_tokens", tokens, "R103", reason)
 
 
-def _files(done: Decisions, model_spec: ModelSpec) -> None:
+def _files(done: Decisions, model_files: ModelFiles) -> None:
     """Where files are read from: hub ids become directories."""
     if done.get("model.tokenizer") == "auto":
-        done.decide("model.tokenizer", model_spec.model_path, "R044", "the model's own tokenizer")
-    elif model_spec.tokenizer_path is not None:
-        done.values["model"]["tokenizer"] = model_spec.tokenizer_path
+        done.decide("model.tokenizer", model_files.model_path, "R044", "the model's own tokenizer")
+    elif model_files.tokenizer_path is not None:
+        done.values["model"]["tokenizer"] = model_files.tokenizer_path
     if done.get("model.hf_config_path") == "auto":
-        done.decide("model.hf_config_path", model_spec.config_path, "R045", "the model's own config.json")
+        done.decide("model.hf_config_path", model_files.config_path, "R045", "the model's own config.json")
     else:
-        done.values["model"]["hf_config_path"] = model_spec.config_path
+        done.values["model"]["hf_config_path"] = model_files.config_path
     if done.get("model.rope_theta") == "auto":
-        done.decide("model.rope_theta", model_spec.rope.theta, "config.json", "the model's own base", layer=Layer.MODEL)
+        done.decide(
+            "model.rope_theta", model_files.rope_theta, "config.json", "the model's own base", layer=Layer.MODEL
+        )
     if done.get("load.load_format") == "auto":
-        is_safe = model_spec.weight_format == "safetensors"
+        is_safe = model_files.weight_format == "safetensors"
         reason = "the model has safetensors" if is_safe else "no safetensors, but files of torch, read as data"
-        done.decide("load.load_format", model_spec.weight_format, "R079", reason)
+        done.decide("load.load_format", model_files.weight_format, "R079", reason)
 
 
-def _preset(done: Decisions, model_spec: ModelSpec) -> None:
+def _preset(done: Decisions, model_files: ModelFiles) -> None:
     """A preset is for every model: its context is limited by the model's own."""
     path = "model.max_model_len"
     origin, length = done.origins.get(path, DEFAULT), done.get(path)
-    if origin.layer is Layer.PRESET and length != "auto" and length > model_spec.max_context:
+    if origin.layer is Layer.PRESET and length != "auto" and length > model_files.max_context:
         reason = f"the model's own limit, below the {length} of preset {origin.name}"
-        done.decide(path, model_spec.max_context, "config.json", reason, layer=Layer.MODEL)
+        done.decide(path, model_files.max_context, "config.json", reason, layer=Layer.MODEL)
 
 
-def _precision(done: Decisions, model_spec: ModelSpec) -> None:
+def _precision(done: Decisions, model_files: ModelFiles) -> None:
     if done.get("model.dtype") != "auto":
         return
-    stored, is_on_cpu = model_spec.checkpoint_dtype, done.get("device.device") == "cpu"
+    stored, is_on_cpu = model_files.checkpoint_dtype, done.get("device.device") == "cpu"
     if stored == "bfloat16" and done.is_interpreted:
         done.decide("model.dtype", "float32", "R051", "a bfloat16 checkpoint; Triton's interpreter has no bfloat16")
     elif stored == "float16" and is_on_cpu:
@@ -274,22 +277,24 @@ def _precision(done: Decisions, model_spec: ModelSpec) -> None:
         done.decide("model.dtype", stored, "R051", "the checkpoint's own format")
 
 
-def _memory(done: Decisions, model_spec: ModelSpec) -> None:
+def _memory(done: Decisions, model_files: ModelFiles) -> None:
     """Size of the KV cache: written blocks, else written memory, else what the deployment can fill."""
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
     is_on_cpu = done.get("device.device") == "cpu"
     keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
-    weights = model_spec.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
+    held = held_in(dtype, done.get("model.quantization"), keeps_twelve_bits)
+    weights = weights_bytes(model_files.spec, dtype, held)
     is_disabled = done.get("scheduler.disable_hybrid_kv_cache_manager")
-    groups = model_spec.cache_groups(has_cache_groups(done.get("device.device"), is_disabled))
-    per_token = model_spec.kv_bytes_per_token(done.get("cache.kv_cache_dtype"), groups)
+    is_hybrid = has_cache_groups(done.get("device.device"), is_disabled)
+    groups = model_cache_groups(model_files.spec, model_files.max_context, is_hybrid)
+    per_token = kv_bytes_per_token(model_files.spec, done.get("cache.kv_cache_dtype"), groups)
     share = done.get("cache.gpu_memory_utilization")
     budget, activations = int(share * done.available_memory_bytes), 0
     if (gpu := done.gpu) is not None:  # a share of the total memory, as far as it is free
         budget = min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
-        activations = _activations(done, model_spec, dtype)
+        activations = _activations(done, model_files, dtype)
     block_bytes = block_size * per_token
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
@@ -299,7 +304,7 @@ def _memory(done: Decisions, model_spec: ModelSpec) -> None:
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, model_spec, budget - weights - activations, block_bytes, share)
+        blocks = _auto_blocks(done, model_files, budget - weights - activations, block_bytes, share)
     done.num_kv_blocks = blocks
     done.memory = MemoryPlan(
         budget_bytes=budget,
@@ -314,15 +319,17 @@ def _memory(done: Decisions, model_spec: ModelSpec) -> None:
         done.decide("scheduler.max_queued_tokens", tokens, "R222", reason)
 
 
-def _activations(done: Decisions, model_spec: ModelSpec, dtype: str) -> int:
+def _activations(done: Decisions, model_files: ModelFiles, dtype: str) -> int:
     seqs, tokens = done.get("scheduler.max_num_seqs"), done.get("scheduler.max_num_batched_tokens")
     if tokens == "auto":  # without chunked prefill a step holds the longest prompt
         longest = done.get("model.max_model_len")
-        tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], model_spec.max_context if longest == "auto" else longest)
-    return 0 if done.is_interpreted else activation_bytes(model_spec, dtype, seqs, tokens)
+        tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], model_files.max_context if longest == "auto" else longest)
+    if done.is_interpreted:
+        return 0
+    return reserved_bytes(model_files.spec, dtype, seqs, tokens, has_graphs=not no_graphs(done, "cuda"))
 
 
-def _auto_blocks(done: Decisions, model_spec: ModelSpec, room: int, block_bytes: int, share: float) -> int:
+def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_bytes: int, share: float) -> int:
     if done.gpu is not None and not done.is_interpreted:  # memory that is not used otherwise
         blocks = max(0, room) // block_bytes
         is_short = done.gpu.available_memory_bytes < int(share * done.gpu.total_memory_bytes)
@@ -332,7 +339,7 @@ def _auto_blocks(done: Decisions, model_spec: ModelSpec, room: int, block_bytes:
         return blocks
     block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")
     written_len = done.get("model.max_model_len")
-    longest = model_spec.max_context if written_len == "auto" else written_len
+    longest = model_files.max_context if written_len == "auto" else written_len
     one = -(-longest // block_size) * block_bytes  # of one sequence of full length
     ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
     wanted, reason = min(
@@ -346,16 +353,16 @@ def _auto_blocks(done: Decisions, model_spec: ModelSpec, room: int, block_bytes:
     return blocks
 
 
-def _context(done: Decisions, model_spec: ModelSpec) -> None:
+def _context(done: Decisions, model_files: ModelFiles) -> None:
     held = done.num_kv_blocks * done.get("cache.block_size")
     if done.get("model.max_model_len") == "auto":
-        if held < model_spec.max_context:
-            reason = f"what the KV cache holds; the model itself supports {model_spec.max_context}"
+        if held < model_files.max_context:
+            reason = f"what the KV cache holds; the model itself supports {model_files.max_context}"
             done.decide("model.max_model_len", held, "R003", reason)
         else:
             done.decide(
                 "model.max_model_len",
-                model_spec.max_context,
+                model_files.max_context,
                 "config.json",
                 "the model's own limit",
                 layer=Layer.MODEL,

@@ -11,10 +11,9 @@ from ..errors import ConfigError
 from ..schema.parallel import ParallelConfig
 from .checker import broken_rules
 from .decide import Decisions, decide
-from .model_spec import read_spec
 from .resolved import (
     MachineSpec,
-    ModelSpec,
+    ModelFiles,
     Resolved,
     ResolvedCache,
     ResolvedCompilation,
@@ -39,25 +38,17 @@ class Examined:
     findings: tuple[Diagnostic, ...]
 
 
-def read_model_spec(deployment: Deployment) -> ModelSpec:
-    """The model that the deployment names. Reads config.json, generation_config.json and weight headers.
-
-    Raises ModelFilesError, and ModelNotLocal for a hub id that `fetch_model` must download first.
-    """
-    return read_spec(deployment)
-
-
-def examine(deployment: Deployment, model_spec: ModelSpec | None, machine: MachineSpec) -> Examined:
-    """Decide and check everything that can be. `model_spec` is None while the model is not on this machine."""
-    decisions = decide(deployment, model_spec, machine)
+def examine(deployment: Deployment, model_files: ModelFiles | None, machine: MachineSpec) -> Examined:
+    """Decide and check everything that can be. `model_files` is None while the model is not on this machine."""
+    decisions = decide(deployment, model_files, machine)
     values = Values(deployment, decisions)
     findings = in_order([*deployment.warnings, *broken_rules(deployment, values)])
     return Examined(decisions, values, tuple(findings))
 
 
-def resolve_deployment(deployment: Deployment, model_spec: ModelSpec, machine: MachineSpec) -> Resolved:
+def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine: MachineSpec) -> Resolved:
     """Decide every value and check every rule. Raises ConfigError with all findings."""
-    examined = examine(deployment, model_spec, machine)
+    examined = examine(deployment, model_files, machine)
     if any(finding.is_error for finding in examined.findings):
         raise ConfigError(examined.findings)
     decisions = examined.decisions
@@ -72,13 +63,13 @@ def resolve_deployment(deployment: Deployment, model_spec: ModelSpec, machine: M
         device=ResolvedDevice.model_validate(sections["device"]),
         compilation=ResolvedCompilation.model_validate(sections["compilation"]),
         server=ResolvedServer.model_validate(sections["server"]),
-        model_spec=model_spec,
+        model_files=model_files,
         machine=machine,
         memory=decisions.memory,
-        model_path=model_spec.model_path,
+        model_path=model_files.model_path,
         num_kv_blocks=decisions.num_kv_blocks,
         chat_template=examined.values.template_text,
-        sampling_defaults={**model_spec.sampling_defaults, **examined.values.sampling_overrides},
+        sampling_defaults={**model_files.sampling_defaults, **examined.values.sampling_overrides},
         origins=decisions.origins,
         overridden={path: entries for path, entries in deployment.overridden.items() if entries},
         secret_variables=deployment.secret_variables,

@@ -5,15 +5,15 @@ All are frozen and go through JSON unchanged (the engine process reads Resolved 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from ...model.cache_groups import CacheGroups, has_cache_groups, model_cache_groups
+from ...model.record import Record
+from ...model.spec import Attention, ModelSpec
 from ..auto_values import RESERVED_FILES
-from ..cache_groups import CacheGroups, all_in_one, cache_groups, has_cache_groups
 from ..origin import DEFAULT, Origin, Overridden
-from ..quantised import SCHEMES, Scheme, quantised_bytes
 from ..schema.cache import CacheConfig
 from ..schema.compilation import CompilationConfig
 from ..schema.device import DeviceConfig
@@ -26,48 +26,19 @@ from ..schema.server import ServerConfig
 Dtype = Literal["float32", "bfloat16", "float16"]
 KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
 WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "dummy"]
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
 
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
-
-
-class RopeSpec(Record):
-    """Rotary embedding: base, kind, and the kind's own parameters as config.json names them."""
-
-    theta: float
-    kind: str = "default"  # default, linear, dynamic, llama3, yarn, longrope
-    parameters: dict[str, Any] = {}  # without rope_theta and rope_type
-
-
-class ModelSpec(Record):
-    """The model as its files describe it, read without loading weights. `hf_overrides` are already applied."""
+class ModelFiles(Record):
+    """The model's files as they are found, without loading weights. `hf_overrides` are already applied."""
 
     model_path: str  # directory that holds config.json
-    architecture: str  # such as Qwen3ForCausalLM
-    model_type: str  # such as qwen3
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int  # tokens
-    rms_norm_eps: float
-    hidden_act: str
-    tie_word_embeddings: bool
-    attention_bias: bool  # biases in q, k, v
-    attention_out_bias: bool  # bias in o
-    mlp_bias: bool
-    qk_norm: bool  # RMS norm over each head of q and k
-    sliding_window: int | None  # tokens; None: every layer sees everything
-    sliding_window_layers: tuple[bool, ...]  # per layer; all False without a window, or with disable_sliding_window
-    rope: RopeSpec
+    config_path: str  # directory whose config.json was read
+    spec: ModelSpec
     max_context: int  # tokens; max_position_embeddings with model.rope_scaling and disable_sliding_window applied
+    window: int | None  # the model's longest sliding window, also with disable_sliding_window
+    rope_theta: float
+    own_rope_theta: float  # without model.rope_theta
     checkpoint_dtype: str  # float32, bfloat16 or float16
-    num_parameters: int  # tied weights counted once
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     pad_token_id: int | None
@@ -75,40 +46,7 @@ class ModelSpec(Record):
     tokenizer_path: str | None  # directory that holds the tokenizer; None with skip_tokenizer_init
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     weight_format: WeightFormat
-    config_path: str  # directory whose config.json was read
-    own_rope_theta: float = 0.0  # without model.rope_theta; 0 where it is not known
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
-
-    def weights_bytes(self, dtype: str, quantization: str | None = None) -> int:
-        """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says."""
-        size = DTYPE_BYTES[dtype]
-        if quantization is None:
-            return self.num_parameters * size
-        matrices = list(self._matrices(quantization))
-        numbers = sum(rows * columns for _, rows, columns in matrices)
-        return sum(quantised_bytes(*matrix) for matrix in matrices) + (self.num_parameters - numbers) * size
-
-    def _matrices(self, quantization: str) -> Iterator[tuple[str, int, int]]:
-        """Storage format, outputs and inputs of every linear layer, as the decoder fuses them."""
-        layers, output = SCHEMES.get(quantization) or Scheme(quantization, quantization)
-        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        for _ in range(self.num_layers):
-            yield layers, queries + 2 * keys, self.hidden_size
-            yield layers, self.hidden_size, queries
-            yield layers, 2 * self.intermediate_size, self.hidden_size
-            yield layers, self.hidden_size, self.intermediate_size
-        yield output, self.vocab_size, self.hidden_size
-
-    def cache_groups(self, is_hybrid: bool) -> CacheGroups:
-        """The groups of layers that share blocks of the KV cache. is_hybrid: one for each kind of layer, or several."""
-        is_windowed = self.sliding_window is not None and self.sliding_window < self.max_context
-        windows = [self.sliding_window if is_windowed and has_one else None for has_one in self.sliding_window_layers]
-        return cache_groups(windows) if is_hybrid else all_in_one(self.num_layers)
-
-    def kv_bytes_per_token(self, dtype: str, groups: CacheGroups) -> int:
-        """Bytes of keys and values of one token in the blocks of all groups."""
-        num_planes = groups.num_groups * groups.num_planes
-        return 2 * num_planes * self.num_kv_heads * self.head_dim * DTYPE_BYTES[dtype]
 
 
 class GpuSpec(Record):
@@ -221,15 +159,17 @@ class Resolved(Record):
     device: ResolvedDevice
     compilation: ResolvedCompilation
     server: ResolvedServer
-    model_spec: ModelSpec
+    model_files: ModelFiles
     machine: MachineSpec
     memory: MemoryPlan
     model_path: str
     num_kv_blocks: int  # of each group of layers
     chat_template: str | None = None  # text of server.chat_template; None: the tokenizer's own
-    sampling_defaults: dict[str, Any] = {}  # generation_config with override_generation_config applied
-    origins: dict[str, Origin] = {}
-    overridden: dict[str, tuple[Overridden, ...]] = {}  # values replaced by stronger layers, by path
+    sampling_defaults: dict[str, Any] = Field(
+        default_factory=dict
+    )  # generation_config with override_generation_config applied
+    origins: dict[str, Origin] = Field(default_factory=dict)
+    overridden: dict[str, tuple[Overridden, ...]] = Field(default_factory=dict)  # replaced by stronger layers, by path
     secret_variables: frozenset[str] = frozenset()  # names of environment variables that secrets are read from
     digest: str = ""  # hash of the written configuration, as `engine config --hash` prints it
     warnings: tuple[str, ...] = ()  # as text
@@ -248,9 +188,21 @@ class Resolved(Record):
         return self.num_kv_blocks * self.cache.block_size
 
     @property
+    def model_spec(self) -> ModelSpec:
+        return self.model_files.spec
+
+    @property
+    def attention(self) -> Attention:
+        """Of every layer, but for its window."""
+        attention = self.model_spec.attention
+        assert attention is not None
+        return attention
+
+    @property
     def cache_groups(self) -> CacheGroups:
         is_disabled = self.scheduler.disable_hybrid_kv_cache_manager
-        return self.model_spec.cache_groups(has_cache_groups(self.device.device, is_disabled))
+        is_hybrid = has_cache_groups(self.device.device, is_disabled)
+        return model_cache_groups(self.model_spec, self.model_files.max_context, is_hybrid)
 
 
 class Measured(Record):

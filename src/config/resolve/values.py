@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...input_file import read_file
+from ...model.rope import ROPE_KINDS
+from ...model.sizes import DTYPE_BYTES, weights_bytes
 from ..checkpoint.model_files import MAX_TEMPLATE_BYTES
 from ..checkpoint.settings import settings_problem
 from ..origin import Layer
@@ -18,8 +20,7 @@ from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
 from .decide import Decisions, decide, no_graphs
-from .resolved import DTYPE_BYTES, MachineSpec
-from .rope import ROPE_KINDS
+from .resolved import MachineSpec
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -60,8 +61,8 @@ class Values:
 
     def _value_without(self, path: str) -> Any:
         """The default, or what `auto` would choose."""
-        if path == "model.rope_theta" and self.decisions.model_spec is not None:
-            return self.decisions.model_spec.own_rope_theta  # the rest depends on the written value
+        if path == "model.rope_theta" and self.decisions.model_files is not None:
+            return self.decisions.model_files.own_rope_theta  # the rest depends on the written value
         section, _, name = path.partition(".")
         unset = getattr(self.config, section).model_copy(update={name: options()[path].default})
         deployment = replace(
@@ -69,7 +70,7 @@ class Values:
             config=self.config.model_copy(update={section: unset}),
             origins={known: origin for known, origin in self.deployment.origins.items() if known != path},
         )
-        return decide(deployment, self.decisions.model_spec, self.machine).get(path)
+        return decide(deployment, self.decisions.model_files, self.machine).get(path)
 
     def located(self, path: str) -> str:
         return self.deployment.located(path)
@@ -98,12 +99,12 @@ class Values:
 
     @property
     def model_limit(self) -> int:
-        return self.decisions.model_spec.max_context if self.decisions.model_spec else 0
+        return self.decisions.model_files.max_context if self.decisions.model_files else 0
 
     @property
     def window(self) -> int | None:
         """The model's sliding window, in use or not."""
-        return self.decisions.model_spec.sliding_window if self.decisions.model_spec else None
+        return self.decisions.model_files.window if self.decisions.model_files else None
 
     @property
     def rope_kind(self) -> Any:
@@ -112,7 +113,7 @@ class Values:
 
     @property
     def unused_overrides(self) -> str:
-        names = self.decisions.model_spec.unused_overrides if self.decisions.model_spec else ()
+        names = self.decisions.model_files.unused_overrides if self.decisions.model_files else ()
         return ", ".join(f"`{name}`" for name in names)
 
     @cached_property
@@ -209,8 +210,8 @@ class Values:
             "model_limit": self.model_limit,
             "num_kv_blocks": self.num_kv_blocks,
         }
-        memory, model_spec = self.decisions.memory, self.decisions.model_spec
-        if memory is not None and model_spec is not None:
+        memory, model_files = self.decisions.memory, self.decisions.model_files
+        if memory is not None and model_files is not None:
             blocks = -(-int(self.max_model_len) // int(self.block_size))
             one = blocks * int(self.block_size) * memory.kv_bytes_per_token
             room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - memory.activation_bytes)
@@ -243,13 +244,13 @@ class Values:
 
     def _smaller_weights(self) -> str:
         """The memory that the next smaller format needs, as text; empty if there is none."""
-        model_spec, is_on_gpu = self.decisions.model_spec, self.decisions.gpu is not None
-        if model_spec is None or self.quantization == "int4_pure" or (is_on_gpu and DTYPE_BYTES[self.dtype] == 2):
+        model_files, is_on_gpu = self.decisions.model_files, self.decisions.gpu is not None
+        if model_files is None or self.quantization == "int4_pure" or (is_on_gpu and DTYPE_BYTES[self.dtype] == 2):
             return ""
         if DTYPE_BYTES[self.dtype] == 2 or self.quantization is not None:
             smaller = {None: "int8", "int8": "int4", "int4": "int4_pure"}[self.quantization]
-            size = format_about(model_spec.weights_bytes(self.dtype, smaller))
+            size = format_about(weights_bytes(model_files.spec, self.dtype, smaller))
             return f"or `model.quantization: {smaller}`, in which the weights need {size}"
-        half = format_about(model_spec.weights_bytes("bfloat16"))
+        half = format_about(weights_bytes(model_files.spec, "bfloat16"))
         smaller = "float16" if self.decisions.is_interpreted else "bfloat16"
         return f"or `model.dtype: {smaller}`, in which the weights need {half} and the KV cache half as much"

@@ -14,7 +14,7 @@ import torch
 from ...config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ...config.cpu_kernels import EAGER, stage_table, takes_heads, torch_table
 from ...config.cpu_library import LibrarySpec
-from ...config.quantised import PANEL_WIDTH
+from ...model.quantised import PANEL_WIDTH
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
 from .capture import Capture
 from .copy_rows import CopyRows, copy_rows_cpu, copy_rows_reference

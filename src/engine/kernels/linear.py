@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from ...config.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
+from ...model.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 from .quantised import (
     quantise_reference,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ...config.quantised import CODES_DEEP, GROUP, PANEL_WIDTH
+from ...model.quantised import CODES_DEEP, GROUP, PANEL_WIDTH
 
 LEVELS = (-127, -100, -80, -62, -47, -33, -20, -7, 5, 18, 31, 44, 59, 74, 92, 115)  # cpu/quantised.h
 STRETCHES = (1.0, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15)  # cpu/quantise.cpp

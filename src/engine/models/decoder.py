@@ -1,7 +1,6 @@
-"""Decoder of the Llama, Mistral, Qwen2 and Qwen3 families: one pre-norm transformer.
+"""Decoder: a pre-norm transformer of attention and MLPs, built from the layers of its ModelSpec.
 
-Differences: biases in attention and MLP (Qwen2), norms over each query and key head (Qwen3), a sliding window in all or
-some layers (Mistral, Qwen2), rotary scaling, tied embeddings. Attribute names equal the checkpoint's.
+Attribute names equal the checkpoint's.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from ...config import ModelFilesError, ModelSpec
-from ...config.checkpoint.match import FUSED
-from ...config.quantised import SCHEMES
+from ...model.quantised import SCHEMES
+from ...model.spec import MLP, ModelSpec, RopeSpec
+from ...model.spec import Attention as AttentionSpec
+from ...model.tensors import FUSED
 from ..kernels import KernelSet
 from ..layers.attention import Attention, AttentionShape, LayerCache
 from ..layers.embedding import Embedding, TiedEmbedding
@@ -79,42 +79,18 @@ class Decoder:
         device: torch.device,
         quantization: str | None = None,
     ) -> None:
-        """quantization: scheme of the linear layers' weights (config/quantised.py)."""
-        held = SCHEMES[quantization] if quantization else None
-        if model_spec.hidden_act != "silu":
-            raise ModelFilesError(
-                f"{model_spec.model_path}/config.json: hidden_act `{model_spec.hidden_act}` is not supported for "
-                f"{model_spec.architecture}; supported: silu"
-            )
+        """quantization: scheme of the linear layers' weights (model/quantised.py)."""
         self.model_spec = model_spec
-
-        def linear(prefix: str, parts: dict[str, int], in_features: int, has_bias: bool) -> Linear:
-            named = {f"{prefix}.{name}": size for name, size in parts.items()}
-            return Linear(named, in_features, has_bias, kernels, dtype, device, held and held.layers)
-
-        def norm(name: str, width: int) -> RMSNorm:
-            return RMSNorm(name, width, model_spec.rms_norm_eps, dtype, device)
-
-        self.lm_head = Linear(
-            {"model.embed_tokens" if model_spec.tie_word_embeddings else "lm_head": model_spec.vocab_size},
-            model_spec.hidden_size,
-            has_bias=False,
-            kernels=kernels,
-            dtype=dtype,
-            device=device,
-            scheme=held and held.output,
-        )
+        make = _Parts(model_spec, kernels, max_model_len, dtype, device, quantization)
+        hidden, vocabulary = model_spec.hidden_size, model_spec.vocab_size
+        self.lm_head = make.output("model.embed_tokens" if model_spec.is_tied else "lm_head")
         self.embed_tokens: Callable[[torch.Tensor], torch.Tensor]
-        if model_spec.tie_word_embeddings:
+        if model_spec.is_tied:
             self.embed_tokens = TiedEmbedding(self.lm_head, kernels)
         else:
-            width = model_spec.hidden_size
-            self.embed_tokens = Embedding("model.embed_tokens", model_spec.vocab_size, width, kernels, dtype, device)
-        cos_sin = cos_sin_table(rope_parameters(model_spec), model_spec.head_dim, max_model_len).to(device)
-        self.layers = [
-            _layer(model_spec, index, cos_sin, kernels, linear, norm) for index in range(model_spec.num_layers)
-        ]
-        self.norm = norm("model.norm", model_spec.hidden_size)
+            self.embed_tokens = Embedding("model.embed_tokens", vocabulary, hidden, kernels, dtype, device)
+        self.layers = [make.layer(index) for index in range(model_spec.num_layers)]
+        self.norm = make.norm("model.norm", hidden)
 
     def loadables(self) -> Iterator[Loadable]:
         """All parts with weights, in the order of loading."""
@@ -165,38 +141,81 @@ class Decoder:
         return self.lm_head.of_normed(self.norm, hidden, residual)[0]
 
 
-def _layer(
-    model_spec: ModelSpec,
-    index: int,
-    cos_sin: torch.Tensor,
-    kernels: KernelSet,
-    linear: Callable[[str, dict[str, int], int, bool], Linear],
-    norm: Callable[[str, int], RMSNorm],
-) -> DecoderLayer:
-    prefix = f"model.layers.{index}"
-    queries, keys = model_spec.num_heads * model_spec.head_dim, model_spec.num_kv_heads * model_spec.head_dim
-    width, inner = model_spec.hidden_size, model_spec.intermediate_size
-    qkv = dict(zip(FUSED["qkv_proj"], (queries, keys, keys), strict=True))
-    gate_up = dict.fromkeys(FUSED["gate_up_proj"], inner)
-    attention = Attention(
-        AttentionShape(
-            num_heads=model_spec.num_heads,
-            num_kv_heads=model_spec.num_kv_heads,
-            head_dim=model_spec.head_dim,
-            window=model_spec.sliding_window if model_spec.sliding_window_layers[index] else None,
-        ),
-        linear(f"{prefix}.self_attn", qkv, width, model_spec.attention_bias),
-        linear(f"{prefix}.self_attn", {"o_proj": width}, queries, model_spec.attention_out_bias),
-        norm(f"{prefix}.self_attn.q_norm", model_spec.head_dim) if model_spec.qk_norm else None,
-        norm(f"{prefix}.self_attn.k_norm", model_spec.head_dim) if model_spec.qk_norm else None,
-        cos_sin,
-        kernels,
-    )
-    mlp = GatedMLP(
-        linear(f"{prefix}.mlp", gate_up, width, model_spec.mlp_bias),
-        linear(f"{prefix}.mlp", {"down_proj": width}, inner, model_spec.mlp_bias),
-        kernels,
-    )
-    return DecoderLayer(
-        norm(f"{prefix}.input_layernorm", width), attention, norm(f"{prefix}.post_attention_layernorm", width), mlp
-    )
+class _Parts:
+    """Makes the parts of a model, with the same kernels, dtype and device."""
+
+    def __init__(
+        self,
+        model_spec: ModelSpec,
+        kernels: KernelSet,
+        max_model_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: str | None,
+    ) -> None:
+        self._spec = model_spec
+        self._kernels = kernels
+        self._max_model_len = max_model_len
+        self._dtype, self._device = dtype, device
+        self._scheme = SCHEMES[quantization] if quantization else None
+        self._rotations: dict[tuple[RopeSpec, int], torch.Tensor] = {}
+
+    def norm(self, name: str, width: int) -> RMSNorm:
+        return RMSNorm(name, width, self._spec.norm_eps, self._dtype, self._device)
+
+    def output(self, name: str) -> Linear:
+        scheme = self._scheme and self._scheme.output
+        rows, columns = {name: self._spec.vocab_size}, self._spec.hidden_size
+        return Linear(rows, columns, False, self._kernels, self._dtype, self._device, scheme)
+
+    def linear(self, prefix: str, parts: dict[str, int], in_features: int, has_bias: bool) -> Linear:
+        named = {f"{prefix}.{name}": size for name, size in parts.items()}
+        scheme = self._scheme and self._scheme.layers
+        return Linear(named, in_features, has_bias, self._kernels, self._dtype, self._device, scheme)
+
+    def layer(self, index: int) -> DecoderLayer:
+        prefix, hidden = f"model.layers.{index}", self._spec.hidden_size
+        spec = self._spec.layers[index]
+        assert isinstance(spec.mixer, AttentionSpec)
+        assert isinstance(spec.feed_forward, MLP)
+        return DecoderLayer(
+            self.norm(f"{prefix}.input_layernorm", hidden),
+            self.attention(f"{prefix}.self_attn", spec.mixer),
+            self.norm(f"{prefix}.post_attention_layernorm", hidden),
+            self.mlp(f"{prefix}.mlp", spec.feed_forward),
+        )
+
+    def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
+        hidden, queries, keys = (
+            self._spec.hidden_size,
+            spec.num_heads * spec.head_dim,
+            spec.num_kv_heads * spec.head_dim,
+        )
+        assert spec.rope is not None
+        return Attention(
+            AttentionShape(spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.window),
+            self.linear(
+                prefix, dict(zip(FUSED["qkv_proj"], (queries, keys, keys), strict=True)), hidden, spec.has_bias
+            ),
+            self.linear(prefix, {"o_proj": hidden}, queries, spec.has_out_bias),
+            self.norm(f"{prefix}.q_norm", spec.head_dim) if spec.has_head_norms else None,
+            self.norm(f"{prefix}.k_norm", spec.head_dim) if spec.has_head_norms else None,
+            self.rotations(spec.rope, spec.head_dim),
+            self._kernels,
+        )
+
+    def mlp(self, prefix: str, spec: MLP) -> GatedMLP:
+        hidden, parts = self._spec.hidden_size, dict.fromkeys(FUSED["gate_up_proj"], spec.width)
+        return GatedMLP(
+            self.linear(prefix, parts, hidden, spec.has_bias),
+            self.linear(prefix, {"down_proj": hidden}, spec.width, spec.has_bias),
+            self._kernels,
+        )
+
+    def rotations(self, rope: RopeSpec, head_dim: int) -> torch.Tensor:
+        """The table of cosines and sines, shared by all layers with the same embedding."""
+        if (rope, head_dim) not in self._rotations:
+            parameters = rope_parameters(rope, self._spec.max_position_embeddings)
+            table = cos_sin_table(parameters, head_dim, self._max_model_len).to(self._device)
+            self._rotations[rope, head_dim] = table
+        return self._rotations[rope, head_dim]

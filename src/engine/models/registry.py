@@ -1,25 +1,15 @@
-"""The model class of each architecture, by its name in `architectures` of config.json."""
+"""The class of a model, by the parts of its description."""
 
 from __future__ import annotations
 
-from ...config import ModelFilesError, ModelSpec
+from ...config import ModelFilesError
+from ...model.spec import ModelSpec
+from ...model.support import not_supported
 from .decoder import Decoder
-
-ARCHITECTURES: dict[str, type[Decoder]] = {
-    "LlamaForCausalLM": Decoder,
-    "MistralForCausalLM": Decoder,
-    "Qwen2ForCausalLM": Decoder,
-    "Qwen3ForCausalLM": Decoder,
-}
 
 
 def model_class(model_spec: ModelSpec) -> type[Decoder]:
-    """Raises ModelFilesError, with the supported ones, for an unknown architecture."""
-    try:
-        return ARCHITECTURES[model_spec.architecture]
-    except KeyError:
-        supported = ", ".join(sorted(ARCHITECTURES))
-        raise ModelFilesError(
-            f"{model_spec.model_path}/config.json: architecture `{model_spec.architecture}` is not supported; "
-            f"supported: {supported}"
-        ) from None
+    """Raises ModelFilesError, with the reason, for a model with parts that are not supported."""
+    if reason := not_supported(model_spec):
+        raise ModelFilesError(reason, code="M304")
+    return Decoder

@@ -1,33 +1,33 @@
-"""The rotary embedding of a model: rope type and parameters from its spec, which config/resolve/rope.py has checked."""
+"""The rotary embedding of a layer: rope type and parameters from its spec, which model/rope.py has checked."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from ...config import ModelSpec
+from ...model.spec import RopeSpec
 from ..layers.rotary import ROPE_KINDS, RopeKind, RopeParameters, yarn_attention_factor
 
 
-def rope_parameters(model_spec: ModelSpec) -> RopeParameters:
-    rope, given = model_spec.rope, model_spec.rope.parameters
+def rope_parameters(rope: RopeSpec, longest: int) -> RopeParameters:
+    """longest: max_position_embeddings of the model."""
     assert rope.kind in ROPE_KINDS, rope.kind
-    longest = model_spec.max_position_embeddings
-    trained = given.get("original_max_position_embeddings", longest)
+    trained = rope.original_max_position_embeddings or longest
     common: dict[str, Any] = {"kind": cast(RopeKind, rope.kind), "theta": rope.theta, "original_max_position": trained}
     match rope.kind:
         case "default":
             return RopeParameters(**common)
         case "linear":
-            return RopeParameters(**common, factor=given["factor"])
+            return RopeParameters(**common, factor=rope.factor or 1)
         case "dynamic":  # for this type the trained context is max_position_embeddings
-            return RopeParameters(**common | {"original_max_position": longest}, factor=given["factor"])
+            return RopeParameters(**common | {"original_max_position": longest}, factor=rope.factor or 1)
         case "llama3":
-            own = {key: given[key] for key in ("factor", "low_freq_factor", "high_freq_factor")}
+            own = {key: getattr(rope, key) for key in ("factor", "low_freq_factor", "high_freq_factor")}
             return RopeParameters(**common, **own)
         case _:  # yarn
-            factor = given.get("factor", longest / trained)
-            implied = yarn_attention_factor(factor, given.get("mscale"), given.get("mscale_all_dim"))
-            own = {key: given[key] for key in ("beta_fast", "beta_slow", "truncate") if key in given}
-            return RopeParameters(
-                **common, **own, factor=factor, attention_factor=given.get("attention_factor", implied)
-            )
+            factor = longest / trained if rope.factor is None else rope.factor
+            scale = rope.attention_factor
+            if scale is None:
+                scale = yarn_attention_factor(factor, rope.mscale, rope.mscale_all_dim)
+            own = {key: getattr(rope, key) for key in ("beta_fast", "beta_slow", "truncate")}
+            given = {key: value for key, value in own.items() if value is not None}
+            return RopeParameters(**common, **given, factor=factor, attention_factor=scale)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...config.cache_groups import CacheGroups
+from ...model.cache_groups import CacheGroups
 from ..layers.attention import LayerCache
 from ..layers.step_input import StepInput
 from .kv_memory import KVMemory

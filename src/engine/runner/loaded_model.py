@@ -10,10 +10,11 @@ import torch
 from ...config import Resolved, read_machine_spec
 from ...config.cpu_features import NoKernels, find_compiler
 from ...config.cpu_library import LibrarySpec
+from ...model.sizes import weights_bytes
 from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
-from ..models.decoder import Decoder
+from ..models.model import Model
 from ..models.registry import model_class
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
@@ -25,7 +26,7 @@ from .measure import PhaseClock
 class LoadedModel:
     device: torch.device
     kernels: KernelSet
-    model: Decoder
+    model: Model
     cache: KVCache
     compilation: BackgroundCompilation | None = None  # of kernels that replace these
 
@@ -71,7 +72,7 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
     kernels = select_kernels(
         "cpu",
         getattr(torch, resolved.model.dtype),
-        resolved.model_spec.head_dim,
+        resolved.attention.head_dim,
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
         quantization=resolved.model.quantization,
@@ -89,7 +90,7 @@ def _may_begin_with_torch(resolved: Resolved) -> bool:
     model_spec, model = resolved.model_spec, resolved.model
     if model.batch_invariant or model.quantization is not None:
         return False
-    weights = model_spec.weights_bytes(model.dtype, None)
+    weights = weights_bytes(model_spec, model.dtype)
     largest = (
         model_spec.vocab_size * model_spec.hidden_size * getattr(torch, resolved.model.dtype).itemsize
     )  # exists twice
@@ -105,7 +106,7 @@ def with_library(loaded: LoadedModel, resolved: Resolved, library: CpuLibrary) -
     return LoadedModel(loaded.device, kernels, model, loaded.cache)
 
 
-def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet) -> Decoder:
+def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet) -> Model:
     """The model with its weights. Raises ModelFilesError for weights that do not fit it."""
     phases.start("weights")
     model = _model(resolved, device, kernels)
@@ -115,7 +116,7 @@ def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, ker
     return model
 
 
-def _model(resolved: Resolved, device: torch.device, kernels: KernelSet) -> Decoder:
+def _model(resolved: Resolved, device: torch.device, kernels: KernelSet) -> Model:
     """Without weights."""
     dtype, model_len = getattr(torch, resolved.model.dtype), resolved.model.max_model_len
     return model_class(resolved.model_spec)(
@@ -127,7 +128,7 @@ def kv_cache_of(
     resolved: Resolved, num_blocks: int, memory: KVMemory | None = None, device: torch.device | None = None
 ) -> KVCache:
     """A cache of `num_blocks` blocks for each group of layers. Raises what KVCache raises."""
-    model_spec, cache = resolved.model_spec, resolved.cache
+    attention, cache = resolved.attention, resolved.cache
     groups = resolved.cache_groups
-    shape = (num_blocks * groups.num_groups, model_spec.num_kv_heads, cache.block_size, model_spec.head_dim)
+    shape = (num_blocks * groups.num_groups, attention.num_kv_heads, cache.block_size, attention.head_dim)
     return KVCache(groups, *shape, kv_dtype(cache.kv_cache_dtype), memory, device)

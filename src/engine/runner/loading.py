@@ -15,12 +15,12 @@ from ...config.checkpoint.layout import read_tensors
 from ...config.checkpoint.match import matched, split_fused
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
 from ..layers.loading import TensorReader
-from ..models.decoder import Decoder
+from ..models.model import Model
 from .np_cache import cached_tensors
 from .weights import Checkpoint, DummyWeights
 
 
-def load_weights(model: Decoder, resolved: Resolved, progress: Callable[[float], None] | None = None) -> None:
+def load_weights(model: Model, resolved: Resolved, progress: Callable[[float], None] | None = None) -> None:
     """Fills the model.
 
     progress: called with the share of the weights that is loaded, from 0 to 1.
@@ -58,18 +58,18 @@ def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[
             raise
 
 
-def _tensors(model: Decoder, resolved: Resolved) -> TensorReader:
-    load, model_spec = resolved.load, resolved.model_spec
+def _tensors(model: Model, resolved: Resolved) -> TensorReader:
+    load, files = resolved.load, resolved.model_files
     settings = load.model_loader_extra_config
     if load.load_format == "dummy":
         return DummyWeights(resolved.model.seed, settings.get("deviation", DUMMY_DEVIATION))
     folder = Path(resolved.model_path)
     shapes = dict(model.wanted())
-    stored = read_tensors(folder, model_spec.weight_files, load.pt_load_map_location)
+    stored = read_tensors(folder, files.weight_files, load.pt_load_map_location)
     if load.load_format == "sharded_state":
         stored = split_fused(stored, shapes)
     elif load.load_format == "npcache":
         stored = cached_tensors(folder, stored, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER))))
     is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
-    found = matched(folder, stored, shapes, is_tied=model_spec.tie_word_embeddings)  # again: files may have changed
+    found = matched(folder, stored, shapes, is_tied=files.spec.is_tied)  # again: files may have changed
     return Checkpoint(folder, found, is_eager=is_eager)

@@ -57,7 +57,7 @@ class ModelRunner:
         model_spec, scheduler = resolved.model_spec, resolved.scheduler
         model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
         loaded = load(resolved, self.phases)
-        sampling = SamplingTable(scheduler.max_num_seqs, model_spec.vocab_size, model_spec.eos_token_ids)
+        sampling = SamplingTable(scheduler.max_num_seqs, model_spec.vocab_size, resolved.model_files.eos_token_ids)
         num_groups = loaded.cache.groups.num_groups
         self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, num_groups)
         self._processors = processors
@@ -217,7 +217,7 @@ class ModelRunner:
             block_size=resolved.cache.block_size,
             max_num_seqs=resolved.scheduler.max_num_seqs,
             max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
-            eos_token_ids=model_spec.eos_token_ids,
+            eos_token_ids=resolved.model_files.eos_token_ids,
             weights_bytes=self._model.num_bytes,
             kv_cache_bytes=self._cache.num_bytes,
             dtype=resolved.model.dtype,

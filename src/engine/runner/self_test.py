@@ -10,7 +10,7 @@ import torch
 
 from ..kernels import KernelSet, PackedLinear
 from ..layers.linear import Linear
-from ..models.decoder import Decoder
+from ..models.model import Model
 
 SECONDS = 0.25  # of each of the four measurements
 ROWS = 256  # of a prompt
@@ -18,7 +18,7 @@ _ROUNDS = 200  # of products between two looks at the clock
 
 
 def self_test(
-    model: Decoder, kernels: KernelSet, num_threads: int, clock: Callable[[], float] = time.perf_counter
+    model: Model, kernels: KernelSet, num_threads: int, clock: Callable[[], float] = time.perf_counter
 ) -> str:
     """The result, for the start-up table: how fast one row reads the weights, and how fast many rows multiply them."""
     speed = kernels.speed

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.cli.app import main
 from stoker.cli.diff import run
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.effective import as_records, running_values
 
 
@@ -112,7 +112,7 @@ class Running(http.server.BaseHTTPRequestHandler):
 def url(here: None) -> Iterator[str]:
     """A running server of b.yaml."""
     deployment = load_deployment(["b.yaml"], env={})
-    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     handler = type("Handler", (Running,), {"records": as_records(running_values(resolved)), "keys": []})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

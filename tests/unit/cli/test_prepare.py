@@ -7,7 +7,7 @@ import pytest
 from tests.fakes import FakeEngine
 
 from stoker.cli.prepare import engine_client, start_beside
-from stoker.config import load_deployment, read_machine_spec, read_model_spec, resolve_deployment
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.process_client import EngineProcessClient
 
 
@@ -35,7 +35,7 @@ def test_the_engine_process_gets_no_variable_that_a_secret_is_read_from(
     monkeypatch.setenv("OTHER", "kept")
     (tmp_path / "deploy.yaml").write_text("model: {model: builtin:tiny}\nserver: {api_key: {env: SOME_KEY}}\n")
     deployment = load_deployment([tmp_path / "deploy.yaml"], [])
-    resolved = resolve_deployment(deployment, read_model_spec(deployment), read_machine_spec())
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     client = engine_client(resolved, lambda phase: None)
     assert isinstance(client, EngineProcessClient)
     assert client.environment is not None

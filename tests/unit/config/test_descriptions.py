@@ -5,10 +5,11 @@ from __future__ import annotations
 from stoker.cli.app import commands
 from stoker.cli.bench.defaults import DEFAULTS
 from stoker.config.codes import CODES
-from stoker.config.resolve.model_spec import FAMILIES, ROPE_KINDS
 from stoker.config.schema.options import options
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.supervision import RESTART_WINDOW_S
+from stoker.model.families import FAMILIES
+from stoker.model.rope import ROPE_KINDS
 from stoker.server.text.chat_template import TIME_LIMIT_S
 from stoker.server.tls import WATCH_INTERVAL_S
 

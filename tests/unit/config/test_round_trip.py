@@ -25,7 +25,7 @@ from stoker.config.importer.manifest import manifest_text
 from stoker.config.importer.read import import_script
 from stoker.config.migrate import migrate
 from stoker.config.presets import preset_names
-from stoker.config.resolve.model_spec import read_spec
+from stoker.config.resolve.model_files import read_model_files
 from stoker.config.resolve.resolve import resolve_deployment
 from stoker.config.schema.options import options
 from stoker.config.starter import starter
@@ -76,7 +76,7 @@ def meaning(report: Report) -> dict[str, Any]:
     if report.model_missing is not None:
         assert report.decisions is not None
         return as_tree(whole(effective_values(deployment, report.decisions)))
-    record = resolve_deployment(deployment, read_spec(deployment), MACHINE)
+    record = resolve_deployment(deployment, read_model_files(deployment), MACHINE)
     record = record.model_copy(
         update={
             "model": record.model.model_copy(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ....model.rope import ROPE_KINDS
 from ...checkpoint.model_files import is_hub_id
 from ...exit_codes import EXIT_ENVIRONMENT
 from ..import_path import split_import_path
-from ..rope import ROPE_KINDS
 from ..rule import Rule, StatedRule
 from ..values import Values
 

@@ -13,7 +13,7 @@ from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from ...kernels.gpu.sample import sample, sampling_workspace
 from ...layers.attention import LayerCache
 from ...layers.step_input import StepInput
-from ...models.decoder import Decoder
+from ...models.model import Model
 from .buckets import StepShape
 from .slot_arena import SlotArena
 from .staging import Upload
@@ -24,7 +24,7 @@ _SLOTS, _COMPUTED, _SAMPLED, _STARTS = range(4)  # the values that are sent for 
 class DeviceStep:
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         caches: Sequence[LayerCache],
         arena: SlotArena,
         max_rows: int,

@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 
 from ....config import Layer, Resolved
+from ....config.resolve.gpu_memory import GRAPHS_BYTES
 from ...kernels.gpu.sample import sampling_workspace
 from .slot_arena import arena_bytes
 
-GRAPHS_BYTES = 256 << 20  # of captured graphs: their launches, and memory that kernels keep between launches
 _FIXES = (
     "lower `model.max_model_len`, `scheduler.max_num_seqs` or `scheduler.max_num_batched_tokens`, raise "
     "`cache.gpu_memory_utilization` if no other program needs the memory, or free memory on the device"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import Measured, Resolved, read_model_spec, resolve_deployment
+from stoker.config import Measured, Resolved, read_model_files, resolve_deployment
 from stoker.config.plan import calibration
 from stoker.config.plan.calibration import Calibration, append, entries, error_in_per_cent, record
 
-from ..deployments import MACHINE, load
+from ..deployments import MACHINE, WITH_GPU, load
 
 MEASURED = Measured(
     weights_bytes=9_444_096,
@@ -24,7 +24,7 @@ MEASURED = Measured(
 @pytest.fixture
 def resolved(tmp_path: Path) -> Resolved:
     deployment = load(tmp_path, "model: {model: builtin:tiny}")
-    return resolve_deployment(deployment, read_model_spec(deployment), MACHINE)
+    return resolve_deployment(deployment, read_model_files(deployment), MACHINE)
 
 
 @pytest.fixture
@@ -48,9 +48,17 @@ def test_plan_and_measurement_stand_side_by_side(resolved: Resolved, entry: Cali
     assert (entry.resident, entry.peak) == (500 << 20, 600 << 20)
 
 
+def test_the_host_process_does_not_hold_what_is_on_a_gpu(tmp_path: Path) -> None:
+    deployment = load(tmp_path, "model: {model: builtin:tiny}")
+    resolved = resolve_deployment(deployment, read_model_files(deployment), WITH_GPU)
+    assert resolved.memory.kv_cache_bytes > 1 << 36
+    entry = record(resolved, MEASURED, "1.2.3")
+    assert entry.planned_peak.high < 1 << 30
+
+
 def test_the_same_shape_has_the_same_hash_whatever_it_is_called(tmp_path: Path, entry: Calibration) -> None:
     deployment = load(tmp_path, "model: {model: builtin:tiny, served_model_name: other}")
-    again = record(resolve_deployment(deployment, read_model_spec(deployment), MACHINE), MEASURED, "1.2.4")
+    again = record(resolve_deployment(deployment, read_model_files(deployment), MACHINE), MEASURED, "1.2.4")
     assert again.shape == entry.shape
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.config import MachineSpec, read_model_spec, resolve_deployment
+from stoker.config import MachineSpec, read_model_files, resolve_deployment
 from stoker.config.plan.changes import cheapest_changes
 from stoker.config.plan.devices import find_profile, profiles, this_machine
 from stoker.config.plan.estimate import Range, estimate
@@ -30,7 +30,7 @@ def planned(
     words = ("--model", str(model), "--load-format", "dummy", "--skip-tokenizer-init", *words)
     deployment = load(folder, "{}", *words)
     planned_model = read_model(deployment)
-    decisions = examine(deployment, planned_model.model_spec, machine).decisions
+    decisions = examine(deployment, planned_model.files, machine).decisions
     if device == "this-machine":
         return make_plan(planned_model, this_machine(machine, decisions.get("device.device")), decisions)
     return make_plan(planned_model, find_profile(device, machine), decisions)
@@ -42,7 +42,7 @@ def test_on_this_machine_the_plan_is_what_will_run(tmp_path: Path) -> None:
         tmp_path, "{}", "--model", str(tmp_path / "model"), "--load-format", "dummy", "--skip-tokenizer-init",
         "--max-model-len", "4096",
     )  # fmt: skip
-    resolved = resolve_deployment(deployment, read_model_spec(deployment), WIDE)
+    resolved = resolve_deployment(deployment, read_model_files(deployment), WIDE)
     assert plan.estimate.weights_bytes == resolved.memory.weights_bytes == 2 * 596_049_920
     assert plan.estimate.kv_cache_bytes == resolved.memory.kv_cache_bytes
     assert plan.estimate.kv.token_bytes == resolved.memory.kv_bytes_per_token
@@ -75,6 +75,22 @@ def test_auto_is_filled_by_the_same_rule_as_at_start(tmp_path: Path, words: tupl
     again = estimate(plan.model, plan.device, plan.ask)
     assert again.kv_cache_bytes == plan.estimate.kv_cache_bytes
     assert again.max_model_len == plan.estimate.max_model_len
+
+
+@pytest.mark.parametrize("words", [(), ("--enforce-eager",), ("--max-num-seqs", "3"), ("--max-model-len", "2048")])
+def test_a_gpu_is_planned_as_it_is_shared_out_at_start(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The same formulas: what a step, CUDA and its graphs take, and what is left for the KV cache."""
+    plan = planned(tmp_path, "llama-3.1-8b", *words, machine=WITH_GPU)
+    again = estimate(plan.model, plan.device, plan.ask)
+    extra = again.process.likely + again.activations.likely + again.graphs.likely
+    model = str(tmp_path / "model")
+    deployment = load(
+        tmp_path, "{}", "--model", model, "--load-format", "dummy", "--skip-tokenizer-init", *words
+    )  # fmt: skip
+    memory = resolve_deployment(deployment, read_model_files(deployment), WITH_GPU).memory
+    assert extra == memory.activation_bytes
+    assert again.weights_bytes == memory.weights_bytes
+    assert again.kv_cache_bytes // plan.estimate.kv.block_bytes == memory.kv_cache_bytes // plan.estimate.kv.block_bytes
 
 
 @pytest.mark.parametrize("machine", [MACHINE, WITH_GPU])
@@ -217,7 +233,7 @@ def test_a_model_that_this_build_cannot_run_is_planned_all_the_same(tmp_path: Pa
     model = write_config(tmp_path / "mixtral", config)
     deployment = load(tmp_path, "{}", "--model", str(model))
     planned_model = read_model(deployment)
-    assert planned_model.model_spec is None
+    assert planned_model.files is None
     decisions = examine(deployment, None, WIDE).decisions
     plan = make_plan(planned_model, profiles()["h200"], decisions)
     assert plan.estimate.status == "fits"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stoker.config import MachineSpec, load_deployment, read_model_spec
+from stoker.config import MachineSpec, load_deployment, read_model_files
 from stoker.config.resolve.decide import Decisions, decide
 
 from ..deployments import GIB, MACHINE
@@ -19,7 +19,7 @@ def decided(
 ) -> Decisions:
     write_model(folder, dtype, **changes)
     deployment = load_deployment([], ["--model", str(folder), *words], {})
-    return decide(deployment, read_model_spec(deployment), machine)
+    return decide(deployment, read_model_files(deployment), machine)
 
 
 def reason(done: Decisions, path: str) -> str:

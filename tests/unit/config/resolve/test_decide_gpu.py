@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_spec, resolve_deployment
+from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.graph_sizes import usual_sizes, written_sizes
-from stoker.config.resolve.gpu_memory import activation_bytes
+from stoker.config.resolve.gpu_memory import step_bytes
 
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
@@ -21,7 +21,7 @@ def resolved(
     folder: Path, *words: str, machine: MachineSpec = WITH_GPU, dtype: str = "BF16", **changes: Any
 ) -> Resolved:
     deployment = load_deployment([], ["--model", str(write_model(folder, dtype, **changes)), *words], {})
-    return resolve_deployment(deployment, read_model_spec(deployment), machine)
+    return resolve_deployment(deployment, read_model_files(deployment), machine)
 
 
 def with_gpu(**changes: Any) -> MachineSpec:
@@ -113,7 +113,7 @@ def test_the_kv_cache_of_a_gpu_is_what_weights_and_steps_leave(tmp_path: Path) -
     record = resolved(tmp_path, max_position_embeddings=1 << 20)
     memory = record.memory
     assert memory.budget_bytes == int(0.9 * 139 * GIB)
-    assert memory.activation_bytes == 541_059_072  # 8192 tokens x 480 bytes, 256 sequences x 1000 bytes, 512 MiB
+    assert memory.activation_bytes == 809_494_528  # 8192 tokens x 480 bytes, 256 sequences x 1000 bytes, 768 MiB
     room = memory.budget_bytes - memory.weights_bytes - memory.activation_bytes
     assert room - 64 * memory.kv_bytes_per_token < memory.kv_cache_bytes <= room
     assert record.model.max_model_len == 1 << 20
@@ -135,18 +135,18 @@ def test_a_gpu_that_others_use_gives_what_is_free(tmp_path: Path) -> None:
     ("dtype", "max_num_seqs", "max_num_batched_tokens", "expected"),
     [
         # One token: 3 x 16 hidden, 2 x (4 + 2) heads x 8 and 3 x 32 intermediate are 240 elements of 4 bytes. One
-        # sequence: 100 entries of the vocabulary x 10 bytes. And 512 MiB.
-        ("float32", 1, 1, 536_870_912 + 960 + 1_000),
-        ("float32", 1, 11, 536_870_912 + 10_560 + 1_000),
-        ("float32", 3, 1, 536_870_912 + 960 + 3_000),
-        ("bfloat16", 5, 7, 536_870_912 + 3_360 + 5_000),
+        # sequence: 100 entries of the vocabulary x 10 bytes.
+        ("float32", 1, 1, 960 + 1_000),
+        ("float32", 1, 11, 10_560 + 1_000),
+        ("float32", 3, 1, 960 + 3_000),
+        ("bfloat16", 5, 7, 3_360 + 5_000),
     ],
 )
 def test_activations_grow_with_the_step_and_the_vocabulary(
     tmp_path: Path, dtype: str, max_num_seqs: int, max_num_batched_tokens: int, expected: int
 ) -> None:
     model_spec = resolved(tmp_path).model_spec
-    assert activation_bytes(model_spec, dtype, max_num_seqs, max_num_batched_tokens) == expected
+    assert step_bytes(model_spec, dtype, max_num_seqs, max_num_batched_tokens) == expected
 
 
 @pytest.mark.effect("scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes")

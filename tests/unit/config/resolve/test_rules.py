@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, Resolved, load_deployment, read_model_spec, resolve_deployment
+from stoker.config import ConfigError, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.resolve.resolve import examine
 from stoker.config.resolve.rule_tables.server import is_loopback
 from stoker.config.resolve.rules import RULES, STATED
@@ -47,7 +47,7 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
         words = [str(files.get(word, word)) for word in line.split()]
         named = [] if "--model" in words else ["--model", str(model)]
         deployment = load_deployment([], [*named, *words], {})
-        model_spec = None if "Qwen/none" in words else read_model_spec(deployment)
+        model_spec = None if "Qwen/none" in words else read_model_files(deployment)
         return {finding.code for finding in examine(deployment, model_spec, MACHINES[kind]).findings}
 
     return of
@@ -78,7 +78,7 @@ def test_a_plain_deployment_breaks_nothing(kind: str, broken: Callable[[str, str
 
 def resolved(folder: Path, *words: str) -> Resolved:
     deployment = load_deployment([], ["--model", str(write_model(folder)), *words], {})
-    return resolve_deployment(deployment, read_model_spec(deployment), MACHINE)
+    return resolve_deployment(deployment, read_model_files(deployment), MACHINE)
 
 
 def test_what_does_not_fit_is_an_error_with_numbers(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_template_is_read_from_beside_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "deploy.yaml").write_text("server: {chat_template: chat.jinja}")
     words = ["--model", str(write_model(tmp_path / "model"))]
     deployment = load_deployment([tmp_path / "deploy.yaml"], words, {})
-    assert resolve_deployment(deployment, read_model_spec(deployment), MACHINE).chat_template == "{{ messages }}!"
+    assert resolve_deployment(deployment, read_model_files(deployment), MACHINE).chat_template == "{{ messages }}!"
 
 
 def test_names_of_the_api(tmp_path: Path) -> None:

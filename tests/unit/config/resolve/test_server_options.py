@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import ConfigError, MachineSpec, load_deployment, read_model_spec, resolve_deployment
+from stoker.config import ConfigError, MachineSpec, load_deployment, read_model_files, resolve_deployment
 from stoker.config.resolve.resolved import ResolvedServer
 
 from ..deployments import MACHINE
@@ -18,7 +18,7 @@ def server_of(folder: Path, text: str = "", *words: str, machine: MachineSpec = 
     file = folder / "deploy.yaml"
     file.write_text(f"model: {{model: {write_model(folder / 'model')}}}\nserver: {{{text}}}")
     deployment = load_deployment([file], words, {})
-    return resolve_deployment(deployment, read_model_spec(deployment), machine).server
+    return resolve_deployment(deployment, read_model_files(deployment), machine).server
 
 
 def refusal(folder: Path, text: str) -> str:

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stoker.config.quantised import quantised_bytes
 from stoker.engine.kernels.quantised import LEVELS as CODE_LEVELS
 from stoker.engine.kernels.quantised import dequantise_reference
+from stoker.model.quantised import quantised_bytes
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 

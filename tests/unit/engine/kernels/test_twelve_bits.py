@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stoker.config.cpu_features import LEVELS
-from stoker.config.quantised import twelve_bit_bytes
+from stoker.model.quantised import twelve_bit_bytes
 
 from .levels import EMULATED_AMX, LEVEL_NAMES, kernels_of, sums_of_rounding_errors
 

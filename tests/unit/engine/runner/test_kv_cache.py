@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stoker.config.cache_groups import all_in_one
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.kv_memory import KVMemory
+from stoker.model.cache_groups import all_in_one
 
 
 def test_layers_share_no_memory_and_start_as_zeros():

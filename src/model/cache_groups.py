@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .sizes import DTYPE_BYTES
+from .spec import ModelSpec
+
 MAX_GROUPS = 8  # the scheduler works on each group's table
 MAX_UNUSED = 0.15  # share of the blocks' memory that incomplete groups leave unused, for the sake of fewer groups
 
@@ -47,6 +50,22 @@ def has_cache_groups(device: str, is_disabled: bool) -> bool:
     is_disabled: `scheduler.disable_hybrid_kv_cache_manager`.
     """
     return device == "cpu" and not is_disabled
+
+
+def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> CacheGroups:
+    """The groups of a model's layers. A window that holds the longest context is none.
+
+    is_hybrid: groups for each kind of layer, or one for all.
+    """
+    windows = [window if window is not None and window < max_context else None for window in spec.windows]
+    return cache_groups(windows) if is_hybrid else all_in_one(spec.num_layers)
+
+
+def kv_bytes_per_token(spec: ModelSpec, dtype: str, groups: CacheGroups) -> int:
+    """Bytes of keys and values of one token in the blocks of all groups."""
+    attention = spec.attention
+    width = attention.keeps.width if attention is not None else 0
+    return groups.num_groups * groups.num_planes * width * DTYPE_BYTES[dtype]
 
 
 def all_in_one(num_layers: int) -> CacheGroups:

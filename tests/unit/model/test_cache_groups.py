@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.config.cache_groups import MAX_GROUPS, all_in_one, cache_groups, one_group
+from stoker.model.cache_groups import MAX_GROUPS, all_in_one, cache_groups, one_group
 
 GEMMA = ([512] * 5 + [None]) * 4 + [512] * 2  # 22 layers with a window, 4 without
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .config_json import ConfigJson, shown
-from .resolved import RopeSpec
+from .config_json import ConfigJson, ModelConfigError, shown
+from .spec import RopeSpec
 
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
 _TOP_LEVEL = ("partial_rotary_factor", "original_max_position_embeddings")  # in some files outside of the object
@@ -22,6 +22,7 @@ _NUMBERS: dict[str, tuple[float, float]] = {  # least and most
     "attention_factor": (0, 1e3),
     "mscale": (0, 1e3),
     "mscale_all_dim": (0, 1e3),
+    "partial_rotary_factor": (0, 1),
 }
 _NEEDED = {
     "linear": ("factor",),
@@ -32,9 +33,12 @@ _MAX_THETA = 1e15
 
 
 def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: float | str) -> dict[str, Any]:
-    """The options `rope_scaling` and `rope_theta` in place of what config.json says, under the names it uses."""
+    """The options `rope_scaling` and `rope_theta` in place of what config.json says, under the names it uses.
+
+    A scaling of an unknown kind, which a rule reports, is left out.
+    """
     rope = config.get("rope_parameters")
-    if scaling:
+    if scaling and kind_of(scaling) in ROPE_KINDS:
         config["rope_scaling"] = dict(scaling)
         if isinstance(rope, Mapping):
             rope = {"rope_theta": rope.get("rope_theta"), **scaling}
@@ -47,27 +51,41 @@ def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: flo
     return config
 
 
-def read_rope(config: ConfigJson, head_dim: int, *, may_be_unknown: bool = False) -> RopeSpec:
-    """may_be_unknown: the kind is that of the option `model.rope_scaling`, which a rule checks.
+def kind_of(parameters: Mapping[str, Any]) -> Any:
+    return parameters.get("rope_type") or parameters.get("type") or "default"
 
-    Raises ModelFilesError for a kind that is not supported or a parameter out of its range.
-    """
+
+def read_rope(config: ConfigJson, head_dim: int) -> RopeSpec:
+    """Raises ModelConfigError for a parameter that is missing or out of its range. Other kinds keep only their name."""
     given, theta = _written(config), read_theta(config)
-    kind = given.pop("rope_type", None) or given.pop("type", None) or "default"
+    kind = kind_of(given)
     for key in _TOP_LEVEL:
         if config.get(key) is not None:
             given.setdefault(key, config.get(key))
     if kind not in ROPE_KINDS:
-        if may_be_unknown:
-            return RopeSpec(theta=theta)
-        raise config.error(f"rope type {shown(kind)} is not supported; supported: {', '.join(ROPE_KINDS)}", "M304")
-    if given.pop("partial_rotary_factor", None) not in (None, 1):
-        raise config.error("a `partial_rotary_factor` other than 1 is not supported", "M304")
-    return RopeSpec(theta=theta, kind=kind, parameters=_checked(config, kind, given, theta, head_dim))
+        return RopeSpec(theta=theta, kind=shown(kind))
+    part = config.part(given)
+    for key in _NEEDED.get(kind, ()):
+        if given.get(key) is None:
+            raise ModelConfigError(f"rope type `{kind}` needs `{key}`")
+    found: dict[str, Any] = {
+        key: part.number(key, *limits) for key, limits in _NUMBERS.items() if given.get(key) is not None
+    }
+    if given.get("original_max_position_embeddings") is not None:
+        found["original_max_position_embeddings"] = part.count("original_max_position_embeddings")
+    if given.get("truncate") is not None:
+        found["truncate"] = part.flag("truncate")
+    if kind == "llama3" and not found["low_freq_factor"] < found["high_freq_factor"]:
+        raise ModelConfigError("`high_freq_factor` must be greater than `low_freq_factor`")
+    if kind == "dynamic" and head_dim < 4:
+        raise ModelConfigError(f"`head_dim` is {head_dim}; rope type `dynamic` needs at least 4")
+    if kind == "yarn" and theta == 1:
+        raise ModelConfigError("`rope_theta` is 1; rope type `yarn` needs more")
+    return RopeSpec(theta=theta, kind=kind, **found)
 
 
 def read_theta(config: ConfigJson) -> float:
-    """The base. Raises ModelFilesError if it is out of its range."""
+    """The base. Raises ModelConfigError if it is out of its range."""
     theta = _written(config).get("rope_theta")
     theta = config.get("rope_theta") if theta is None else theta
     return config.part({"rope_theta": theta}).number("rope_theta", 1, _MAX_THETA, 10_000.0)
@@ -77,27 +95,5 @@ def _written(config: ConfigJson) -> dict[str, Any]:
     """The object with its parameters, under either name."""
     written = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(written, Mapping):
-        raise config.error("`rope_parameters` must be an object")
+        raise ModelConfigError("`rope_parameters` must be an object")
     return dict(written)
-
-
-def _checked(config: ConfigJson, kind: str, given: dict[str, Any], theta: float, head_dim: int) -> dict[str, Any]:
-    """The parameters that any kind uses; others are of no effect."""
-    part = config.part(given)
-    for key in _NEEDED.get(kind, ()):
-        if given.get(key) is None:
-            raise config.error(f"rope type `{kind}` needs `{key}`")
-    found: dict[str, Any] = {
-        key: part.number(key, *limits) for key, limits in _NUMBERS.items() if given.get(key) is not None
-    }
-    if given.get("original_max_position_embeddings") is not None:
-        found["original_max_position_embeddings"] = part.count("original_max_position_embeddings")
-    if given.get("truncate") is not None:
-        found["truncate"] = part.flag("truncate")
-    if kind == "llama3" and not found["low_freq_factor"] < found["high_freq_factor"]:
-        raise config.error("`high_freq_factor` must be greater than `low_freq_factor`")
-    if kind == "dynamic" and head_dim < 4:
-        raise config.error(f"`head_dim` is {head_dim}; rope type `dynamic` needs at least 4")
-    if kind == "yarn" and theta == 1:
-        raise config.error("`rope_theta` is 1; rope type `yarn` needs more")
-    return found

@@ -1,4 +1,4 @@
-"""The architectures that this build runs: the defaults of their config classes in transformers, and their parts."""
+"""The architectures that are described exactly: their parts, and the defaults of their classes in transformers."""
 
 from __future__ import annotations
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-from ..errors import ModelFilesError
 
 LIMITS = {  # about ten times the largest model of 2026
     "num_hidden_layers": 4096,
@@ -33,23 +30,28 @@ def shown(value: Any) -> str:
     return _SHORT.repr(value)
 
 
-class ConfigJson:
-    """config.json with the defaults of the model's family. Errors contain the file and the key."""
+class ModelConfigError(ValueError):
+    """config.json is malformed (code M306), or says what this build does not run (M304)."""
 
-    def __init__(self, path: Path, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
-        self.path = path
+    def __init__(self, message: str, code: str = "M306") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ConfigJson:
+    """config.json with the defaults of the model's family. Errors contain the key."""
+
+    def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.values = values
         self.defaults = defaults or {}
 
-    def error(self, message: str, code: str = "M306") -> ModelFilesError:
-        return ModelFilesError(f"{self.path}: {message}", code=code)
-
-    def with_defaults(self, defaults: Mapping[str, Any]) -> ConfigJson:
-        return ConfigJson(self.path, self.values, defaults)
-
     def part(self, values: Mapping[str, Any]) -> ConfigJson:
         """An object in the file."""
-        return ConfigJson(self.path, values)
+        return ConfigJson(values)
+
+    def has(self, key: str) -> bool:
+        """Whether the file or the family says something, null included."""
+        return key in self.values or key in self.defaults
 
     def get(self, key: str) -> Any:
         """As written, also if that is null; else the default, else None."""
@@ -59,20 +61,20 @@ class ConfigJson:
         value, most = self.get(key), LIMITS.get(key, LARGEST)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.error(f"`{key}` is {shown(value)}; it must be a whole number from 1 to {most}")
+            raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a whole number from 1 to {most}")
         return value
 
     def optional_int(self, key: str) -> int | None:
         value = self.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
-            raise self.error(f"`{key}` is {shown(value)}; it must be a token id")
+            raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a token id")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.get(key)
         value = default if value is None else value
         if not isinstance(value, bool):
-            raise self.error(f"`{key}` is {shown(value)}; it must be true or false")
+            raise ModelConfigError(f"`{key}` is {shown(value)}; it must be true or false")
         return value
 
     def number(self, key: str, least: float, most: float, default: float | None = None) -> float:
@@ -84,7 +86,7 @@ class ConfigJson:
             if least <= number <= most and number > 0:
                 return number
         bounds = f"above 0 and at most {most:g}" if least == 0 else f"from {least:g} to {most:g}"
-        raise self.error(f"`{key}` is {shown(value)}; it must be a number {bounds}")
+        raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a number {bounds}")
 
 
 def _float(value: int | float) -> float:

@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from stoker.config import ModelFilesError, ModelSpec, load_deployment, read_model_spec
+from stoker.config import ModelFiles, ModelFilesError, load_deployment, read_model_files
+from stoker.model.cache_groups import kv_bytes_per_token, model_cache_groups
+from stoker.model.sizes import count_parameters, weights_bytes
+from stoker.model.spec import MLP, Attention, RopeSpec
 
 from ..model_files import write_model
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
 
 
-def model_spec(folder: Path, *words: str, dtype: str = "BF16", **changes: Any) -> ModelSpec:
+def model_files(folder: Path, *words: str, dtype: str = "BF16", **changes: Any) -> ModelFiles:
     write_model(folder, dtype, **changes)
-    return read_model_spec(load_deployment([], ["--model", str(folder), *words], {}))
+    return read_model_files(load_deployment([], ["--model", str(folder), *words], {}))
 
 
 def shape(architecture: str, **values: Any) -> dict[str, Any]:
@@ -23,11 +26,16 @@ def shape(architecture: str, **values: Any) -> dict[str, Any]:
     return {"architectures": [architecture], **values}
 
 
-def written(folder: Path, config: dict[str, Any]) -> ModelSpec:
+def rope_of(files: ModelFiles) -> RopeSpec | None:
+    assert files.spec.attention is not None
+    return files.spec.attention.rope
+
+
+def written(folder: Path, config: dict[str, Any]) -> ModelFiles:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     words = ["--model", str(folder), "--load-format", "dummy", "--skip-tokenizer-init"]
-    return read_model_spec(load_deployment([], words, {}))
+    return read_model_files(load_deployment([], words, {}))
 
 
 @pytest.mark.parametrize(
@@ -75,21 +83,28 @@ def written(folder: Path, config: dict[str, Any]) -> ModelSpec:
 )
 def test_parameters_are_counted_as_published(tmp_path: Path, config: dict[str, Any], num_parameters: int) -> None:
     """Qwen3-0.6B, Qwen2.5-0.5B, Llama-3.2-1B, Mistral-7B-v0.1."""
-    assert written(tmp_path, config).num_parameters == num_parameters
+    assert count_parameters(written(tmp_path, config).spec).total == num_parameters
 
 
 def test_kv_bytes_are_keys_and_values_of_every_layer(tmp_path: Path) -> None:
-    model = model_spec(tmp_path)
-    groups = model.cache_groups(is_hybrid=True)
-    assert model.kv_bytes_per_token("bfloat16", groups) == 2 * 2 * 2 * 8 * 2
-    assert model.kv_bytes_per_token("float32", groups) == 2 * model.kv_bytes_per_token("bfloat16", groups)
-    assert model.weights_bytes("bfloat16") == 2 * 7856
+    spec = model_files(tmp_path).spec
+    groups = model_cache_groups(spec, 64, is_hybrid=True)
+    assert kv_bytes_per_token(spec, "bfloat16", groups) == 2 * 2 * 2 * 8 * 2
+    assert kv_bytes_per_token(spec, "float32", groups) == 2 * kv_bytes_per_token(spec, "bfloat16", groups)
+    assert weights_bytes(spec, "bfloat16") == 2 * 7856
 
 
 def test_a_family_knows_its_biases_and_norms(tmp_path: Path) -> None:
     def parts(architecture: str, **values: Any) -> tuple[bool, ...]:
-        model = written(tmp_path, shape(architecture, **values))
-        return model.attention_bias, model.attention_out_bias, model.mlp_bias, model.qk_norm
+        layer = written(tmp_path, shape(architecture, **values)).spec.layers[0]
+        assert isinstance(layer.mixer, Attention)
+        assert isinstance(layer.feed_forward, MLP)
+        return (
+            layer.mixer.has_bias,
+            layer.mixer.has_out_bias,
+            layer.feed_forward.has_bias,
+            layer.mixer.has_head_norms,
+        )
 
     assert parts("LlamaForCausalLM", attention_bias=True, mlp_bias=True) == (True, True, True, False)
     assert parts("MistralForCausalLM", attention_bias=True) == (False, False, False, False)
@@ -98,25 +113,25 @@ def test_a_family_knows_its_biases_and_norms(tmp_path: Path) -> None:
 
 
 def test_windows_are_per_layer(tmp_path: Path) -> None:
-    def windows(architecture: str, **values: Any) -> tuple[int | None, tuple[bool, ...]]:
-        model = written(tmp_path, shape(architecture, num_hidden_layers=3, **values))
-        return model.sliding_window, model.sliding_window_layers
+    def windows(architecture: str, **values: Any) -> tuple[int | None, ...]:
+        return written(tmp_path, shape(architecture, num_hidden_layers=3, **values)).spec.windows
 
-    none = (None, (False, False, False))
-    assert windows("MistralForCausalLM") == (4096, (True, True, True))
+    none = (None, None, None)
+    assert windows("MistralForCausalLM") == (4096, 4096, 4096)
     assert windows("MistralForCausalLM", sliding_window=None) == none
     assert windows("LlamaForCausalLM", sliding_window=8) == none
     assert windows("Qwen2ForCausalLM", sliding_window=8) == none
     assert windows("Qwen2ForCausalLM", use_sliding_window=True, sliding_window=8, max_window_layers=1) == (
+        None,
         8,
-        (False, True, True),
+        8,
     )
     assert windows(
         "Qwen3ForCausalLM",
         use_sliding_window=True,
         sliding_window=8,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ) == (8, (True, False, True))
+    ) == (8, None, 8)
 
 
 @pytest.mark.parametrize(
@@ -128,29 +143,29 @@ def test_windows_are_per_layer(tmp_path: Path) -> None:
     ],
 )
 def test_both_spellings_of_rope_are_read(tmp_path: Path, keys: dict[str, Any]) -> None:
-    rope = model_spec(tmp_path, **keys).rope
-    assert (rope.theta, rope.kind, rope.parameters) == (1e6, "linear", {"factor": 2})
+    assert rope_of(model_files(tmp_path, **keys)) == RopeSpec(theta=1e6, kind="linear", factor=2)
 
 
 def test_old_rope_names_override_new_ones(tmp_path: Path) -> None:
     """transformers 5 writes rope_parameters; people still know rope_theta and rope_scaling."""
     new = {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}
-    assert model_spec(tmp_path, "--hf-overrides.rope_theta", "5e5", **new).rope.theta == 5e5
-    rope = model_spec(tmp_path, "--hf-overrides.rope_scaling", '{"rope_type": "yarn", "factor": 4}', **new).rope
-    assert (rope.theta, rope.kind, rope.parameters) == (1e6, "yarn", {"factor": 4})
+    assert model_files(tmp_path, "--hf-overrides.rope_theta", "5e5", **new).rope_theta == 5e5
+    yarn = '{"rope_type": "yarn", "factor": 4}'
+    rope = rope_of(model_files(tmp_path, "--hf-overrides.rope_scaling", yarn, **new))
+    assert rope == RopeSpec(theta=1e6, kind="yarn", factor=4)
 
 
 @pytest.mark.effect("model.hf_overrides")
 def test_overrides_are_merged_into_config_json(tmp_path: Path) -> None:
     words = ["--hf-overrides", '{"max_position_embeddings": 64, "tokenizr": 1, "deep": {"b": 2}}']
-    model = model_spec(tmp_path, *words, deep={"a": 1})
-    assert model.max_position_embeddings == 64
+    model = model_files(tmp_path, *words, deep={"a": 1})
+    assert model.spec.max_position_embeddings == 64
     assert model.unused_overrides == ("tokenizr",)
 
 
 @pytest.mark.parametrize(("stored", "name"), [("BF16", "bfloat16"), ("F32", "float32"), ("F16", "float16")])
 def test_the_checkpoints_format_is_that_of_its_weights(tmp_path: Path, stored: str, name: str) -> None:
-    assert model_spec(tmp_path, dtype=stored).checkpoint_dtype == name
+    assert model_files(tmp_path, dtype=stored).checkpoint_dtype == name
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
@@ -162,35 +177,35 @@ def test_without_weights_config_json_says_the_format(tmp_path: Path, key: str) -
 def test_end_ids_of_the_generation_config_come_first(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 5], "temperature": 0.6, "top_k": 20}')
-    model = model_spec(tmp_path)
+    model = model_files(tmp_path)
     assert model.eos_token_ids == (7, 5)
     assert model.sampling_defaults == {"temperature": 0.6, "top_k": 20}
-    assert model_spec(tmp_path, "--generation-config", "none").sampling_defaults == {}
-    assert model_spec(tmp_path, "--generation-config", "none").eos_token_ids == (7, 5)
+    assert model_files(tmp_path, "--generation-config", "none").sampling_defaults == {}
+    assert model_files(tmp_path, "--generation-config", "none").eos_token_ids == (7, 5)
 
 
 def test_a_folder_can_bring_other_sampling_defaults(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "generation_config.json").write_text('{"max_new_tokens": 9, "do_sample": true}')
-    assert model_spec(tmp_path / "model", "--generation-config", str(other)).sampling_defaults == {"max_tokens": 9}
+    assert model_files(tmp_path / "model", "--generation-config", str(other)).sampling_defaults == {"max_tokens": 9}
 
 
 def test_a_file_that_does_not_sample_is_greedy(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.6}')
-    assert model_spec(tmp_path).sampling_defaults == {"temperature": 0.0}
+    assert model_files(tmp_path).sampling_defaults == {"temperature": 0.0}
 
 
 @pytest.mark.effect("model.tokenizer", "model.skip_tokenizer_init")
 def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
     write_model(tmp_path / "a", tokenizer=False)
     with pytest.raises(ModelFilesError, match=r"no tokenizer\.json") as caught:
-        read_model_spec(load_deployment([], ["--model", str(tmp_path / "a")], {}))
+        read_model_files(load_deployment([], ["--model", str(tmp_path / "a")], {}))
     assert caught.value.code == "M307"
-    assert model_spec(tmp_path / "a", "--skip-tokenizer-init", tokenizer=False).tokenizer_path is None
+    assert model_files(tmp_path / "a", "--skip-tokenizer-init", tokenizer=False).tokenizer_path is None
     write_model(tmp_path / "b")
-    named = model_spec(tmp_path / "a", "--tokenizer", str(tmp_path / "b"), tokenizer=False)
+    named = model_files(tmp_path / "a", "--tokenizer", str(tmp_path / "b"), tokenizer=False)
     assert named.tokenizer_path == str(tmp_path / "b")
 
 
@@ -247,7 +262,7 @@ def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
 )
 def test_a_model_that_cannot_run_is_refused_with_its_key(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ModelFilesError) as caught:
-        model_spec(tmp_path, **changes)
+        model_files(tmp_path, **changes)
     assert said in str(caught.value)
     assert len(str(caught.value)) < 3000
     assert str(tmp_path) in str(caught.value)
@@ -255,15 +270,15 @@ def test_a_model_that_cannot_run_is_refused_with_its_key(tmp_path: Path, changes
 
 
 def test_facts_go_through_json(tmp_path: Path) -> None:
-    model = model_spec(tmp_path)
-    assert ModelSpec.model_validate_json(model.model_dump_json()) == model
+    model = model_files(tmp_path)
+    assert ModelFiles.model_validate_json(model.model_dump_json()) == model
 
 
 def test_an_invalid_generation_config_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"top_p": 7}')
     with pytest.raises(ModelFilesError, match=r"generation_config\.json: `top_p` is 7; allowed: more than 0") as caught:
-        model_spec(tmp_path)
+        model_files(tmp_path)
     assert caught.value.code == "M306"
 
 
@@ -285,12 +300,12 @@ def test_a_tokenizer_config_is_read_before_the_start(tmp_path: Path, content: st
     write_model(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(content)
     with pytest.raises(ModelFilesError, match="tokenizer_config") as caught:
-        model_spec(tmp_path)
+        model_files(tmp_path)
     assert said in str(caught.value)
-    model_spec(tmp_path, "--skip-tokenizer-init")
+    model_files(tmp_path, "--skip-tokenizer-init")
 
 
 def test_other_classes_of_a_repository_than_the_tokenizer_do_not_matter_to_it(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoProcessor": "x.Y"}}')
-    assert model_spec(tmp_path).tokenizer_path == str(tmp_path)
+    assert model_files(tmp_path).tokenizer_path == str(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..resolve.config_json import LARGEST, LIMITS, shown
+from .config_json import LARGEST, LIMITS, ModelConfigError, shown
 
 # Keys that other families use for the same value, in the order in which they are looked up.
 _SPELLINGS = {
@@ -32,10 +32,6 @@ _SPELLINGS = {
 }
 
 
-class AbsurdValue(ValueError):
-    """A value that no model has, and of which nothing may be built."""
-
-
 class ConfigReader:
     """config.json under any spelling, and a list of what had to be assumed."""
 
@@ -50,7 +46,7 @@ class ConfigReader:
     def number(self, key: str, default: int | None = None) -> int:
         """A whole number of at least 0. If it is missing or of another type, the default is assumed and noted.
 
-        Raises AbsurdValue above the limit of config_json.py.
+        Raises ModelConfigError above the limit of config_json.py.
         """
         value = self.get(key)
         if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
@@ -58,7 +54,7 @@ class ConfigReader:
             self.assumptions.append(f"`{key}` differs by layer; the largest, {value}, was taken for all")
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             if value > (most := LIMITS.get(key, LARGEST)):
-                raise AbsurdValue(f"`{key}` is {shown(value)}; it must be a whole number of at most {most}")
+                raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a whole number of at most {most}")
             return value
         if value is not None:
             self.assumptions.append(f"`{key}` is {shown(value)}, which is no whole number; {default or 0} was taken")
@@ -76,12 +72,12 @@ class ConfigReader:
         return value if isinstance(value, str) else ""
 
     def layers(self, key: str) -> list[Any] | None:
-        """A list with an entry per layer, or of the indices of layers. Raises AbsurdValue for a longer one."""
+        """A list with an entry per layer, or of the indices of layers. Raises ModelConfigError for a longer one."""
         value, most = self.get(key), LIMITS["num_hidden_layers"]
         if not isinstance(value, list):
             return None
         if len(value) > most:
-            raise AbsurdValue(f"`{key}` has {len(value)} entries; a model has at most {most} layers")
+            raise ModelConfigError(f"`{key}` has {len(value)} entries; a model has at most {most} layers")
         return value
 
     def part(self, key: str) -> ConfigReader | None:

@@ -1,12 +1,7 @@
-"""ModelSpec from config.json, generation_config.json and the headers of its weight files.
-
-Defaults for keys that config.json leaves out are those of the transformers library, per family. Both spellings of its
-releases are read: `dtype` and `torch_dtype`, `rope_parameters` and `rope_theta` with `rope_scaling`.
-"""
+"""ModelFiles: the model's config.json, generation_config.json, tokenizer and the headers of its weight files."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...model.config_json import ConfigJson, ModelConfigError, shown
+from ...model.read import READ_KEYS, family_config, read_config
+from ...model.rope import ROPE_KINDS, apply_options, read_theta
+from ...model.spec import ModelSpec
+from ...model.support import not_supported
+from ...model.tensors import model_tensors
 from ..checkpoint.layout import WeightFiles, read_weight_files
 from ..checkpoint.match import Shapes, matched, split_fused
 from ..checkpoint.model_files import is_hub_id, locate, read_json, read_json_if_any
@@ -21,32 +22,19 @@ from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES
 from ..errors import ModelFilesError
 from . import sampling
-from .config_json import ConfigJson, shown
-from .families import FAMILIES, Family
-from .resolved import ModelSpec
-from .rope import ROPE_KINDS, apply_options, read_rope, read_theta
-from .tensors import wanted_tensors
+from .resolved import ModelFiles
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
 
-_READ_KEYS = {  # of config.json, under any spelling
-    *("architectures", "attention_bias", "bos_token_id", "dtype", "eos_token_id", "head_dim", "hidden_act"),
-    *("hidden_size", "intermediate_size", "layer_types", "max_position_embeddings", "max_window_layers", "mlp_bias"),
-    *("num_attention_heads", "num_hidden_layers", "num_key_value_heads", "original_max_position_embeddings"),
-    *("pad_token_id", "partial_rotary_factor", "quantization_config", "rms_norm_eps", "rope_parameters"),
-    *("rope_scaling", "rope_theta", "sliding_window", "tie_word_embeddings", "torch_dtype", "use_sliding_window"),
-    "vocab_size",
-}
 _ANY_MODEL_FILE = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
 TOKENIZER_JSON = "tokenizer.json"
 OLDER_VOCABULARIES = ("vocab.json", "tokenizer.model", "spiece.model", "vocab.txt")
 GENERATION_CONFIG = "generation_config.json"
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
-_LAYER_KINDS = ("full_attention", "sliding_attention")
 
 
-def read_spec(deployment: Deployment) -> ModelSpec:
+def read_model_files(deployment: Deployment) -> ModelFiles:
     """Everything known about the model without loading it.
 
     Raises ModelFilesError (exit code 3), naming file and fault; ModelNotLocal if it must be downloaded first.
@@ -56,37 +44,41 @@ def read_spec(deployment: Deployment) -> ModelSpec:
     path = config_folder(deployment, folder, cache) / "config.json"
     written = read_json(path)
     merged = _apply_overrides(written, model.hf_overrides)
-    own_theta = read_theta(ConfigJson(path, merged))
-    config_json = ConfigJson(path, apply_options(merged, model.rope_scaling, model.rope_theta))
-    name, family = _family(config_json)
-    config_json = config_json.with_defaults(family.defaults)
-    shape = _shape(config_json, family)
-    rope = read_rope(config_json, shape["head_dim"], may_be_unknown=bool(model.rope_scaling))
-    max_context = _max_context(shape, model.rope_scaling, model.disable_sliding_window)
-    if model.disable_sliding_window:
-        shape["sliding_window_layers"] = (False,) * shape["num_layers"]
-    tensors = dict(wanted_tensors(shape))
-    weights = _weights(config_json, folder, deployment, tensors)
-    tokenizer_path = _tokenizer_path(deployment, folder)
-    return ModelSpec(
+    try:
+        _check_class(merged)
+        own_theta = read_theta(ConfigJson(merged))
+        values = apply_options(merged, model.rope_scaling, model.rope_theta)
+        spec = read_config(values)
+        if reason := not_supported(spec):
+            raise ModelConfigError(reason, "M304")
+        config_json = family_config(values, spec)
+        bos, pad = config_json.optional_int("bos_token_id"), config_json.optional_int("pad_token_id")
+    except ModelConfigError as error:
+        raise ModelFilesError(f"{path}: {error}", code=error.code) from None
+    window = max((window for window in spec.windows if window is not None), default=None)
+    max_context = _max_context(spec, model.rope_scaling)
+    if model.disable_sliding_window and window is not None:
+        max_context, spec = min(max_context, window), spec.without_windows()
+    weights = _weights(path, spec, folder, deployment)
+    assert spec.attention is not None
+    assert spec.attention.rope is not None
+    return ModelFiles(
         model_path=str(folder),
-        architecture=name,
-        model_type=family.model_type,
-        **shape,
-        rope=rope,
+        config_path=str(path.parent),
+        spec=spec,
         max_context=max_context,
-        checkpoint_dtype=_checkpoint_dtype(config_json, weights),
-        num_parameters=sum(map(math.prod, tensors.values())),
-        eos_token_ids=_eos_ids(config_json, folder, shape["vocab_size"]),
-        bos_token_id=config_json.optional_int("bos_token_id"),
-        pad_token_id=config_json.optional_int("pad_token_id"),
+        window=window,
+        rope_theta=spec.attention.rope.theta,
+        own_rope_theta=own_theta,
+        checkpoint_dtype=spec.dtype if weights is None else _most_common_dtype(weights),
+        eos_token_ids=_eos_ids(path, config_json, folder, spec.vocab_size),
+        bos_token_id=bos,
+        pad_token_id=pad,
         sampling_defaults=_sampling_defaults(folder, deployment),
-        tokenizer_path=tokenizer_path,
+        tokenizer_path=_tokenizer_path(deployment, folder),
         weight_files=weights.names if weights else (),
         weight_format=weights.format if weights else "dummy",
-        config_path=str(path.parent),
-        own_rope_theta=own_theta,
-        unused_overrides=tuple(key for key in model.hf_overrides if key not in {*written, *_READ_KEYS}),
+        unused_overrides=tuple(key for key in model.hf_overrides if key not in {*written, *READ_KEYS}),
     )
 
 
@@ -154,135 +146,61 @@ def _apply_overrides(written: Mapping[str, Any], overrides: Mapping[str, Any]) -
     return merged
 
 
-def _family(config_json: ConfigJson) -> tuple[str, Family]:
-    names, config = config_json.get("architectures"), config_json.values
+def _check_class(config: Mapping[str, Any]) -> None:
+    """Raises ModelConfigError for a model without a class, or with one that is code from its repository."""
+    names = config.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise config_json.error("`architectures` must list the model's class")
+        raise ModelConfigError("`architectures` must list the model's class")
     for place in ("", *(key for key, value in config.items() if isinstance(value, Mapping))):
         part = config[place] if place else config
         if part.get("auto_map"):
             null = f"{{{place}: {{auto_map: null}}}}" if place else "{auto_map: null}"
-            raise config_json.error(
+            raise ModelConfigError(
                 f"`auto_map`{f' in `{place}`' * bool(place)} says that this model runs code from its repository, which "
                 "`model.trust_remote_code` would allow elsewhere and this build never does; if its weights are a plain "
                 f"`{names[0]}`, `model.hf_overrides: {null}` says so",
                 "M304",
             )
-    if names[0] not in FAMILIES:
-        raise config_json.error(
-            f"architecture `{names[0]}` is not supported; supported: {', '.join(sorted(FAMILIES))}", "M304"
-        )
-    if config_json.get("quantization_config") is not None:
-        raise config_json.error(
-            "quantised checkpoints (`quantization_config`) are not supported by this build; `model.quantization` "
-            "makes an unquantised one smaller while it loads",
-            "M304",
-        )
-    return names[0], FAMILIES[names[0]]
 
 
-def _shape(config_json: ConfigJson, family: Family) -> dict[str, Any]:
-    hidden, heads = config_json.count("hidden_size"), config_json.count("num_attention_heads")
-    layers, kv_heads = config_json.count("num_hidden_layers"), config_json.count("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise config_json.error(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
-    if config_json.get("head_dim") is None and hidden % heads:
-        raise config_json.error(f"`hidden_size` {hidden} is no multiple of `num_attention_heads` {heads}")
-    head_dim = config_json.count("head_dim", hidden // heads)
-    if head_dim % 2:
-        raise config_json.error(f"`head_dim` is {head_dim}; rotary embedding needs an even one")
-    if (act := config_json.get("hidden_act")) != "silu":
-        raise config_json.error(f"`hidden_act` {shown(act)} is not supported; supported: silu", "M304")
-    window, window_layers = _sliding_window(config_json, family, layers)
-    bias = config_json.flag("attention_bias") if family.attention_bias is None else family.attention_bias
-    return {
-        "num_layers": layers,
-        "hidden_size": hidden,
-        "intermediate_size": config_json.count("intermediate_size"),
-        "num_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "vocab_size": config_json.count("vocab_size"),
-        "max_position_embeddings": config_json.count("max_position_embeddings"),
-        "rms_norm_eps": config_json.number("rms_norm_eps", 0, 1),
-        "hidden_act": act,
-        "tie_word_embeddings": config_json.flag("tie_word_embeddings"),
-        "attention_bias": bias,
-        "attention_out_bias": bias if family.attention_out_bias is None else family.attention_out_bias,
-        "mlp_bias": config_json.flag("mlp_bias") if family.mlp_bias is None else family.mlp_bias,
-        "qk_norm": family.qk_norm,
-        "sliding_window": window,
-        "sliding_window_layers": window_layers,
-    }
-
-
-def _sliding_window(config_json: ConfigJson, family: Family, num_layers: int) -> tuple[int | None, tuple[bool, ...]]:
-    everything = (False,) * num_layers
-    if config_json.get("sliding_window") is None or "sliding_window" not in {**family.defaults, **config_json.values}:
-        return None, everything
-    if family.model_type == "llama":
-        return None, everything
-    if family.window_by_layer and not config_json.flag("use_sliding_window"):
-        return None, everything
-    window = config_json.count("sliding_window")
-    if not family.window_by_layer:
-        return window, (True,) * num_layers
-    kinds = config_json.get("layer_types")
-    if kinds is None:
-        first = config_json.get("max_window_layers")
-        if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-            raise config_json.error(f"`max_window_layers` is {shown(first)}; it must be a number of layers")
-        layers = tuple(index >= first for index in range(num_layers))
-    elif isinstance(kinds, list) and len(kinds) == num_layers:
-        if unknown := [kind for kind in kinds if kind not in _LAYER_KINDS]:
-            raise config_json.error(f"`layer_types` has {shown(unknown[0])}; known: {', '.join(_LAYER_KINDS)}", "M304")
-        layers = tuple(kind == "sliding_attention" for kind in kinds)
-    else:
-        raise config_json.error(f"`layer_types` must name {num_layers} layers")
-    return (window, layers) if any(layers) else (None, everything)
-
-
-def _max_context(shape: Mapping[str, Any], scaling: Mapping[str, Any], disable_sliding_window: bool) -> int:
-    """Tokens that the model can take: more with a scaling, and no more than the window where that is to be all."""
-    limit = int(shape["max_position_embeddings"])
+def _max_context(spec: ModelSpec, scaling: Mapping[str, Any]) -> int:
+    """Tokens that the model can take: more with a scaling."""
+    limit = spec.max_position_embeddings
     kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
     if kind in ROPE_KINDS[1:] and isinstance(factor, int | float) and factor > 1:
         trained = scaling.get("original_max_position_embeddings") or limit
-        limit = max(limit, int(trained * factor)) if isinstance(trained, int) else limit
-    if disable_sliding_window and shape["sliding_window"] is not None:
-        limit = min(limit, shape["sliding_window"])
+        return max(limit, int(trained * factor)) if isinstance(trained, int) else limit
     return limit
 
 
-def _weights(config_json: ConfigJson, folder: Path, deployment: Deployment, shapes: Shapes) -> WeightFiles | None:
-    """The files, which have these tensors and no others; None with load_format dummy."""
-    load, tied = deployment.load, config_json.flag("tie_word_embeddings")
+def _weights(path: Path, spec: ModelSpec, folder: Path, deployment: Deployment) -> WeightFiles | None:
+    """The files, which have the model's tensors and no others; None with load_format dummy."""
+    load = deployment.load
     if load.load_format == "dummy":
         return None
     settings = load.model_loader_extra_config
     if settings_problem(load.load_format, settings):
         settings = {}  # reported by a rule
     weights = read_weight_files(folder, load.load_format, load.ignore_patterns, settings, load.pt_load_map_location)
+    shapes: Shapes = {tensor.name: tensor.shape for tensor in model_tensors(spec)}
     tensors = split_fused(weights.tensors, shapes) if weights.format == "sharded_state" else weights.tensors
-    _check_layers(config_json, tensors)
-    return replace(weights, tensors=matched(folder, tensors, shapes, is_tied=tied))
+    _check_layers(path, spec, tensors)
+    return replace(weights, tensors=matched(folder, tensors, shapes, is_tied=spec.is_tied))
 
 
-def _check_layers(config_json: ConfigJson, tensors: Iterable[str]) -> None:
+def _check_layers(path: Path, spec: ModelSpec, tensors: Iterable[str]) -> None:
     """One sentence instead of a list of tensors."""
-    wanted = config_json.count("num_hidden_layers")
     stored = 1 + max((int(match[1]) for name in tensors if (match := _LAYER.match(name))), default=-1)
-    if stored and stored != wanted:
-        raise config_json.error(f"`num_hidden_layers` is {wanted}, but its weight files have {stored} layers")
+    if stored and stored != spec.num_layers:
+        raise ModelFilesError(
+            f"{path}: `num_hidden_layers` is {spec.num_layers}, but its weight files have {stored} layers", code="M306"
+        )
 
 
-def _checkpoint_dtype(config_json: ConfigJson, weights: WeightFiles | None) -> str:
-    """That of most parameters; config.json's where there are no weights, bfloat16 where it is silent too."""
-    if weights is not None:
-        counts = weights.count()
-        return FLOAT_DTYPES[max(counts, key=lambda dtype: counts[dtype])]
-    named = config_json.get("dtype") or config_json.get("torch_dtype")
-    return named if named in FLOAT_DTYPES.values() else "bfloat16"
+def _most_common_dtype(weights: WeightFiles) -> str:
+    """That of most parameters."""
+    counts = weights.count()
+    return FLOAT_DTYPES[max(counts, key=lambda dtype: counts[dtype])]
 
 
 def _sampling_defaults(folder: Path, deployment: Deployment) -> dict[str, Any]:
@@ -325,13 +243,13 @@ def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
     return str(folder)
 
 
-def _eos_ids(config_json: ConfigJson, folder: Path, vocab_size: int) -> tuple[int, ...]:
+def _eos_ids(config_path: Path, config_json: ConfigJson, folder: Path, vocab_size: int) -> tuple[int, ...]:
     """End-of-sequence ids: generation_config.json's first, which chat models extend, then config.json's."""
     path = folder / GENERATION_CONFIG
     ids: dict[int, None] = {}  # ordered
     for file, value in (
         (path, read_json_if_any(path).get("eos_token_id")),
-        (config_json.path, config_json.get("eos_token_id")),
+        (config_path, config_json.get("eos_token_id")),
     ):
         for token in value if isinstance(value, list) else [value]:
             if token is None:

@@ -1,0 +1,50 @@
+"""Model: what the runners hold and call, whatever the family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, Self
+
+import torch
+
+from ...model.spec import ModelSpec
+from ..layers.attention import LayerCache
+from ..layers.loading import Loadable
+from ..layers.step_input import StepInput
+
+
+class Model(Protocol):
+    """Token ids to hidden states, hidden states to logits."""
+
+    model_spec: ModelSpec
+
+    def loadables(self) -> Iterator[Loadable]:
+        """All parts with weights, in the order of loading."""
+        ...
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of all tensors."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weights, after they are loaded."""
+        ...
+
+    def take_weights(self, other: Self) -> None:
+        """Takes the weights of the same model with other kernels, which can no longer be used."""
+        ...
+
+    def forward(
+        self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes keys and values of all T tokens into the caches. Returns hidden and residual of `rows`, for `logits`.
+
+        steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
+        tokens whose logits are needed; None for all.
+        """
+        ...
+
+    def logits(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype."""
+        ...

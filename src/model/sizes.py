@@ -1,0 +1,79 @@
+"""Numbers of parameters, bytes of weights, and memory of a step, from the tensors of a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from .quantised import SCHEMES, Scheme, quantised_bytes
+from .spec import ModelSpec
+from .tensors import EMBEDDING, FUSED, OUTPUT, Tensor, layer_tensors, outer_tensors
+
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+_WHOLE = {f"{part}.weight": whole for whole, parts in FUSED.items() for part in parts}
+
+
+class Parameters(NamedTuple):
+    total: int
+    active: int  # parameters used for one token; one row of the embedding
+    matrices: int  # part of the total: matrices of the layers, which quantisation shrinks
+
+
+@lru_cache(maxsize=16)
+def count_parameters(spec: ModelSpec) -> Parameters:
+    total = active = matrices = 0
+    for layer, count in Counter(spec.layers).items():
+        for tensor in layer_tensors(spec, layer):
+            size = tensor.size * count
+            total += tensor.copies * size
+            active += tensor.used * size
+            matrices += tensor.copies * size * tensor.is_matrix
+    outer = {tensor.name: tensor.size for tensor in outer_tensors(spec)}
+    output = outer.get(OUTPUT, outer[EMBEDDING])
+    return Parameters(total + sum(outer.values()), active + output + 2 * spec.hidden_size, matrices)
+
+
+@lru_cache(maxsize=64)
+def weights_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:
+    """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says."""
+    size, total = DTYPE_BYTES[dtype], count_parameters(spec).total
+    if held is None:
+        return total * size
+    layers, output = SCHEMES.get(held) or Scheme(held, held)
+    num_bytes, num_elements = (
+        quantised_bytes(output, spec.vocab_size, spec.hidden_size),
+        spec.vocab_size * spec.hidden_size,
+    )
+    for layer, count in Counter(spec.layers).items():
+        for copies, outputs, inputs in _fused_matrices(layer_tensors(spec, layer)):
+            num_bytes += count * copies * quantised_bytes(layers, outputs, inputs)
+            num_elements += count * copies * outputs * inputs
+    return num_bytes + (total - num_elements) * size
+
+
+def _fused_matrices(tensors: Iterator[Tensor]) -> Iterator[tuple[int, int, int]]:
+    """Copies, outputs and inputs of each matrix of a layer, as the engine fuses them."""
+    wholes: dict[str, tuple[int, int, int]] = {}
+    for tensor in tensors:
+        if tensor.is_matrix:
+            outputs, inputs = tensor.shape
+            place, _, name = tensor.name.removesuffix(".weight").rpartition(".")
+            whole = f"{place}.{_WHOLE.get(f'{name}.weight', name)}"
+            before = wholes[whole][1] if whole in wholes else 0
+            wholes[whole] = tensor.copies, before + outputs, inputs
+    yield from wholes.values()
+
+
+def activation_elements(spec: ModelSpec) -> tuple[int, int]:
+    """Elements per token of a step's tensors: of the model's width, and of the largest layer, which devices can share.
+
+    The first: residual, a layer's input and its norm. The second, for attention and an MLP: queries, keys, values and
+    the output of attention; gate, up and their product. They are never all live at the same time: the difference is
+    room for the kernels' workspaces.
+    """
+    layers = set(spec.layers)
+    return 3 * spec.hidden_size, max(
+        (sum(part.activations for part in (layer.mixer, layer.feed_forward) if part) for layer in layers), default=0
+    )

@@ -1,0 +1,182 @@
+"""The tensors of a model's checkpoint, by its layers.
+
+For models that the engine runs these are the names it reads (engine/models/decoder.py). Other models have as many
+elements in them, under the names that most checkpoints use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from .spec import (
+    MLP,
+    Attention,
+    CrossAttention,
+    Experts,
+    GatedDelta,
+    LatentAttention,
+    LayerSpec,
+    LinearAttention,
+    Mamba,
+    ModelSpec,
+    ShortConvolution,
+)
+
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """copies: how many there are, one per expert. used: how many of them a token needs.
+
+    is_matrix: of a linear layer, whose weights can be quantised: [outputs, inputs].
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    is_matrix: bool = False
+    copies: int = 1
+    used: int = 1
+
+    @property
+    def size(self) -> int:
+        """Elements of one copy."""
+        return math.prod(self.shape)
+
+
+def model_tensors(spec: ModelSpec) -> Iterator[Tensor]:
+    """All of them, tied embeddings once."""
+    yield from outer_tensors(spec)
+    for index, layer in enumerate(spec.layers):
+        for tensor in layer_tensors(spec, layer):
+            yield replace(tensor, name=f"model.layers.{index}.{tensor.name}")
+
+
+def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
+    """Those outside of the layers."""
+    table = (spec.vocab_size, spec.hidden_size)
+    yield Tensor(EMBEDDING, table)
+    if spec.has_position_table:
+        yield Tensor("model.embed_positions.weight", (spec.max_position_embeddings, spec.hidden_size))
+    yield Tensor(FINAL_NORM, (spec.hidden_size,))
+    if not spec.is_tied:
+        yield Tensor(OUTPUT, table)
+
+
+def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
+    """Names are relative to the layer."""
+    hidden = spec.hidden_size
+    names = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    for name in names[: layer.num_norms]:
+        yield Tensor(f"{name}.weight", (hidden,))
+    match layer.mixer:
+        case Attention() as mixer:
+            yield from _attention(hidden, mixer)
+        case CrossAttention() as mixer:
+            queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
+            yield from _linear("cross_attn.q_proj", queries, hidden)
+            yield from _linear("cross_attn.k_proj", keys, hidden)
+            yield from _linear("cross_attn.v_proj", keys, hidden)
+            yield from _linear("cross_attn.o_proj", hidden, queries)
+        case LatentAttention() as mixer:
+            yield from _latent(hidden, mixer)
+        case GatedDelta() as mixer:
+            yield from _gated_delta(hidden, mixer)
+        case Mamba() as mixer:
+            yield from _mamba(hidden, mixer)
+        case ShortConvolution() as mixer:
+            yield from _linear("conv.in_proj", 3 * mixer.width, hidden)
+            yield Tensor("conv.conv.weight", (mixer.width, 1, mixer.conv_width))
+            yield from _linear("conv.out_proj", hidden, mixer.width)
+        case LinearAttention() as mixer:
+            inner = mixer.num_heads * mixer.head_dim
+            yield from _linear("self_attn.qkv_proj", 3 * inner, hidden)
+            yield from _linear("self_attn.output_gate", inner, hidden)
+            yield from _linear("self_attn.out_proj", hidden, inner)
+    match layer.feed_forward:
+        case MLP() as mlp:
+            yield from _mlp("mlp", hidden, mlp)
+        case Experts() as experts:
+            yield from _experts(hidden, experts)
+
+
+def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
+    queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
+    yield from _linear("self_attn.q_proj", queries * (1 + mixer.has_gate), hidden, mixer.has_bias)
+    yield from _linear("self_attn.k_proj", keys, hidden, mixer.has_bias)
+    yield from _linear("self_attn.v_proj", keys, hidden, mixer.has_bias)
+    yield from _linear("self_attn.o_proj", hidden, queries, mixer.has_out_bias)
+    if mixer.has_head_norms:
+        yield Tensor("self_attn.q_norm.weight", (mixer.head_dim,))
+        yield Tensor("self_attn.k_norm.weight", (mixer.head_dim,))
+
+
+def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
+    queries = mixer.num_heads * (mixer.plain_dim + mixer.rope_dim)
+    if mixer.query_rank:
+        yield from _linear("self_attn.q_a_proj", mixer.query_rank, hidden)
+        yield Tensor("self_attn.q_a_layernorm.weight", (mixer.query_rank,))
+        yield from _linear("self_attn.q_b_proj", queries, mixer.query_rank)
+    else:
+        yield from _linear("self_attn.q_proj", queries, hidden)
+    yield from _linear("self_attn.kv_a_proj_with_mqa", mixer.rank + mixer.rope_dim, hidden)
+    yield Tensor("self_attn.kv_a_layernorm.weight", (mixer.rank,))
+    yield from _linear("self_attn.kv_b_proj", mixer.num_heads * (mixer.plain_dim + mixer.value_dim), mixer.rank)
+    yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.value_dim)
+    if mixer.index_heads:
+        inputs = mixer.query_rank or hidden
+        yield from _linear("self_attn.indexer.wq_b", mixer.index_heads * mixer.index_dim, inputs)
+        yield from _linear("self_attn.indexer.wk", mixer.index_dim, hidden)
+        yield from _linear("self_attn.indexer.weights_proj", mixer.index_heads, hidden)
+
+
+def _gated_delta(hidden: int, mixer: GatedDelta) -> Iterator[Tensor]:
+    values = mixer.num_value_heads * mixer.value_dim
+    yield from _linear("linear_attn.in_proj_qkvz", mixer.conv_channels + values, hidden)
+    yield from _linear("linear_attn.in_proj_ba", 2 * mixer.num_value_heads, hidden)
+    yield Tensor("linear_attn.conv1d.weight", (mixer.conv_channels, 1, mixer.conv_width))
+    yield Tensor("linear_attn.dt_bias", (mixer.num_value_heads,))
+    yield Tensor("linear_attn.A_log", (mixer.num_value_heads,))
+    yield Tensor("linear_attn.norm.weight", (mixer.value_dim,))
+    yield from _linear("linear_attn.out_proj", hidden, values)
+
+
+def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:
+    yield Tensor("mamba.conv1d.weight", (mixer.conv_channels, 1, mixer.conv_width))
+    yield Tensor("mamba.conv1d.bias", (mixer.conv_channels,))
+    yield from _linear("mamba.out_proj", hidden, mixer.width)
+    if mixer.num_heads:  # one projection for gate, input, B, C and step
+        yield from _linear("mamba.in_proj", mixer.width + mixer.conv_channels + mixer.num_heads, hidden)
+        for name in ("A_log", "D", "dt_bias"):
+            yield Tensor(f"mamba.{name}", (mixer.num_heads,))
+        yield Tensor("mamba.norm.weight", (mixer.width,))
+        return
+    yield from _linear("mamba.in_proj", 2 * mixer.width, hidden)
+    yield from _linear("mamba.x_proj", mixer.step_rank + 2 * mixer.state_size, mixer.width)
+    yield from _linear("mamba.dt_proj", mixer.width, mixer.step_rank, has_bias=True)
+    yield Tensor("mamba.A_log", (mixer.width, mixer.state_size))
+    yield Tensor("mamba.D", (mixer.width,))
+
+
+def _mlp(name: str, hidden: int, mlp: MLP) -> Iterator[Tensor]:
+    if mlp.is_gated:
+        yield from _linear(f"{name}.gate_proj", mlp.width, hidden, mlp.has_bias)
+    yield from _linear(f"{name}.up_proj", mlp.width, hidden, mlp.has_bias)
+    yield from _linear(f"{name}.down_proj", hidden, mlp.width, mlp.has_bias)
+
+
+def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:
+    yield Tensor("mlp.gate.weight", (experts.count, hidden))
+    for tensor in _mlp("mlp.experts.{}", hidden, MLP(width=experts.width, is_gated=experts.is_gated)):
+        yield replace(tensor, copies=experts.count, used=experts.per_token)
+    if experts.shared_width:
+        yield from _mlp("mlp.shared_experts", hidden, MLP(width=experts.shared_width, is_gated=experts.is_gated))
+
+
+def _linear(name: str, outputs: int, inputs: int, has_bias: bool = False) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.weight", (outputs, inputs), is_matrix=True)
+    if has_bias:
+        yield Tensor(f"{name}.bias", (outputs,))

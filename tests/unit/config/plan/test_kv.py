@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from stoker.config.plan.kv import kv_cost, kv_cost_of_groups
+from stoker.model.cache_groups import cache_groups
+from stoker.model.guess import guess
+
+from .shapes import SHAPES
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_kind_of_layer_has_its_price(name: str) -> None:
+    config, _, (per_token, windows, per_sequence) = SHAPES[name]
+    cost = kv_cost(guess(config), "bfloat16", 16)
+    assert (cost.token_bytes, cost.windows, cost.sequence_bytes) == (per_token, windows, per_sequence)
+
+
+def test_a_window_bounds_what_a_layer_keeps() -> None:
+    spec = guess(SHAPES["gemma-3-1b"][0])
+    cost = kv_cost(spec, "bfloat16", 16)
+    assert cost.of(512) == 512 * (4096 + 22528)
+    assert cost.of(32768) == 32768 * 4096 + 512 * 22528
+    groups = cache_groups(spec.windows)
+    ours = kv_cost_of_groups(groups, spec, "bfloat16", 16)
+    assert ours.to_admit(32768) == 32768 * groups.num_planes * groups.num_groups * spec.layers[0].mixer.keeps.width * 2
+    assert ours.num_sequences(20 * ours.to_admit(32768), 32768) >= 4 * 20
+
+
+def test_the_longest_sequence_is_the_last_that_fits() -> None:
+    cost = kv_cost(guess(SHAPES["gemma-3-1b"][0]), "bfloat16", 16)
+    longest = cost.longest(64 << 20, 32768)
+    assert cost.of(longest) <= 64 << 20 < cost.of(longest + 16)
+    assert cost.longest(1 << 40, 32768) == 32768
+    assert cost.longest(0, 32768) == 0
+
+
+def test_key_value_heads_are_shared_out_over_devices_but_never_cut() -> None:
+    eight = guess(SHAPES["llama-3.1-8b"][0])
+    assert kv_cost(eight, "bfloat16", 16, tensor_parallel_size=4).token_bytes == 131072 // 4
+    assert kv_cost(eight, "bfloat16", 16, tensor_parallel_size=16).token_bytes == 131072 // 8
+    latent = guess(SHAPES["deepseek-v3"][0])
+    assert kv_cost(latent, "bfloat16", 16, tensor_parallel_size=8).token_bytes == 70272

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+from tests.unit.config.plan.shapes import SHAPES
+
+from stoker.model.guess import guess
+from stoker.model.sizes import count_parameters
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_parameters_are_counted_within_a_thousandth_of_what_is_published(name: str) -> None:
+    config, published, _ = SHAPES[name]
+    assert count_parameters(guess(config)).total == pytest.approx(published, rel=1e-3)
+
+
+def test_only_the_experts_that_run_count_for_a_token() -> None:
+    count = count_parameters(guess(SHAPES["qwen3-30b-a3b"][0]))
+    assert count.active == pytest.approx(3.04e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("config", "assumed"),
+    [
+        ({"model_type": "new", "hidden_size": 64, "num_hidden_layers": 2}, "names no longest context"),
+        (
+            {"text_config": {"model_type": "new", "hidden_size": 64, "num_hidden_layers": 2}, "vision_config": {}},
+            "only the language part was counted",
+        ),
+        (
+            {"model_type": "new", "hidden_size": 64, "num_hidden_layers": 2, "sliding_window": 32},
+            "not which layers use it",
+        ),
+        (
+            {"model_type": "elm", "hidden_size": 64, "num_hidden_layers": 2, "num_key_value_heads": [1, 2]},
+            "`num_key_value_heads` differs by layer",
+        ),
+    ],
+)
+def test_what_had_to_be_assumed_is_said(config: dict[str, object], assumed: str) -> None:
+    spec = guess(config)
+    assert spec.num_layers == 2
+    assert any(assumed in assumption for assumption in spec.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("written", "method", "bits"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "gptq", 4),
+        ({"quant_method": "awq", "bits": 4}, "awq", 4),
+        ({"quant_method": "fp8"}, "fp8", 8),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", 4),
+        ({"quant_method": "mxfp4"}, "mxfp4", 4),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}},
+            "compressed-tensors",
+            8,
+        ),
+    ],
+)
+def test_quantised_checkpoints_are_known_by_their_method(written: dict[str, object], method: str, bits: int) -> None:
+    spec = guess({**SHAPES["llama-3.1-8b"][0], "quantization_config": written})
+    assert (spec.quantization, spec.quantization_bits) == (method, bits)
