@@ -1,6 +1,6 @@
 """Stoker: declare an LLM deployment in one YAML file, check it, and serve it.
 
-Importing this package imports no torch; `LLM` and `SamplingParams` are loaded when they are first named.
+Importing this package imports no torch; `LLM` and its parameters are loaded when they are first named.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from .version import __version__
 if TYPE_CHECKING:
     from .engine.api import SamplingParams
     from .llm import LLM
+    from .server.beam_search import BeamSearchParams
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from .engine.api import SamplingParams
 
         return SamplingParams
+    if name == "BeamSearchParams":
+        from .server.beam_search import BeamSearchParams
+
+        return BeamSearchParams
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,8 @@ from .engine.engine_core import EngineCore
 from .engine.engine_loop import EngineLoop
 from .engine.startup import build_core
 from .offline_batch import OfflineBatch
-from .outputs import RequestOutput, SequenceCollector
+from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
+from .server.beam_search import BeamSearch, BeamSearchParams, check_searchable
 from .server.text.renderer import Renderer
 from .server.text.template_process import TemplateProcesses
 from .server.text.tokenizer import Tokenizer, too_long
@@ -144,6 +146,47 @@ class LLM:
         parsed = [self._parse(prompt) for prompt in _listed(prompts)]
         return self._generate(parsed, sampling_params, use_tqdm)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        sampling_params: SamplingParams | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """As `generate`, but the `n` answers are the best of a search, best first, with their `cumulative_logprob`.
+
+        sampling_params: its n, lengths, ends, temperature and logit_bias; what only samples need is refused.
+        """
+        sampling = sampling_params or SamplingParams()
+        if sampling.n > params.width:
+            raise InvalidRequest(f"n is {sampling.n}, but the search has {params.width} beams", param="n")
+        check_searchable(sampling)
+        sampling = replace(sampling, logprobs=sampling.logprobs or 0)
+        requests: list[EngineRequest] = []
+        results: list[RequestOutput] = []
+        for text, token_ids in [self._parse(prompt) for prompt in _listed(prompts)]:
+            self._check(sampling, token_ids)
+            request_id = str(next(self._request_numbers))
+            requests.append(EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling))
+            results.append(RequestOutput(request_id, text, token_ids, []))
+        info, started = self.info, time.perf_counter()
+        context = min(info.max_model_len, info.num_kv_tokens)
+        searches = [BeamSearch(request, params, info.eos_token_ids, context) for request in requests]
+        with _progress(len(searches), show=use_tqdm) as advance:
+            while live := [search for search in searches if not search.is_finished]:
+                steps = [[(request, OneOutput()) for request in search.requests()] for search in live]
+                self._run([pair for step in steps for pair in step], lambda: None)
+                for search, step in zip(live, steps, strict=True):
+                    search.advance([kept.output for _, kept in step if kept.output is not None])
+                    if search.is_finished:
+                        advance()
+        for request, result, search in zip(requests, results, searches, strict=True):
+            for output in search.best(sampling.n):
+                collector = SequenceCollector(result, request, self._tokenizer)
+                collector.take(output, lambda: time.perf_counter() - started)
+        return results
+
     def chat(
         self,
         messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
@@ -204,11 +247,10 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
-        core = self._running
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         sampling = _one_each(sampling_params, len(prompts))
-        requests: dict[int, tuple[EngineRequest, SequenceCollector]] = {}
+        requests: list[tuple[EngineRequest, Collector]] = []
         results: list[RequestOutput] = []
         for (text, token_ids), params in zip(prompts, sampling, strict=True):
             request_id = str(next(self._request_numbers))
@@ -217,16 +259,22 @@ class LLM:
             if params.bad_words:
                 params = replace(params, bad_word_ids=self.get_tokenizer().word_ids(params.bad_words))
             for request in fan_out(EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=params)):
-                collector = SequenceCollector(result, request, self._tokenizer)
-                requests[next(self._handles)] = request, collector
+                requests.append((request, SequenceCollector(result, request, self._tokenizer)))
             results.append(result)
         with _progress(len(requests), show=use_tqdm) as advance:
-            loop: EngineLoop[None] = EngineLoop(core, OfflineBatch(core, requests, advance))
-            try:
-                loop.run()
-            finally:  # an interrupt included: nothing of this batch stays in the engine
-                loop.forget(None)
+            self._run(requests, advance)
         return results
+
+    def _run(self, requests: Sequence[tuple[EngineRequest, Collector]], on_end: Callable[[], None]) -> None:
+        """Run all to their end. on_end: called after the end of each."""
+        core = self._running
+        loop: EngineLoop[None] = EngineLoop(
+            core, OfflineBatch(core, dict(zip(self._handles, requests, strict=False)), on_end)
+        )
+        try:
+            loop.run()
+        finally:  # an interrupt included: nothing of this batch stays in the engine
+            loop.forget(None)
 
     def _check(self, params: SamplingParams, token_ids: list[int]) -> None:
         """Raises InvalidRequest for errors that can be found before anything runs."""

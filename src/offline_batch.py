@@ -13,7 +13,7 @@ from .engine.api import EngineOutput, EngineRequest, QueueFull
 from .engine.dispatch import refusal
 from .engine.engine_core import EngineCore
 from .engine.messages import Abort, Message, Outputs, Refused, Submit
-from .outputs import SequenceCollector
+from .outputs import Collector
 
 
 class OfflineBatch:
@@ -22,7 +22,7 @@ class OfflineBatch:
     def __init__(
         self,
         core: EngineCore,
-        open_requests: Mapping[int, tuple[EngineRequest, SequenceCollector]],
+        open_requests: Mapping[int, tuple[EngineRequest, Collector]],
         on_end: Callable[[], None],
     ) -> None:
         """on_end: called after the end of each sequence."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from .engine.api import EngineOutput, EngineRequest, TokenLogprobs
+from .engine.api import EngineOutput, EngineRequest, FinishReason, TokenLogprobs
 from .server.text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .server.text.tokenizer import Tokenizer
 
@@ -54,6 +55,26 @@ class RequestOutput:
         return all(output.finish_reason is not None for output in self.outputs)
 
 
+class Collector(Protocol):
+    def take(self, output: EngineOutput, clock: Callable[[], float]) -> bool:
+        """Returns whether the sequence is finished. Raises RuntimeError if the engine ended it early."""
+        ...
+
+
+class OneOutput:
+    """Keeps the output of a request for one token."""
+
+    def __init__(self) -> None:
+        self.output: EngineOutput | None = None
+
+    def take(self, output: EngineOutput, clock: Callable[[], float]) -> bool:
+        """As Collector.take."""
+        if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise RuntimeError(f"the engine ended a beam: {output.error or output.finish_reason.value}")
+        self.output = output
+        return True
+
+
 class SequenceCollector:
     """Takes the engine's outputs of one sequence and writes them into its RequestOutput."""
 
@@ -66,7 +87,7 @@ class SequenceCollector:
         result.outputs.append(self._completion)
 
     def take(self, output: EngineOutput, clock: Callable[[], float]) -> bool:
-        """Returns whether the sequence is finished. Raises RuntimeError if the engine ended it early."""
+        """As Collector.take."""
         result = self._result
         try:
             delta = self._sequence.take(output)

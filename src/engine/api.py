@@ -58,6 +58,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None  # the top N, besides the sampled token's own; None: none at all
     prompt_logprobs: int | None = None
+    processed_logprobs: bool = False  # `logprobs` as with `model.logprobs_mode: processed_logprobs`, whatever that is
     skip_special_tokens: bool = True
     detokenize: bool = True
     logits_processors: tuple[ProcessorCall, ...] = ()  # where model.logits_processor_pattern allows them

@@ -20,7 +20,7 @@ from .request_metrics import RequestMetrics
 from .text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .text.tokenizer import Tokenizer
 
-_SENT_PER_TURN = 16  # sequences given to the engine in one iteration of the event loop
+SENT_PER_TURN = 16  # sequences given to the engine in one iteration of the event loop
 
 
 class _Sequence(GeneratedSequence):
@@ -77,8 +77,7 @@ class Generation:
 
         Raises ApiError if the engine stops, fails or its queue is full, and InvalidRequest from the engine.
         """
-        outputs = self._one(self._sequences[0]) if len(self._sequences) == 1 else self._merged()
-        outcome = "abort"
+        outputs, outcome = self._run(), "abort"
         try:
             async with aclosing(outputs):
                 async for delta in outputs:
@@ -144,18 +143,25 @@ class Generation:
         """One sequence of each prompt."""
         return self._sequences[:: self._per_prompt]
 
+    def _run(self) -> AsyncGenerator[Delta, None]:
+        return self._one(self._sequences[0]) if len(self._sequences) == 1 else self._merged()
+
+    def _take(self, sequence: _Sequence, output: EngineOutput) -> Delta:
+        delta = sequence.take(output)
+        is_first = sequence.index % self._per_prompt == 0  # of its prompt
+        self._metrics.add(sequence, delta, counts_prompt=is_first)
+        return delta
+
     async def _one(self, sequence: _Sequence) -> AsyncGenerator[Delta, None]:
         outputs = self._client.generate(sequence.request)
         try:
             async for output in outputs:
-                delta = sequence.take(output)
-                is_first = sequence.index % self._per_prompt == 0  # of its prompt
-                self._metrics.add(sequence, delta, counts_prompt=is_first)
+                delta = self._take(sequence, output)
                 yield delta
                 if delta.finish_reason is not None:
                     return
         finally:
-            await _close(outputs)
+            await close(outputs)
         raise internal_error("the engine ended this request without a reason", "engine_error")
 
     async def _merged(self) -> AsyncGenerator[Delta, None]:
@@ -165,7 +171,7 @@ class Generation:
         try:
             for index, stream in enumerate(streams):
                 waiting[asyncio.ensure_future(_next(stream))] = index
-                if index % _SENT_PER_TURN == _SENT_PER_TURN - 1:
+                if index % SENT_PER_TURN == SENT_PER_TURN - 1:
                     await asyncio.sleep(0)  # other requests run between: encoding a thousand prompts takes long
             while waiting:
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -181,14 +187,14 @@ class Generation:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
             for stream in streams:
-                await _close(stream)
+                await close(stream)
 
 
 async def _next(stream: AsyncIterator[Delta]) -> Delta | None:
     return await anext(stream, None)
 
 
-async def _close(stream: AsyncIterator[Any]) -> None:
+async def close(stream: AsyncIterator[Any]) -> None:
     """EngineClient.generate returns any iterator; iterators that hold resources, such as generators, have `aclose`."""
     close = getattr(stream, "aclose", None)
     if close is not None:

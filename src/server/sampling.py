@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.api import SamplingParams, check_allowed
+from .beam_search import check_searchable
 from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import SamplingFields
 from .text.tokenizer import Tokenizer, Truncation, context_limit, too_long
@@ -85,7 +86,7 @@ def sampling_params(
     n: number of sequences; None for the request's.
     logprobs, prompt_logprobs: as `num_logprobs` returned them.
 
-    Raises ApiError with the field that exceeds its limit.
+    Raises ApiError or InvalidRequest with the field that exceeds its limit or is not supported.
     """
     if max_tokens is not None and max_tokens > limits.context:
         message = f"{context_limit(limits.context)}, but {max_tokens_param} is {max_tokens}"
@@ -114,9 +115,11 @@ def sampling_params(
     for param, token_ids in listed.items():
         if (largest := max(token_ids, default=0)) >= limits.vocab_size:
             raise _not_in_vocabulary(largest, limits, param)
+    if fields.use_beam_search:  # nothing is sampled: recommendations for sampling do not apply
+        defaults = {name: value for name, value in defaults.items() if name not in DEFAULTED}
     given = {name: getattr(fields, name) for name in DEFAULTED}
     chosen = {name: defaults.get(name) if value is None else value for name, value in given.items()}
-    return SamplingParams(
+    sampling = SamplingParams(
         **{name: value for name, value in chosen.items() if value is not None},
         n=n or fields.n or 1,
         max_tokens=max_tokens,
@@ -135,6 +138,9 @@ def sampling_params(
         detokenize=tokenizer is not None,
         logits_processors=processors,
     )
+    if fields.use_beam_search:
+        check_searchable(sampling)
+    return sampling
 
 
 def num_logprobs(requested: int | None, limits: ModelLimits, param: str) -> int | None:

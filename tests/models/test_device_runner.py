@@ -113,10 +113,13 @@ def test_log_probabilities_equal_those_of_the_cpu(mode: str, saved: Callable[[st
         replace(GREEDY, logprobs=3),
         replace(GREEDY, prompt_logprobs=2, logprobs=0, temperature=0.9, seed=3),
         replace(GREEDY, logprobs=1, frequency_penalty=0.5),
+        replace(GREEDY, logprobs=2, processed_logprobs=True),
+        replace(GREEDY, logprobs=2, processed_logprobs=True, temperature=0.5, seed=5),
     ]
     sections = {"model": {"logprobs_mode": mode}}
-    expected = run(core(folder, tmp_path, "cpu", **sections), samplings)
-    found = run(core(folder, tmp_path, "cuda", **sections), samplings)
+    prompts = [*PROMPTS, [11, 12], [30]]
+    expected = run(core(folder, tmp_path, "cpu", **sections), samplings, prompts)
+    found = run(core(folder, tmp_path, "cuda", **sections), samplings, prompts)
     for each, other in zip(found, expected, strict=True):
         assert each.token_ids == other.token_ids
         for entries, others in ((each.logprobs, other.logprobs), (each.prompt_logprobs, other.prompt_logprobs)):

@@ -50,7 +50,9 @@ def http(port: int, body: dict[str, Any], path: str = "/v1/chat/completions") ->
     return head.encode() + content
 
 
-@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 3}, {"n": 3, "stream": True}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"stream": True}, {"n": 3}, {"n": 3, "stream": True}, {"use_beam_search": True}]
+)
 @pytest.mark.parametrize("tokens", [0, 5])
 @pytest.mark.parametrize("further", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["", "pipelined"])
 def test_requests_of_a_client_that_leaves_are_aborted(

@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.tiny_checkpoint import write_checkpoint
+from transformers import AutoModelForCausalLM
 
-from stoker import LLM, SamplingParams
+import stoker.builtin
+from stoker import LLM, BeamSearchParams, SamplingParams
 from stoker.config import ConfigError, ModelFilesError
 from stoker.engine.api import InvalidRequest
 
+TINY = Path(stoker.builtin.__file__).parent / "tiny"
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["Hello, world!", "The answer is 42, and", "def f(x):", "user assistant system", "日本語"]
 
@@ -67,6 +71,42 @@ def test_n_gives_n_sequences_and_a_seed_repeats_them(llm: LLM):
     assert [output.index for output in first.outputs] == [0, 1, 2]
     assert first.outputs == second.outputs
     assert len({tuple(output.token_ids) for output in first.outputs}) > 1
+
+
+@pytest.mark.parametrize("length_penalty", [1.0, -2.0])
+@pytest.mark.parametrize("name", ["random", "trained"])
+def test_beam_search_finds_what_transformers_finds(folder: Path, name: str, length_penalty: float):
+    """Also with the trained built-in model, whose best answers end."""
+    place = folder if name == "random" else TINY
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    params = BeamSearchParams(width=4, length_penalty=length_penalty)
+    with make(place) as llm:
+        results = llm.beam_search(PROMPTS[:3], params, SamplingParams(n=3, max_tokens=10))
+        tokenizer, ends = llm.get_tokenizer(), llm.info.eos_token_ids
+    for prompt, result in zip(PROMPTS, results, strict=False):
+        assert result.prompt == prompt
+        ids = torch.tensor([result.prompt_token_ids])
+        found = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, num_beams=4, num_return_sequences=3,
+            length_penalty=length_penalty, eos_token_id=list(ends), do_sample=False, early_stopping=False,
+            return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        rows = zip(found.sequences[:, ids.shape[1] :].tolist(), found.sequences_scores.tolist(), strict=True)
+        for output, (row, score) in zip(result.outputs, rows, strict=True):
+            assert output.token_ids == row[: next((at + 1 for at, token in enumerate(row) if token in ends), len(row))]
+            ends_itself = output.finish_reason == "stop"
+            assert ends_itself == (output.token_ids[-1] in ends)
+            assert output.text == tokenizer.decode(output.token_ids[:-1] if ends_itself else output.token_ids)
+            assert output.cumulative_logprob is not None
+            assert output.cumulative_logprob / len(output.token_ids) ** length_penalty == pytest.approx(score, rel=1e-4)
+
+
+def test_a_search_has_as_many_beams_as_answers_and_refuses_what_only_samples_need(llm: LLM):
+    params = BeamSearchParams(width=4)
+    with pytest.raises(InvalidRequest, match="n is 5, but the search has 4 beams"):
+        llm.beam_search(PROMPTS[0], params, SamplingParams(n=5))
+    with pytest.raises(InvalidRequest, match="`top_p` is not supported in a beam search: no tokens are sampled"):
+        llm.beam_search(PROMPTS[0], params, SamplingParams(top_p=0.5))
 
 
 def test_a_stop_string_ends_the_text_before_it(llm: LLM):

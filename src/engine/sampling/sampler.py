@@ -51,7 +51,7 @@ class Sampler:
     ) -> None:
         """
         processors: applied to all requests.
-        logprobs_mode: what log-probabilities of a request show.
+        logprobs_mode: what log-probabilities show, of requests that do not ask for processed ones.
         """
         self.table = table
         self._kernels = kernels
@@ -102,10 +102,7 @@ class Sampler:
         for row in np.flatnonzero(token_ids < 0).tolist():
             token_ids[row] = 0  # any valid id: it is not used
             errors.setdefault(row, NO_VALID_LOGITS)
-        shown = raw
-        if self._shows_processed and (table.num_logprobs[slots] >= 0).any():
-            shown = penalised(logits, penalties_of(table, slots, lengths, token_table))
-        logprobs = self._logprobs(shown, slots, token_ids)
+        logprobs = self._logprobs(raw, logits, slots, lengths, token_table, token_ids)
         table.record(slots, token_ids)
         return Sampled(token_ids, logprobs, errors)
 
@@ -130,18 +127,32 @@ class Sampler:
         return errors
 
     def _logprobs(
-        self, logits: torch.Tensor, slots: Slots, token_ids: npt.NDArray[np.int32]
+        self,
+        raw: torch.Tensor,
+        logits: torch.Tensor,
+        slots: Slots,
+        lengths: Int64,
+        token_table: npt.NDArray[np.int32],
+        token_ids: npt.NDArray[np.int32],
     ) -> dict[int, TokenLogprobs]:
-        counts = self.table.num_logprobs[slots]
-        rows = np.flatnonzero(counts >= 0)
-        if not len(rows):
-            return {}
-        ids = torch.from_numpy(token_ids[rows].astype(np.int64)).to(logits.device)
-        shown = _take(logits, rows)
-        if self._shows_processed:
-            shown = processed_logits(shown.float(), self.table, slots[rows])
-        found = token_logprobs(shown, ids, counts[rows].tolist(), self._kernels, normalise=self._normalises)
-        return dict(zip(rows.tolist(), found, strict=True))
+        """raw: as `sample` got them; logits: after processors and bias."""
+        table, counts = self.table, self.table.num_logprobs[slots]
+        is_asking, own_mode = counts >= 0, table.has_processed_logprobs[slots]
+        logprobs: dict[int, TokenLogprobs] = {}
+        for rows, is_processed, normalises in (
+            (np.flatnonzero(is_asking & ~own_mode), self._shows_processed, self._normalises),
+            (np.flatnonzero(is_asking & own_mode), True, True),
+        ):
+            if not len(rows):
+                continue
+            shown = _take(logits if is_processed else raw, rows)
+            if is_processed:
+                penalties = penalties_of(table, slots[rows], lengths[rows], token_table)
+                shown = processed_logits(penalised(shown, penalties).float(), table, slots[rows])
+            ids = torch.from_numpy(token_ids[rows].astype(np.int64)).to(shown.device)
+            found = token_logprobs(shown, ids, counts[rows].tolist(), self._kernels, normalise=normalises)
+            logprobs.update(zip(rows.tolist(), found, strict=True))
+        return logprobs
 
     def _sample_from_all(
         self, logits: torch.Tensor, slots: Slots, lengths: Int64, penalties: Penalties | None

@@ -33,6 +33,7 @@ class SamplingTable:
         self.seed = np.zeros(num_slots, np.uint64)
         self.num_logprobs = np.full(num_slots, -1, np.int64)  # -1: none requested
         self.num_prompt_logprobs = np.full(num_slots, -1, np.int64)
+        self.has_processed_logprobs = np.zeros(num_slots, bool)  # by request, not by the deployment
         self.end_allowed_at = np.zeros(num_slots, np.int64)  # sequence length from which ending tokens may be sampled
         self.has_penalties = np.zeros(num_slots, bool)
         self.has_bias = np.zeros(num_slots, bool)  # an entry in `bias` or `allowed`
@@ -62,6 +63,7 @@ class SamplingTable:
         self.seed[slot] = seed % 2**64
         self.num_logprobs[slot] = -1 if sampling.logprobs is None else sampling.logprobs
         self.num_prompt_logprobs[slot] = -1 if sampling.prompt_logprobs is None else sampling.prompt_logprobs
+        self.has_processed_logprobs[slot] = sampling.processed_logprobs
         self._admit_penalties(slot, sampling, token_ids[num_prompt_tokens:])
         self._admit_bias(slot, sampling)
         self.num_prompt_tokens[slot] = num_prompt_tokens

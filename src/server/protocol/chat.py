@@ -128,6 +128,8 @@ class ChatRequest(Conversation, SamplingFields):
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
+        if not self.use_beam_search and self.best_of not in (None, self.n or 1):
+            raise unsupported("best_of", " without `use_beam_search`: only /v1/completions samples several answers")
         if self.tool_choice not in (None, "none", "auto"):
             function = self.tool_choice.get("function") if isinstance(self.tool_choice, dict) else None
             name = function.get("name") if isinstance(function, dict) else None

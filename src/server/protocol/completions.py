@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from .errors import FieldError, bad_request, unsupported
-from .fields import MAX_N, MAX_TOKENS, Integer, NumLogprobs, SamplingFields
+from .errors import FieldError, unsupported
+from .fields import MAX_TOKENS, Integer, NumLogprobs, SamplingFields
 from .unserved import Route
 
 MAX_PROMPTS = 1024
@@ -22,12 +22,6 @@ class CompletionRequest(SamplingFields):
         le=MAX_TOKENS,
         description="as in chats, but 16 by default; 0 with `echo` and `logprobs` scores the prompt",
     )
-    best_of: Integer | None = Field(
-        None,
-        ge=1,
-        le=MAX_N,
-        description="samples this number of answers, and returns the `n` with the best mean logprob",
-    )
     echo: bool | None = Field(None, description="the text begins with the prompt")
     logprobs: NumLogprobs | None = Field(
         None, description="log-probabilities of the tokens, and of this number of best ones; -1: of all"
@@ -36,15 +30,14 @@ class CompletionRequest(SamplingFields):
 
     @property
     def num_sampled(self) -> int:
-        """Sequences of each prompt."""
-        return self.best_of or self.n or 1
+        """Sequences that are sampled for each prompt; the best `n` are returned."""
+        return (None if self.use_beam_search else self.best_of) or self.n or 1
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
-        n = self.n or 1
-        if self.num_sampled < n:
-            raise bad_request(f"best_of is {self.best_of}, less than n, which is {n}", param="best_of")
-        if self.stream and self.num_sampled > n:
+        if self.use_beam_search and self.max_tokens == 0:
+            raise unsupported("max_tokens", " as 0 with `use_beam_search`")
+        if self.stream and self.num_sampled > (self.n or 1):
             raise unsupported("best_of", " in a stream: the best answers are known at the end")
 
     @field_validator("prompt", mode="plain", json_schema_input_type=str | list[str] | list[int] | list[list[int]])

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from ...engine.api import ProcessorCall
-from .errors import FieldError, unsupported
+from ..beam_search import BeamSearchParams, EarlyStopping
+from .errors import FieldError, bad_request, unsupported
 from .unserved import NO_GRAMMARS, UNSERVED, Route, UnservedField
 
 MAX_STOP_STRINGS = 16
@@ -75,6 +76,27 @@ class SamplingFields(Wire):
         None, description="`include_usage`: a last chunk with usage; `continuous_usage_stats`: usage in every chunk"
     )
     n: Integer | None = Field(None, ge=1, le=MAX_N, description="number of choices")
+    best_of: Integer | None = Field(
+        None,
+        ge=1,
+        le=MAX_N,
+        description="/v1/completions samples this number of answers, and returns the `n` with the best mean logprob; "
+        "with `use_beam_search`, on both routes, it is the number of beams",
+    )
+    use_beam_search: bool | None = Field(
+        None, description="the answers are the `n` best of a search with `best_of` (or else `n`) beams; not in streams"
+    )
+    length_penalty: float | None = Field(
+        None,
+        ge=-10,
+        le=10,
+        description="with `use_beam_search`: answers are ranked by logprob / length ** `length_penalty`; 1 by default",
+    )
+    early_stopping: EarlyStopping | None = Field(
+        None,
+        description="with `use_beam_search`: true ends it at `best_of` answers, `never` when no beam can become "
+        "better, false, the default, when none is expected to",
+    )
     temperature: float | None = Field(None, ge=0, le=2, description="0 takes the most likely token")
     top_p: float | None = Field(None, gt=0, le=1, description="samples among the tokens that reach this probability")
     top_k: Integer | None = Field(None, ge=-1, le=2**31 - 1, description="samples among the best; 0 and -1 are off")
@@ -148,8 +170,33 @@ class SamplingFields(Wire):
             raise unsupported("stream_options.continuous_usage_stats", " without `include_usage: true`")
         if self.response_format and self.response_format.get("type") != "text":
             raise unsupported("response_format", f": {NO_GRAMMARS}")
+        if self.use_beam_search and self.stream:
+            raise unsupported("stream", " with `use_beam_search`: the answers are known at the end")
+        for name, off in (("length_penalty", 1), ("early_stopping", False)):
+            if not self.use_beam_search and getattr(self, name) not in (None, off):
+                raise unsupported(name, " without `use_beam_search: true`")
+        if self.best_of is not None and self.best_of < (self.n or 1):
+            raise bad_request(f"best_of is {self.best_of}, less than n, which is {self.n}", param="best_of")
         if self.truncation_side is not None and self.truncate_prompt_tokens is None:
             raise unsupported("truncation_side", " without `truncate_prompt_tokens`")
+
+    @property
+    def beam_search(self) -> BeamSearchParams | None:
+        if not self.use_beam_search:
+            return None
+        return BeamSearchParams(
+            width=self.best_of or self.n or 1,
+            length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
+            early_stopping=self.early_stopping or False,
+        )
+
+    @field_validator("early_stopping", mode="plain", json_schema_input_type=EarlyStopping | None)
+    @classmethod
+    def _known_stopping(cls, value: Any) -> Any:
+        """Not a pydantic union, which would report one error for each member."""
+        if value is not None and not isinstance(value, bool) and value != "never":
+            raise FieldError('must be true, false or "never"')
+        return value
 
     @field_validator("truncate_prompt_tokens")
     @classmethod

@@ -60,10 +60,6 @@ _TABLE = (
     _refused(NO_GRAMMARS, "guided_json guided_grammar json_schema", off=("",)),
     _refused(NO_GRAMMARS, "structured_outputs guided_choice guided_regex guided_decoding_backend "
              "guided_whitespace_pattern regex ebnf grammar grammar_lazy grammar_triggers preserved_tokens"),
-    _refused("there is no beam search; `best_of` of /v1/completions returns the best of several samples",
-             "use_beam_search early_stopping"),
-    _refused("there is no beam search", "length_penalty", off=(1,)),
-    _refused("only /v1/completions has it", "best_of", routes=CHAT, off=(1,)),
     _refused("only /v1/completions has it", "prompt", routes=CHAT),
     _refused("only /v1/chat/completions has it", "messages tools documents chat_template chat_template_kwargs "
              "max_completion_tokens reasoning_effort continue_final_message", routes=TEXT),

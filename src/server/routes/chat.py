@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from ...engine.api import EngineRequest, fan_out
+from ...engine.api import EngineRequest
 from ..endpoint import INLINE_ITEMS, Call
 from ..generation import Generation
 from ..logprobs import chat_logprobs, prompt_logprobs
@@ -17,6 +17,7 @@ from ..protocol.stream import ChunkWriter
 from ..sampling import check_prompt, num_logprobs, sampling_params, truncation
 from ..service import new_ids
 from ..text.generated_sequence import Delta
+from .generating import generation_of
 from .rendering import rendered
 from .request_log import log_arrival, log_end
 from .usage import usage
@@ -100,17 +101,8 @@ class _Job:
             priority=body.priority or 0,
             cache_salt=call.cache_salt + (body.cache_salt or ""),
         )
-        log_arrival(call, [request], [text])
-        generation = Generation(
-            service.client,
-            service.tokenizer,
-            fan_out(request),
-            service.metrics,
-            keeps_output=service.settings.enable_log_outputs,
-            arrived_at=call.arrived_at,
-            clock=service.clock,
-        )
-        return cls(call, body, generation, response_id, num_top)
+        log_arrival(call, body, [request], [text])
+        return cls(call, body, generation_of(call, body, [request]), response_id, num_top)
 
     def choice(self, delta: Delta) -> dict[str, Any]:
         """A choice of a complete response, with null for what the request did not ask for."""

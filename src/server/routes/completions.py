@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from ...engine.api import EngineRequest, TokenLogprobs, fan_out
+from ...engine.api import EngineRequest, TokenLogprobs
 from ..endpoint import INLINE_ITEMS, Call
 from ..generation import Generation
 from ..logprobs import CompletionLogprobs, prompt_logprobs
@@ -21,6 +21,7 @@ from ..protocol.stream import ChunkWriter
 from ..sampling import ModelLimits, check_prompt, num_logprobs, sampling_params, truncation
 from ..service import new_ids
 from ..text.generated_sequence import Delta
+from .generating import generation_of
 from .request_log import log_arrival, log_end
 from .usage import usage
 
@@ -110,18 +111,8 @@ class _Job:
             )
             for index, prompt in enumerate(prompts)
         ]
-        log_arrival(call, requests, body.prompt)
-        generation = Generation(
-            service.client,
-            service.tokenizer,
-            [sequence for request in requests for sequence in fan_out(request)],
-            service.metrics,
-            num_prompts=len(prompts),
-            keeps_output=service.settings.enable_log_outputs,
-            arrived_at=call.arrived_at,
-            clock=service.clock,
-        )
-        return cls(call, body, generation, response_id, num_top)
+        log_arrival(call, body, requests, body.prompt)
+        return cls(call, body, generation_of(call, body, requests), response_id, num_top)
 
     def head(self, model: str) -> dict[str, Any]:
         return head(self._response_id, int(time.time()), model)

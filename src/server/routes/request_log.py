@@ -10,12 +10,15 @@ from ...engine.api import EngineRequest, SamplingParams
 from ...logs import log_fields
 from ..endpoint import Call
 from ..generation import Generation
+from ..protocol.fields import SamplingFields
 
 logger = logging.getLogger(__name__)
 _DEFAULTS = SamplingParams()
 
 
-def log_arrival(call: Call, requests: Sequence[EngineRequest], prompts: Sequence[str | list[int]]) -> None:
+def log_arrival(
+    call: Call, body: SamplingFields, requests: Sequence[EngineRequest], prompts: Sequence[str | list[int]]
+) -> None:
     """One record with the request id, the sampling parameters that differ from the defaults, and the prompts.
 
     prompts: texts, or token ids where the client sent ids. Cut to `server.max_log_len`; not logged if that is 0.
@@ -32,6 +35,8 @@ def log_arrival(call: Call, requests: Sequence[EngineRequest], prompts: Sequence
     }
     num_tokens = sum(len(request.prompt_token_ids) for request in requests)
     fields = {"id": first.request_id, "prompts": len(requests), "prompt_tokens": num_tokens, **chosen}
+    if body.beam_search is not None:
+        fields["beam_search"] = dataclasses.asdict(body.beam_search)
     if settings.max_log_len != 0:
         shown = [prompt[: settings.max_log_len] for prompt in prompts]
         fields["prompt"] = shown[0] if len(shown) == 1 else shown

@@ -77,6 +77,7 @@ def test_a_request_arrives_with_every_parameter():
         allowed_token_ids=(7, 5),
         bad_word_ids=((1,), (2, 3)),
         logprobs=0,
+        processed_logprobs=True,
         ignore_eos=True,
         logits_processors=(ProcessorCall("a.b:C", (1, "x", [2.5]), {"k": {"n": None}}), ProcessorCall("a.f")),
     )

@@ -100,15 +100,28 @@ class DeviceRunner:
         is_plain = table.is_greedy[slot] or (
             table.top_k[slot] == 0 and table.top_p[slot] >= 1 and table.min_p[slot] == 0
         )
-        changes_logits = table.has_bias[slot] or table.has_penalties[slot] or slot in table.ending_ids
-        self._is_fast_path[slot] = is_plain and not changes_logits
-        self._needs_host[slot] = (
-            self._has_processors
-            or table.has_processors[slot]
-            or table.has_bad_words[slot]
-            or table.num_prompt_logprobs[slot] >= 0
-            or (self._shows_processed and table.num_logprobs[slot] >= 0)
-        )
+        self._is_fast_path[slot] = is_plain and not self._changes_logits(slot)
+        self._needs_host[slot] = self._always_needs_host(slot) or table.num_prompt_logprobs[slot] >= 0
+
+    def _changes_logits(self, slot: int) -> bool:
+        table = self._table
+        return bool(table.has_bias[slot] or table.has_penalties[slot] or slot in table.ending_ids)
+
+    def _always_needs_host(self, slot: int) -> bool:
+        """For each step of the slot's sequence, not only for the log-probabilities of its prompt."""
+        table = self._table
+        has_processors = self._has_processors or table.has_processors[slot] or table.has_bad_words[slot]
+        return bool(has_processors or (table.num_logprobs[slot] >= 0 and self._shows_processed_logits(slot)))
+
+    def _shows_processed_logits(self, slot: int) -> bool:
+        """Whether log-probabilities of the slot's sequence differ from those that the device computes.
+
+        Processed ones of a greedy sequence whose logits nothing changes are the raw ones.
+        """
+        table = self._table
+        if not table.has_processed_logprobs[slot]:
+            return self._shows_processed
+        return not (self._normalises and table.is_greedy[slot]) or self._changes_logits(slot)
 
     def _launch_logprobs(self, plan: StepPlan, logits: torch.Tensor, asking: npt.NDArray[np.bool_]) -> LaunchedLogprobs:
         rows = np.flatnonzero(asking)
@@ -140,14 +153,8 @@ class DeviceRunner:
             tokens = host.token_ids[slots[row], : lengths[row] + 1]
             self._arena.count(int(slots[row]), tokens, int(host.num_prompt_tokens[slots[row]]))
         for slot in slots[sampled].tolist():  # the prompt is computed
-            self._needs_host[slot] = self._needs_host[slot] and not self._has_finished_prompt(slot)
+            self._needs_host[slot] = self._always_needs_host(slot)
         return result
-
-    def _has_finished_prompt(self, slot: int) -> bool:
-        """Whether the slot's sequence needed the host only for the log-probabilities of its prompt."""
-        table = self._table
-        shows = self._shows_processed and table.num_logprobs[slot] >= 0
-        return not (self._has_processors or table.has_processors[slot] or table.has_bad_words[slot] or shows)
 
     def warm_up(self) -> None:
         """Runs lazy initialisation, and captures the graphs of decode steps on the sampler's fast path.

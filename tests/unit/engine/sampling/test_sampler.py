@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -281,6 +282,22 @@ def test_processed_log_probabilities_are_those_that_tokens_are_sampled_by(params
     found = torch.zeros(50, dtype=torch.float64)
     found[entry.token_ids[1:]] = torch.tensor(entry.logprobs[1:], dtype=torch.float64).exp()
     torch.testing.assert_close(found, kept(logits[0], params), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", get_args(LogprobsMode))
+def test_a_request_can_ask_for_processed_log_probabilities_whatever_the_deployment_shows(mode: LogprobsMode):
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(6)) * 2
+    scaled = SamplingParams(temperature=0.5, logprobs=50, logit_bias={3: 5.0})
+    greedy = replace(scaled, temperature=0.0)
+    rows = [scaled, replace(scaled, processed_logprobs=True), greedy, replace(greedy, processed_logprobs=True)]
+    found = sample(logits, rows, logprobs_mode=mode).logprobs
+    others = [sample(logits[row : row + 1], [rows[row]], seeds=[row], logprobs_mode=mode).logprobs[0] for row in (0, 2)]
+    assert [found[0], found[2]] == others
+    biased = logits.double()
+    biased[:, 3] += 5
+    for row, temperature in ((1, 0.5), (3, 1.0)):
+        expected = (biased[row] / temperature).log_softmax(-1)
+        assert found[row].logprobs == pytest.approx(expected[found[row].token_ids].tolist(), abs=1e-5)
 
 
 def test_logits_can_be_shown_as_they_are_and_as_they_are_sampled_from():
