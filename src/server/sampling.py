@@ -9,7 +9,7 @@ from typing import Any
 from ..engine.api import SamplingParams, check_allowed
 from .beam_search import check_searchable
 from .protocol.errors import ApiError, bad_request, unsupported
-from .protocol.fields import SamplingFields
+from .protocol.fields import NO_LIMIT, SamplingFields
 from .text.tokenizer import Tokenizer, Truncation, context_limit, too_long
 
 # Fields whose defaults may come from the deployment's generation_config.
@@ -81,7 +81,7 @@ def sampling_params(
     """
     defaults: of the deployment, by field name. They also replace null in a request.
     prompts: each fits into the context.
-    max_tokens: reduced to the rest of the context.
+    max_tokens: NO_LIMIT, or reduced to the rest of the context.
     default_max_tokens: for requests without max_tokens; None is the rest of the context.
     n: number of sequences; None for the request's.
     logprobs, prompt_logprobs: as `num_logprobs` returned them.
@@ -91,7 +91,9 @@ def sampling_params(
     if max_tokens is not None and max_tokens > limits.context:
         message = f"{context_limit(limits.context)}, but {max_tokens_param} is {max_tokens}"
         raise bad_request(message, code="context_length_exceeded", param=max_tokens_param)
-    if max_tokens is None:
+    if max_tokens == NO_LIMIT:
+        max_tokens = limits.context
+    elif max_tokens is None:
         max_tokens = default_max_tokens or defaults.get("max_tokens") or limits.context
     # Of several prompts, the engine ends the longer ones at the end of the context.
     max_tokens = min(max_tokens, limits.context - min(map(len, prompts)))

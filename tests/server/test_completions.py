@@ -45,6 +45,22 @@ def test_max_tokens_beyond_the_rest_of_the_context_gives_what_fits(served: Serve
     assert served.chat(max_completion_tokens=512).status_code == 200
 
 
+def test_max_tokens_of_minus_1_is_no_limit_but_the_context(folder: Path):
+    """As in llama.cpp's server. Neither the 16 tokens of this route nor the deployment's default apply."""
+    served = Served(folder, sampling_defaults={"max_tokens": 7})
+    for send, name in (
+        (served.complete, "max_tokens"), (served.chat, "max_tokens"), (served.chat, "max_completion_tokens"),
+    ):  # fmt: skip
+        answer = send(**{name: -1}, ignore_eos=True).json()
+        assert answer["usage"]["total_tokens"] == 512
+        answer = send(**{name: None}).json()
+        assert answer["usage"]["completion_tokens"] <= 7
+    served.chat(max_completion_tokens=-1, max_tokens=3)
+    assert served.engine.requests[-1].sampling.max_tokens == 512 - len(served.engine.requests[-1].prompt_token_ids)
+    served.chat(max_completion_tokens=None, max_tokens=3)
+    assert served.engine.requests[-1].sampling.max_tokens == 3
+
+
 def test_of_several_prompts_each_gets_what_fits_after_it(served: Served):
     answer = served.complete([[5] * 500, [6] * 507], max_tokens=10, ignore_eos=True).json()
     assert answer["usage"]["completion_tokens"] == 10 + 5

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from .errors import FieldError, bad_request, unsupported
-from .fields import MAX_TOKENS, MAX_TOOLS, Integer, NumLogprobs, SamplingFields, Wire
+from .fields import MAX_TOOLS, MaxTokens, NumLogprobs, SamplingFields, Wire
 from .unserved import TEXT_ONLY, Route
 
 MAX_MESSAGES = 4096
@@ -113,9 +113,7 @@ class ChatRequest(Conversation, SamplingFields):
     messages: list[Message] = Field(
         min_length=1, max_length=MAX_MESSAGES, description="any role that the chat template knows; text only"
     )
-    max_completion_tokens: Integer | None = Field(
-        None, ge=1, le=MAX_TOKENS, description="as `max_tokens`, before which it has precedence"
-    )
+    max_completion_tokens: MaxTokens | None = Field(None, description="as `max_tokens`, before which it has precedence")
     echo: bool | None = Field(None, description="the answer begins with the last message, if that has its role")
     logprobs: bool | None = Field(None, description="log-probabilities of the tokens")
     top_logprobs: NumLogprobs | None = Field(
@@ -125,6 +123,13 @@ class ChatRequest(Conversation, SamplingFields):
     parallel_tool_calls: bool | None = Field(None, description="only true")
     modalities: list[str] | None = Field(None, max_length=8, description='only `["text"]`')
     add_special_tokens: bool = Field(False, description="the tokenizer adds special tokens to those of the template")
+
+    @field_validator("max_tokens", "max_completion_tokens")
+    @classmethod
+    def _some_tokens(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise FieldError("must be at least 1, or -1 for no limit", code="integer_below_min_value")
+        return value
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()

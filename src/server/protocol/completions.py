@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from .errors import FieldError, unsupported
-from .fields import MAX_TOKENS, Integer, NumLogprobs, SamplingFields
+from .fields import MaxTokens, NumLogprobs, SamplingFields
 from .unserved import Route
 
 MAX_PROMPTS = 1024
@@ -16,11 +16,8 @@ MAX_PROMPTS = 1024
 class CompletionRequest(SamplingFields):
     route = Route.TEXT
     prompt: list[str] | list[list[int]] = Field(description="one or several texts, or lists of token ids")
-    max_tokens: Integer | None = Field(
-        None,
-        ge=0,
-        le=MAX_TOKENS,
-        description="as in chats, but 16 by default; 0 with `echo` and `logprobs` scores the prompt",
+    max_tokens: MaxTokens | None = Field(
+        None, description="as in chats, but 16 by default; 0 with `echo` and `logprobs` scores the prompt"
     )
     echo: bool | None = Field(None, description="the text begins with the prompt")
     logprobs: NumLogprobs | None = Field(

@@ -34,6 +34,8 @@ def _whole(value: Any) -> Any:
 
 Integer = Annotated[int, BeforeValidator(_whole)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+NO_LIMIT = -1  # as max_tokens: the rest of the context, as in llama.cpp's server
+MaxTokens = Annotated[Integer, Field(ge=NO_LIMIT, le=MAX_TOKENS)]
 NumLogprobs = Annotated[Integer, Field(ge=-1, le=2**31 - 1)]  # -1: of all tokens
 
 
@@ -116,8 +118,8 @@ class SamplingFields(Wire):
     seed: Integer | None = Field(
         None, ge=-(2**63), le=2**63 - 1, description="repeats an answer; -1 is a random one, as in vLLM"
     )
-    max_tokens: Integer | None = Field(
-        None, ge=1, le=MAX_TOKENS, description="maximum length of the answer; reduced to the rest of the context"
+    max_tokens: MaxTokens | None = Field(
+        None, description="maximum length of the answer; reduced to the rest of the context, which -1 asks for"
     )
     min_tokens: Integer | None = Field(None, ge=0, le=MAX_TOKENS, description="the answer does not end before")
     stop: list[str] | None = Field(None, description="one or several texts that end the answer")
