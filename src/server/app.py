@@ -90,13 +90,13 @@ class _Gate:
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         if scope["type"] != "http":
             return  # no lifespan, no web sockets
-        request_id = _request_id(scope)
-        shown_id = request_id or uuid.uuid4().hex
+        request_id, unique_id = _request_id(scope), uuid.uuid4().hex
+        shown_id = request_id or (unique_id if self._service.settings.enable_request_id_headers else None)
         answer = _Response(send, shown_id if self._service.settings.enable_request_id_headers else None)
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {} if shown_id is None else {"id": shown_id}
         arrived_at = self._service.clock()
         scope.update({"stoker.arrived_at": arrived_at, "stoker.log_fields": fields, "stoker.cache_salt": "",
-                      "stoker.request_id": request_id})  # fmt: skip
+                      "stoker.request_id": request_id, "stoker.unique_id": unique_id})  # fmt: skip
         try:
             self._admit(scope)
             await self._app(scope, receive, answer.send)

@@ -45,6 +45,7 @@ class Call:
         self.cache_salt: str = service.cache_epoch + scope["stoker.cache_salt"]
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
+        self.unique_id: str = scope["stoker.unique_id"]  # in the answer's header X-Request-Id if the request has none
         self.num_body_bytes = 0  # set by `body`
         self._send = send
 

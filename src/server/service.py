@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -159,7 +158,6 @@ def model_not_found(name: str) -> ApiError:
     return ApiError(404, f"the model {name[:200]!r} is not served here", code="model_not_found", param="model")
 
 
-def new_ids(prefix: str, given: str | None) -> tuple[str, str]:
+def new_ids(prefix: str, given: str | None, unique: str) -> tuple[str, str]:
     """The id of an answer, and that of its request in the engine, which is unique also if clients repeat theirs."""
-    unique = uuid.uuid4().hex
     return (f"{prefix}-{unique}",) * 2 if given is None else (f"{prefix}-{given}", f"{prefix}-{given}-{unique[:8]}")

@@ -250,6 +250,27 @@ def test_valid_request_ids_are_echoed_and_others_are_replaced(folder: Path):
     assert "x-request-id" not in Served(folder).get("/version").headers
 
 
+def test_a_request_id_is_in_the_header_the_answer_and_the_log(folder: Path, caplog: pytest.LogCaptureFixture):
+    """The header had an id of its own, which was in no log line; refused requests had none in the log."""
+    caplog.set_level(logging.INFO)
+
+    def logged() -> dict[str, Any]:
+        return [record.fields for record in caplog.records if record.name.startswith("stoker")][-1]
+
+    served = Served(folder, enable_request_id_headers=True)
+    for send, prefix in ((served.chat, "chatcmpl"), (served.complete, "cmpl")):
+        response = send(max_tokens=2)
+        made = response.headers["x-request-id"]
+        assert response.json()["id"] == f"{prefix}-{made}"
+        assert logged()["id"] == f"{prefix}-{made}"
+    for path in ("/nowhere", "/v1/models"):
+        assert served.get(path).headers["x-request-id"] == logged()["id"]
+    Served(folder).get("/nowhere", headers={"x-request-id": "abc.1"})
+    assert logged()["id"] == "abc.1"
+    Served(folder).get("/nowhere")
+    assert "id" not in logged()
+
+
 @pytest.mark.effect("server.root_path")
 def test_a_path_prefix_from_a_proxy_is_removed(folder: Path):
     served = Served(folder, root_path="/llm", api_key=["k"])

@@ -179,7 +179,9 @@ def _raw(seen: Seen) -> str:
     _same_answer(seen)
     if "x-request-id" in seen.returned["headers"]:
         return ""
-    return "`_request_id` is empty unless `server.enable_request_id_headers` is set"
+    return (
+        "`_request_id` is empty unless `server.enable_request_id_headers` is set; the `id` of the answer is in the log"
+    )
 
 
 def _text(seen: Seen) -> str:

@@ -93,7 +93,7 @@ class _Job:
             prompt_logprobs=prompt_logprobs,
             tokenizer=service.tokenizer,
         )
-        response_id, engine_id = new_ids("chatcmpl", call.request_id or body.request_id)
+        response_id, engine_id = new_ids("chatcmpl", call.request_id or body.request_id, call.unique_id)
         request = EngineRequest(
             request_id=engine_id,
             prompt_token_ids=prompt,

@@ -100,7 +100,7 @@ class _Job:
             prompt_logprobs=num_prompt_logprobs,
             tokenizer=service.tokenizer,
         )
-        response_id, engine_id = new_ids("cmpl", call.request_id or body.request_id)
+        response_id, engine_id = new_ids("cmpl", call.request_id or body.request_id, call.unique_id)
         requests = [
             EngineRequest(
                 request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
