@@ -268,7 +268,7 @@ def bench_attention(bench: Bench) -> None:
 
         def run(kernels: KernelSet, q: torch.Tensor = q, caches: torch.Tensor = caches, step: Step = step) -> None:
             for cache in caches:
-                kernels.paged_attention(q, cache[0], cache[1], step, HEAD_DIM**-0.5, None)
+                kernels.paged_attention(q, cache[0], cache[1], step, HEAD_DIM**-0.5)
 
         others: dict[str, Run] = {"gather_and_SDPA": lambda: run(bench.torch)}
         if len(rows) == 1 and rows[0][0] == rows[0][1]:
@@ -288,7 +288,7 @@ def bench_elementwise(bench: Bench) -> None:
 def compare_elementwise(bench: Bench, tokens: int) -> None:
     angles = torch.outer(torch.arange(4096.0), 1e6 ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM))
     cos_sin = torch.cat([angles.cos(), angles.sin()], -1)
-    norm, head_norm, positions = randn(HIDDEN), randn(HEAD_DIM), torch.arange(tokens)
+    norm, head_norm, positions = torch.randn(HIDDEN), torch.randn(HEAD_DIM), torch.arange(tokens)
     x, residual, gate_up, qkv = (randn(tokens, width) for width in (HIDDEN, HIDDEN, 2 * INTERMEDIATE, QKV))
     k_cache, v_cache = torch.zeros(2, -(-tokens // BLOCK), KV_HEADS, BLOCK, HEAD_DIM, dtype=torch.bfloat16)
 
@@ -301,12 +301,12 @@ def compare_elementwise(bench: Bench, tokens: int) -> None:
         )
 
     def gate_with(kernels: KernelSet) -> object:
-        return kernels.silu_and_mul(gate_up)
+        return kernels.activate_and_mul(gate_up)
 
     for op, num_bytes, run in (
         ("add_rms_norm", 8 * HIDDEN, norm_with),
         ("rope_and_store", 4 * QKV, rope_with),
-        ("silu_and_mul", 6 * INTERMEDIATE, gate_with),
+        ("activate_and_mul", 6 * INTERMEDIATE, gate_with),
     ):
         bench.compare(
             f"{op}, {tokens} tokens", num_bytes * tokens, 0, partial(run, bench.ours), torch=partial(run, bench.torch)

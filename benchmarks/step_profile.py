@@ -69,7 +69,7 @@ COSTS: dict[str, Callable[..., Cost]] = {
     "linear": _linear_cost,
     "rope_and_store": lambda qkv, *_: (2.0 * qkv.nbytes, 0.0),
     "paged_attention": _attention_cost,
-    "silu_and_mul": lambda x: (1.5 * x.nbytes, 0.0),
+    "activate_and_mul": lambda x, *_: (1.5 * x.nbytes, 0.0),
 }
 
 

@@ -17,10 +17,11 @@ import torch
 import torch.nn.functional as F
 
 from stoker.engine.kernels import gpu, noise
+from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
+from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
 from stoker.engine.kernels.sample_tokens import softmax_weights
-from stoker.engine.kernels.silu_and_mul import silu_and_mul_reference
 
 from .paged_batch import batch
 from .part import Case, Context
@@ -73,11 +74,22 @@ def add_rms_norm(given: Given) -> Pairs:
         yield total, rounded
 
 
-def silu_and_mul(given: Given) -> Pairs:
-    from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
+def activation(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
 
     gate_up = given.randn(5, 2 * given.shape.intermediate)
-    yield silu_and_mul_gpu(given.strided(gate_up)), silu_and_mul_reference(gate_up.double())
+    for each in ACTIVATIONS:
+        yield activate_and_mul_gpu(given.strided(gate_up), each), activate_and_mul_reference(gate_up.double(), each)
+        yield activate_gpu(given.strided(gate_up), each), activate_reference(gate_up.double(), each)
+
+
+def scaling(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
+
+    x, residual = given.randn(5, given.shape.hidden), given.randn(5, given.shape.hidden)
+    yield add_scaled_gpu(x, residual, 0.22), residual.double() + 0.22 * x.double()
+    yield scale_and_cap_gpu(x.clone(), 0.5), 0.5 * x.double()
+    yield scale_and_cap_gpu(x.clone(), 0.5, 1.5), 1.5 * torch.tanh(0.5 * x.double() / 1.5)
 
 
 def embed(given: Given) -> Pairs:
@@ -97,14 +109,21 @@ def rope_and_store(given: Given) -> Pairs:
     qkv, cos_sin = given.randn(tokens, shape.qkv), torch.randn(40, shape.head_dim, device=given.device)
     positions = torch.tensor([0, 1, 39, 5, 5, 17], device=given.device)
     slots = torch.randperm(4 * shape.block_size)[:tokens].to(given.device)
-    for has_norms in (False, True):
-        norms = [given.randn(shape.head_dim) if has_norms else None for _ in range(2)]
-        cache = (4, shape.kv_heads, shape.block_size, shape.head_dim)
+    heads, cache = (shape.heads, shape.kv_heads), (4, shape.kv_heads, shape.block_size, shape.head_dim)
+    one, own = [shape.head_dim] * 2, [count * shape.head_dim for count in heads]
+    scales = torch.rand(40, device=given.device)
+    for sizes, variant in (
+        (None, HeadVariant()),
+        (one, HeadVariant()),
+        (own, HeadVariant(is_interleaved=True, is_layer_norm=True, query_scales=scales)),
+        (own, HeadVariant(is_over_all_heads=True)),
+        (one, HeadVariant(is_norm_last=True)),
+    ):
+        norms = [None, None] if sizes is None else [torch.randn(size, device=given.device) for size in sizes]
         caches = [torch.full(cache, torch.nan, device=given.device, dtype=given.dtype) for _ in range(4)]
         rest = (*norms, 0.1, cos_sin, positions, slots)
-        heads = (shape.heads, shape.kv_heads)
-        expected = rope_and_store_reference(qkv, *rest, *caches[:2], *heads)
-        yield rope_and_store_gpu(given.strided(qkv), *rest, *caches[2:], *heads), expected
+        expected = rope_and_store_reference(qkv, *rest, *caches[:2], *heads, variant)
+        yield rope_and_store_gpu(given.strided(qkv), *rest, *caches[2:], *heads, variant), expected
         for ours, reference in zip(caches[2:], caches[:2], strict=True):
             yield ours.nan_to_num(1e4), reference.nan_to_num(1e4)  # both leave the same elements unwritten
     yield from rope_and_store_fp8(given, slots)
@@ -141,16 +160,6 @@ def add_layer_norm(given: Given) -> Pairs:
     yield total, x + residual
 
 
-def gelu_and_mul(given: Given) -> Pairs:
-    from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu
-
-    gate_up = given.randn(5, 2 * given.shape.intermediate)
-    gate, up = gate_up.double().chunk(2, -1)
-    for is_tanh in (False, True):
-        expected = F.gelu(gate, approximate="tanh" if is_tanh else "none") * up
-        yield gelu_and_mul_gpu(given.strided(gate_up), is_tanh), expected
-
-
 def linear_few(given: Given) -> Pairs:
     from stoker.engine.kernels.gpu.linear_few import linear_few as run
 
@@ -167,7 +176,7 @@ def linear_few(given: Given) -> Pairs:
         found = run(
             given.strided(x), weight, norm=norm if has_norm else None, eps=0.1, residual=residual, is_gated=True
         )
-        yield found[0], silu_and_mul_reference(F.linear(normed, weight.double()))
+        yield found[0], activate_and_mul_reference(F.linear(normed, weight.double()))
         yield found[1], total
 
 
@@ -263,16 +272,17 @@ def step_tables(given: Given) -> Pairs:
 
 
 def attention(given: Given, is_prefill: bool) -> Pairs:
-    from stoker.engine.kernels.gpu.attention_variant import AttentionVariant, attention_reference
+    from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant, attention_reference
     from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
     from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 
     shape, scale = given.shape, given.shape.head_dim**-0.5
     values = torch.randn(2, shape.heads, device=given.device)
     variants = [
-        (None, AttentionVariant()),
-        (None, AttentionVariant(40, 0.9, values[0], values[1].abs() / 8)),
-        (torch.float8_e4m3fn, AttentionVariant(k_scale=0.75, v_scale=1.5)),
+        (None, GpuAttentionVariant()),
+        (None, GpuAttentionVariant(40, False, 0.9, values[0], values[1].abs() / 8)),
+        (None, GpuAttentionVariant(40, True)),
+        (torch.float8_e4m3fn, GpuAttentionVariant(k_scale=0.75, v_scale=1.5)),
     ]
     long = 3 if given.device.type != "cuda" else 40  # in units of 100 tokens
     rows = [(1, 33), (0, 0), (1, 1), (7, 7), (1, long * 100), (1, 64), (long * 11, long * 30), (70, 70), (1, 65)]
@@ -307,11 +317,11 @@ class Check:
 
 CHECKS = [
     Check("add_rms_norm", ("add_rms_norm",), add_rms_norm),
-    Check("silu_and_mul", ("silu_and_mul",), silu_and_mul),
+    Check("activation", ("activation",), activation),
+    Check("scaling", ("scaling",), scaling),
     Check("embed", ("embed",), embed),
     Check("rope_and_store", ("rope_and_store",), rope_and_store),
     Check("add_layer_norm", ("add_layer_norm",), add_layer_norm),
-    Check("gelu_and_mul", ("gelu_and_mul",), gelu_and_mul),
     Check("linear_few", ("linear_few",), linear_few, limit=3.0),
     Check("sample", ("sample", "sample_row", "sample_ranked", "gumbel_max"), sampler),
     Check("logprobs", ("sample_logprobs",), logprobs),

@@ -98,7 +98,7 @@ def gate(shape: Shape, tokens: int) -> Op:
             gates, ups = gate_up.chunk(2, -1)
             return F.silu(gates) * ups
 
-        return {"ours": lambda: bench.kernels.silu_and_mul(gate_up), "torch silu, mul": torchs}
+        return {"ours": lambda: bench.kernels.activate_and_mul(gate_up), "torch silu, mul": torchs}
 
     return Op("gate", f"{shape.name}, {tokens} tokens", (6.0 * tokens * shape.intermediate, 0), make)
 
@@ -121,7 +121,7 @@ def paged(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Batch:
 def attend(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Runs:
     """Also SDPA, if all rows are equal: on contiguous keys and values instead of blocks."""
     made, scale = paged(bench, shape, rows), shape.head_dim**-0.5
-    ways: Runs = {"ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale, None)}
+    ways: Runs = {"ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale)}
     queries, length = rows[0]
     if len(set(rows)) > 1 or queries not in (1, length):
         return ways

@@ -33,7 +33,10 @@ MORE_STACK_BYTES = {
 }
 
 # In every run: the kernels that other tests of this module measure, and the first one of a step.
-FEW = "^qwen (decode|prefill|norm|silu_and_mul|embed) bfloat16$|^qwen qkv norm residual, 1 rows$|^prepare_step, 1 rows$"
+FEW = (
+    "^qwen (decode|prefill|norm|activate_and_mul silu|embed) bfloat16$"
+    "|^qwen qkv norm residual, 1 rows$|^prepare_step, 1 rows$"
+)
 
 Compiled = dict[str, Any]
 
@@ -141,7 +144,7 @@ def test_a_tile_is_loaded_while_another_is_multiplied(hopper: dict[str, Any]):
         assert each["shared_bytes"] >= 3 * tile + 128 * 128 * 2, each
 
 
-@pytest.mark.parametrize("kernel", ["add_rms_norm._add_rms_norm", "silu_and_mul._silu_and_mul", "embed._embed"])
+@pytest.mark.parametrize("kernel", ["add_rms_norm._add_rms_norm", "activation._activate", "embed._embed"])
 def test_rows_are_read_and_written_16_bytes_at_a_time(hopper: dict[str, Any], kernel: str):
     for each in of(hopper, kernel):
         assert each["load_bytes"][0] == each["store_bytes"][0] == 16, each

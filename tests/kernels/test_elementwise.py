@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
+from stoker.engine.kernels.add_layer_norm import add_layer_norm_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
+from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
-from stoker.engine.kernels.silu_and_mul import silu_and_mul_reference
+from stoker.engine.kernels.scaling import add_scaled_reference, scale_and_cap_reference
 
 pytest.importorskip("triton")
-from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu, add_layer_norm_reference
+from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
+from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.embed import embed_gpu
-from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu, gelu_and_mul_reference
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
-from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
+from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
 
 from .batches import ALL_DTYPES, DTYPES, LIMITS
 
@@ -54,10 +59,33 @@ def test_a_norm_of_other_shapes_is_refused(device):
 
 @ALL_DTYPES
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1100), (0, 8)])
-def test_silu_and_mul(device, dtype, rows, width):
-    gate_up = torch.randn(rows, 2 * width, device=device).to(dtype)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(device, dtype, rows, width, activation):
+    gate_up = (2 * torch.randn(rows, 2 * width, device=device)).to(dtype)
     for given in (gate_up, apart(gate_up)):
-        assert_close(silu_and_mul_gpu(given), silu_and_mul_reference(gate_up))
+        assert_close(activate_and_mul_gpu(given, activation), activate_and_mul_reference(gate_up, activation))
+        assert_close(activate_gpu(given, activation), activate_reference(gate_up, activation))
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1100), (0, 8)])
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_scaling(device, dtype, rows, width, softcap):
+    x, residual = (torch.randn(rows, width, device=device).to(dtype) for _ in range(2))
+    assert torch.equal(add_scaled_gpu(x, residual), x + residual)
+    assert_close(add_scaled_gpu(x, residual, 0.22), add_scaled_reference(x, residual, 0.22))
+    expected = scale_and_cap_reference(x.clone(), 0.7, softcap)
+    assert_close(scale_and_cap_gpu(x, 0.7, softcap), expected)
+
+
+def test_scaling_of_other_shapes_is_refused(device):
+    x = torch.zeros(2, 8, device=device)
+    with pytest.raises(ValueError, match="residual"):
+        add_scaled_gpu(x, x[:1])
+    with pytest.raises(ValueError, match="contiguous"):
+        add_scaled_gpu(x, x.t().contiguous().t())
+    with pytest.raises(ValueError, match="contiguous"):
+        scale_and_cap_gpu(x[:, :4])
 
 
 @ALL_DTYPES
@@ -89,15 +117,6 @@ def test_a_layer_norm_of_other_shapes_is_refused(device):
 
 
 @ALL_DTYPES
-@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 1100), (0, 8)])
-@pytest.mark.parametrize("is_tanh", [False, True])
-def test_gelu_and_mul(device, dtype, rows, width, is_tanh):
-    gate_up = (2 * torch.randn(rows, 2 * width, device=device)).to(dtype)
-    for given in (gate_up, apart(gate_up)):
-        assert_close(gelu_and_mul_gpu(given, is_tanh), gelu_and_mul_reference(gate_up, is_tanh))
-
-
-@ALL_DTYPES
 def test_embed(device, dtype):
     weight = torch.randn(50, 1100, device=device).to(dtype)
     ids = torch.tensor([0, 49, 7, 7], device=device)
@@ -106,27 +125,60 @@ def test_embed(device, dtype):
     assert not embed_gpu(torch.tensor([-1, 50], device=device), weight).any()
 
 
-@DTYPES
-@pytest.mark.parametrize("has_norms", [False, True])
-@pytest.mark.parametrize(
-    ("num_heads", "num_kv_heads", "head_dim", "rotary_dim", "block_size"),
-    [(4, 2, 16, 16, 16), (3, 1, 24, 24, 8), (2, 2, 80, 32, 32)],
-)
-def test_rope_and_store(device, dtype, has_norms, num_heads, num_kv_heads, head_dim, rotary_dim, block_size):
+def check_rope_and_store(device, dtype, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, norm_sizes, variant):
     tokens = 6
     qkv = torch.randn(tokens, (num_heads + 2 * num_kv_heads) * head_dim, device=device).to(dtype)
-    q_norm, k_norm = (torch.randn(head_dim, device=device).to(dtype) if has_norms else None for _ in range(2))
-    cos_sin = torch.randn(40, rotary_dim, device=device)
+    norms = [None, None] if norm_sizes is None else [torch.randn(size, device=device) for size in norm_sizes]
+    cos_sin = None if rotary_dim is None else torch.randn(40, rotary_dim, device=device)
     positions = torch.tensor([0, 1, 39, 5, 5, 17], device=device)
     slots = torch.randperm(4 * block_size)[:tokens].to(device)
     shape = (4, num_kv_heads, block_size, head_dim)
     caches = [torch.full(shape, torch.nan, device=device).to(dtype) for _ in range(4)]
-    sizes = num_heads, num_kv_heads
-    expected = rope_and_store_reference(qkv, q_norm, k_norm, 0.1, cos_sin, positions, slots, *caches[:2], *sizes)
-    found = rope_and_store_gpu(apart(qkv), q_norm, k_norm, 0.1, cos_sin, positions, slots, *caches[2:], *sizes)
+    given, sizes = (*norms, 0.1, cos_sin, positions, slots), (num_heads, num_kv_heads, variant)
+    expected = rope_and_store_reference(qkv, *given, *caches[:2], *sizes)
+    found = rope_and_store_gpu(apart(qkv), *given, *caches[2:], *sizes)
     assert_close(found, expected)
     for ours, reference in zip(caches[2:], caches[:2], strict=True):
         torch.testing.assert_close(ours, reference, atol=LIMITS[dtype], rtol=LIMITS[dtype], equal_nan=True)
+
+
+@DTYPES
+@pytest.mark.parametrize("has_norms", [False, True])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim", "rotary_dim", "block_size"),
+    [(4, 2, 16, 16, 16), (3, 1, 24, 24, 8), (2, 2, 80, 32, 32), (2, 1, 16, None, 8)],
+)
+def test_rope_and_store(device, dtype, has_norms, num_heads, num_kv_heads, head_dim, rotary_dim, block_size):
+    sizes = [head_dim] * 2 if has_norms else None
+    check_rope_and_store(device, dtype, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, sizes, HeadVariant())
+
+
+HEAD_VARIANTS = {
+    "interleaved": HeadVariant(is_interleaved=True),
+    "layer norm": HeadVariant(is_layer_norm=True),
+    "norm last": HeadVariant(is_norm_last=True),
+    "scales": HeadVariant(query_scales=torch.linspace(0.5, 3, 40)),
+    "layer norm last": HeadVariant(True, True, False, True),
+}
+
+
+@DTYPES
+@pytest.mark.parametrize("has_own_weights", [False, True])
+@pytest.mark.parametrize("name", HEAD_VARIANTS)
+def test_variants_of_heads(device, dtype, name, has_own_weights):
+    variant = HEAD_VARIANTS[name]
+    scales = variant.query_scales
+    variant = replace(variant, query_scales=None if scales is None else scales.to(device))
+    sizes = [3 * 24, 24] if has_own_weights else [24, 24]
+    for rotary_dim in (24, 10):
+        check_rope_and_store(device, dtype, 3, 1, 24, rotary_dim, 8, sizes, variant)
+
+
+@DTYPES
+@pytest.mark.parametrize("is_layer_norm", [False, True])
+def test_a_norm_over_all_heads(device, dtype, is_layer_norm):
+    variant = HeadVariant(is_layer_norm=is_layer_norm, is_over_all_heads=True)
+    check_rope_and_store(device, dtype, 3, 2, 24, 24, 8, [3 * 24, 2 * 24], variant)
 
 
 def test_rope_and_store_in_fp8_clamps_values_out_of_range(device):

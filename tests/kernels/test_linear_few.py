@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from stoker.engine.kernels.activation import activate_and_mul_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
-from stoker.engine.kernels.silu_and_mul import silu_and_mul_reference
 
 from .batches import DTYPES, LIMITS, slow
 
@@ -41,7 +41,7 @@ def test_the_fused_kernel_equals_the_separate_ops(
         normed = add_rms_norm_reference(total.double(), None, norm.double(), 0.1)[0]
     expected = F.linear(normed, weight.double(), None if bias is None else bias.double())
     if is_gated:
-        expected = silu_and_mul_reference(expected)
+        expected = activate_and_mul_reference(expected)
     apart = torch.full((tokens, depth + 3), torch.nan, dtype=dtype, device=device)
     apart[:, :depth] = x
     found = gpu.linear_few(apart[:, :depth], weight, bias, norm=norm, eps=0.1, residual=residual, is_gated=is_gated)

@@ -50,13 +50,13 @@ SMALL = torch.float32
 
 
 def decode(device: torch.device) -> None:
-    for name in ("plain", "window, softcap and sinks", "slopes", "scaled"):
+    for name in ("plain", "window, softcap and sinks", "slopes", "chunks", "scaled"):
         test_attention.test_decode(device, name, 5)
     test_attention.test_a_workspace_serves_one_step_after_another(device)
 
 
 def prefill(device: torch.device) -> None:
-    for name in ("plain", "window, softcap and sinks", "slopes", "scaled"):
+    for name in ("plain", "window, softcap and sinks", "slopes", "chunks", "scaled"):
         test_attention.test_prefill(device, name, 5)
 
 
@@ -66,7 +66,7 @@ def shared(device: torch.device) -> None:
 
 def window(device: torch.device) -> None:
     for attend in (test_attention.decoded, test_attention.prefilled):
-        test_attention.test_keys_before_the_window_are_not_read(device, attend, 16)
+        test_attention.test_keys_before_the_window_are_not_read(device, attend, 16, False)
 
 
 def wide_groups(device: torch.device) -> None:
@@ -85,9 +85,20 @@ def layer_norm(device: torch.device) -> None:
     test_elementwise.test_add_layer_norm(device, SMALL, 3, 100, True)
 
 
-def gelu(device: torch.device) -> None:
-    for is_tanh in (False, True):
-        test_elementwise.test_gelu_and_mul(device, SMALL, 3, 1100, is_tanh)
+def activations(device: torch.device) -> None:
+    for activation in test_elementwise.ACTIVATIONS:
+        test_elementwise.test_activations(device, SMALL, 3, 1100, activation)
+
+
+def scaling(device: torch.device) -> None:
+    test_elementwise.test_scaling(device, SMALL, 3, 1100, 1.5)
+
+
+def heads(device: torch.device) -> None:
+    for name in test_elementwise.HEAD_VARIANTS:
+        test_elementwise.test_variants_of_heads(device, SMALL, name, True)
+    for is_layer_norm in (False, True):
+        test_elementwise.test_a_norm_over_all_heads(device, SMALL, is_layer_norm)
 
 
 def rope(device: torch.device) -> None:
@@ -164,7 +175,7 @@ def logprobs(device: torch.device) -> None:
 MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "decode_attention": [
         ("_plan", shared, "==", 0, 1, becomes(">=")),  # rows with several queries are taken too
-        ("_decode", window, "tl.maximum()", 1, 3, argument(1)),  # tiles before the window are not skipped
+        ("_decode", window, "first_key", 0, 2, value(0)),  # tiles before the window are not skipped
         ("_decode", decode, "<", 4, 6, becomes("<=")),  # a key after the last one is seen
         ("_decode", decode, ">=", 0, 1, becomes(">")),  # the window's first key is not
         ("_decode", decode, "k_scale", 0, 1, value(1.0)),
@@ -173,18 +184,30 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_decode", decode, "tl.exp2()", 1, 4, value(1.0)),  # totals are merged without their bases
         ("_decode", decode, "v_scale", 0, 1, value(1.0)),
         ("decode_attention", plan, "tuple", 0, 3, without_item(1)),  # windows share a plan
+        ("decode_attention", plan, "tuple", 0, 3, without_item(2)),  # a window and chunks share a plan
     ],
     "prefill_attention": [
         ("_plan", prefill, "1", 2, 3, value(2)),  # rows with two queries are left out
         ("_attend", window, "&", 0, 2, left),  # keys before the window are read
         ("_attend", prefill, "<=", 0, 1, becomes("<")),  # a query does not see its own key
-        ("_attend", prefill, ">", 0, 1, becomes(">=")),  # the window is a key wider
+        ("_attend", prefill, ">=", 1, 2, becomes(">")),  # the window is a key narrower
         ("_prefill", wide_groups, "&", 0, 2, right),  # lanes after the last query are queries
         ("_prefill", prefill, "%", 1, 2, value(0)),  # a group has one head
         ("_prefill", prefill, "1", 5, 6, value("TILE")),  # a tile that the diagonal cuts is not masked
-        ("_prefill", prefill, "tl.maximum()", 1, 3, argument(1)),  # a tile that the window cuts is not masked
+        ("_prefill", prefill, "tl.cdiv()", 1, 2, value(0)),  # a tile that the window cuts is not masked
         # The plan of the other kernel is taken.
-        ("prefill_attention", plan, "tuple", 1, 4, expression("'decode', None, tile_of(head_dim, q.element_size())")),
+        (
+            "prefill_attention",
+            plan,
+            "tuple",
+            1,
+            4,
+            expression("'decode', None, False, tile_of(head_dim, q.element_size())"),
+        ),
+    ],
+    "attention_tile": [
+        ("first_visible", decode, "*", 0, 1, left),  # chunks begin at their number
+        ("first_visible", decode, "+", 0, 1, left),  # the window is a key wider
     ],
     "add_rms_norm": [
         ("_add_rms_norm", norm, "eps", 0, 1, value(0.0)),
@@ -196,17 +219,31 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_add_layer_norm", layer_norm, "width", 2, 5, value("BLOCK")),
         ("_add_layer_norm", layer_norm, "+=", 0, 1, becomes("-=")),  # the bias
     ],
-    "gelu_and_mul": [
-        ("_gelu_and_mul", gelu, "width", 1, 3, value(0)),  # ups are read where gates are
-        ("_gelu_and_mul", gelu, "0.044715", 0, 1, value(0.04)),
-        ("_gelu_and_mul", gelu, "0.7071067811865476", 0, 1, value(1.0)),
+    "activation": [
+        ("_activate", activations, "width", 1, 3, value(0)),  # ups are read where gates are
+        ("_activated", activations, "0.044715", 0, 1, value(0.04)),
+        ("_activated", activations, "0.7071067811865476", 0, 1, value(1.0)),
+        ("_activated", activations, "tl.sigmoid()", 0, 2, value(1.0)),
+        ("_activated", activations, "tl.maximum()", 0, 3, argument(0)),  # relu
+        ("_activated", activations, "tl.maximum()", 2, 3, value(1.0)),  # relu without the square
+    ],
+    "scaling": [
+        ("_add_scaled", scaling, "scale", 0, 1, value(1.0)),
+        ("_scale_and_cap", scaling, "scale", 0, 1, value(1.0)),
+        ("_scale_and_cap", scaling, "softcap", 0, 2, value(1.0)),
     ],
     "rope_and_store": [
         ("_rope_and_store", rope, "-x", 0, 1, operand),  # the sine of the first half
-        ("_rope_and_store", rope, "partners", 1, 3, value("lanes")),  # the norm of queries
-        ("_rope_and_store", rope, "partners", 2, 3, value("lanes")),  # the norm of keys
-        ("_rope_and_store", rope, "%", 1, 3, becomes("//")),  # the offset in a block
-        ("_rope_and_store", rope, "ROTARY_DIM", 3, 5, value("HEAD_DIM")),  # elements that are not rotated
+        ("_rope_and_store", rope, "partners", 1, 2, value("lanes")),  # the norm of the partner
+        ("_rope_and_store", rope, "%", 1, 4, becomes("//")),  # the offset in a block
+        ("_rope_and_store", rope, "ROTARY_DIM", 4, 6, value("HEAD_DIM")),  # elements that are not rotated
+        ("_rope_and_store", heads, "%", 2, 4, becomes("//")),  # which element of a pair is the first
+        ("_rope_and_store", heads, "+=", 0, 1, removed),  # all heads have the weights of the first
+        ("_rope_and_store", heads, "tl.where()", 5, 7, argument(1)),  # the norm of all queries for keys
+        ("_rope_and_store", heads, "*=", 0, 1, removed),  # the scales of queries
+        ("_of_head", heads, "tl.where()", 0, 1, argument(1)),  # padding counts in the variance
+        ("_of_all_heads", heads, "+=", 0, 2, removed),
+        ("_of_all_heads", heads, "tl.where()", 0, 1, argument(1)),
         ("_rope_and_store", rope, "_as_stored()", 0, 2, argument(0)),  # values are not clamped
         ("_as_stored", rope, "tl.where()", 0, 2, argument(2)),  # nothing is clamped above
         ("_as_stored", rope, "-x", 1, 2, operand),  # what is clamped below changes its sign
@@ -280,7 +317,7 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     ],
 }
 QUICK = {  # modules whose mutations run every time
-    *("add_rms_norm", "add_layer_norm", "gelu_and_mul", "linear_few", "prepare_step", "rope_and_store", "finish_step"),
+    *("add_rms_norm", "activation", "add_layer_norm", "linear_few", "prepare_step", "rope_and_store", "finish_step"),
 }
 
 

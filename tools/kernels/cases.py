@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from stoker.engine.kernels.activation import ACTIVATIONS
+from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
-from stoker.engine.kernels.gpu.attention_variant import AttentionVariant
+from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant
 from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
 from stoker.engine.kernels.gpu.embed import embed_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
-from stoker.engine.kernels.gpu.gelu_and_mul import gelu_and_mul_gpu
 from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
@@ -24,7 +25,8 @@ from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
 from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
-from stoker.engine.kernels.gpu.silu_and_mul import silu_and_mul_gpu
+from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
+from stoker.engine.kernels.head_variant import HeadVariant
 
 from .whole_step import whole_steps
 
@@ -72,6 +74,7 @@ def quick() -> Cases:
         yield from attention(kind, "qwen", qwen, kv_dtype=FP8)
         yield from attention(kind, "qwen", qwen, **EVERY_VARIANT)
         yield from attention(kind, "gemma", GEMMA_2_9B, softcap=50.0, window=4096)
+        yield from attention(kind, "qwen", qwen, window=512, is_chunked=True)
     yield from linears("qwen", qwen, 1)
     yield from (case for case in linears("qwen", qwen, 64) if re.search("residual|logits", case[0]))
     yield from (case for case in linears("llama", llama, 32) if re.search("residual|gate_up", case[0]))
@@ -136,13 +139,15 @@ def attention(
     kv_dtype: torch.dtype | None = None,
     block_size: int = BLOCK_SIZE,
     window: int | None = None,
+    is_chunked: bool = False,
     softcap: float | None = None,
     has_sinks: bool = False,
     has_slopes: bool = False,
 ) -> Cases:
     rows, tokens = 256, 1024
-    variant = AttentionVariant(
+    variant = GpuAttentionVariant(
         window=window,
+        is_chunked=is_chunked,
         softcap=softcap,
         sinks=empty(model.num_heads, dtype=FP32) if has_sinks else None,
         slopes=empty(model.num_heads, dtype=FP32) if has_slopes else None,
@@ -153,8 +158,9 @@ def attention(
     caches = [empty(1000, model.num_kv_heads, block_size, model.head_dim, dtype=kv_dtype or dtype) for _ in range(2)]
     step = Step(words(rows + 1), words(rows), words(rows, MAX_LENGTH // block_size), tokens, MAX_LENGTH)
     parts = (
-        "window" if window else None, "softcap" if softcap else None, "sinks" if has_sinks else None,
-        "slopes" if has_slopes else None, f"page {block_size}" if block_size != BLOCK_SIZE else None,
+        "chunks" if is_chunked else "window" if window else None, "softcap" if softcap else None,
+        "sinks" if has_sinks else None, "slopes" if has_slopes else None,
+        f"page {block_size}" if block_size != BLOCK_SIZE else None,
     )  # fmt: skip
     out = empty(tokens, model.num_heads * model.head_dim, dtype=dtype)
     yield (
@@ -165,7 +171,7 @@ def attention(
 
 def decode(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, scale: float, out: torch.Tensor,
-    variant: AttentionVariant,
+    variant: GpuAttentionVariant,
 ) -> None:  # fmt: skip
     _, num_heads, head_dim = q.shape
     workspace = decode_workspace(512, num_heads, k_cache.shape[1], head_dim, "meta", 2 * PROGRAMS)
@@ -174,7 +180,7 @@ def decode(
 
 def prefill(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, scale: float, out: torch.Tensor,
-    variant: AttentionVariant,
+    variant: GpuAttentionVariant,
 ) -> None:  # fmt: skip
     prefill_attention(q, k_cache, v_cache, step, scale, out, PROGRAMS, variant)
 
@@ -182,7 +188,7 @@ def prefill(
 def linears(name: str, model: Model, rows: int) -> Cases:
     """The five of a layer as the fused layer calls them, and the logits."""
     hidden, attended = model.hidden, model.num_heads * model.head_dim
-    x, norm = empty(rows, hidden), empty(hidden)
+    x, norm = empty(rows, hidden), empty(hidden, dtype=FP32)
     projected = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     table: dict[str, Callable[[], object]] = {
         "qkv norm": partial(linear_few, x, empty(projected, hidden), norm=norm),
@@ -204,19 +210,19 @@ def linears(name: str, model: Model, rows: int) -> Cases:
 
 def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
     rows, hidden = 100, model.hidden
-    x, weight = empty(rows, hidden, dtype=dtype), empty(hidden, dtype=dtype)
+    x, weight = empty(rows, hidden, dtype=dtype), empty(hidden, dtype=FP32)
     heads = model.num_heads + 2 * model.num_kv_heads
     yield named(name, "norm", dtype), partial(add_rms_norm_gpu, x, None, weight, 1e-6)
     yield named(name, "norm residual", dtype), partial(add_rms_norm_gpu, x, x, weight, 1e-6)
-    yield (
-        named(name, "silu_and_mul", dtype),
-        partial(silu_and_mul_gpu, empty(rows, 2 * model.intermediate, dtype=dtype)),
-    )
-    for is_tanh in (False, True):
-        gate_up = empty(rows, 2 * model.intermediate, dtype=dtype)
+    for activation in ACTIVATIONS:
+        inner = empty(rows, 2 * model.intermediate, dtype=dtype)
+        yield named(name, "activate_and_mul", activation, dtype), partial(activate_and_mul_gpu, inner, activation)
+        yield named(name, "activate", activation, dtype), partial(activate_gpu, inner, activation)
+    yield named(name, "add_scaled", dtype), partial(add_scaled_gpu, x, x, 0.22)
+    for softcap in (None, 30.0):
         yield (
-            named(name, "gelu_and_mul", "tanh" if is_tanh else None, dtype),
-            partial(gelu_and_mul_gpu, gate_up, is_tanh),
+            named(name, "scale_and_cap", "softcap" if softcap else None, dtype),
+            partial(scale_and_cap_gpu, empty(rows, model.vocab_size, dtype=dtype), 0.5, softcap),
         )
     yield named(name, "layer norm", dtype), partial(add_layer_norm_gpu, x, None, weight, None, 1e-6)
     yield named(name, "layer norm residual bias", dtype), partial(add_layer_norm_gpu, x, x, weight, weight, 1e-6)
@@ -225,7 +231,7 @@ def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
         partial(embed_gpu, longs(rows), empty(model.vocab_size, hidden, dtype=dtype)),
     )
     for kv_dtype in (dtype, FP8):
-        head_norms = [empty(model.head_dim, dtype=dtype) if model.has_head_norms else None] * 2
+        head_norms = [empty(model.head_dim, dtype=FP32) if model.has_head_norms else None] * 2
         cache = empty(1000, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype=kv_dtype)
         yield (
             named(name, "rope_and_store", dtype, "kv", kv_dtype),
@@ -233,6 +239,32 @@ def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
                 rope_and_store_gpu, empty(rows, heads * model.head_dim, dtype=dtype), *head_norms, 1e-6,
                 empty(MAX_LENGTH, model.head_dim, dtype=FP32), longs(rows), longs(rows), cache, cache,
                 model.num_heads, model.num_kv_heads,
+            ),
+        )  # fmt: skip
+    yield from variants_of_heads(name, model, dtype)
+
+
+def variants_of_heads(name: str, model: Model, dtype: torch.dtype) -> Cases:
+    rows, heads = 100, (model.num_heads, model.num_kv_heads)
+    scales = empty(MAX_LENGTH, dtype=FP32)
+    shared, own = [1, 1], list(heads)
+    cases: dict[str, tuple[HeadVariant, int | None, list[int] | None]] = {
+        "no rotation": (HeadVariant(query_scales=scales), None, None),
+        "interleaved, half": (HeadVariant(is_interleaved=True), model.head_dim // 2, None),
+        "layer norms": (HeadVariant(is_layer_norm=True), model.head_dim, own),
+        "norms over all heads": (HeadVariant(is_over_all_heads=True), model.head_dim, own),
+        "norms last": (HeadVariant(is_norm_last=True), model.head_dim, shared),
+    }
+    for what, (variant, rotary_dim, norms) in cases.items():
+        q_norm, k_norm = (None, None) if norms is None else (empty(n * model.head_dim, dtype=FP32) for n in norms)
+        cache = empty(1000, model.num_kv_heads, BLOCK_SIZE, model.head_dim, dtype=dtype)
+        qkv = empty(rows, (model.num_heads + 2 * model.num_kv_heads) * model.head_dim, dtype=dtype)
+        cos_sin = None if rotary_dim is None else empty(MAX_LENGTH, rotary_dim, dtype=FP32)
+        yield (
+            named(name, "rope_and_store", what, dtype),
+            partial(
+                rope_and_store_gpu, qkv, q_norm, k_norm, 1e-6, cos_sin, longs(rows), longs(rows), cache, cache, *heads,
+                variant,
             ),
         )  # fmt: skip
 

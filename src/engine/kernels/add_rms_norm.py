@@ -19,7 +19,7 @@ def add_rms_norm_reference(
     Args:
         x: [T, H], the output of the sublayer before.
         residual: [T, H], or None at the first layer.
-        weight: [H].
+        weight: [H], in float32 for the C++ kernels.
         eps: added to the mean square.
     Returns:
         (normed [T, H], new residual [T, H]), both in x's dtype; arithmetic in float32. The sum is rounded to x's dtype
@@ -43,7 +43,7 @@ def add_rms_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> AddRmsNorm:
         rows, width = x.shape
         normed = empty(rows, width, dtype=dtype)
         if residual is None:
-            call(pointer(x, dtype), None, pointer(weight, dtype), normed.data_ptr(), None, rows, width, eps)
+            call(pointer(x, dtype), None, pointer(weight, torch.float32), normed.data_ptr(), None, rows, width, eps)
             return normed, x
         if residual.shape != x.shape or weight.shape[0] != width:
             raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}, weight {tuple(weight.shape)}")
@@ -51,7 +51,7 @@ def add_rms_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> AddRmsNorm:
         call(
             pointer(x, dtype),
             pointer(residual, dtype),
-            pointer(weight, dtype),
+            pointer(weight, torch.float32),
             normed.data_ptr(),
             total.data_ptr(),
             rows,

@@ -15,6 +15,8 @@ from ...config.cpu_features import NoKernels, choose_level, this_cpu, wanted_lev
 from ...config.cpu_kernels import EAGER, stage_table, takes_heads, torch_table
 from ...config.cpu_library import LibrarySpec
 from ...model.quantised import PANEL_WIDTH
+from .activation import Activate, activate_and_mul_cpu, activate_and_mul_reference, activate_cpu, activate_reference
+from .add_layer_norm import AddLayerNorm, add_layer_norm_cpu, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
 from .capture import Capture
 from .copy_rows import CopyRows, copy_rows_cpu, copy_rows_reference
@@ -48,7 +50,14 @@ from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .sample_tokens import SampleTokens, sample_tokens_cpu, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_cpu, sample_top_p_reference
-from .silu_and_mul import SiluAndMul, silu_and_mul_cpu, silu_and_mul_reference
+from .scaling import (
+    AddScaled,
+    ScaleAndCap,
+    add_scaled_cpu,
+    add_scaled_reference,
+    scale_and_cap_cpu,
+    scale_and_cap_reference,
+)
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
 from .top_tokens import TopTokens, top_tokens_cpu, top_tokens_reference
 
@@ -70,7 +79,11 @@ class KernelSet:
     copy_rows: CopyRows = copy_rows_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
-    silu_and_mul: SiluAndMul = silu_and_mul_reference
+    add_layer_norm: AddLayerNorm = add_layer_norm_reference
+    add_scaled: AddScaled = add_scaled_reference
+    activate_and_mul: Activate = activate_and_mul_reference
+    activate: Activate = activate_reference
+    scale_and_cap: ScaleAndCap = scale_and_cap_reference
     fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
     fused_norm_gate_up: NormLinear | None = None
     sample_tokens: SampleTokens = _sample_tokens
@@ -102,11 +115,11 @@ class KernelSet:
     def norm_gate_up(
         self, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As norm_linear, for a layer of gates and ups followed by the gate op: [T, out_features / 2]."""
+        """As norm_linear, for gates and ups followed by activate_and_mul with silu: [T, out_features / 2]."""
         if self.fused_norm_gate_up is not None:
             return self.fused_norm_gate_up(x, residual, norm, eps, packed)
         gate_up, total = self.norm_linear(x, residual, norm, eps, packed)
-        return self.silu_and_mul(gate_up), total
+        return self.activate_and_mul(gate_up), total
 
 
 ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare: no result depends on the number of rows
@@ -114,7 +127,10 @@ ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare: no r
     linear=one_row(linear_reference, 0),
     rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
     paged_attention=one_query(paged_attention_reference),
-    silu_and_mul=one_row(silu_and_mul_reference, 0),
+    add_layer_norm=one_row(add_layer_norm_reference, 0, 1),
+    activate_and_mul=one_row(activate_and_mul_reference, 0),
+    activate=one_row(activate_reference, 0),
+    scale_and_cap=one_row(scale_and_cap_reference, 0),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )
@@ -220,7 +236,11 @@ def cpu_kernels(
         copy_rows=copy_rows_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
-        silu_and_mul=silu_and_mul_cpu(library, dtype),
+        add_layer_norm=add_layer_norm_cpu(library, dtype),
+        add_scaled=add_scaled_cpu(library, dtype),
+        activate_and_mul=activate_and_mul_cpu(library, dtype),
+        activate=activate_cpu(library, dtype),
+        scale_and_cap=scale_and_cap_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .attention_variant import PLAIN, AttentionVariant
 from .paged_attention import AttentionStep, PagedAttention
 
 
@@ -62,7 +63,7 @@ def one_query(attention: PagedAttention) -> PagedAttention:
         v_cache: torch.Tensor,
         step: AttentionStep,
         scale: float,
-        window: int | None,
+        variant: AttentionVariant = PLAIN,
     ) -> torch.Tensor:
         starts, contexts = step.query_start.tolist(), step.context_lens.tolist()
         found = [q.new_empty(0, q.shape[1] * q.shape[2])]
@@ -76,7 +77,7 @@ def one_query(attention: PagedAttention) -> PagedAttention:
                     block_tables=step.block_tables[row : row + 1],
                     max_context_len=seen,
                 )
-                found.append(attention(q[token : token + 1].clone(), k_cache, v_cache, one, scale, window))
+                found.append(attention(q[token : token + 1].clone(), k_cache, v_cache, one, scale, variant))
         return torch.cat(found)
 
     return call

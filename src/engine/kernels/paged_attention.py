@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
+from .attention_variant import PLAIN, AttentionVariant
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 
@@ -28,10 +29,17 @@ class AttentionStep(Protocol):
     def plans(self) -> dict[Hashable, Any]: ...  # what kernels have computed from the step, for the following layers
 
 
-PagedAttention = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, AttentionStep, float, int | None],
-    torch.Tensor,
-]
+class PagedAttention(Protocol):
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        variant: AttentionVariant = PLAIN,
+        /,
+    ) -> torch.Tensor: ...
 
 
 def paged_attention_reference(
@@ -40,7 +48,7 @@ def paged_attention_reference(
     v_cache: torch.Tensor,
     step: AttentionStep,
     scale: float,
-    window: int | None,
+    variant: AttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """Each query attends to the keys of its row up to its own position.
 
@@ -50,7 +58,7 @@ def paged_attention_reference(
             group of g = num_heads / num_kv_heads, head h reads kv head h // g.
         step: rows, context lengths and block tables.
         scale: multiplies the scores, usually D ** -0.5.
-        window: number of tokens that a query sees, including its own; None for all.
+        variant: what differs between models.
     Returns:
         [T, num_heads * D] in q's dtype.
     """
@@ -64,8 +72,7 @@ def paged_attention_reference(
             continue
         first_position = context_len - (end - start)
         # Blocks before the first query's window are not gathered: a long context costs only what is visible.
-        first_key = 0 if window is None else max(0, first_position - window + 1)
-        first_block = first_key // block_size
+        first_block = variant.first_visible(first_position) // block_size
         blocks = step.block_tables[row, first_block : -(-context_len // block_size)]
         base = first_block * block_size
         keys, values = (
@@ -75,19 +82,51 @@ def paged_attention_reference(
         key_positions = torch.arange(base, context_len, device=q.device)
         query_positions = torch.arange(first_position, context_len, device=q.device)[:, None]
         visible = key_positions <= query_positions
-        if window is not None:
-            visible &= key_positions > query_positions - window
-        attended = F.scaled_dot_product_attention(
-            q[start:end].transpose(0, 1)[None], keys, values, attn_mask=visible, scale=scale, enable_gqa=True
-        )
+        if variant.window is not None:
+            edge = (
+                query_positions // variant.window * variant.window
+                if variant.is_chunked
+                else (query_positions - variant.window + 1)
+            )
+            visible &= key_positions >= edge
+        queries = q[start:end].transpose(0, 1)[None]
+        if variant.softcap is None and variant.sinks is None:
+            attended = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=visible, scale=scale, enable_gqa=True
+            )
+        else:
+            attended = _attention(queries, keys, values, visible, scale, variant)
         out[start:end] = attended[0].transpose(0, 1).reshape(end - start, -1)
     return out
+
+
+def _attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    visible: torch.Tensor,
+    scale: float,
+    variant: AttentionVariant,
+) -> torch.Tensor:
+    """scaled_dot_product_attention with grouped heads, a cap of the scores and sinks; arithmetic in float32."""
+    group = queries.shape[1] // keys.shape[1]
+    keys, values = (each.float().repeat_interleave(group, 1) for each in (keys, values))
+    scores = queries.float() @ keys.transpose(-1, -2) * scale
+    if variant.softcap is not None:
+        scores = variant.softcap * torch.tanh(scores / variant.softcap)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if variant.sinks is not None:
+        sinks = variant.sinks.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        weights = torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+    else:
+        weights = scores.softmax(-1)
+    return (weights @ values).to(queries.dtype)
 
 
 def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttention:
     """For heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM."""
     empty = library.memory.empty
-    call = library.op("paged_attention", dtype, [POINTER] * 7 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
+    call = library.op("paged_attention", dtype, [POINTER] * 8 + [INT, INT64] + [INT] * 4 + [INT64, INT, FLOAT, FLOAT])
     no_window = 2**62
 
     def paged_attention(
@@ -96,9 +135,12 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
         v_cache: torch.Tensor,
         step: AttentionStep,
         scale: float,
-        window: int | None,
+        variant: AttentionVariant = PLAIN,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
+        sinks = variant.sinks
+        if sinks is not None and sinks.shape != (num_heads,):
+            raise ValueError(f"sinks are {tuple(sinks.shape)} for {num_heads} heads")
         _, num_kv_heads, block_size, _ = k_cache.shape
         block_tables = step.block_tables
         out = empty(num_tokens, num_heads * head_dim, dtype=dtype)
@@ -109,6 +151,7 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
             pointer(step.query_start, torch.int32),
             pointer(step.context_lens, torch.int32),
             pointer(block_tables, torch.int32),
+            None if sinks is None else pointer(sinks, torch.float32),
             out.data_ptr(),
             block_tables.shape[0],
             block_tables.shape[1],
@@ -116,8 +159,10 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
             num_kv_heads,
             head_dim,
             block_size,
-            no_window if window is None else window,
+            variant.window or no_window,
+            variant.is_chunked,
             scale,
+            variant.softcap or 0.0,
         )
         return out
 

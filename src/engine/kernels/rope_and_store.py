@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+from .head_variant import PLAIN_HEADS, HeadVariant, check_norms
 
-RopeAndStore = Callable[
-    [
-        torch.Tensor,  # qkv
-        torch.Tensor | None,  # q_norm
-        torch.Tensor | None,  # k_norm
-        float,  # eps
-        torch.Tensor,  # cos_sin
-        torch.Tensor,  # positions
-        torch.Tensor,  # slot_mapping
-        torch.Tensor,  # k_cache
-        torch.Tensor,  # v_cache
-        int,  # num_heads
-        int,  # num_kv_heads
-    ],
-    torch.Tensor,
-]
+
+class RopeAndStore(Protocol):
+    def __call__(
+        self,
+        qkv: torch.Tensor,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+        cos_sin: torch.Tensor | None,
+        positions: torch.Tensor,
+        slot_mapping: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+        variant: HeadVariant = PLAIN_HEADS,
+        /,
+    ) -> torch.Tensor: ...
 
 
 def rope_and_store_reference(
@@ -31,51 +34,74 @@ def rope_and_store_reference(
     q_norm: torch.Tensor | None,
     k_norm: torch.Tensor | None,
     eps: float,
-    cos_sin: torch.Tensor,
+    cos_sin: torch.Tensor | None,
     positions: torch.Tensor,
     slot_mapping: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     num_heads: int,
     num_kv_heads: int,
+    variant: HeadVariant = PLAIN_HEADS,
 ) -> torch.Tensor:
     """Norms and rotates queries and keys, and writes keys and values to their slots.
 
     Args:
         qkv: [T, (num_heads + 2 * num_kv_heads) * D]: queries, keys, values.
-        q_norm, k_norm: [D], RMSNorm weights of one head, or None for a model without head norms.
+        q_norm, k_norm: weights of the norms, in float32 for the C++ kernels: [D] if all heads share them, else
+            [num_heads * D] and [num_kv_heads * D]; None for a model without head norms.
         eps: of the head norms.
         cos_sin: [max_position, R] float32, cosines in the first half and sines in the second; R is even and at most D.
-            If R < D, only the first R elements of a head are rotated.
+            If R < D, only the first R elements of a head are rotated; None for no rotation.
         positions: [T] int64, the tokens' positions in their sequences.
         slot_mapping: [T] int64, block_id * block_size + offset.
         k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place. In float8_e4m3fn values are
             clipped to its range, -448 to 448.
+        variant: what differs between models.
     Returns:
         queries [T, num_heads, D] in qkv's dtype; arithmetic in float32.
 
-    The rotated pairs are (i, i + R // 2): the layout of GPT-NeoX and of every Hugging Face checkpoint.
     Source: RoFormer, arXiv:2104.09864, section 3.4.2.
     """
     head_dim, block_size = k_cache.shape[3], k_cache.shape[2]
     heads = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
     queries, keys, values = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
-    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)  # [T, 1, R // 2]
+    check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
+
+    def prepared(part: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+        part = part.float()
+        if norm is not None and not variant.is_norm_last:
+            part = _normed(part, norm, eps, variant)
+        if cos_sin is not None:
+            part = _rotated(part, cos_sin[positions].unsqueeze(1), variant.is_interleaved)
+        if norm is not None and variant.is_norm_last:
+            part = _normed(part, norm, eps, variant)
+        return part
+
     block, offset = slot_mapping // block_size, slot_mapping % block_size
-    k_cache[block, :, offset] = _to_cache_dtype(_norm_and_rotate(keys, k_norm, eps, cos, sin), k_cache.dtype)
+    k_cache[block, :, offset] = _to_cache_dtype(prepared(keys, k_norm), k_cache.dtype)
     v_cache[block, :, offset] = _to_cache_dtype(values, v_cache.dtype)
-    return _norm_and_rotate(queries, q_norm, eps, cos, sin).to(qkv.dtype)
+    wide = prepared(queries, q_norm)
+    if variant.query_scales is not None:
+        wide = wide * variant.query_scales[positions, None, None]
+    return wide.to(qkv.dtype)
 
 
-def _norm_and_rotate(
-    heads: torch.Tensor, norm: torch.Tensor | None, eps: float, cos: torch.Tensor, sin: torch.Tensor
-) -> torch.Tensor:
-    heads = heads.float()
-    if norm is not None:
-        heads = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + eps) * norm.float()
-    half = cos.shape[-1]
-    first, second, rest = torch.split(heads, [half, half, heads.shape[-1] - 2 * half], dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
+def _normed(heads: torch.Tensor, weight: torch.Tensor, eps: float, variant: HeadVariant) -> torch.Tensor:
+    """heads: [T, heads, D]."""
+    dims = (-2, -1) if variant.is_over_all_heads else (-1,)
+    if variant.is_layer_norm:
+        heads = heads - heads.mean(dims, keepdim=True)
+    return heads * torch.rsqrt(heads.pow(2).mean(dims, keepdim=True) + eps) * weight.float().view(-1, heads.shape[-1])
+
+
+def _rotated(heads: torch.Tensor, cos_sin: torch.Tensor, is_interleaved: bool) -> torch.Tensor:
+    """heads: [T, heads, D]; cos_sin: [T, 1, R]."""
+    cos, sin = cos_sin.chunk(2, dim=-1)
+    turned, rest = heads[..., : cos_sin.shape[-1]], heads[..., cos_sin.shape[-1] :]
+    first, second = (turned[..., ::2], turned[..., 1::2]) if is_interleaved else turned.chunk(2, dim=-1)
+    pair = first * cos - second * sin, second * cos + first * sin
+    rotated = torch.stack(pair, -1).flatten(-2) if is_interleaved else torch.cat(pair, -1)
+    return torch.cat((rotated, rest), dim=-1)
 
 
 def _to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -88,31 +114,35 @@ def _to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
     """For heads whose width is a multiple of 16, at most 512."""
     empty = library.memory.empty
-    call = library.op("rope_and_store", dtype, [POINTER] * 9 + [INT64] + [INT] * 5 + [FLOAT])
+    call = library.op("rope_and_store", dtype, [POINTER] * 10 + [INT64] + [INT] * 7 + [FLOAT])
 
     def rope_and_store(
         qkv: torch.Tensor,
         q_norm: torch.Tensor | None,
         k_norm: torch.Tensor | None,
         eps: float,
-        cos_sin: torch.Tensor,
+        cos_sin: torch.Tensor | None,
         positions: torch.Tensor,
         slot_mapping: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
         num_heads: int,
         num_kv_heads: int,
+        variant: HeadVariant = PLAIN_HEADS,
     ) -> torch.Tensor:
         num_tokens = qkv.shape[0]
         block_size, head_dim = k_cache.shape[2], k_cache.shape[3]
         if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or k_cache.shape[1] != num_kv_heads:
             raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
+        has_own_weights = check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
+        scales = variant.query_scales
         queries = empty(num_tokens, num_heads, head_dim, dtype=dtype)
         call(
             pointer(qkv, dtype),
-            None if q_norm is None else pointer(q_norm, dtype),
-            None if k_norm is None else pointer(k_norm, dtype),
-            pointer(cos_sin, torch.float32),
+            None if q_norm is None else pointer(q_norm, torch.float32),
+            None if k_norm is None else pointer(k_norm, torch.float32),
+            None if cos_sin is None else pointer(cos_sin, torch.float32),
+            None if scales is None else pointer(scales, torch.float32),
             pointer(positions, torch.int64),
             pointer(slot_mapping, torch.int64),
             queries.data_ptr(),
@@ -122,10 +152,18 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
             num_heads,
             num_kv_heads,
             head_dim,
-            cos_sin.shape[1],
+            0 if cos_sin is None else cos_sin.shape[1],
             block_size,
+            head_dim if has_own_weights else 0,
+            _flags(variant),
             eps,
         )
         return queries
 
     return rope_and_store
+
+
+def _flags(variant: HeadVariant) -> int:
+    """Flags of cpu/heads.cpp."""
+    flags = variant.is_interleaved, variant.is_layer_norm, variant.is_over_all_heads, variant.is_norm_last
+    return sum(1 << bit for bit, is_set in enumerate(flags) if is_set)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from ..kernels import KernelSet
+from ..kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, KernelSet
 from .linear import Linear
-from .norm import RMSNorm
+from .norm import LayerNorm, Norm
 from .step_input import StepInput
+from .vector import Vector
 
 LayerCache = tuple[torch.Tensor, torch.Tensor]  # keys and values, each [num_blocks, num_kv_heads, block_size, head_dim]
 
@@ -20,6 +21,9 @@ class AttentionShape:
     num_kv_heads: int
     head_dim: int
     window: int | None  # tokens a query sees, itself included; None for all
+    is_chunked: bool = False  # a query sees its own chunk of `window` tokens; False: the last `window` tokens
+    softcap: float | None = None  # scores become softcap * tanh(score / softcap)
+    scale: float | None = None  # of the scores; None for head_dim ** -0.5
 
 
 class Attention:
@@ -28,22 +32,38 @@ class Attention:
         shape: AttentionShape,
         qkv_proj: Linear,
         o_proj: Linear,
-        q_norm: RMSNorm | None,
-        k_norm: RMSNorm | None,
-        cos_sin: torch.Tensor,
+        q_norm: Norm | None,
+        k_norm: Norm | None,
+        cos_sin: torch.Tensor | None,
         kernels: KernelSet,
+        *,
+        sinks: Vector | None = None,
+        heads: HeadVariant = PLAIN_HEADS,
     ) -> None:
-        """cos_sin: [max_position, head_dim] float32 of `rotary.cos_sin_table`, shared by all layers."""
+        """Args:
+        q_norm, k_norm: as wide as one head, or as all query heads and all key heads; of the same kind and eps.
+        cos_sin: [max_position, rotary_dim] float32 of `rotary.cos_sin_table`, shared by layers with the same
+            rotary embedding; None for a layer without.
+        sinks: one per query head.
+        heads: what else differs between models; `is_layer_norm` is that of the norms.
+        """
+        if isinstance(q_norm, LayerNorm) and q_norm.bias is not None:
+            raise ValueError("the LayerNorm of a head has no bias")
         self.shape = shape
         self.qkv_proj = qkv_proj
         self.o_proj = o_proj
         self.q_norm = q_norm
         self.k_norm = k_norm
+        self.sinks = sinks
         self._q_norm_weight = None if q_norm is None else q_norm.weight
         self._k_norm_weight = None if k_norm is None else k_norm.weight
         self._norm_eps = 0.0 if q_norm is None else q_norm.eps
         self._cos_sin = cos_sin
-        self._scale = shape.head_dim**-0.5
+        self._scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
+        self._heads = replace(heads, is_layer_norm=isinstance(q_norm, LayerNorm))
+        self._variant = AttentionVariant(
+            shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values
+        )
         self._kernels = kernels
 
     def __call__(
@@ -68,10 +88,11 @@ class Attention:
             v_cache,
             shape.num_heads,
             shape.num_kv_heads,
+            self._heads,
         )
         if (
             rows is not None and len(rows) <= step.num_rows
         ):  # with several tokens of one row it is faster to attend with all
             queries, step, rows = queries[rows], step.of_tokens(rows), None
-        attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, shape.window)
+        attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, self._variant)
         return attended if rows is None else attended[rows]

@@ -1,4 +1,7 @@
-"""Token embedding. Tied to the output layer, both use one matrix, which is stored once."""
+"""Token embedding. Tied to the output layer, both use one matrix, which is stored once.
+
+A multiplier is not rounded to the model's dtype: where transformers does that (Gemma), the caller does (`rounded`).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,18 @@ class Embedding:
     """Rows of a separate matrix."""
 
     def __init__(
-        self, name: str, vocab_size: int, width: int, kernels: KernelSet, dtype: torch.dtype, device: torch.device
+        self,
+        name: str,
+        vocab_size: int,
+        width: int,
+        kernels: KernelSet,
+        dtype: torch.dtype,
+        device: torch.device,
+        multiplier: float = 1.0,
     ) -> None:
         self.name = name
         self._kernels = kernels
+        self._multiplier = multiplier
         self.weight = torch.empty(vocab_size, width, dtype=dtype, device=device)
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -37,15 +48,25 @@ class Embedding:
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """token_ids: [T] int64. Returns [T, width]."""
-        return self._kernels.copy_rows(self.weight, token_ids)
+        return _scaled(self._kernels.copy_rows(self.weight, token_ids), self._multiplier, self._kernels)
 
 
 class TiedEmbedding:
     """Rows of the output layer's matrix, in the layout of its kernel."""
 
-    def __init__(self, output: Linear, kernels: KernelSet) -> None:
+    def __init__(self, output: Linear, kernels: KernelSet, multiplier: float = 1.0) -> None:
         self._output = output
+        self._multiplier = multiplier
         self._kernels = kernels
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return self._kernels.embed(token_ids, self._output.packed)
+        return _scaled(self._kernels.embed(token_ids, self._output.packed), self._multiplier, self._kernels)
+
+
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """The value that a tensor of this dtype holds."""
+    return torch.tensor(value, dtype=dtype).item()
+
+
+def _scaled(rows: torch.Tensor, multiplier: float, kernels: KernelSet) -> torch.Tensor:
+    return rows if multiplier == 1.0 else kernels.scale_and_cap(rows, multiplier)

@@ -11,7 +11,7 @@ import torch
 
 from ..kernels import KernelSet, PackedLinear
 from .loading import TensorReader
-from .norm import RMSNorm
+from .norm import Norm, RMSNorm
 
 
 class Linear:
@@ -85,10 +85,13 @@ class Linear:
         return self._kernels.linear(x, self.packed)
 
     def of_normed(
-        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
+        self, norm: Norm, x: torch.Tensor, residual: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x: [T, in_features]; residual: the same, None before the first layer.
 
         Returns the layer's output for norm(x + residual), [T, sum of the parts], and the sum.
         """
+        if not isinstance(norm, RMSNorm):
+            normed, total = norm(self._kernels, x, residual)
+            return self(normed), total
         return self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)

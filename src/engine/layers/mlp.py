@@ -1,23 +1,73 @@
-"""Gated feed-forward block: down(silu(gate(x)) * up(x)). Shazeer, arXiv:2002.05202."""
+"""Feed-forward blocks: down(activation(gate(x)) * up(x)), or down(activation(up(x))). Shazeer, arXiv:2002.05202."""
 
 from __future__ import annotations
 
 import torch
 
-from ..kernels import KernelSet
+from ..kernels import Activation, KernelSet
 from .linear import Linear
-from .norm import RMSNorm
+from .norm import Norm, RMSNorm
+
+# `hidden_act` of config.json. The three names of gelu_tanh are one formula, computed in different ways.
+HIDDEN_ACTS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
 
 
 class GatedMLP:
-    def __init__(self, gate_up_proj: Linear, down_proj: Linear, kernels: KernelSet) -> None:
+    def __init__(
+        self, gate_up_proj: Linear, down_proj: Linear, kernels: KernelSet, activation: Activation = "silu"
+    ) -> None:
         self.gate_up_proj = gate_up_proj
         self.down_proj = down_proj
         self._kernels = kernels
+        self._activation = activation
 
     def __call__(
-        self, norm: RMSNorm, hidden: torch.Tensor, residual: torch.Tensor
+        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden, residual: [T, hidden_size]. Returns the block's output for norm(hidden + residual), and the sum."""
-        gated, residual = self._kernels.norm_gate_up(hidden, residual, norm.weight, norm.eps, self.gate_up_proj.packed)
-        return self.down_proj(gated), residual
+        if self._activation == "silu" and isinstance(norm, RMSNorm):
+            packed = self.gate_up_proj.packed
+            gated, residual = self._kernels.norm_gate_up(hidden, residual, norm.weight, norm.eps, packed)
+            return self.down_proj(gated), residual
+        gate_up, residual = self.gate_up_proj.of_normed(norm, hidden, residual)
+        return self._down(gate_up), residual
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output for x itself, [T, hidden_size]."""
+        return self._down(self.gate_up_proj(x))
+
+    def _down(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self._kernels.activate_and_mul(gate_up, self._activation))
+
+
+class MLP:
+    """Without a gate."""
+
+    def __init__(self, up_proj: Linear, down_proj: Linear, kernels: KernelSet, activation: Activation) -> None:
+        self.up_proj = up_proj
+        self.down_proj = down_proj
+        self._kernels = kernels
+        self._activation = activation
+
+    def __call__(
+        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As GatedMLP."""
+        up, residual = self.up_proj.of_normed(norm, hidden, residual)
+        return self._down(up), residual
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """As GatedMLP.of."""
+        return self._down(self.up_proj(x))
+
+    def _down(self, up: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self._kernels.activate(up, self._activation))

@@ -1,4 +1,4 @@
-"""RMSNorm: its weight and eps. The next linear layer computes it, fused into one op if a kernel supports that."""
+"""Norms: weights and eps. The next linear layer computes an RMSNorm, fused into one op if a kernel supports that."""
 
 from __future__ import annotations
 
@@ -7,26 +7,88 @@ from typing import Self
 
 import torch
 
+from ..kernels import KernelSet
 from .loading import TensorReader
+from .vector import Vector
 
 
-class RMSNorm:
-    """Zhang and Sennrich, arXiv:1910.07467."""
+class _Stored:
+    """The vectors of a norm that are in the checkpoint."""
 
-    def __init__(self, name: str, width: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
-        self.name = name
-        self.eps = eps
-        self.weight = torch.empty(width, dtype=dtype, device=device)
+    _vectors: list[Vector]
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield f"{self.name}.weight", tuple(self.weight.shape)
+        for vector in self._vectors:
+            yield from vector.wanted()
 
     def load(self, tensors: TensorReader) -> None:
-        tensors.read(f"{self.name}.weight", self.weight)
+        for vector in self._vectors:
+            vector.load(tensors)
 
     def take_weights(self, other: Self) -> None:
-        self.weight.copy_(other.weight)  # in place: the attention layer keeps a reference
+        for mine, its in zip(self._vectors, other._vectors, strict=True):
+            mine.take_weights(its)
 
     @property
     def num_bytes(self) -> int:
-        return self.weight.nbytes
+        return sum(vector.num_bytes for vector in self._vectors)
+
+
+class RMSNorm(_Stored):
+    """Zhang and Sennrich, arXiv:1910.07467."""
+
+    def __init__(
+        self,
+        name: str,
+        width: int,
+        eps: float,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        offset: float = 0.0,
+        has_weight: bool = True,
+    ) -> None:
+        """offset: is added to the stored weight, 1 for Gemma. has_weight: False for a norm that only scales."""
+        self.eps = eps
+        self._vectors = [Vector(f"{name}.weight", width, dtype, device, offset)] if has_weight else []
+        self.weight = self._vectors[0].values if has_weight else torch.ones(width, device=device)
+
+    def __call__(
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x, residual: [T, width]. Returns the norm of x + residual, and the sum."""
+        return kernels.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class LayerNorm(_Stored):
+    """Ba et al., arXiv:1607.06450."""
+
+    def __init__(
+        self,
+        name: str,
+        width: int,
+        eps: float,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        offset: float = 0.0,
+        has_weight: bool = True,
+        has_bias: bool = False,
+    ) -> None:
+        """offset: is added to the stored weight, 1 for Nemotron. has_weight: False for a norm that only centres and
+        scales, as OLMo's."""
+        self.eps = eps
+        weight = [Vector(f"{name}.weight", width, dtype, device, offset)] if has_weight else []
+        bias = [Vector(f"{name}.bias", width, dtype, device)] if has_bias else []
+        self._vectors = weight + bias
+        self.weight = weight[0].values if weight else torch.ones(width, device=device)
+        self.bias = bias[0].values if bias else None
+
+    def __call__(
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As RMSNorm."""
+        return kernels.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
+
+
+Norm = RMSNorm | LayerNorm

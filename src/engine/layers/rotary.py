@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import torch
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 ROPE_KINDS: tuple[str, ...] = get_args(RopeKind)
 
 
@@ -29,25 +29,30 @@ class RopeParameters:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0  # multiplies cosines and sines
+    short_factors: tuple[float, ...] = ()  # longrope: one divisor per pair
+    long_factors: tuple[float, ...] = ()
+    rotated_share: float = 1.0  # proportional: of the pairs; the others are not rotated
 
 
-def cos_sin_table(rope: RopeParameters, head_dim: int, num_positions: int) -> torch.Tensor:
+def cos_sin_table(rope: RopeParameters, rotary_dim: int, num_positions: int) -> torch.Tensor:
     """Cosines and sines of every position.
 
     Args:
         rope: type and parameters.
-        head_dim: even; pairs are (i, i + head_dim // 2).
+        rotary_dim: even; how many elements of a head are rotated, its first ones.
         num_positions: max_model_len.
     Returns:
-        [num_positions, head_dim] float32, cosines in the first half and sines in the second.
+        [num_positions, rotary_dim] float32, cosines in the first half and sines in the second.
     """
     positions = torch.arange(num_positions, dtype=torch.float32)[:, None]
     if rope.kind == "dynamic":
         # Keys stay in the cache as they were written, so each position is rotated as in a sequence that ends there.
         # Generation in transformers does the same, and the result does not depend on how a prompt is cut into chunks.
-        frequencies = _dynamic_frequencies(rope, head_dim, positions)
+        frequencies = _dynamic_frequencies(rope, rotary_dim, positions)
+    elif rope.kind == "longrope":
+        frequencies = _longrope_frequencies(rope, inverse_frequencies(rotary_dim, rope.theta), num_positions)
     else:
-        frequencies = _FREQUENCIES[rope.kind](rope, inverse_frequencies(head_dim, rope.theta))
+        frequencies = _FREQUENCIES[rope.kind](rope, inverse_frequencies(rotary_dim, rope.theta))
     angles = positions * frequencies
     return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(rope.attention_factor)
 
@@ -111,7 +116,57 @@ def _dynamic_frequencies(rope: RopeParameters, head_dim: int, positions: torch.T
     return (1.0 / base**exponents).float()
 
 
-_FREQUENCIES = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+def _longrope_frequencies(rope: RopeParameters, frequencies: torch.Tensor, num_positions: int) -> torch.Tensor:
+    """Ding et al., arXiv:2402.13753: the long factors if the longest sequence is longer than the trained context.
+
+    transformers chooses by the longest position of a batch, so a sequence that grows past the trained context changes
+    its factors. Keys in a cache have been rotated with the factors of their time, so here all sequences have those of
+    max_model_len, with which a sequence of that length would end.
+    """
+    factors = rope.long_factors if num_positions > rope.original_max_position else rope.short_factors
+    if len(factors) != len(frequencies):
+        raise ValueError(f"longrope has {len(factors)} factors for {len(frequencies)} rotated pairs")
+    return frequencies / torch.tensor(factors, dtype=torch.float32)
+
+
+def _proportional(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
+    """The first share of the pairs has the frequencies of the whole head, the others have none. Gemma 4."""
+    rotated = int(rope.rotated_share * len(frequencies))
+    return torch.cat((frequencies[:rotated], torch.zeros(len(frequencies) - rotated))) / rope.factor
+
+
+_FREQUENCIES = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "proportional": _proportional,
+}
+
+
+def longrope_attention_factor(factor: float, original_max_position: int) -> float:
+    """The value if config.json has no `attention_factor`: arXiv:2402.13753.
+
+    factor: how much longer contexts may be than the trained ones.
+    """
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original_max_position))
+
+
+def query_scales(num_positions: int, interval: float, weight: float, first: int) -> torch.Tensor:
+    """What queries are multiplied by at each position, so that attention stays sharp in long contexts.
+
+    Args:
+        num_positions: max_model_len.
+        interval: tokens after which the factor grows: `floor_scale` of Llama 4, the trained context of Ministral 3.
+        weight: how fast it grows: `attn_scale` of Llama 4, `llama_4_scaling_beta` of Ministral 3.
+        first: the number of the first position: 1 for Llama 4, 0 for Ministral 3.
+    Returns:
+        [num_positions] float32: 1 + weight * log(1 + floor((position + first) / interval)).
+
+    Source: Scalable-Softmax, arXiv:2501.19399.
+    """
+    positions = torch.arange(first, first + num_positions, dtype=torch.float32)
+    return 1 + weight * torch.log1p(torch.floor(positions / interval))
 
 
 def yarn_attention_factor(factor: float, mscale: float | None, mscale_all_dim: float | None) -> float:

@@ -96,7 +96,7 @@ class Step {
     }
 
     // Of the last query.
-    int64_t first_token(int row) const { return std::max<int64_t>(0, call_.context_lens[row] - call_.window); }
+    int64_t first_token(int row) const { return call_.first_visible(call_.context_lens[row] - 1); }
     int64_t first_segment(int row) const { return first_token(row) / kSegment; }
     int64_t last_segment(int row) const { return (call_.context_lens[row] - 1) / kSegment; }
 
@@ -147,15 +147,16 @@ class Step {
 
 }  // namespace
 
-#define EXPORT_FOR(T, suffix)                                                                                       \
-    EXPORT void paged_attention_##suffix(                                                                           \
-        const T* queries, const T* k_cache, const T* v_cache, const int32_t* query_start, const int32_t* lengths,   \
-        const int32_t* block_tables, T* out, int num_rows, int64_t table_stride, int num_heads, int num_kv_heads,   \
-        int head_dim, int block_size, int64_t window, float scale) {                                                \
-        const Attention<T> call{queries, k_cache,    v_cache,   out,          query_start, lengths,    block_tables, \
-                                table_stride, num_heads, num_kv_heads, head_dim,   block_size,  window, scale};       \
-        Step<T>(call, num_rows).run();                                                                              \
-    }                                                                                                                \
+#define EXPORT_FOR(T, suffix)                                                                                          \
+    EXPORT void paged_attention_##suffix(                                                                              \
+        const T* queries, const T* k_cache, const T* v_cache, const int32_t* query_start, const int32_t* lengths,      \
+        const int32_t* block_tables, const float* sinks, T* out, int num_rows, int64_t table_stride, int num_heads,    \
+        int num_kv_heads, int head_dim, int block_size, int64_t window, int is_chunked, float scale, float softcap) {  \
+        const Attention<T> call{queries,   k_cache,      v_cache,  out,       query_start,     lengths, block_tables,  \
+                                table_stride, num_heads, num_kv_heads, head_dim, block_size,   window,  is_chunked != 0, \
+                                scale,     softcap,      sinks};                                                       \
+        Step<T>(call, num_rows).run();                                                                                 \
+    }                                                                                                                  \
     CAPTURABLE(paged_attention_##suffix)
 
 EXPORT_FOR(float, float32)

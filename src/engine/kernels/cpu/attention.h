@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+
+#include "vector.h"
 
 // All arrays are row-major; ../paged_attention.py documents them.
 template <class T>
@@ -13,9 +16,24 @@ struct Attention {
     int64_t table_stride;  // entries per row of the block tables
     int num_heads, num_kv_heads, head_dim, block_size;
     int64_t window;  // tokens visible to a query, including its own; larger than any context if there is no window
-    float scale;
+    bool is_chunked;  // a query sees its own chunk of `window` tokens; false: the last `window` tokens
+    float scale, softcap;  // softcap: 0 if there is none
+    const float* sinks;    // [num_heads], or null
 
     int group() const { return num_heads / num_kv_heads; }  // query heads that share a kv head
+
+    // The first token that a query at this position sees.
+    int64_t first_visible(int64_t position) const {
+        return is_chunked ? position / window * window : std::max<int64_t>(0, position - window + 1);
+    }
+
+    // Products of queries and keys with the cap, still to be multiplied by the scale.
+    ALWAYS_INLINE Floats capped(Floats products) const {
+        return hyperbolic_tangent(products * (scale / softcap)) * (softcap / scale);
+    }
+
+    // The part of a head's sink in its total of weights, which are relative to e ** `zero`.
+    float sink_weight(int head, float zero) const { return sinks ? std::exp(sinks[head] - zero) : 0.0f; }
 
     // Offset of one token's key (and value) of one kv head in its cache.
     int64_t offset(int row, int kv_head, int64_t token) const {

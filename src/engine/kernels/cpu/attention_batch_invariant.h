@@ -47,7 +47,7 @@ class BatchInvariantPrefill {
     }
 
     int64_t context(int i) const { return context_ + i; }  // tokens up to and including the query's
-    int64_t first_visible(int i) const { return std::max<int64_t>(0, context(i) - call_.window); }
+    int64_t first_visible(int i) const { return call_.first_visible(context(i) - 1); }
 
     // Queries [first, first + count) and the segment [begin, end).
     void attend(int first, int count, int64_t begin, int64_t end) {

@@ -157,6 +157,9 @@ class Decode {
 
     // Replaces a head's scores by weights relative to the maximum score so far.
     void compute_weights(int head, int tokens, float* scores) {
+        if (call_.softcap) {
+            for (int t = 0; t < tokens; t += kWidth) store(scores + t, call_.capped(load(scores + t)));
+        }
         for (int t = tokens; t < kTileTokens; t++) scores[t] = -__builtin_inff();
         Floats maxima = broadcast(result_.max_score[head]);
         for (int t = 0; t < kTileTokens; t += kWidth) maxima = maximum(maxima, load(scores + t));
@@ -185,7 +188,8 @@ template <class T>
 void store_heads(const Attention<T>& call, int64_t query, int first_head, int heads, const Partial& whole) {
     T* out = call.out + (query * call.num_heads + first_head) * call.head_dim;
     for (int head = 0; head < heads; head++) {
-        store_sums(whole.sums + head * whole.stride, 1.0f / whole.total[head], call.head_dim,
+        const float sink = call.sink_weight(first_head + head, whole.max_score[head] * call.scale);
+        store_sums(whole.sums + head * whole.stride, 1.0f / (whole.total[head] + sink), call.head_dim,
                    out + head * call.head_dim);
     }
 }

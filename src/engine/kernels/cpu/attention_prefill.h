@@ -112,11 +112,12 @@ class Prefill {
     }
 
     int64_t position(int row) const { return first_position_ + row / group_; }
-    int64_t first_visible(int row) const { return std::max<int64_t>(0, position(row) - call_.window + 1); }
+    int64_t first_visible(int row) const { return call_.first_visible(position(row)); }
+
+    int head(int row) const { return kv_head_ * group_ + row % group_; }
 
     int64_t at(int row) const {  // offset of the row's head in queries and out
-        const int64_t head = kv_head_ * group_ + row % group_;
-        return ((first_token_ + row / group_) * call_.num_heads + head) * call_.head_dim;
+        return ((first_token_ + row / group_) * call_.num_heads + head(row)) * call_.head_dim;
     }
 
     void load_queries(int64_t padded_rows) {
@@ -172,6 +173,9 @@ class Prefill {
         const int64_t end = std::min<int64_t>(visible, position(row) + 1 - first);
         float* scores = scores_ + i * kKeys;
         A* weights = weights_ + i * kKeys;
+        if (call_.softcap) {
+            for (int64_t key = 0; key < padded; key += kWidth) store(scores + key, call_.capped(load(scores + key)));
+        }
         for (int64_t key = 0; key < std::min(begin, padded); key++) scores[key] = -__builtin_inff();
         for (int64_t key = std::max<int64_t>(0, end); key < padded; key++) scores[key] = -__builtin_inff();
         if (begin >= end) {
@@ -205,7 +209,8 @@ class Prefill {
 
     void store_out() {
         for (int row = 0; row < rows_; row++) {
-            const float norm = 1.0f / sum(load(totals_ + row * kWidth));
+            const float sink = call_.sink_weight(head(row), zeros_[row] / kLog2E);
+            const float norm = 1.0f / (sum(load(totals_ + row * kWidth)) + sink);
             for (int d = 0; d < call_.head_dim; d += kWidth) {
                 store(call_.out + at(row) + d, load(sums_ + row * depth_ + d) * norm);
             }

@@ -1,5 +1,6 @@
-// The ops between the matrix products, each in one pass over its rows: add_rms_norm, silu_and_mul, rope_and_store,
-// copy_rows. The reference of each op is in ../<op>.py; arithmetic is float32 for every type.
+// The ops between the matrix products, each in one pass over its rows: norms, sums, activations, copies. rope_and_store
+// is in heads.cpp. The reference of each op is in ../<op>.py; arithmetic is float32 for every type, and so are the
+// weights of norms.
 
 #include <cmath>
 
@@ -9,35 +10,32 @@
 
 namespace {
 
-// With fewer elements, waking a second thread (about 2 us) costs more than it saves.
-constexpr int64_t kMinElementsPerThread = 8192;
-
-int64_t min_rows_per_thread(int64_t elements_per_row) { return 1 + kMinElementsPerThread / elements_per_row; }
+// Writes x + residual to `total`, unless there is no residual. Returns what is normed: the sum as it was rounded, or x.
+// body(value) is called for every vector of it.
+template <class T, class Body>
+ALWAYS_INLINE const T* add_row(const T* x, const T* residual, T* total, int64_t width, const Body& body) {
+    if (!residual) {
+        for_each_vector(width, [&](int64_t i, int64_t count) { body(load_up_to(x + i, count)); });
+        return x;
+    }
+    for_each_vector(width, [&](int64_t i, int64_t count) {
+        store_up_to(total + i, load_up_to(x + i, count) + load_up_to(residual + i, count), count);
+        body(load_up_to(total + i, count));
+    });
+    return total;
+}
 
 template <class T>
-void add_rms_norm(const T* x, const T* residual, const T* weight, T* normed, T* total, int64_t rows, int64_t width,
+void add_rms_norm(const T* x, const T* residual, const float* weight, T* normed, T* total, int64_t rows, int64_t width,
                   float eps) {
     parallel_ranges(rows, min_rows_per_thread(width), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
-            const T* in = x + row * width;
+            const int64_t at = row * width;
             Floats squares{};
-            if (residual) {
-                const T* before = residual + row * width;
-                T* out = total + row * width;
-                for_each_vector(width, [&](int64_t i, int64_t count) {
-                    store_up_to(out + i, load_up_to(in + i, count) + load_up_to(before + i, count), count);
-                    const Floats rounded = load_up_to(out + i, count);  // what the next layer reads
-                    squares += rounded * rounded;
-                });
-                in = out;
-            } else {
-                for_each_vector(width, [&](int64_t i, int64_t count) {
-                    const Floats value = load_up_to(in + i, count);
-                    squares += value * value;
-                });
-            }
+            const T* in = add_row(x + at, residual ? residual + at : nullptr, total + at, width,
+                                  [&](Floats value) { squares += value * value; });
             const float scale = 1.0f / std::sqrt(sum(squares) / float(width) + eps);
-            T* out = normed + row * width;
+            T* out = normed + at;
             for_each_vector(width, [&](int64_t i, int64_t count) {
                 store_up_to(out + i, load_up_to(in + i, count) * scale * load_up_to(weight + i, count), count);
             });
@@ -45,130 +43,144 @@ void add_rms_norm(const T* x, const T* residual, const T* weight, T* normed, T* 
     });
 }
 
+// bias: null if there is none.
 template <class T>
-void silu_and_mul(const T* gate_up, T* out, int64_t rows, int64_t width) {
+void add_layer_norm(const T* x, const T* residual, const float* weight, const float* bias, T* normed, T* total,
+                    int64_t rows, int64_t width, float eps) {
     parallel_ranges(rows, min_rows_per_thread(width), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
-            const T *gates = gate_up + row * 2 * width, *ups = gates + width;
-            T* products = out + row * width;
+            const int64_t at = row * width;
+            Floats values{}, squares{};
+            const T* in = add_row(x + at, residual ? residual + at : nullptr, total + at, width,
+                                  [&](Floats value) { values += value; });
+            const float mean = sum(values) / float(width);
+            // Subtracted first: squares of a large mean would lose the rest.
             for_each_vector(width, [&](int64_t i, int64_t count) {
-                const Floats gate = load_up_to(gates + i, count), up = load_up_to(ups + i, count);
-                store_up_to(products + i, gate / (exponential(-gate) + 1.0f) * up, count);
+                const Floats centred = load_up_to(in + i, count) - mean;
+                squares += count == kWidth ? centred * centred : first_lanes(centred * centred, count);
+            });
+            const float scale = 1.0f / std::sqrt(sum(squares) / float(width) + eps);
+            T* out = normed + at;
+            for_each_vector(width, [&](int64_t i, int64_t count) {
+                Floats value = (load_up_to(in + i, count) - mean) * scale * load_up_to(weight + i, count);
+                if (bias) value += load_up_to(bias + i, count);
+                store_up_to(out + i, value, count);
             });
         }
     });
 }
 
-constexpr int kMaxHeadDim = 512;
-
-struct Rotation {
-    const float *cosines, *sines;  // [half]
-    int half;                      // rotated pairs: (i, i + half)
-};
-
-// One head: RMSNorm if `norm` is not null, then the rotation. `in` and `out` may be the same.
 template <class T>
-void norm_and_rotate_parts(const T* in, const T* norm, float eps, Rotation rotation, int head_dim, T* out) {
-    float head[kMaxHeadDim];
-    Floats squares{};
-    for (int i = 0; i < head_dim; i += kWidth) {
-        const Floats value = load(in + i);
-        squares += value * value;
-        store(head + i, value);
-    }
-    if (norm) {
-        const float scale = 1.0f / std::sqrt(sum(squares) / float(head_dim) + eps);
-        for (int i = 0; i < head_dim; i += kWidth) store(head + i, load(head + i) * scale * load(norm + i));
-    }
-    float *first = head, *second = head + rotation.half;
-    for_each_vector(rotation.half, [&](int64_t i, int64_t count) {
-        const Floats a = load_up_to(first + i, count), b = load_up_to(second + i, count);
-        const Floats cosine = load_up_to(rotation.cosines + i, count), sine = load_up_to(rotation.sines + i, count);
-        store_up_to(first + i, a * cosine - b * sine, count);
-        store_up_to(second + i, b * cosine + a * sine, count);
+void add_scaled(const T* x, const T* residual, T* out, int64_t count, float scale) {
+    parallel_ranges(count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+        for_each_vector(end - begin, [&](int64_t i, int64_t left) {
+            const Floats value = load_up_to(x + begin + i, left), before = load_up_to(residual + begin + i, left);
+            store_up_to(out + begin + i, multiply_add(value, broadcast(scale), before), left);
+        });
     });
-    for (int i = 0; i < head_dim; i += kWidth) store(out + i, load(head + i));
 }
 
-// The same for a head of `Vectors` vectors all of whose elements are rotated, in registers.
-template <int Vectors, class T>
-void norm_and_rotate_whole(const T* in, const T* norm, float eps, Rotation rotation, T* out) {
-    constexpr int half = Vectors / 2;
-    Floats head[Vectors], squares{};
-    for (int v = 0; v < Vectors; v++) {
-        head[v] = load(in + v * kWidth);
-        squares += head[v] * head[v];
-    }
-    if (norm) {
-        const float scale = 1.0f / std::sqrt(sum(squares) / float(Vectors * kWidth) + eps);
-        for (int v = 0; v < Vectors; v++) head[v] = head[v] * scale * load(norm + v * kWidth);
-    }
-    for (int v = 0; v < half; v++) {
-        const Floats a = head[v], b = head[v + half];
-        const Floats cosine = load(rotation.cosines + v * kWidth), sine = load(rotation.sines + v * kWidth);
-        store(out + v * kWidth, a * cosine - b * sine);
-        store(out + (v + half) * kWidth, b * cosine + a * sine);
-    }
-}
-
+// softcap: 0 if there is none.
 template <class T>
-void norm_and_rotate(const T* in, const T* norm, float eps, Rotation rotation, int head_dim, T* out) {
-    constexpr int max_vectors = kWidth == 16 ? 8 : 4;  // that fit in registers
-    const bool is_whole = 2 * rotation.half == head_dim;
-    if (is_whole && head_dim == max_vectors * kWidth) {
-        return norm_and_rotate_whole<max_vectors>(in, norm, eps, rotation, out);
-    }
-    if (is_whole && head_dim == max_vectors / 2 * kWidth) {
-        return norm_and_rotate_whole<max_vectors / 2>(in, norm, eps, rotation, out);
-    }
-    norm_and_rotate_parts(in, norm, eps, rotation, head_dim, out);
+void scale_and_cap(T* x, int64_t count, float scale, float softcap) {
+    parallel_ranges(count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+        for_each_vector(end - begin, [&](int64_t i, int64_t left) {
+            T* at = x + begin + i;
+            const Floats value = load_up_to(at, left) * scale;
+            store_up_to(at, softcap ? hyperbolic_tangent(value / softcap) * softcap : value, left);
+        });
+    });
 }
 
-template <class T>
-void rope_and_store(const T* qkv, const T* q_norm, const T* k_norm, const float* cos_sin, const int64_t* positions,
-                    const int64_t* slots, T* queries, T* k_cache, T* v_cache, int64_t tokens, int num_heads,
-                    int num_kv_heads, int head_dim, int rotary_dim, int block_size, float eps) {
-    const int64_t row_width = int64_t(num_heads + 2 * num_kv_heads) * head_dim;
-    parallel_ranges(tokens, min_rows_per_thread(row_width), [&](int64_t begin, int64_t end) {
-        for (int64_t token = begin; token < end; token++) {
-            const int half = rotary_dim / 2;
-            const float* cosines = cos_sin + positions[token] * rotary_dim;
-            const Rotation rotation{cosines, cosines + half, half};
-            const T* head = qkv + token * row_width;
-            T* query = queries + token * num_heads * head_dim;
-            for (int h = 0; h < num_heads; h++, head += head_dim, query += head_dim) {
-                norm_and_rotate(head, q_norm, eps, rotation, head_dim, query);
-            }
-            const int64_t block = slots[token] / block_size, offset = slots[token] % block_size;
-            for (int h = 0; h < num_kv_heads; h++, head += head_dim) {
-                const int64_t at = ((block * num_kv_heads + h) * block_size + offset) * head_dim;
-                norm_and_rotate(head, k_norm, eps, rotation, head_dim, k_cache + at);
-                memcpy(v_cache + at, head + int64_t(num_kv_heads) * head_dim, head_dim * sizeof(T));
-            }
+// In the order of ACTIVATIONS in ../activation.py.
+enum Activation { kSilu, kGelu, kGeluTanh, kRelu, kRelu2 };
+
+ALWAYS_INLINE Floats sigmoid(Floats x) { return 1.0f / (exponential(-x) + 1.0f); }
+
+// x times the probability that a standard normal number is less than x. The probability of the tail beyond u = |x| is
+// exp(-u^2 / 2) times a polynomial in 1 / (1 + 0.23 u), fitted to it for u < 14 with a relative error of 5e-8.
+ALWAYS_INLINE Floats gelu(Floats x) {
+    const Floats size = maximum(x, -x), t = 1.0f / (size * 0.23f + 1.0f);
+    Floats tail = t * -7.84675129e-2f + 2.90414379e-1f;
+    tail = tail * t - 2.781274193e-1f;
+    tail = tail * t + 3.01473242e-1f;
+    tail = tail * t - 3.292045523e-2f;
+    tail = tail * t + 1.195141471e-1f;
+    tail = tail * t + 8.576289928e-2f;
+    tail = tail * t + 9.237845876e-2f;
+    tail = tail * t - 2.776253985e-5f;
+    tail = tail * exponential(size * size * -0.5f);
+    return x * (x > 0.0f ? 1.0f - tail : tail);
+}
+
+template <Activation kActivation>
+ALWAYS_INLINE Floats activated(Floats x) {
+    switch (kActivation) {
+        case kSilu: return x / (exponential(-x) + 1.0f);
+        case kGelu: return gelu(x);
+        // (1 + tanh(z)) / 2 is sigmoid(2 z), with z = sqrt(2 / pi) * (x + 0.044715 x^3)
+        case kGeluTanh: return x * sigmoid(x * (x * x * 0.044715f + 1.0f) * 1.5957691216057308f);
+        case kRelu: return maximum(x, Floats{});
+        case kRelu2: return maximum(x, Floats{}) * maximum(x, Floats{});
+    }
+}
+
+// x: [rows, width], or [rows, 2 * width] if gated: the inputs of the activation, then what its result multiplies.
+template <bool kGated, Activation kActivation, class T>
+void activate_with(const T* x, T* out, int64_t rows, int64_t width) {
+    parallel_ranges(rows, min_rows_per_thread(width), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const T* in = x + row * width * (kGated ? 2 : 1);
+            T* to = out + row * width;
+            for_each_vector(width, [&](int64_t i, int64_t count) {
+                Floats value = activated<kActivation>(load_up_to(in + i, count));
+                if constexpr (kGated) value *= load_up_to(in + width + i, count);
+                store_up_to(to + i, value, count);
+            });
         }
     });
+}
+
+template <bool kGated, class T>
+void activate(const T* x, T* out, int64_t rows, int64_t width, int activation) {
+    switch (activation) {
+        case kSilu: return activate_with<kGated, kSilu>(x, out, rows, width);
+        case kGelu: return activate_with<kGated, kGelu>(x, out, rows, width);
+        case kGeluTanh: return activate_with<kGated, kGeluTanh>(x, out, rows, width);
+        case kRelu: return activate_with<kGated, kRelu>(x, out, rows, width);
+        case kRelu2: return activate_with<kGated, kRelu2>(x, out, rows, width);
+    }
 }
 
 }  // namespace
 
 #define EXPORT_FOR(T, suffix)                                                                                         \
-    EXPORT void add_rms_norm_##suffix(const T* x, const T* residual, const T* weight, T* normed, T* total,            \
+    EXPORT void add_rms_norm_##suffix(const T* x, const T* residual, const float* weight, T* normed, T* total,        \
                                       int64_t rows, int64_t width, float eps) {                                       \
         add_rms_norm(x, residual, weight, normed, total, rows, width, eps);                                           \
     }                                                                                                                 \
-    EXPORT void silu_and_mul_##suffix(const T* gate_up, T* out, int64_t rows, int64_t width) {                        \
-        silu_and_mul(gate_up, out, rows, width);                                                                      \
+    EXPORT void add_layer_norm_##suffix(const T* x, const T* residual, const float* weight, const float* bias,        \
+                                        T* normed, T* total, int64_t rows, int64_t width, float eps) {                \
+        add_layer_norm(x, residual, weight, bias, normed, total, rows, width, eps);                                   \
     }                                                                                                                 \
-    EXPORT void rope_and_store_##suffix(const T* qkv, const T* q_norm, const T* k_norm, const float* cos_sin,         \
-                                        const int64_t* positions, const int64_t* slots, T* queries, T* k_cache,       \
-                                        T* v_cache, int64_t tokens, int num_heads, int num_kv_heads, int head_dim,    \
-                                        int rotary_dim, int block_size, float eps) {                                  \
-        rope_and_store(qkv, q_norm, k_norm, cos_sin, positions, slots, queries, k_cache, v_cache, tokens, num_heads,  \
-                       num_kv_heads, head_dim, rotary_dim, block_size, eps);                                          \
+    EXPORT void add_scaled_##suffix(const T* x, const T* residual, T* out, int64_t count, float scale) {              \
+        add_scaled(x, residual, out, count, scale);                                                                   \
     }                                                                                                                 \
-    CAPTURABLE(add_rms_norm_##suffix)                                                                                \
-    CAPTURABLE(silu_and_mul_##suffix)                                                                                \
-    CAPTURABLE(rope_and_store_##suffix)
+    EXPORT void scale_and_cap_##suffix(T* x, int64_t count, float scale, float softcap) {                             \
+        scale_and_cap(x, count, scale, softcap);                                                                      \
+    }                                                                                                                 \
+    EXPORT void activate_and_mul_##suffix(const T* x, T* out, int64_t rows, int64_t width, int activation) {          \
+        activate<true>(x, out, rows, width, activation);                                                              \
+    }                                                                                                                 \
+    EXPORT void activate_##suffix(const T* x, T* out, int64_t rows, int64_t width, int activation) {                  \
+        activate<false>(x, out, rows, width, activation);                                                             \
+    }                                                                                                                 \
+    CAPTURABLE(add_rms_norm_##suffix)                                                                                 \
+    CAPTURABLE(add_layer_norm_##suffix)                                                                               \
+    CAPTURABLE(add_scaled_##suffix)                                                                                   \
+    CAPTURABLE(scale_and_cap_##suffix)                                                                                \
+    CAPTURABLE(activate_and_mul_##suffix)                                                                             \
+    CAPTURABLE(activate_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

@@ -57,3 +57,8 @@ void parallel_tasks(int64_t count, const Body& body) {
         for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(task);
     });
 }
+
+// With fewer elements, waking a second thread (about 2 us) costs more than it saves.
+constexpr int64_t kMinElementsPerThread = 8192;
+
+constexpr int64_t min_rows_per_thread(int64_t elements_per_row) { return 1 + kMinElementsPerThread / elements_per_row; }

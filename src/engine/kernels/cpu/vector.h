@@ -161,6 +161,13 @@ ALWAYS_INLINE void for_each_vector(int64_t size, const Body& body) {
     if (i < size) body(i, size - i);
 }
 
+// The first `count` lanes; the others are zero.
+ALWAYS_INLINE Floats first_lanes(Floats value, int64_t count) {
+    float lanes[kWidth];
+    store(lanes, value);
+    return load_partial(lanes, count);
+}
+
 template <class T>
 ALWAYS_INLINE Floats load_up_to(const T* from, int64_t count) {
     return count == kWidth ? load(from) : load_partial(from, count);
@@ -260,6 +267,19 @@ ALWAYS_INLINE Floats exponential(Floats x) {
     const Floats scaled = (Floats)((Ints)polynomial + (__builtin_convertvector(n, Ints) << 23));
     return x < -87.0f ? Floats{} : scaled;
 #endif
+}
+
+// tanh(x) with an error of at most 2 units in the last place. Cephes' tanhf: a polynomial below 0.625, where the formula
+// with the exponential would lose the leading digits.
+ALWAYS_INLINE Floats hyperbolic_tangent(Floats x) {
+    const Floats size = maximum(x, -x), square = x * x;
+    Floats polynomial = square * -5.70498872745e-3f + 2.06390887954e-2f;
+    polynomial = polynomial * square - 5.37397155531e-2f;
+    polynomial = polynomial * square + 1.33314422036e-1f;
+    polynomial = polynomial * square - 3.33332819422e-1f;
+    const Floats small = polynomial * square * x + x;
+    const Floats large = 1.0f - 2.0f / (exponential(size + size) + 1.0f);
+    return size < 0.625f ? small : x < 0.0f ? -large : large;
 }
 
 constexpr float kLog2E = 1.44269504088896341f;

@@ -1,35 +1,13 @@
-"""LayerNorm after the residual sum, a program per row. No supported model has one, so no KernelSet contains it."""
+"""LayerNorm after the residual sum, a program per row."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
 from .add_rms_norm import summed
 from .launch import dependent, num_warps, wait
-
-
-def add_layer_norm_reference(
-    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds the residual, then gives each row a mean of zero and a variance of one.
-
-    Args:
-        x: [T, H].
-        residual: [T, H] or None.
-        weight: [H].
-        bias: [H] or None.
-        eps: added to the variance.
-    Returns:
-        (normed [T, H], x + residual [T, H]), in x's dtype; arithmetic in float32, of the rounded sum.
-
-    Source: Layer Normalization, arXiv:1607.06450.
-    """
-    total = x if residual is None else x + residual
-    wide_bias = None if bias is None else bias.float()
-    return F.layer_norm(total.float(), weight.shape, weight.float(), wide_bias, eps).to(x.dtype), total
 
 
 @triton.jit

@@ -23,6 +23,16 @@ def tile_of(head_dim: int, itemsize: int) -> int:
 
 
 @triton.jit
+def first_visible(positions, window, IS_CHUNKED: tl.constexpr):
+    """The first token that queries at these positions see."""
+    if IS_CHUNKED:
+        first = positions // window * window
+    else:
+        first = positions - window + 1
+    return tl.maximum(first, 0)
+
+
+@triton.jit
 def load_tiles(
     k_cache, v_cache, block_table, kv_head, tile, positions, is_there,
     NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,

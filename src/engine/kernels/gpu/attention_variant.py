@@ -1,4 +1,4 @@
-"""Variants of attention that models use, and the reference of all of them in float64."""
+"""Variants of attention on a GPU, and the reference of all of them in float64."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from dataclasses import dataclass
 
 import torch
 
+from ..attention_variant import AttentionVariant
 from ..paged_attention import AttentionStep
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionVariant:
-    """All are off by default; one that is off costs nothing."""
+class GpuAttentionVariant(AttentionVariant):
+    """With what only these kernels support. No supported model has it."""
 
-    window: int | None = None  # how many tokens a query sees, itself included
-    softcap: float | None = None  # scores become softcap * tanh(score / softcap). Gemma 2, arXiv:2408.00118
-    sinks: torch.Tensor | None = None  # [num_heads] float32, a score without a value per head. arXiv:2309.17453
     slopes: torch.Tensor | None = None  # [num_heads] float32, times the distance to a key. ALiBi, arXiv:2108.12409
     k_scale: float = 1.0  # factor of the keys in the cache, for fp8; they were divided by it when written
     v_scale: float = 1.0
 
 
-PLAIN = AttentionVariant()
+PLAIN = GpuAttentionVariant()
 
 
 def attention_reference(
@@ -30,7 +28,7 @@ def attention_reference(
     v_cache: torch.Tensor,
     step: AttentionStep,
     scale: float,
-    variant: AttentionVariant = PLAIN,
+    variant: GpuAttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """As paged_attention_reference, with every variant. Returns [T, num_heads * D] float64."""
     num_tokens, num_heads, head_dim = q.shape
@@ -50,14 +48,15 @@ def attention_reference(
         scores = torch.einsum("qhd,khd->hqk", q[start:end].double(), keys) * scale
         if variant.softcap is not None:
             scores = variant.softcap * torch.tanh(scores / variant.softcap)
-        distance = (
-            torch.arange(length, device=q.device)
-            - torch.arange(length - (end - start), length, device=q.device)[:, None]
-        )
+        key_positions = torch.arange(length, device=q.device)
+        positions = torch.arange(length - (end - start), length, device=q.device)[:, None]
+        distance = key_positions - positions
         if variant.slopes is not None:
             scores = scores + variant.slopes.double()[:, None, None] * distance
         is_hidden = distance > 0
-        if variant.window is not None:
+        if variant.window is not None and variant.is_chunked:
+            is_hidden |= key_positions // variant.window != positions // variant.window
+        elif variant.window is not None:
             is_hidden |= distance <= -variant.window
         scores = scores.masked_fill(is_hidden, -torch.inf)
         if variant.sinks is not None:

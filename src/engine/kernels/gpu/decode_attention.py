@@ -16,8 +16,8 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, fold, load_tiles, multipliable, score, tile_of
-from .attention_variant import PLAIN, AttentionVariant
+from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of
+from .attention_variant import PLAIN, GpuAttentionVariant
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
@@ -27,7 +27,8 @@ _LEAST_ROWS = 16  # of a product of matrices
 @triton.jit(do_not_specialize=["num_rows"])
 def _plan(
     query_start, context_lens, ends, num_rows, window,
-    TILE: tl.constexpr, ROWS: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_CHUNKED: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     rows = tl.arange(0, ROWS)
@@ -37,7 +38,7 @@ def _plan(
     stops = tl.load(query_start + rows + 1, mask=is_there, other=0)
     tiles = tl.cdiv(lengths, TILE)
     if HAS_WINDOW:
-        tiles -= tl.maximum(lengths - window, 0) // TILE
+        tiles -= first_visible(tl.maximum(lengths - 1, 0), window, IS_CHUNKED) // TILE
     tl.store(ends, 0)
     tl.store(ends + 1 + rows, tl.cumsum(tl.where(stops - starts == 1, tiles, 0), 0), mask=is_there)
 
@@ -48,8 +49,8 @@ def _decode(
     sinks, slopes, scale, softcap, k_scale, v_scale, window, num_rows, table_stride,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SLOPES: tl.constexpr, UPCAST: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
+    IS_CHUNKED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
+    HAS_SLOPES: tl.constexpr, UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     program = tl.program_id(0)
@@ -67,9 +68,10 @@ def _decode(
         kv_head = (at - first_tile * NUM_KV_HEADS) // num_tiles
         unit = first_tile * NUM_KV_HEADS + kv_head * num_tiles  # the first tile of this row and head
         length = tl.load(context_lens + row)
-        skipped = 0  # tiles before the window
+        first_key = 0
         if HAS_WINDOW:
-            skipped = tl.maximum(length - window, 0) // TILE
+            first_key = first_visible(length - 1, window, IS_CHUNKED)
+        skipped = first_key // TILE  # tiles before the window
         query = tl.load(query_start + row).to(tl.int64) * NUM_KV_HEADS * GROUP + kv_head * GROUP
         places = (query + heads)[:, None] * HEAD_DIM + dims[None, :]
         queries = multipliable(tl.load(q + places, mask=is_kept, other=0.0), k_cache, UPCAST)
@@ -86,7 +88,7 @@ def _decode(
             positions = tile * TILE + tl.arange(0, TILE)
             is_seen = positions < length
             if HAS_WINDOW:
-                is_seen = is_seen & (positions >= length - window)
+                is_seen = is_seen & (positions >= first_key)
             keys, values = load_tiles(
                 k_cache,
                 v_cache,
@@ -180,7 +182,7 @@ def decode_attention(
     scale: float,
     out: torch.Tensor,
     workspace: DecodeWorkspace,
-    variant: AttentionVariant = PLAIN,
+    variant: GpuAttentionVariant = PLAIN,
 ) -> None:
     """Writes the rows of `out` whose rows of the step have one query; the others are not changed.
 
@@ -197,9 +199,9 @@ def decode_attention(
     rows, width = _shape(num_heads // num_kv_heads, head_dim)
     tile = tile_of(head_dim, q.element_size())
     window = variant.window or 0
-    ends = planned(step, ("decode", variant.window, tile), lambda ends, block: _plan[(1,)](
+    ends = planned(step, ("decode", variant.window, variant.is_chunked, tile), lambda ends, block: _plan[(1,)](
         step.query_start, step.context_lens, ends, num_rows, window,
-        TILE=tile, ROWS=block, HAS_WINDOW=variant.window is not None, **dependent(),
+        TILE=tile, ROWS=block, HAS_WINDOW=variant.window is not None, IS_CHUNKED=variant.is_chunked, **dependent(),
     ))  # fmt: skip
     _decode[(len(workspace.part_sums) // 2,)](
         q, k_cache, v_cache, step.block_tables, step.query_start, step.context_lens, ends, out,
@@ -207,7 +209,7 @@ def decode_attention(
         scale, variant.softcap or 0.0, variant.k_scale, variant.v_scale, window, num_rows, step.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads, HEAD_DIM=head_dim, WIDTH=width,
         BLOCK_SIZE=block_size, TILE=tile, ROWS=rows, HAS_WINDOW=variant.window is not None,
-        HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
+        IS_CHUNKED=variant.is_chunked, HAS_SOFTCAP=variant.softcap is not None, HAS_SINKS=variant.sinks is not None,
         HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
         num_warps=launch.warps, num_stages=launch.stages, **dependent(),
     )  # fmt: skip

@@ -6,12 +6,15 @@ import torch
 import triton
 from triton.runtime import driver
 
+from ..attention_variant import PLAIN, AttentionVariant
 from ..kernel_set import KernelSet
 from ..linear import PackedLinear, embed_reference
 from ..paged_attention import AttentionStep
 from ..penalise import after_penalties
+from .activation import activate_and_mul_gpu, activate_gpu
+from .add_layer_norm import add_layer_norm_gpu
 from .add_rms_norm import add_rms_norm_gpu
-from .attention_variant import AttentionVariant
+from .attention_variant import GpuAttentionVariant
 from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .embed import embed_gpu
@@ -22,7 +25,7 @@ from .prefill_attention import prefill_attention
 from .rope_and_store import rope_and_store_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
-from .silu_and_mul import silu_and_mul_gpu
+from .scaling import add_scaled_gpu, scale_and_cap_gpu
 from .tuned import AttentionLaunch, tuned
 
 _INTERPRETED_MULTIPROCESSORS = 4
@@ -37,7 +40,11 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         embed=embed_packed,
         rope_and_store=rope_and_store_gpu,
         paged_attention=PagedAttentionGpu(device, max_rows),
-        silu_and_mul=silu_and_mul_gpu,
+        add_layer_norm=add_layer_norm_gpu,
+        add_scaled=add_scaled_gpu,
+        activate_and_mul=activate_and_mul_gpu,
+        activate=activate_gpu,
+        scale_and_cap=scale_and_cap_gpu,
         fused_norm_linear=norm_linear_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),
@@ -50,7 +57,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
             "linear": f"{kernel} up to {MAX_TOKENS} tokens, the most that one program takes; torch for more",
             "rope_and_store": f"{kernel}, with the heads' norms",
             "paged_attention": f"{kernel}: one kernel for rows with one query, one for prompts",
-            "silu_and_mul": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer before it",
+            "activation": f"{kernel}; a gate with silu up to {MAX_TOKENS} tokens part of the linear layer before it",
             "sampling": f"{kernel}; torch.topk for the best tokens of log-probabilities",
             "launches": early_starts(),
             "tiles": tuned().summary,
@@ -78,16 +85,16 @@ class PagedAttentionGpu:
         v_cache: torch.Tensor,
         step: AttentionStep,
         scale: float,
-        window: int | None,
+        variant: AttentionVariant = PLAIN,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
-        variant = AttentionVariant(window=window)
+        given = GpuAttentionVariant(variant.window, variant.is_chunked, variant.softcap, variant.sinks)
         out = torch.empty(num_tokens, num_heads * head_dim, dtype=q.dtype, device=q.device)
         workspace = self._workspace(num_heads, k_cache.shape[1], head_dim)
-        decode_attention(q, k_cache, v_cache, step, scale, out, workspace, variant)
+        decode_attention(q, k_cache, v_cache, step, scale, out, workspace, given)
         if step.max_query_len > 1:
             programs = self._programs(tuned().prefill_attention)
-            prefill_attention(q, k_cache, v_cache, step, scale, out, programs, variant)
+            prefill_attention(q, k_cache, v_cache, step, scale, out, programs, given)
         return out
 
     def _programs(self, launch: AttentionLaunch) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 
 from ..linear import PackedLinear, linear_reference
+from .activation import activate_and_mul_gpu
 from .add_rms_norm import add_rms_norm_gpu
 from .linear_few import MAX_TOKENS, linear_few
-from .silu_and_mul import silu_and_mul_gpu
 
 
 def linear_gpu(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
@@ -37,7 +37,7 @@ def norm_gate_up_gpu(
     normed, total = add_rms_norm_gpu(x, residual, norm, eps)
     if _is_few(normed, packed):
         return linear_few(normed, packed.weight, packed.bias, is_gated=True)[0], total
-    return silu_and_mul_gpu(linear_reference(normed, packed)), total
+    return activate_and_mul_gpu(linear_reference(normed, packed)), total
 
 
 def _is_few(x: torch.Tensor, packed: PackedLinear) -> bool:

@@ -13,8 +13,8 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, fold, load_tiles, multipliable, score, tile_of
-from .attention_variant import PLAIN, AttentionVariant
+from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of
+from .attention_variant import PLAIN, GpuAttentionVariant
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
@@ -36,7 +36,7 @@ def _plan(query_start, ends, num_rows, TOKENS: tl.constexpr, BLOCK: tl.constexpr
 @triton.jit
 def _attend(
     begin, stop, queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
-    scale, softcap, head_slopes, window, first_key,
+    scale, softcap, head_slopes, first_key, first_keys,
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr, IS_MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     HAS_SLOPES: tl.constexpr,
@@ -55,7 +55,7 @@ def _attend(
         if IS_MASKED:
             is_seen = distances <= 0
             if HAS_WINDOW:
-                is_seen = is_seen & (distances > -window)
+                is_seen = is_seen & (positions[None, :] >= first_keys[:, None])
             scores = tl.where(is_seen, scores, float("-inf"))
         most, total, sums = fold(scores, values, most, total, sums)
     return most, total, sums
@@ -67,8 +67,8 @@ def _prefill(
     scale, softcap, v_scale, window, num_rows, table_stride,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_SLOPES: tl.constexpr,
-    UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, IS_CHUNKED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
+    HAS_SLOPES: tl.constexpr, UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     lanes = tl.arange(0, ROWS)
@@ -92,12 +92,14 @@ def _prefill(
         position = length - num_queries + first  # of the tile's first query
         seen = tl.minimum(position + TOKENS, length)  # keys that its last query sees
         query_positions = length - num_queries + tokens
-        first_key = 0
+        first_key = 0  # that the tile's first query sees
+        first_keys = query_positions  # that each query sees
         edge = 0
         stop = tl.cdiv(seen, TILE)
         if HAS_WINDOW:
-            first_key = tl.maximum(position - window + 1, 0)
-            edge = tl.minimum(tl.cdiv(tl.maximum(seen - window, 0), TILE), stop)
+            first_key = first_visible(position, window, IS_CHUNKED)
+            first_keys = first_visible(query_positions, window, IS_CHUNKED)
+            edge = tl.minimum(tl.cdiv(first_visible(seen - 1, window, IS_CHUNKED), TILE), stop)
         diagonal = tl.maximum((position + 1) // TILE, edge)  # tiles between edge and diagonal need no mask
         table = block_tables + row.to(tl.int64) * table_stride
         most = tl.full([ROWS], float("-inf"), tl.float32)
@@ -107,17 +109,17 @@ def _prefill(
             most, total, sums = _attend(
                 first_key // TILE, edge,
                 queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
-                scale, softcap, head_slopes, window, first_key,
+                scale, softcap, head_slopes, first_key, first_keys,
                 NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES,
             )  # fmt: skip
         most, total, sums = _attend(
             edge, diagonal, queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
-            scale, softcap, head_slopes, window, first_key,
+            scale, softcap, head_slopes, first_key, first_keys,
             NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, False, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES,
         )  # fmt: skip
         most, total, sums = _attend(
             diagonal, stop, queries, k_cache, v_cache, table, kv_head, query_positions, length, most, total, sums,
-            scale, softcap, head_slopes, window, first_key,
+            scale, softcap, head_slopes, first_key, first_keys,
             NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, TILE, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES,
         )  # fmt: skip
         if HAS_SINKS:
@@ -135,7 +137,7 @@ def prefill_attention(
     scale: float,
     out: torch.Tensor,
     programs: int,
-    variant: AttentionVariant = PLAIN,
+    variant: GpuAttentionVariant = PLAIN,
 ) -> None:
     """Writes the rows of `out` whose rows of the step have more than one query; the others are not changed.
 
@@ -163,7 +165,7 @@ def prefill_attention(
         variant.window or 0, num_rows, step.block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, WIDTH=width,
         BLOCK_SIZE=block_size, TILE=tile_of(head_dim, q.element_size()), ROWS=most_rows, TOKENS=tokens,
-        HAS_WINDOW=variant.window is not None, HAS_SOFTCAP=variant.softcap is not None,
+        HAS_WINDOW=variant.window is not None, IS_CHUNKED=variant.is_chunked, HAS_SOFTCAP=variant.softcap is not None,
         HAS_SINKS=variant.sinks is not None, HAS_SLOPES=variant.slopes is not None, UPCAST=is_interpreted(),
         num_warps=launch.warps, num_stages=launch.stages, **dependent(),
     )  # fmt: skip

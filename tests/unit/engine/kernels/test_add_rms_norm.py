@@ -9,7 +9,7 @@ from .levels import LEVEL_NAMES, assert_close, kernels_of
 @pytest.mark.parametrize(("tokens", "width"), [(1, 1), (2, 7), (7, 100), (33, 1024)])
 def test_the_sum_is_normed_and_returned(level, dtype, tokens, width):
     x, residual = torch.randn(tokens, width, dtype=dtype), torch.randn(tokens, width, dtype=dtype)
-    weight = torch.randn(width, dtype=dtype)
+    weight = torch.randn(width)
     normed, total = kernels_of(level, dtype).add_rms_norm(x, residual, weight, 1e-6)
     assert torch.equal(total, x + residual)
     wide = (x + residual).double()

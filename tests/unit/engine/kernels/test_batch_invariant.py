@@ -7,6 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker.engine.kernels.activation import ACTIVATIONS
+from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
+from stoker.engine.kernels.head_variant import HeadVariant
+
 from .levels import BEST, LEVEL_NAMES, assert_close, kernels_of, sums_of_rounding_errors
 from .test_paged_attention import Step, attended, make_case
 
@@ -51,7 +55,7 @@ def test_the_product_of_a_row_does_not_depend_on_chunks(level, scheme):
     invariant(level, torch.bfloat16)
 
 
-def run(kernels, case, row, first, end, window):
+def run(kernels, case, row, first, end, variant):
     """Attention of queries [first, end) of a row in a step of their own."""
     context = int(case.step.context_lens[row]) - int(case.step.query_start[row + 1] - case.step.query_start[row])
     begin = int(case.step.query_start[row])
@@ -62,38 +66,38 @@ def run(kernels, case, row, first, end, window):
         end - first,
         context + end,
     )
-    return kernels.paged_attention(case.q[begin + first : begin + end], case.k_cache, case.v_cache, step, 0.2, window)
+    return kernels.paged_attention(case.q[begin + first : begin + end], case.k_cache, case.v_cache, step, 0.2, variant)
 
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize("window", [None, 37])
+@pytest.mark.parametrize("variant", [PLAIN, AttentionVariant(37), AttentionVariant(37, True, 2.0)], ids=str)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(cuts=st.lists(st.integers(1, 149), max_size=6))
-def test_attention_of_a_token_does_not_depend_on_how_its_prompt_is_chunked(level, dtype, window, cuts):
+def test_attention_of_a_token_does_not_depend_on_how_its_prompt_is_chunked(level, dtype, variant, cuts):
     rows = [(1, 70), (150, 160), (33, 33), (1, 1)]
     case = make_case(rows, 6, 2, 48, 16, dtype)
     kernels = invariant(level, dtype, 48)
-    whole = kernels.paged_attention(case.q, case.k_cache, case.v_cache, case.step, 0.2, window)
+    whole = kernels.paged_attention(case.q, case.k_cache, case.v_cache, case.step, 0.2, variant)
     edges = sorted({0, 150, *cuts})
-    parts = [run(kernels, case, 1, first, end, window) for first, end in pairwise(edges)]
+    parts = [run(kernels, case, 1, first, end, variant) for first, end in pairwise(edges)]
     assert torch.equal(torch.cat(parts), whole[1:151])
-    assert torch.equal(run(kernels, case, 0, 0, 1, window), whole[:1])
+    assert torch.equal(run(kernels, case, 0, 0, 1, variant), whole[:1])
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 @DTYPES
-@pytest.mark.parametrize("window", [None, 700])
+@pytest.mark.parametrize("variant", [PLAIN, AttentionVariant(700), AttentionVariant(700, True, 2.0)], ids=str)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_attention_across_segments_does_not_depend_on_chunks(level, dtype, window, threads):
+def test_attention_across_segments_does_not_depend_on_chunks(level, dtype, variant, threads):
     rows = [(150, 1100), (70, 600), (1, 1500)]
     case = make_case(rows, 4, 2, 32, 16, dtype)
     kernels = invariant(level, dtype, 32, threads)
-    whole = kernels.paged_attention(case.q, case.k_cache, case.v_cache, case.step, 0.2, window)
-    assert_close(whole, attended(case, 0.2, window), absolute=1e-5 if dtype == torch.float32 else 0.02)
+    whole = kernels.paged_attention(case.q, case.k_cache, case.v_cache, case.step, 0.2, variant)
+    assert_close(whole, attended(case, 0.2, variant), absolute=1e-5 if dtype == torch.float32 else 0.02)
     for row, start, queries in ((0, 0, (0, 1, 72, 73, 74, 75, 149)), (1, 150, (0, 63, 69)), (2, 220, (0,))):
         for query in queries:  # query 74 of the first row is the first with more than two segments
-            assert torch.equal(run(kernels, case, row, query, query + 1, window)[0], whole[start + query])
+            assert torch.equal(run(kernels, case, row, query, query + 1, variant)[0], whole[start + query])
     invariant(level, dtype, 32)
 
 
@@ -101,8 +105,8 @@ def test_attention_across_segments_does_not_depend_on_chunks(level, dtype, windo
 @DTYPES
 def test_elementwise_ops_are_computed_row_by_row(level, dtype):
     kernels = invariant(level, dtype, threads=2)
-    x, gates, weight = torch.randn(9, 264).to(dtype), torch.randn(9, 528).to(dtype), torch.randn(264).to(dtype)
-    cos_sin, positions = torch.randn(50, 64), torch.randint(0, 50, (9,))
+    x, gates, weight = torch.randn(9, 264).to(dtype), torch.randn(9, 528).to(dtype), torch.randn(264)
+    cos_sin, positions, scales = torch.randn(50, 64), torch.randint(0, 50, (9,)), torch.rand(50)
 
     def results(rows):
         cache = torch.zeros(2, 2, 2, 16, 64, dtype=dtype)
@@ -111,9 +115,33 @@ def test_elementwise_ops_are_computed_row_by_row(level, dtype):
         queries = kernels.rope_and_store(
             qkv, weight[:64], weight[64:128], 1e-6, cos_sin, positions[rows], slots, cache[0], cache[1], 2, 2
         )
+        changed = [
+            kernels.rope_and_store(
+                qkv,
+                weight[:128],
+                weight[128:256],
+                1e-6,
+                cos_sin,
+                positions[rows],
+                slots,
+                cache[0],
+                cache[1],
+                2,
+                2,
+                each,
+            )
+            for each in (
+                HeadVariant(is_interleaved=True, is_layer_norm=True, query_scales=scales),
+                HeadVariant(is_over_all_heads=True),
+            )
+        ]
         kept = cache[:, 0].transpose(1, 2)[:, :9][:, rows].transpose(0, 1)
         return (*kernels.add_rms_norm(x[rows], x[rows].flip(1).contiguous(), weight, 1e-6),
-                kernels.silu_and_mul(gates[rows]), queries, kept)  # fmt: skip
+                kernels.add_layer_norm(x[rows], None, weight, weight, 1e-6)[0],
+                kernels.add_scaled(x[rows], x[rows].flip(1).contiguous(), 0.3),
+                *(kernels.activate_and_mul(gates[rows], activation) for activation in ACTIVATIONS),
+                kernels.activate(x[rows], "gelu"), kernels.scale_and_cap(x[rows].clone(), 0.3, 2.0),
+                queries, *changed, kept)  # fmt: skip
 
     whole = results(slice(0, 9))
     for row in range(9):

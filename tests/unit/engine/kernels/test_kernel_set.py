@@ -69,14 +69,14 @@ def test_other_devices_have_their_own_reason():
 def test_results_do_not_depend_on_the_number_of_threads(level):
     """Rows and panels are divided among threads; no sum spans several threads."""
     x, gate_up = torch.randn(70, 512).bfloat16(), torch.randn(70, 1024).bfloat16()
-    weight, norm = torch.randn(200, 512).bfloat16(), torch.randn(512).bfloat16()
+    weight, norm = torch.randn(200, 512).bfloat16(), torch.randn(512)
     results = []
     for threads in (1, 3):
         kernels = kernels_of(level, torch.bfloat16, threads=threads)
         packed = kernels.pack_linear(weight, None)
         ids = torch.arange(199, -1, -1)
         results.append(
-            (*kernels.add_rms_norm(x, x, norm, 1e-6), kernels.silu_and_mul(gate_up), kernels.linear(x, packed),
+            (*kernels.add_rms_norm(x, x, norm, 1e-6), kernels.activate_and_mul(gate_up), kernels.linear(x, packed),
              kernels.linear(x[:1], packed), kernels.embed(ids, packed))
         )  # fmt: skip
     kernels_of(level, torch.bfloat16, threads=1)

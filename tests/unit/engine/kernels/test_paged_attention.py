@@ -3,6 +3,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
+
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 
 
@@ -57,7 +59,7 @@ def make_case(rows, heads, kv_heads, head_dim, block_size, dtype):
     return Case(normal(sum(lengths), heads, head_dim), k_cache, v_cache, step, keys, values)
 
 
-def attended(case, scale, window):
+def attended(case, scale, variant=PLAIN):
     """The expected result in float64: one softmax per query and head over the visible keys."""
     group = case.q.shape[1] // case.k_cache.shape[1]
     out = torch.empty(case.q.shape[0], case.q.shape[1] * case.q.shape[2], dtype=torch.float64)
@@ -65,21 +67,25 @@ def attended(case, scale, window):
         keys, values = (each[row].double().repeat_interleave(group, 1) for each in (case.keys, case.values))
         for token in range(int(start), int(end)):
             last = int(case.step.context_lens[row]) - int(end) + token
-            first = 0 if window is None else max(0, last - window + 1)
-            seen = slice(first, last + 1)
-            weights = torch.einsum("hd,thd->ht", case.q[token].double(), keys[seen]).mul(scale).softmax(-1)
+            seen = slice(variant.first_visible(last), last + 1)
+            scores = torch.einsum("hd,thd->ht", case.q[token].double(), keys[seen]).mul(scale)
+            if variant.softcap is not None:
+                scores = variant.softcap * torch.tanh(scores / variant.softcap)
+            if variant.sinks is not None:
+                scores = torch.cat((scores, variant.sinks.double()[:, None]), -1)
+            weights = scores.softmax(-1)[:, : last + 1 - seen.start]
             out[token] = torch.einsum("ht,thd->hd", weights, values[seen]).flatten()
     return out
 
 
-def check(level, dtype, rows, heads, kv_heads, head_dim, block_size, window=None, threads=1):
+def check(level, dtype, rows, heads, kv_heads, head_dim, block_size, variant=PLAIN, threads=1, **kernels):
     case = make_case(rows, heads, kv_heads, head_dim, block_size, dtype)
     scale = head_dim**-0.5
-    out = kernels_of(level, dtype, head_dim, threads).paged_attention(
-        case.q, case.k_cache, case.v_cache, case.step, scale, window
+    out = kernels_of(level, dtype, head_dim, threads, **kernels).paged_attention(
+        case.q, case.k_cache, case.v_cache, case.step, scale, variant
     )
     # Levels that multiply pairs of bfloat16 round the weights before multiplying them by the values.
-    assert_close(out, attended(case, scale, window), absolute=1e-5 if dtype == torch.float32 else 0.02)
+    assert_close(out, attended(case, scale, variant), absolute=1e-5 if dtype == torch.float32 else 0.02)
 
 
 LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
@@ -120,7 +126,74 @@ def test_decode_and_prefill_rows_share_a_step(level, dtype):
 @pytest.mark.parametrize("window", [1, 5, 16, 64, 1000])
 def test_a_window_hides_the_older_tokens(level, dtype, window):
     rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140)]
-    check(level, dtype, rows, 4, 2, 32, 16, window)
+    check(level, dtype, rows, 4, 2, 32, 16, AttentionVariant(window))
+
+
+VARIANTS = {
+    "chunks": AttentionVariant(16, is_chunked=True),
+    "odd chunks": AttentionVariant(37, is_chunked=True),
+    "one chunk": AttentionVariant(1000, is_chunked=True),
+    "chunks of one": AttentionVariant(1, is_chunked=True),
+    "softcap": AttentionVariant(softcap=0.7),
+    "sinks": AttentionVariant(sinks=torch.tensor([0.5, -3.0, 4.0, -200.0])),
+    "large sink": AttentionVariant(sinks=torch.tensor([200.0, 8.0, -0.5, 0.0])),
+    "all": AttentionVariant(70, True, 1.5, torch.tensor([0.5, -3.0, 4.0, -200.0])),
+    "window, softcap and sinks": AttentionVariant(70, False, 1.5, torch.tensor([0.5, -3.0, 4.0, -200.0])),
+}
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_variants_of_models(level, dtype, batch_invariant, variant):
+    rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140), (1, 64), (70, 333)]
+    check(level, dtype, rows, 4, 2, 32, 16, variant, batch_invariant=batch_invariant)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("variant", [AttentionVariant(700, True), AttentionVariant(None, False, 1.5, torch.ones(6))])
+def test_variants_of_contexts_of_several_segments(level, dtype, variant):
+    check(level, dtype, [(1, 1300), (1, 700), (1, 701), (1, 2100)], 6, 3, 32, 16, variant)
+    check(level, dtype, [(1, 1300)], 6, 3, 32, 16, variant, threads=2)
+    kernels_of(level, dtype, 32)
+
+
+@LEVELS
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_keys_before_the_window_are_not_read(level, is_chunked):
+    rows, variant = [(1, 150), (1, 33), (33, 200), (2, 140)], AttentionVariant(20, is_chunked)
+    case = make_case(rows, 2, 1, 16, 16, torch.float32)
+    expected = attended(case, 0.25, variant)
+    for row, (count, length) in enumerate(rows):
+        case.step.block_tables[row, : variant.first_visible(length - count) // 16] = 2**30
+    found = kernels_of(level, torch.float32, 16).paged_attention(
+        case.q, case.k_cache, case.v_cache, case.step, 0.25, variant
+    )
+    assert_close(found, expected, absolute=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+def test_sinks_that_do_not_fit_the_heads_are_refused(level):
+    case = make_case([(1, 5)], 4, 2, 16, 16, torch.float32)
+    with pytest.raises(ValueError, match=r"sinks are \(3,\) for 4 heads"):
+        kernels_of(level, torch.float32, 16).paged_attention(
+            case.q, case.k_cache, case.v_cache, case.step, 0.25, AttentionVariant(sinks=torch.zeros(3))
+        )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"window": 0}, "window is 0; allowed: at least 1"),
+        ({"is_chunked": True}, "is_chunked needs a window"),
+        ({"softcap": 0.0}, "softcap is 0.0; allowed: greater than 0"),
+    ],
+)
+def test_a_variant_without_a_meaning_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionVariant(**fields)
 
 
 @LEVELS
@@ -131,7 +204,7 @@ def test_long_contexts_are_divided_into_segments(level, dtype, window, threads):
     """Fewer rows than threads, so that heads are divided among the threads too."""
     rows = [(1, 1100), (1, 511), (1, 512), (1, 513)][: 4 if threads == 1 else 1]
     try:
-        check(level, dtype, rows, 6, 3, 32, 16, window, threads)
+        check(level, dtype, rows, 6, 3, 32, 16, AttentionVariant(window), threads)
     finally:
         kernels_of(level, dtype, 32)
 
@@ -143,7 +216,7 @@ def test_a_decode_row_has_the_same_result_in_any_batch(level, dtype):
     kernels = kernels_of(level, dtype, 32)
 
     def run(step, q):
-        return kernels.paged_attention(q, case.k_cache, case.v_cache, step, 0.2, None)
+        return kernels.paged_attention(q, case.k_cache, case.v_cache, step, 0.2)
 
     together = run(case.step, case.q)
     for row in range(5):
@@ -170,6 +243,6 @@ def test_large_differences_of_scores_do_not_overflow(level, dtype):
         for token in range(300):
             block = int(case.step.block_tables[row, token // 16])
             case.k_cache[block, :, token % 16] = keys[token]
-    out = kernels_of(level, dtype, 32).paged_attention(case.q, case.k_cache, case.v_cache, case.step, 1.0, None)
+    out = kernels_of(level, dtype, 32).paged_attention(case.q, case.k_cache, case.v_cache, case.step, 1.0)
     tolerance = 2e-3 if dtype == torch.float32 else 0.03  # scores of 1000 are exact to 1e-4 in float32
-    assert_close(out, attended(case, 1.0, None), absolute=tolerance)
+    assert_close(out, attended(case, 1.0), absolute=tolerance)

@@ -27,7 +27,7 @@ def network(kernels: KernelSet, dtype: torch.dtype, token_ids: torch.Tensor) -> 
     def weight(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).mul_(0.2).to(dtype)
 
-    table, norm, output = weight(VOCAB, WIDTH), weight(WIDTH), kernels.pack_linear(weight(VOCAB, WIDTH), None)
+    table, norm, output = weight(VOCAB, WIDTH), weight(WIDTH).float(), kernels.pack_linear(weight(VOCAB, WIDTH), None)
     layers = [
         (kernels.pack_linear(weight(2 * INNER, WIDTH), None), kernels.pack_linear(weight(WIDTH, INNER), weight(WIDTH)))
         for _ in range(2)
@@ -37,7 +37,7 @@ def network(kernels: KernelSet, dtype: torch.dtype, token_ids: torch.Tensor) -> 
         hidden, residual = kernels.copy_rows(table, token_ids), None
         for gate_up, down in layers:
             hidden, residual = kernels.add_rms_norm(hidden, residual, norm, 1e-6)
-            hidden = kernels.linear(kernels.silu_and_mul(kernels.linear(hidden, gate_up)), down)
+            hidden = kernels.linear(kernels.activate_and_mul(kernels.linear(hidden, gate_up)), down)
         return kernels.linear(kernels.add_rms_norm(hidden, residual, norm, 1e-6)[0], output)
 
     return compute
@@ -105,12 +105,12 @@ def test_a_replay_does_not_write_to_large_results_of_later_ops():
     assert kernels.capture is not None
     rows = torch.arange(100)
     large = torch.randn(100, 1 << 14).bfloat16()  # 3 MB
-    captured = kernels.capture(lambda: kernels.silu_and_mul(kernels.copy_rows(large, rows)))
+    captured = kernels.capture(lambda: kernels.activate_and_mul(kernels.copy_rows(large, rows)))
     later = kernels.copy_rows(large, rows)
     rows.fill_(0)
     captured.replay()
     assert torch.equal(later, large)
-    assert torch.equal(captured.output, kernels.silu_and_mul(large[:1]).expand(100, -1))
+    assert torch.equal(captured.output, kernels.activate_and_mul(large[:1]).expand(100, -1))
 
 
 def test_views_can_be_captured():

@@ -1,0 +1,66 @@
+"""Activations of feed-forward blocks: of a gate that multiplies the up projection, or of a single projection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol, get_args
+
+import torch
+import torch.nn.functional as F
+
+from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
+
+# silu: Elfwing et al., arXiv:1702.03118. gelu, with the error function, and gelu_tanh, its approximation by tanh:
+# Hendrycks and Gimpel, arXiv:1606.08415. relu2, the square of relu: So et al., arXiv:2109.08668.
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+
+
+class Activate(Protocol):
+    def __call__(self, x: torch.Tensor, activation: Activation = "silu", /) -> torch.Tensor: ...
+
+
+def activate_and_mul_reference(gate_up: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
+    """gate_up: [T, 2 * I], gate first. Returns activation(gate) * up, [T, I] in the same dtype; arithmetic in float32.
+
+    Source: GLU Variants Improve Transformer, arXiv:2002.05202.
+    """
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return (_FUNCTIONS[activation](gate) * up).to(gate_up.dtype)
+
+
+def activate_reference(x: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
+    """x: [T, I]. Returns activation(x) in the same dtype; arithmetic in float32."""
+    return _FUNCTIONS[activation](x.float()).to(x.dtype)
+
+
+_FUNCTIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+}
+
+
+def activate_and_mul_cpu(library: CpuLibrary, dtype: torch.dtype) -> Activate:
+    return _activate_cpu(library, "activate_and_mul", dtype, inputs=2)
+
+
+def activate_cpu(library: CpuLibrary, dtype: torch.dtype) -> Activate:
+    return _activate_cpu(library, "activate", dtype, inputs=1)
+
+
+def _activate_cpu(library: CpuLibrary, name: str, dtype: torch.dtype, inputs: int) -> Activate:
+    """inputs: elements of a row for each element of the result."""
+    empty = library.memory.empty
+    call = library.op(name, dtype, [POINTER, POINTER, INT64, INT64, INT])
+    numbers = {activation: number for number, activation in enumerate(ACTIVATIONS)}
+
+    def activate(x: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
+        rows, width = x.shape[0], x.shape[1] // inputs
+        out = empty(rows, width, dtype=dtype)
+        call(pointer(x, dtype), out.data_ptr(), rows, width, numbers[activation])
+        return out
+
+    return activate

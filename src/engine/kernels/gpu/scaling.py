@@ -1,0 +1,59 @@
+"""Sums and products with a constant, a program per block of elements."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .launch import dependent, wait
+
+_BLOCK = 1024  # elements of one program
+
+
+@triton.jit(do_not_specialize=["count"])
+def _add_scaled(x, residual, out, count, scale, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+    wait(IS_DEPENDENT)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_there = at < count
+    value = tl.load(x + at, mask=is_there, other=0.0).to(tl.float32) * scale
+    value += tl.load(residual + at, mask=is_there, other=0.0).to(tl.float32)
+    tl.store(out + at, value.to(out.dtype.element_ty), mask=is_there)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _scale_and_cap(
+    x, count, scale, softcap, HAS_SOFTCAP: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
+):  # fmt: skip
+    wait(IS_DEPENDENT)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_there = at < count
+    value = tl.load(x + at, mask=is_there, other=0.0).to(tl.float32) * scale
+    if HAS_SOFTCAP:
+        value = softcap * (2 * tl.sigmoid(value * (2 / softcap)) - 1)
+    tl.store(x + at, value.to(x.dtype.element_ty), mask=is_there)
+
+
+def add_scaled_gpu(x: torch.Tensor, residual: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """As add_scaled_reference, of contiguous tensors."""
+    if x.shape != residual.shape:
+        raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}")
+    if not (x.is_contiguous() and residual.is_contiguous()):
+        raise ValueError("x and residual must be contiguous")
+    out = torch.empty_like(x)
+    if x.numel():
+        _add_scaled[(triton.cdiv(x.numel(), _BLOCK),)](
+            x, residual, out, x.numel(), float(scale), BLOCK=_BLOCK, **dependent()
+        )
+    return out
+
+
+def scale_and_cap_gpu(x: torch.Tensor, scale: float = 1.0, softcap: float | None = None) -> torch.Tensor:
+    """As scale_and_cap_reference, in place."""
+    if not x.is_contiguous():
+        raise ValueError("x must be contiguous")
+    if x.numel():
+        _scale_and_cap[(triton.cdiv(x.numel(), _BLOCK),)](
+            x, x.numel(), float(scale), softcap or 1.0, HAS_SOFTCAP=softcap is not None, BLOCK=_BLOCK, **dependent()
+        )
+    return x
