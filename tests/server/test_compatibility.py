@@ -124,6 +124,48 @@ def test_log_probabilities_of_the_prompt_are_in_the_first_chunk(served: Served):
     assert first["choices"][0]["prompt_logprobs"] == whole.json()["choices"][0]["prompt_logprobs"]
 
 
+@pytest.mark.parametrize("ending", ["end token", "stop token", "length", "end token shown"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_completion_token_has_one_entry_of_logprobs(
+    saying: Callable[..., Served], tokenizer: Tokenizer, stream: bool, ending: str
+):
+    """The last one is the end token, whose text is in the answer only on request."""
+    served, text = saying("Hello, world!"), "Hello, world!"
+    token_ids, end = tokenizer.encode(text), served.engine.info.eos_token_ids[0]
+    fields: dict[str, Any] = {"max_tokens": 40, "stream": stream}
+    if ending == "stop token":
+        fields["stop_token_ids"], end = [token_ids[-1]], token_ids.pop()
+        text = tokenizer.decode(token_ids)
+    elif ending == "length":
+        fields["max_tokens"] = len(token_ids)
+    elif ending == "end token shown":
+        fields |= {"include_stop_str_in_output": True, "skip_special_tokens": False}
+        text += tokenizer.token_text(end)
+    generated = token_ids if ending == "length" else [*token_ids, end]
+    if stream:
+        fields["stream_options"] = {"include_usage": True}
+
+    def parts(response: Any) -> tuple[list[dict[str, Any]], int]:
+        found = chunks(response.text) if stream else [response.json()]
+        return [choice for each in found for choice in each["choices"]], found[-1]["usage"]["completion_tokens"]
+
+    choices, num_tokens = parts(served.chat(logprobs=True, **fields))
+    entries = [entry for choice in choices for entry in (choice["logprobs"] or {"content": []})["content"]]
+    assert "".join(choice.get("message", choice.get("delta", {})).get("content", "") for choice in choices) == text
+    assert [entry["token"] for entry in entries] == [tokenizer.token_text(token_id) for token_id in generated]
+    assert num_tokens == len(entries)
+    choices, num_tokens = parts(served.complete(logprobs=1, **fields))
+    blocks = [choice["logprobs"] for choice in choices if choice["logprobs"] is not None]
+    assert "".join(choice["text"] for choice in choices) == text
+    assert [token for block in blocks for token in block["tokens"]] == [entry["token"] for entry in entries]
+    offsets = [offset for block in blocks for offset in block["text_offset"]]
+    shown = text if ending in ("length", "end token shown") else text + tokenizer.token_text(end)
+    assert [shown[start:stop] for start, stop in zip(offsets, [*offsets[1:], None], strict=True)] == [
+        entry["token"] for entry in entries
+    ]
+    assert num_tokens == len(offsets)
+
+
 def test_logprobs_minus_1_is_the_whole_vocabulary_where_the_deployment_has_no_limit(folder: Path):
     served = Served(folder, model={"max_logprobs": -1})
     answer = served.complete(logprobs=-1, prompt_logprobs=-1, max_tokens=1).json()

@@ -215,7 +215,7 @@ def _logprobs(seen: Seen) -> str:
     _require(has_end or "".join(tokens) == wanted, f"the tokens are {tokens}, the text is {wanted!r}")
     _require(all(logprob <= 0 for _, logprob, _ in seen.returned), "a log-probability is greater than 0")
     _require({num_top for _, _, num_top in seen.returned} == {2}, "not two alternatives at each token")
-    return f"the last entry is the end token `{tokens[-1]}`, which is not in the text" if has_end else ""
+    return f"the last entry is the end token `{tokens[-1]}`, which is not in the text, as in vLLM" if has_end else ""
 
 
 def _several(seen: Seen) -> str:
