@@ -65,6 +65,11 @@ class FileTooLarge(OSError):
         super().__init__(errno.EFBIG, f"larger than {at_most // unit} {name}")
 
 
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raises OSError for what is not a regular file."""
+    _check(os.stat(path), False, path)
+
+
 def _check(status: os.stat_result, may_be_pipe: bool, path: str | os.PathLike[str]) -> None:
     mode = status.st_mode
     if stat.S_ISREG(mode) or (may_be_pipe and stat.S_ISFIFO(mode)):

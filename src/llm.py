@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .config import Resolved, fetch_model, load_deployment, read_machine_spec, read_model_files, resolve_deployment
+from .config.checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
 from .engine.api import (
     EngineInfo,
     EngineRequest,
@@ -202,7 +203,7 @@ class LLM:
         """As `generate`, for one conversation or a list of them, through the model's chat template."""
         tokenizer = self.get_tokenizer()
         if chat_template is not None:
-            renderer = self._new_renderer(chat_template)
+            renderer = self._new_renderer(_template(chat_template))
         else:
             renderer = self._renderer = self._renderer or self._new_renderer(self._resolved.chat_template)
         conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
@@ -218,7 +219,7 @@ class LLM:
             parsed.append((text, tokenizer.encode(text, add_special_tokens=False)))
         return self._generate(parsed, sampling_params, use_tqdm)
 
-    def _new_renderer(self, chat_template: str | None) -> Renderer:
+    def _new_renderer(self, chat_template: TemplateSource | None) -> Renderer:
         server = self._resolved.server
         return Renderer(
             self.get_tokenizer(),
@@ -289,6 +290,15 @@ class LLM:
             raise InvalidRequest("stop strings need a tokenizer; use stop_token_ids", param="stop")
         if len(token_ids) >= context:
             raise too_long(len(token_ids), context, param="prompts")
+
+
+def _template(value: str) -> TemplateSource:
+    """A template, or the name of its file."""
+    try:
+        return template_of(value, "chat_template")
+    except TemplateUnreadable as error:
+        message = f"chat_template is neither a template nor a file that can be read: {error}"
+        raise InvalidRequest(message, param="chat_template") from None
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -11,14 +11,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from ..config import Deployment
+from ..input_file import check_regular, open_file
 from ..server.batch.part_file import PartFile
 from .console import print_message
-from .transfer import download, is_url, upload
+from .transfer import TransferError, download, is_url, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class BatchInput:
 
 @contextlib.contextmanager
 def open_input(name: str) -> Iterator[BatchInput]:
-    """A path, a URL, or `-`. Raises OSError, TransferError."""
+    """A regular file, a URL, or `-` for standard input. Raises OSError, TransferError."""
     with contextlib.ExitStack() as stack:
         file: BinaryIO
         if name == "-" or is_url(name):
@@ -43,7 +45,7 @@ def open_input(name: str) -> Iterator[BatchInput]:
                 download(name, file)
             file.seek(0)
         else:
-            file = stack.enter_context(open(name, "rb"))
+            file = stack.enter_context(_opened(name))
         digest, count, is_start = hashlib.sha256(), 0, True
         while piece := file.readline(1 << 20):  # of a line
             digest.update(piece)
@@ -51,6 +53,29 @@ def open_input(name: str) -> Iterator[BatchInput]:
             is_start = piece.endswith(b"\n")
         file.seek(0)
         yield BatchInput(file, count, digest.hexdigest())
+
+
+def _opened(name: str) -> BufferedReader:
+    """It is read twice, so a pipe would be empty the second time."""
+    try:
+        return BufferedReader(open_file(name))
+    except OSError as error:
+        allowed = "give a file, an http(s) URL, or - for standard input"
+        raise TransferError(f"cannot read {name}: {_cause(error)}; {allowed}") from None
+
+
+def _check_target(file: Path) -> None:
+    """What the results will replace is a regular file, or nothing."""
+    try:
+        check_regular(file)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise TransferError(f"cannot write {file}: {_cause(error)}; give a file for the results") from None
+
+
+def _cause(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def run_id(source: BatchInput, deployment: Deployment) -> str:
@@ -67,15 +92,17 @@ class BatchOutput:
     """
 
     def __init__(self, name: str, folder: str | None, run: str) -> None:
-        """folder: for a URL; the system's own for temporary files if None. Raises OSError, PartFileInUse."""
+        """
+        folder: for a URL; the system's own for temporary files if None.
+        Raises OSError, TransferError, PartFileInUse.
+        """
         self.name = name
         self._is_finished = False
         if is_url(name):
             target = Path(folder or tempfile.gettempdir()) / (Path(urlsplit(name).path).name or "batch")
         else:
             target = Path(name)
-            if target.is_dir():
-                raise IsADirectoryError(f"{name} is a folder; give a file for the results")
+            _check_target(target)
         self._target = target
         self.part = PartFile(target.with_name(f"{target.name}.{run}.part"), mode=0o600 if is_url(name) else 0o666)
         if self.part.done:

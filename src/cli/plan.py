@@ -66,7 +66,7 @@ def run(
         device = this_machine(machine, report.decisions.get("device.device"))
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
     plan = make_plan(model, device, report.decisions, [finding.message for finding in broken])
-    forms = text_forms(Path(model.folder), Values(report.deployment, report.decisions).template_text)
+    forms = text_forms(Path(model.folder), Values(report.deployment, report.decisions).template)
     decided = _decided(report) if is_here else []
     if output == "json":
         print_result(

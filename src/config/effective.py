@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .checkpoint.chat_templates import is_template
 from .deployment import Deployment
 from .origin import DEFAULT, Layer, Origin, Overridden
 from .resolve.decide import Decisions
@@ -80,8 +81,8 @@ def _absolute(deployment: Deployment, option: Option, value: str) -> str:
     """A path that a file wrote relative to itself, so that the value means the same anywhere."""
     if not option.section or value != getattr(getattr(deployment.config, option.section), option.name):
         return value  # a decided one is absolute
-    is_template_text = option.path_kind == "template" and ("{{" in value or "{%" in value)
-    return value if is_template_text else deployment.located(option.path)
+    is_text = option.path_kind == "template" and is_template(value)
+    return value if is_text else deployment.located(option.path)
 
 
 def running_values(resolved: Resolved) -> list[Effective]:

@@ -42,7 +42,7 @@ def load_text(resolved: Resolved, processes: TemplateProcesses | None = None) ->
     tokenizer = Tokenizer.load(resolved.model.tokenizer, resolved.model.tokenizer_mode)
     renderer = Renderer(
         tokenizer,
-        resolved.chat_template or resolved.server.chat_template,
+        resolved.chat_template,
         content_format=resolved.server.chat_template_content_format,
         default_kwargs=resolved.server.default_chat_template_kwargs,
         processes=processes,

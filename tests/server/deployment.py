@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from stoker.config import MachineSpec, MemoryPlan, ModelFiles, Resolved
+from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.config.resolve.resolved import (
     ResolvedCache,
     ResolvedCompilation,
@@ -54,7 +55,6 @@ SERVER = {
 
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
              sampling_defaults: dict[str, Any] | None = None, chat_template: str | None = None,
-             server_template: str | None = None,
              **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
     read = {"tokenizer": str(folder), "hf_config_path": str(folder), "rope_theta": 10_000}
@@ -66,13 +66,13 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         parallel=ParallelConfig(),
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
-        server=ResolvedServer(**{**SERVER, "chat_template": server_template, **server}),
+        server=ResolvedServer(**{**SERVER, **server}),
         model_files=ModelFiles.model_construct(tokenizer_path=str(folder)),  # the server uses no other field
         machine=MachineSpec.model_construct(),
         memory=MemoryPlan.model_construct(),
         model_path=str(folder),
         num_kv_blocks=64,
-        chat_template=chat_template,
+        chat_template=None if chat_template is None else TemplateSource(chat_template, "server.chat_template"),
         sampling_defaults=sampling_defaults or {},
     )
 

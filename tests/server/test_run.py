@@ -25,18 +25,17 @@ def test_a_template_that_cannot_render_a_simple_message_is_a_warning_at_the_star
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     load_text(resolved(write_tokenizer(tmp_path, template="{{ raise_exception('never') }}")), PROCESSES)
-    assert "no chat request will succeed: the chat template refused the messages: never" in caplog.text
+    file = tmp_path / "tokenizer_config.json"
+    assert f"no chat request will succeed: {file}: the chat template refused the messages: never" in caplog.text
 
 
 @pytest.mark.effect("server.chat_template")
-def test_a_template_of_the_deployment_overrides_that_of_the_model(folder: Path, tmp_path: Path):
-    """The template itself, or a file."""
-    file = tmp_path / "mine.jinja"
-    file.write_text("{{ 'mine' }}")
-    for settings in (resolved(folder, chat_template="{{ 'mine' }}"), resolved(folder, server_template=str(file))):
-        _, renderer = load_text(settings, PROCESSES)
-        assert renderer is not None
-        assert renderer.render([{"role": "user", "content": "x"}]) == "mine"
+@pytest.mark.parametrize("text", ["{{ 'mine' }}", "mine", "tests", ""])
+def test_a_template_of_the_deployment_overrides_that_of_the_model(folder: Path, text: str):
+    """One without variables was taken for a file name, and an empty one for none."""
+    _, renderer = load_text(resolved(folder, chat_template=text), PROCESSES)
+    assert renderer is not None
+    assert renderer.render([{"role": "user", "content": "x"}]) == ("mine" if "mine" in text else text)
 
 
 @pytest.mark.effect("server.default_chat_template_kwargs")

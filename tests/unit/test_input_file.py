@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.cli.batch_files import BatchOutput, open_input
+from stoker.cli.transfer import TransferError
 from stoker.config import ConfigError, ModelFilesError, load_deployment, read_machine_spec, read_model_files
 from stoker.config.diagnostics import Diagnostic
 from stoker.config.resolve.resolve import examine
@@ -133,6 +135,22 @@ def test_files_that_the_server_opens(place: Path, make: Callable[[Path], None]) 
     with pytest.raises(LoggingProblem) as logging_problem:
         set_up_from_file("x")
     assert KINDS[make] in str(logging_problem.value).lower()
+
+
+@pytest.mark.parametrize("make", [make for make in KINDS if make not in (a_huge_file, memory_of_the_process)])
+def test_files_of_a_batch(place: Path, make: Callable[[Path], None]) -> None:
+    """The input was opened whatever it was; results replaced a device; a pipe as part file was read without end."""
+    make(place / "x")
+    with pytest.raises(TransferError) as caught, open_input("x"):
+        pass
+    assert str(caught.value).startswith(f"cannot read x: {KINDS[make]}; give ")
+    with pytest.raises(TransferError) as caught:
+        BatchOutput("x", None, "run")
+    assert str(caught.value).startswith(f"cannot write x: {KINDS[make]}; give ")
+    make(place / "out.run.part")
+    with pytest.raises(OSError, match=r"(?i)not a regular file|no such device|is a directory|symbolic links"):
+        BatchOutput("out", None, "run")
+    assert sorted(path.name for path in place.iterdir()) == ["out.run.part", "x"]
 
 
 @kinds

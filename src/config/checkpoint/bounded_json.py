@@ -21,17 +21,28 @@ def decode(content: bytes) -> Any:
     if content.count(b",") + content.count(b"[") + content.count(b"{") > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values")
     try:
-        value = json.loads(content)
+        value = json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}") from None
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
-    if _SURROGATE.search(content):
-        json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError for half of a pair: no text has one
     level = [value]
     for _ in range(MAX_DEPTH):
         level = list(chain.from_iterable(map(_children, level)))
         if not level:
+            if _SURROGATE.search(content):
+                _check_surrogates(value)
             return value
     raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+
+
+def _check_surrogates(value: Any) -> None:
+    """Raises ValueError for half of a pair."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ValueError(f"{half} is half of a surrogate pair, which is not a character") from None
 
 
 def _children(value: Any) -> list[Any]:

@@ -5,12 +5,10 @@ Formats are recognised by markers in the template; nothing is rendered here.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from ...input_file import read_file
 from ...model.record import Record
-from ..checkpoint.model_files import MAX_TEMPLATE_BYTES, read_json
+from ..checkpoint.chat_templates import TemplateSource, templates_in
 from ..errors import ModelFilesError
 
 _TOOL_FORMS = (  # marker in a template -> format of its tool calls
@@ -33,26 +31,17 @@ class TextForms(Record):
     reasoning: str | None = None
 
 
-def text_forms(folder: Path, template: str | None = None) -> TextForms:
-    """template: the text of `server.chat_template`, where one is written."""
-    source, text = ("server.chat_template", template) if template is not None else _own_template(folder)
+def text_forms(folder: Path, template: TemplateSource | None = None) -> TextForms:
+    """template: of the deployment, where it sets one."""
+    templates = [template] if template is not None else _own_templates(folder)
+    source, text = Path(templates[0].origin).name if templates else "", "".join(each.text for each in templates)
     marker, tools = next(((marker, form) for marker, form in _TOOL_FORMS if marker in text), ("", None))
     reasoning = next((form for marker, form in _REASONING_FORMS if marker in text), None)
     return TextForms(source=source, tool_calls=tools, tool_marker=marker, reasoning=reasoning)
 
 
-def _own_template(folder: Path) -> tuple[str, str]:
-    file = folder / "chat_template.jinja"
+def _own_templates(folder: Path) -> list[TemplateSource]:
     try:
-        if os.path.lexists(file):
-            return file.name, read_file(file, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
-        for name in ("chat_template.json", "tokenizer_config.json"):
-            if os.path.lexists(folder / name):
-                found = read_json(folder / name).get("chat_template")
-                if isinstance(found, list):  # several named templates
-                    found = "".join(str(entry.get("template", "")) for entry in found if isinstance(entry, dict))
-                if isinstance(found, str) and found:
-                    return name, found
+        return [template for template in templates_in(folder).values() if template.text]
     except (OSError, ModelFilesError):
-        pass
-    return "", ""
+        return []

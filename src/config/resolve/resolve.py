@@ -68,7 +68,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
         memory=decisions.memory,
         model_path=model_files.model_path,
         num_kv_blocks=decisions.num_kv_blocks,
-        chat_template=examined.values.template_text,
+        chat_template=examined.values.template,
         sampling_defaults={**model_files.sampling_defaults, **examined.values.sampling_overrides},
         origins=decisions.origins,
         overridden={path: entries for path, entries in deployment.overridden.items() if entries},

@@ -13,6 +13,7 @@ from ...model.cache_groups import CacheGroups, has_cache_groups, model_cache_gro
 from ...model.record import Record
 from ...model.spec import Attention, ModelSpec
 from ..auto_values import RESERVED_FILES
+from ..checkpoint.chat_templates import TemplateSource
 from ..origin import DEFAULT, Origin, Overridden
 from ..schema.cache import CacheConfig
 from ..schema.compilation import CompilationConfig
@@ -164,7 +165,7 @@ class Resolved(Record):
     memory: MemoryPlan
     model_path: str
     num_kv_blocks: int  # of each group of layers
-    chat_template: str | None = None  # text of server.chat_template; None: the tokenizer's own
+    chat_template: TemplateSource | None = None  # of server.chat_template; None: the tokenizer's own
     sampling_defaults: dict[str, Any] = Field(
         default_factory=dict
     )  # generation_config with override_generation_config applied

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...input_file import read_file
 from ...model.rope import ROPE_KINDS
 from ...model.sizes import DTYPE_BYTES, weights_bytes
+from ..checkpoint.bounded_json import decode
+from ..checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
 from ..checkpoint.model_files import MAX_TEMPLATE_BYTES
 from ..checkpoint.settings import settings_problem
 from ..origin import Layer
@@ -117,22 +119,19 @@ class Values:
         return ", ".join(f"`{name}`" for name in names)
 
     @cached_property
-    def _template(self) -> tuple[str | None, str]:
-        """The text of the chat template, and why there is none although one is set."""
-        value = self.config.server.chat_template
-        if value is None or "{{" in value or "{%" in value:
-            return value, ""
-        path = self.located("server.chat_template")
+    def _template(self) -> tuple[TemplateSource | None, str]:
+        """The chat template, and why there is none although one is set."""
+        option, value = "server.chat_template", self.config.server.chat_template
+        if value is None:
+            return None, ""
         try:
-            return read_file(path, MAX_TEMPLATE_BYTES).decode(), ""
-        except OSError as error:
-            return None, f"{path}: {(error.strerror or 'cannot be read').lower()}"
-        except ValueError:  # also of a name with a null character
-            return None, f"{path!r}: not a text file in UTF-8"
+            return template_of(value, option, lambda _: self.located(option)), ""
+        except TemplateUnreadable as error:
+            return None, str(error)
 
     @property
-    def template_text(self) -> str | None:
-        """The chat template: the file's text, or the value itself; None if it is neither."""
+    def template(self) -> TemplateSource | None:
+        """The chat template that is set; None if it cannot be read."""
         return self._template[0]
 
     @property
@@ -147,13 +146,13 @@ class Values:
             return ""
         path = Path(self.located("server.log_config_file"))
         try:
-            content = json.loads(read_file(path, MAX_TEMPLATE_BYTES))
+            content = decode(read_file(path, MAX_TEMPLATE_BYTES))
         except OSError as error:
             return f"{path}: {(error.strerror or 'cannot be read').lower()}"
         except json.JSONDecodeError as error:
             return f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}"
-        except (ValueError, RecursionError):
-            return f"{path}: invalid JSON"
+        except ValueError as error:
+            return f"{path}: invalid JSON: {error}"
         return "" if isinstance(content, dict) else f"{path}: not a JSON object"
 
     @cached_property

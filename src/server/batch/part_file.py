@@ -10,7 +10,10 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
+
+from ...input_file import open_file
 
 _ID = re.compile(r"batch_req_[0-9a-f]+_([0-9]+)")
 
@@ -56,11 +59,15 @@ class PartFile:
         self.custom_ids: set[str] = set()
         self.counts = Counts()
         self._size = 0
-        self._read()
+        try:
+            self._read()
+        except OSError:
+            os.close(self._file)
+            raise
 
     def _read(self) -> None:
         """Read the results of an earlier run. An incomplete last line is removed."""
-        with open(self.path, "rb") as file:
+        with BufferedReader(open_file(self.path)) as file:
             for line in file:
                 try:
                     result = json.loads(line)

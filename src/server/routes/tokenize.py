@@ -58,9 +58,9 @@ async def tokenizer_info(call: Call) -> None:
     tokenizer, renderer = call.service.tokenizer, call.service.renderer
     if tokenizer is None or renderer is None:
         raise ApiError(404, "this deployment has no tokenizer (`model.skip_tokenizer_init`)", code="no_tokenizer")
-    templates: Any = [{"name": name, "template": source} for name, source in renderer.sources.items()]
+    templates: Any = [{"name": name, "template": source.text} for name, source in renderer.sources.items()]
     if renderer.sources.keys() <= {"default"}:
-        templates = renderer.sources.get("default")
+        templates = next((source.text for source in renderer.sources.values()), None)
     # the file may contain NaN, which is not JSON
     config = json.loads(json.dumps(tokenizer.config), parse_constant=lambda _: None)
     await call.answer(

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ...config.checkpoint.model_files import MAX_TEMPLATE_BYTES
+from ...config.checkpoint.chat_templates import TemplateSource
 from ...engine.api import InvalidRequest
-from ...input_file import read_file
 from ..protocol.json import has_surrogate
 from .chat_template import TIME_LIMIT_S, CannotCompile, ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .template_process import IsolatedTemplate, TemplateProcesses
@@ -97,7 +95,7 @@ class Renderer:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        chat_template: str | None = None,
+        chat_template: TemplateSource | None = None,
         *,
         content_format: ContentFormat = "auto",
         default_kwargs: Mapping[str, Any] | None = None,
@@ -105,7 +103,7 @@ class Renderer:
         processes: TemplateProcesses | None = None,
     ) -> None:
         """
-        chat_template: a file, or the template itself; None is the model's template.
+        chat_template: None is the model's template.
         content_format: the form in which templates get the content of messages.
         default_kwargs: variables of every rendering; `template_kwargs` replaces those of the same name.
         processes: for isolated rendering; by default of its own.
@@ -117,18 +115,18 @@ class Renderer:
         if taken := sorted(self._default_kwargs.keys() & self.reserved):
             raise TemplateProblem(f"`server.default_chat_template_kwargs` cannot set `{taken[0]}`: the server sets it")
         self._content_format = content_format
-        self.sources = tokenizer.chat_templates if chat_template is None else {"default": _read_template(chat_template)}
+        self.sources = tokenizer.chat_templates if chat_template is None else {"default": chat_template}
         self._processes = processes or TemplateProcesses(time_limit_s)
         # Templates of requests have processes of their own: they cannot delay the requests of other clients.
         self._processes_of_requests = TemplateProcesses(time_limit_s)
         environment = TemplateEnvironment(time_limit_s)
         self._templates: dict[str, _Template] = {}
         for name, source in self.sources.items():
-            where = "chat template" if name == "default" else f"chat template {name!r}"
-            if has_surrogate(source):
+            where = f"chat template {source.origin}" + ("" if name == "default" else f" ({name!r})")
+            if has_surrogate(source.text):
                 raise TemplateProblem(f"{where}: it is not text: it contains half of a surrogate pair")
             try:
-                template = _Template(self._processes, source, content_format)
+                template = _Template(self._processes, source.text, content_format)
             except CannotCompile as error:
                 raise TemplateProblem(error.message(where)) from None
             except LimitExceeded as error:
@@ -149,7 +147,8 @@ class Renderer:
         except LimitExceeded as error:
             raise InvalidRequest(str(error), param="chat_template") from None
         renderer = copy.copy(self)
-        renderer.sources, renderer._templates = {"default": source}, {"default": template}
+        renderer.sources = {"default": TemplateSource(source, "chat_template")}
+        renderer._templates = {"default": template}
         renderer._processes = processes
         return renderer
 
@@ -172,7 +171,9 @@ class Renderer:
 
     def problem(self) -> str | None:
         """The error of rendering one simple user message; None if it renders. For a warning at the start."""
-        return self._template(with_tools=False).problem if self._templates else None
+        if not self._templates or (problem := self._template(with_tools=False).problem) is None:
+            return None
+        return f"{self.sources[self._name(with_tools=False)].origin}: {problem}"
 
     def template_variables(self, *, with_tools: bool = False) -> frozenset[str]:
         """Names of chat_template_kwargs that have an effect: those that the template reads."""
@@ -257,19 +258,10 @@ class Renderer:
                 param="messages",
                 code="no_chat_template",
             )
+        return self._templates[self._name(with_tools)]
+
+    def _name(self, with_tools: bool) -> str:
+        """Of the template that is used."""
         if with_tools and "tool_use" in self._templates:
-            return self._templates["tool_use"]
-        return self._templates.get("default") or next(iter(self._templates.values()))
-
-
-def _read_template(value: str) -> str:
-    """Read the file of this name if there is one; else `value` is the template, if it looks like one."""
-    looks_like_template = "{{" in value or "{%" in value
-    try:
-        if not looks_like_template or Path(value).is_file():
-            return read_file(value, MAX_TEMPLATE_BYTES).decode()
-    except (OSError, ValueError) as error:
-        if not looks_like_template:
-            cause = error.strerror if isinstance(error, OSError) else "not a text file"
-            raise TemplateProblem(f"chat template {value}: {cause}") from None
-    return value
+            return "tool_use"
+        return "default" if "default" in self._templates else next(iter(self._templates))

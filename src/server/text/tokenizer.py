@@ -24,7 +24,8 @@ import tokenizers
 from tokenizers import AddedToken
 
 from ...config import ModelFilesError
-from ...config.checkpoint.model_files import MAX_TEMPLATE_BYTES, read_json_if_any
+from ...config.checkpoint.chat_templates import TemplateSource, templates_in
+from ...config.checkpoint.model_files import read_json_if_any
 from ...engine.api import InvalidRequest
 from ...input_file import read_file
 
@@ -68,7 +69,7 @@ class Tokenizer:
         self,
         backend: tokenizers.Tokenizer,
         config: dict[str, Any] | None = None,
-        chat_templates: dict[str, str] | None = None,
+        chat_templates: dict[str, TemplateSource] | None = None,
     ) -> None:
         """
         backend: modified: truncation and padding are disabled.
@@ -105,7 +106,7 @@ class Tokenizer:
         """
         folder = Path(path)
         config = _read_json(folder / "tokenizer_config.json")
-        templates = _read_chat_templates(folder, config)
+        templates = _read_templates(folder, config)
         file = folder / "tokenizer.json"
         if mode == "slow":
             with _without(folder, file.name) as older:
@@ -336,36 +337,11 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise TokenizerError(str(error)) from None
 
 
-def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Chat templates by name. chat_template.jinja and chat_templates/*.jinja override those of the JSON files."""
-    written = config.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
-    templates: dict[str, str] = {}
-    if isinstance(written, str):
-        templates["default"] = written
-    elif isinstance(written, list):
-        for entry in written:
-            match entry:
-                case {"name": str(name), "template": str(template)}:
-                    templates[name] = template
-                case _:
-                    raise TokenizerError(f"{folder}: each entry of `chat_template` must have a name and a template")
-    elif written is not None:
-        raise TokenizerError(f"{folder}: `chat_template` must be a template, or a list of named templates")
-    for file in sorted((folder / "chat_templates").glob("*.jinja")):
-        templates[file.stem] = _read_template(file)
-    single = folder / "chat_template.jinja"
-    if os.path.lexists(single):
-        templates["default"] = _read_template(single)
-    return templates
-
-
-def _read_template(file: Path) -> str:
+def _read_templates(folder: Path, config: dict[str, Any]) -> dict[str, TemplateSource]:
     try:
-        return read_file(file, MAX_TEMPLATE_BYTES).decode()
-    except OSError as error:
-        raise TokenizerError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TokenizerError(f"{file}: not UTF-8") from None
+        return templates_in(folder, config)
+    except ModelFilesError as error:
+        raise TokenizerError(str(error)) from None
 
 
 @contextlib.contextmanager

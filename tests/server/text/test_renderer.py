@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
 from stoker.server.text.renderer import Renderer, TemplateProblem
 from stoker.server.text.template_process import TemplateProcesses
@@ -38,7 +39,7 @@ TEMPLATES = {
 
 @pytest.fixture
 def renderer(tokenizer: Tokenizer) -> Callable[[str], Renderer]:
-    return lambda template: Renderer(tokenizer, template, processes=PROCESSES)
+    return lambda template: Renderer(tokenizer, TemplateSource(template, "a.jinja"), processes=PROCESSES)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -119,8 +120,9 @@ def test_a_hostile_or_broken_template_is_refused(
     tokenizer: Tokenizer, template: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
+    source = TemplateSource(template, "a.jinja")
     with pytest.raises(InvalidRequest) as caught:
-        Renderer(tokenizer, template, processes=HASTY if refusal == TIME else PATIENT).render(HELLO)
+        Renderer(tokenizer, source, processes=HASTY if refusal == TIME else PATIENT).render(HELLO)
     assert str(caught.value) == refusal
     assert list(tmp_path.iterdir()) == []
 
@@ -130,16 +132,8 @@ def test_an_unsafe_item_of_a_string_is_undefined(renderer: Callable[[str], Rende
 
 
 def test_a_template_with_a_syntax_error_is_reported_with_its_line(renderer: Callable[[str], Renderer]):
-    with pytest.raises(TemplateProblem, match="chat template, line 2: "):
+    with pytest.raises(TemplateProblem, match=r"^chat template a\.jinja, line 2: "):
         renderer("{{ x }}\n{% if %}")
-
-
-def test_a_template_can_be_a_file(renderer: Callable[[str], Renderer], tmp_path: Path):
-    file = tmp_path / "chat.jinja"
-    file.write_text("from a file: {{ messages[0].content }}")
-    assert renderer(str(file)).render(HELLO).startswith("from a file: Hello")
-    with pytest.raises(TemplateProblem, match="No such file"):
-        renderer(str(tmp_path / "missing.jinja"))
 
 
 def test_the_template_named_tool_use_is_used_for_requests_with_tools(tmp_path: Path):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
 from stoker.server.text import template_process
 from stoker.server.text.chat_template import CannotCompile, ChatTemplate, LimitExceeded, TemplateEnvironment
@@ -34,10 +35,10 @@ BOMBS = {
 @pytest.mark.parametrize("source", BOMBS)
 def test_a_template_is_ended_at_its_limits_also_within_one_operation(tokenizer: Tokenizer, source: str):
     """Before, it held the interpreter for minutes, and /health with it."""
-    renderer = Renderer(tokenizer, source, processes=HASTY)
+    renderer = Renderer(tokenizer, TemplateSource(source, "a.jinja"), processes=HASTY)
     assert not renderer.is_local(with_tools=False)
     message = f"the chat template exceeded a limit: {BOMBS[source]}"
-    assert renderer.problem() == message
+    assert renderer.problem() == f"a.jinja: {message}"
     with pytest.raises(LimitExceeded) as caught:
         renderer.render(HELLO)
     assert str(caught.value) == message
@@ -47,7 +48,7 @@ def test_a_template_is_ended_at_its_limits_also_within_one_operation(tokenizer: 
 def test_a_template_that_exceeds_a_limit_here_is_isolated_from_then_on(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ):
-    renderer = Renderer(tokenizer, "{{ messages[0].content }}", processes=PROCESSES)
+    renderer = Renderer(tokenizer, TemplateSource("{{ messages[0].content }}", "a.jinja"), processes=PROCESSES)
 
     def slow(*_: Any, **__: Any) -> str:
         raise LimitExceeded("more than 2 s")
@@ -116,8 +117,8 @@ DEEP = "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"
 
 @pytest.mark.parametrize("source", [DEEP, "{% if x %}" * 500 + "{% endif %}" * 500, "{{ " + "-" * 100_000 + "1 }}"])
 def test_a_template_that_is_nested_too_deeply_ends_the_start_with_a_sentence(tokenizer: Tokenizer, source: str):
-    with pytest.raises(TemplateProblem, match="chat template: it is nested too deeply, or too large, to be compiled"):
-        Renderer(tokenizer, source, processes=PROCESSES)
+    with pytest.raises(TemplateProblem, match=r"^chat template a\.jinja: it is nested too deeply"):
+        Renderer(tokenizer, TemplateSource(source, "a.jinja"), processes=PROCESSES)
 
 
 def test_templates_of_requests_delay_neither_probes_nor_other_requests(folder: Path):

@@ -289,16 +289,18 @@ def test_an_invalid_generation_config_is_refused(tmp_path: Path) -> None:
         ('{"auto_map": 3}', "this tokenizer is code from its repository"),
         ("{", "tokenizer_config.json:1:2: invalid JSON"),
         ('"x"', "must hold a JSON object"),
-        ('{"a": "\\ud800"}', "invalid JSON"),
+        ('{"a": "\\ud83d"}', "invalid JSON: \\ud83d is half of a surrogate pair, which is not a character"),
+        (b'{"a": "\xff"}', "invalid JSON: not UTF-8: byte 0xff at offset 7"),
+        (b'{"a": "\xed\xa0\x80"}', "invalid JSON: not UTF-8: byte 0xed at offset 7"),  # such a half was accepted
         ("[" * 100_000, "nested more than"),
         ('{"a": ' + "[" * 100 + "]" * 100 + "}", "nested more than"),
         ('{"a": [' + "[]," * 4_000_001 + "[]]}", "more than 4000000 values"),
     ],
 )
-def test_a_tokenizer_config_is_read_before_the_start(tmp_path: Path, content: str, said: str) -> None:
+def test_a_tokenizer_config_is_read_before_the_start(tmp_path: Path, content: str | bytes, said: str) -> None:
     """`auto_map` was once found at the top of config.json only."""
     write_model(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(content)
+    (tmp_path / "tokenizer_config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ModelFilesError, match="tokenizer_config") as caught:
         model_files(tmp_path)
     assert said in str(caught.value)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.config import ConfigError, Resolved, load_deployment, read_model_files, resolve_deployment
+from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.config.resolve.resolve import examine
 from stoker.config.resolve.rule_tables.server import is_loopback
 from stoker.config.resolve.rules import RULES, STATED
@@ -121,7 +122,8 @@ def test_the_template_is_read_from_beside_the_manifest(tmp_path: Path) -> None:
     (tmp_path / "deploy.yaml").write_text("server: {chat_template: chat.jinja}")
     words = ["--model", str(write_model(tmp_path / "model"))]
     deployment = load_deployment([tmp_path / "deploy.yaml"], words, {})
-    assert resolve_deployment(deployment, read_model_files(deployment), MACHINE).chat_template == "{{ messages }}!"
+    found = resolve_deployment(deployment, read_model_files(deployment), MACHINE).chat_template
+    assert found == TemplateSource("{{ messages }}!", str(tmp_path / "chat.jinja"))
 
 
 def test_names_of_the_api(tmp_path: Path) -> None:

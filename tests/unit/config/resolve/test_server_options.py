@@ -100,7 +100,7 @@ def test_what_this_build_does_anyway_may_be_written(tmp_path: Path) -> None:
     [
         ("{", ":1:2: invalid JSON: "),
         ("[]", ": not a JSON object"),
-        ("\xff", ": invalid JSON"),
+        ("\xff", ": invalid JSON: not UTF-8: byte 0xff at offset 0"),
         (None, ": no such file"),
     ],
 )

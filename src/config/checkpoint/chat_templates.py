@@ -1,0 +1,89 @@
+"""Chat templates as they are written: their texts, and the file or option that each was read from.
+
+Read here only. server/text/ compiles and renders them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...input_file import read_file
+from ..errors import ModelFilesError
+from .model_files import MAX_TEMPLATE_BYTES, read_json_if_any
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSource:
+    text: str
+    origin: str  # for messages
+
+
+class TemplateUnreadable(Exception):
+    """Neither a template nor a file that can be read."""
+
+
+def is_template(value: str) -> bool:
+    """Whether a text that may be a file name is a template."""
+    return "{{" in value or "{%" in value
+
+
+def template_of(value: str, origin: str, located: Callable[[str], str] = lambda name: name) -> TemplateSource:
+    """The template that an option or an argument sets: its value, or the content of the file that it names.
+
+    origin: the option or the argument. located: the path of a name. Raises TemplateUnreadable.
+    """
+    if is_template(value):
+        return TemplateSource(value, origin)
+    path = located(value)
+    try:
+        return TemplateSource(read_file(path, MAX_TEMPLATE_BYTES).decode(), path)
+    except OSError as error:
+        raise TemplateUnreadable(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+    except ValueError:  # also of a name with a null character
+        raise TemplateUnreadable(f"{path!r}: not a text file in UTF-8") from None
+
+
+def templates_in(folder: Path, tokenizer_config: Mapping[str, Any] | None = None) -> dict[str, TemplateSource]:
+    """A model's own templates by name; a single one is named `default`.
+
+    chat_template.jinja and chat_templates/*.jinja override those of the JSON files.
+    tokenizer_config: the content of tokenizer_config.json, if it has been read. Raises ModelFilesError.
+    """
+    file = folder / "tokenizer_config.json"
+    written = (read_json_if_any(file) if tokenizer_config is None else tokenizer_config).get("chat_template")
+    if not written:
+        file = folder / "chat_template.json"
+        written = read_json_if_any(file).get("chat_template")
+    templates: dict[str, TemplateSource] = {}
+    if isinstance(written, str):
+        templates["default"] = TemplateSource(written, str(file))
+    elif isinstance(written, list):
+        for entry in written:
+            match entry:
+                case {"name": str(name), "template": str(template)}:
+                    templates[name] = TemplateSource(template, str(file))
+                case _:
+                    message = f"{file}: each entry of `chat_template` must have a name and a template"
+                    raise ModelFilesError(message, code="M303")
+    elif written is not None:
+        message = f"{file}: `chat_template` must be a template, or a list of named templates"
+        raise ModelFilesError(message, code="M303")
+    for named in sorted((folder / "chat_templates").glob("*.jinja")):
+        templates[named.stem] = _read(named)
+    single = folder / "chat_template.jinja"
+    if os.path.lexists(single):
+        templates["default"] = _read(single)
+    return templates
+
+
+def _read(file: Path) -> TemplateSource:
+    try:
+        return TemplateSource(read_file(file, MAX_TEMPLATE_BYTES).decode(), str(file))
+    except OSError as error:
+        raise ModelFilesError(f"{file}: cannot be read: {error.strerror}", code="M303") from None
+    except UnicodeDecodeError:
+        raise ModelFilesError(f"{file}: not UTF-8", code="M303") from None
