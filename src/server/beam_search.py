@@ -8,6 +8,7 @@ beam_generation.py sends them.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -146,17 +147,19 @@ class BeamSearch:
         if not self._num_tokens:
             self._prompt_logprobs = outputs[0].prompt_logprobs
             self._num_cached_tokens = outputs[0].num_cached_tokens
-        candidates = self._candidates(outputs)
-        self._num_tokens += 1
-        is_last = self._num_tokens == self._max_tokens
+        is_last = self._num_tokens + 1 == self._max_tokens
         width, num_top = self._params.width, self._request.sampling.logprobs
-        self._live = []
-        for rank, candidate in enumerate(candidates):
-            if is_last or candidate.token_id in self._ending_ids:
-                if rank < width:  # else better beams are live: it would not have been searched further
-                    self._answers.append(self._answer(candidate, candidate.extended(num_top)))
-            elif len(self._live) < width:
-                self._live.append(candidate.extended(num_top))
+        live: list[_Beam] = []
+        for rank, candidate in enumerate(self._candidates(outputs)):
+            if rank >= width and (is_last or len(live) == width):
+                break
+            if not is_last and candidate.token_id not in self._ending_ids:
+                if len(live) < width:
+                    live.append(candidate.extended(num_top))
+            elif rank < width:  # else better beams are live: it would not have been searched further
+                self._answers.append(self._answer(candidate, candidate.extended(num_top)))
+        self._live = live
+        self._num_tokens += 1
         self._answers.sort(key=lambda answer: -answer.score)  # stable: of equal ones the first that was found
         del self._answers[width:]
         self.is_finished = not self._live or (len(self._answers) == width and self._cannot_improve())
@@ -176,22 +179,23 @@ class BeamSearch:
             for answer in self._answers[:n]
         ]
 
-    def _candidates(self, outputs: Sequence[EngineOutput]) -> list[_Candidate]:
-        """Best first. Of equal ones the earlier beam's, then as the engine ranks them."""
+    def _candidates(self, outputs: Sequence[EngineOutput]) -> Iterator[_Candidate]:
+        """Best first. Of equal ones the better beam's, then as the engine ranks them. As many as are taken are made."""
+        extensions = map(self._extensions, self._live, outputs)
+        return heapq.merge(*extensions, key=lambda candidate: -candidate.logprob)
+
+    def _extensions(self, beam: _Beam, output: EngineOutput) -> Iterator[_Candidate]:
+        """Of one beam, best first."""
+        assert output.logprobs is not None, output.request_id
+        (entry,) = output.logprobs
         is_too_short = self._num_tokens < self._request.sampling.min_tokens
-        candidates: list[_Candidate] = []
-        for beam, output in zip(self._live, outputs, strict=True):
-            assert output.logprobs is not None, output.request_id
-            (entry,) = output.logprobs
-            for index in range(1, len(entry.token_ids)):  # 0 is the sampled token, which is among the others too
-                if entry.logprobs[index] == -math.inf or (is_too_short and entry.token_ids[index] in self._ending_ids):
-                    continue
-                candidates.append(_Candidate(beam, beam.logprob + entry.logprobs[index], entry, index))
-        candidates.sort(key=lambda candidate: -candidate.logprob)
-        return candidates
+        for index in range(1, len(entry.token_ids)):  # 0 is the sampled token, which is among the others too
+            if entry.logprobs[index] == -math.inf or (is_too_short and entry.token_ids[index] in self._ending_ids):
+                continue
+            yield _Candidate(beam, beam.logprob + entry.logprobs[index], entry, index)
 
     def _answer(self, candidate: _Candidate, beam: _Beam) -> _Answer:
-        score = self._score(beam.logprob, self._num_tokens)
+        score = self._score(beam.logprob, len(beam.token_ids))
         if candidate.token_id not in self._ending_ids:
             return _Answer(score, beam, FinishReason.LENGTH, None)
         is_named = candidate.token_id in self._named_ids
