@@ -2,19 +2,21 @@
 
     PYTHONPATH=.dev python benchmarks/cpu_kernels.py [--threads 1] [--features avx512] [--only linear]
 
-Shapes are those of Qwen3-0.6B in bfloat16. The floor is a lower bound on an op's time: the longer of its bytes divided
-by the read bandwidth and its operations divided by the multiplication speed, both measured in the same run. The speed
-is that of tiles (AMX) in registers where the machine has them, else that of vectors with panels in the first-level
-cache. Times are the best of several rounds; the implementations alternate within each round. With one thread, its
-processor time is measured, so other processes have little effect. A virtual core may share its physical core with a
-thread of another machine, which slows it down for seconds: a short probe runs before and after each sample, and samples
-next to a slow probe are left out, unless there are no others: then the line ends with "disturbed".
+Shapes are those of Qwen3-0.6B in bfloat16, of experts those of Qwen3-30B-A3B. The floor is a lower bound on an op's
+time: the longer of its bytes divided by the read bandwidth and its operations divided by the multiplication speed,
+both measured in the same run. The speed is that of tiles (AMX) in registers where the machine has them, else that of
+vectors with panels in the first-level cache. Times are the best of several rounds; the implementations alternate
+within each round. With one thread, its processor time is measured, so other processes have little effect. A virtual
+core may share its physical core with a thread of another machine, which slows it down for seconds: a short probe runs
+before and after each sample, and samples next to a slow probe are left out, unless there are no others: then the line
+ends with "disturbed".
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,11 +29,14 @@ from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.cpu.library import load_library
+from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, PackedExperts
 from stoker.engine.kernels.kernel_set import select_kernels
 from stoker.engine.kernels.linear import PackedLinear
 from stoker.model.quantised import SCHEMES
+from stoker.engine.kernels.route_experts import Routing
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB, BLOCK = 1024, 16, 8, 128, 3072, 151_936, 16
+NUM_EXPERTS, EXPERTS_PER_TOKEN, EXPERT_HIDDEN, EXPERT_INNER = 128, 8, 2048, 768
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 FORMATS = tuple(dict.fromkeys(held for scheme in SCHEMES.values() for held in scheme))  # int8, int4
 LAYER = ((QKV, HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE))
@@ -235,6 +240,46 @@ def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens
     )
 
 
+def bench_experts(bench: Bench) -> None:
+    """A layer of experts of Qwen3-30B-A3B, for as many choices of experts as read about 400 MB, relative to the linear
+    layers of the same experts with the same rows: the same bytes and products, without routing, gates and sums."""
+    gate = ExpertGate("silu")
+    routing = Routing(NUM_EXPERTS, EXPERTS_PER_TOKEN, renormalises=True)
+    shapes = (2 * EXPERT_INNER, EXPERT_HIDDEN), (EXPERT_HIDDEN, EXPERT_INNER)
+    for scheme in (None, *FORMATS):
+        experts = (ExpertWeights(*(randn(*shape) for shape in shapes)) for _ in range(NUM_EXPERTS))
+        packed = bench.ours.pack_experts(experts, gate, scheme)
+        for tokens in (1, 8, 32, 1024):
+            x = randn(tokens, EXPERT_HIDDEN)
+            active = min(NUM_EXPERTS, tokens * EXPERTS_PER_TOKEN)
+            repeats = max(1, 400_000_000 * NUM_EXPERTS // (packed.num_bytes * active))
+            logits = [randn(tokens, NUM_EXPERTS) for _ in range(repeats)]
+            chosen = [bench.ours.route_experts(each, None, routing)[0] for each in logits]
+            rows = [[(int(e), int((ids == e).sum())) for e in ids.unique()] for ids in chosen]
+            inputs = {
+                count: (randn(count, EXPERT_HIDDEN), randn(count, EXPERT_INNER)) for each in rows for _, count in each
+            }
+
+            def ours(packed: PackedExperts = packed, x: torch.Tensor = x, logits: list[torch.Tensor] = logits) -> None:
+                for each in logits:
+                    bench.ours.experts(x, *bench.ours.route_experts(each, None, routing), packed, None, None)
+
+            def linears(
+                packed: PackedExperts = packed,
+                rows: list[list[tuple[int, int]]] = rows,
+                inputs: dict[int, tuple[torch.Tensor, torch.Tensor]] = inputs,
+            ) -> None:
+                for each in rows:
+                    for expert, count in each:
+                        bench.ours.linear(inputs[count][0], packed.experts[expert].gate_up)
+                        bench.ours.linear(inputs[count][1], packed.experts[expert].down)
+
+            num_bytes = sum(packed.experts[expert].num_bytes for each in rows for expert, _ in each)
+            flops = 2 * repeats * tokens * EXPERTS_PER_TOKEN * sum(math.prod(shape) for shape in shapes)
+            name = f"{scheme or 'bfloat16'} experts x {repeats}, {tokens} tokens"
+            bench.compare(name, num_bytes, flops, ours, linears=linears)
+
+
 def paged_step(rows: list[tuple[int, int]]) -> tuple[Step, int]:
     """rows: (query_len, context_len). Returns the step, with blocks in random order, and the number of blocks."""
     counts = [-(-context // BLOCK) for _, context in rows]
@@ -319,6 +364,7 @@ def main() -> None:
         "quantised": bench_quantised,
         "attention": bench_attention,
         "elementwise": bench_elementwise,
+        "experts": bench_experts,
     }
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -24,6 +24,17 @@ from .count_above import CountAbove, count_above_cpu, count_above_reference
 from .cpu.captured_graph import CallRecorder, native_capture, recorded
 from .cpu.library import CpuLibrary, load_library
 from .cpu.machine_speed import MachineSpeed, machine_speed
+from .experts import (
+    Experts,
+    PackExperts,
+    RepackExperts,
+    experts_cpu,
+    experts_reference,
+    pack_experts_cpu,
+    pack_experts_with,
+    repack_experts_cpu,
+    repack_experts_reference,
+)
 from .linear import (
     Embed,
     Linear,
@@ -48,6 +59,7 @@ from .one_row import one_query, one_row
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
+from .route_experts import RouteExperts, route_experts_cpu, route_experts_reference
 from .sample_tokens import SampleTokens, sample_tokens_cpu, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_cpu, sample_top_p_reference
 from .scaling import (
@@ -59,11 +71,14 @@ from .scaling import (
     scale_and_cap_reference,
 )
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
+from .to_float32 import ToFloat32, to_float32_cpu, to_float32_reference
 from .top_tokens import TopTokens, top_tokens_cpu, top_tokens_reference
 
 _sample_tokens = after_penalties(sample_tokens_reference)
 _sample_top_p = after_penalties(sample_top_p_reference)
 _top_tokens = after_penalties(top_tokens_reference)
+_pack_experts = pack_experts_with(pack_linear_reference, quantise_linear_reference)
+_pack_rounding_experts = pack_experts_with(pack_linear_reference, rounding_rows(quantise_linear_reference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,11 @@ class KernelSet:
     activate_and_mul: Activate = activate_and_mul_reference
     activate: Activate = activate_reference
     scale_and_cap: ScaleAndCap = scale_and_cap_reference
+    to_float32: ToFloat32 = to_float32_reference
+    route_experts: RouteExperts = route_experts_reference
+    pack_experts: PackExperts = _pack_experts
+    repack_experts: RepackExperts = repack_experts_reference
+    experts: Experts = experts_reference
     fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
     fused_norm_gate_up: NormLinear | None = None
     sample_tokens: SampleTokens = _sample_tokens
@@ -131,6 +151,8 @@ ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare: no r
     activate_and_mul=one_row(activate_and_mul_reference, 0),
     activate=one_row(activate_reference, 0),
     scale_and_cap=one_row(scale_and_cap_reference, 0),
+    experts=one_row(experts_reference, 0, 1, 2, 4, 5),
+    route_experts=one_row(route_experts_reference, 0),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )
@@ -222,15 +244,19 @@ def cpu_kernels(
     is_capturable = attention is not torchs.paged_attention and (
         quantization is not None or library.level.multiplies(_name(dtype))
     )
+    pack_linear = pack_linear_cpu(library)
+    quantise_linear = (
+        quantise_linear_cpu(library, rounds_rows=activations is not None)
+        if library.spec.has_quantised
+        else quantise_linear_reference
+    )
+    unpacked_experts = _pack_experts if activations is None else _pack_rounding_experts
+    pack_experts = pack_experts_cpu(library, pack_linear, quantise_linear, unpacked_experts)
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
-        pack_linear=pack_linear_cpu(library),
+        pack_linear=pack_linear,
         repack_linear=repack_linear_cpu(library),
-        quantise_linear=(
-            quantise_linear_cpu(library, rounds_rows=activations is not None)
-            if library.spec.has_quantised
-            else quantise_linear_reference
-        ),
+        quantise_linear=quantise_linear,
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),
         copy_rows=copy_rows_cpu(library),
@@ -241,6 +267,11 @@ def cpu_kernels(
         activate_and_mul=activate_and_mul_cpu(library, dtype),
         activate=activate_cpu(library, dtype),
         scale_and_cap=scale_and_cap_cpu(library, dtype),
+        to_float32=to_float32_cpu(library),
+        route_experts=route_experts_cpu(library, dtype),
+        pack_experts=pack_experts,
+        repack_experts=repack_experts_cpu(pack_experts),
+        experts=experts_cpu(library, torchs.experts),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),
@@ -268,7 +299,10 @@ def torch_kernels(
     """torch's ops. reason: why there are no others, for the table."""
     table = torch_table(reason, quantization, activations=activations, batch_invariant=batch_invariant)
     chosen = replace(ONE_ROW if batch_invariant else KernelSet(), table=table)
-    return chosen if activations is None else replace(chosen, quantise_linear=rounding_rows(quantise_linear_reference))
+    if activations is None:
+        return chosen
+    quantise_linear = rounding_rows(quantise_linear_reference)
+    return replace(chosen, quantise_linear=quantise_linear, pack_experts=_pack_rounding_experts)
 
 
 def _with_prefetch(linear: Linear, recorder: CallRecorder) -> Linear:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ...model.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
-from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
+from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer, suffix
 from .quantised import (
     quantise_reference,
     quantised_linear_reference,
@@ -215,24 +215,38 @@ def _layout(scheme: str, rounds_rows: bool) -> str:
     return "bytes" if rounds_rows and scheme == "int8" else scheme
 
 
-def _name(scheme: str, rounds_rows: bool) -> str:
-    return f"integer_linear_{scheme}" if rounds_rows else f"linear_{scheme}"
+Format = tuple[torch.dtype, torch.dtype, bool]  # of the packed elements, of x, and whether rows of x are rounded
+
+
+def _format_of(packed: PackedLinear) -> Format:
+    return packed.weight.dtype, packed.dtype, packed.rounds_rows
+
+
+def _functions(library: CpuLibrary, stem: str) -> dict[Format, str]:
+    """The name of the library's function for each format: `stem` is linear or panels."""
+    names = {(dtype, dtype, False): f"{stem}_{suffix(dtype)}" for dtype in DEPTH_STEPS}
+    for scheme, codes in (CODES if library.spec.has_quantised else {}).items():
+        for dtype in DEPTH_STEPS:
+            names[codes, dtype, False] = f"{stem}_{scheme}_{suffix(dtype)}"
+            names[codes, dtype, True] = f"integer_{stem}_{scheme}_{suffix(dtype)}"
+    if library.level.has_twelve_bits:
+        names[torch.uint8, torch.bfloat16, False] = f"{stem}_twelve_bits"
+    return names
+
+
+def panel_products(library: CpuLibrary) -> Callable[[PackedLinear], int]:
+    """The address of the function that multiplies by some panels of a layer, for cpu/experts.cpp."""
+    addresses = {each: library.address(name) for each, name in _functions(library, "panels").items()}
+    return lambda packed: addresses[_format_of(packed)]
 
 
 def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Linear:
     """unpacked: computes layers that are not packed."""
-    schemes = CODES if library.spec.has_quantised else {}
     empty = library.memory.empty
-    plain = {dtype: library.op("linear", dtype, [POINTER] * 4 + [INT64] * 3) for dtype in DEPTH_STEPS}
-    quantised = {
-        (codes, dtype, rounds_rows): library.op(_name(scheme, rounds_rows), dtype, [POINTER] * 5 + [INT64] * 3)
-        for scheme, codes in schemes.items()
-        for dtype in (torch.float32, torch.bfloat16)
-        for rounds_rows in (False, True)
+    calls = {
+        each: library.function(name, [POINTER] * (5 if each[0] in CODES.values() else 4) + [INT64] * 3)
+        for each, name in _functions(library, "linear").items()
     }
-    calls = {(dtype, dtype, False): call for dtype, call in plain.items()} | quantised
-    if library.level.has_twelve_bits:
-        calls[torch.uint8, torch.bfloat16, False] = library.function("linear_twelve_bits", [POINTER] * 4 + [INT64] * 3)
 
     def linear(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if not packed.is_packed:
@@ -252,7 +266,7 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
             packed.out_features,
             depth,
         ]
-        calls[packed.weight.dtype, dtype, packed.rounds_rows](*arguments)
+        calls[_format_of(packed)](*arguments)
         return out
 
     return linear

@@ -62,9 +62,20 @@ class CpuLibrary:
         address = ctypes.cast(replayed, POINTER).value if replayed is not None else None
         return self.wrapper.wrap(name, function, address, arguments)
 
+    def address(self, name: str) -> int:
+        """Of a function that another one of the library calls."""
+        address = ctypes.cast(self.handle[name], POINTER).value
+        assert address is not None, name
+        return address
+
     def op(self, name: str, dtype: torch.dtype, arguments: Sequence[Any], returns: Any = None) -> Callable[..., Any]:
         """The op's function for one type of elements."""
-        return self.function(f"{name}_{_SUFFIXES[dtype]}", arguments, returns)
+        return self.function(f"{name}_{suffix(dtype)}", arguments, returns)
+
+
+def suffix(dtype: torch.dtype) -> str:
+    """Of the names of functions for one type of elements."""
+    return _SUFFIXES[dtype]
 
 
 def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:

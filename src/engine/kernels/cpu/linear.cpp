@@ -7,17 +7,8 @@
 namespace {
 
 template <class T>
-void linear(const Layer<T>& layer, const T* panels, const T* x, T* y, int64_t rows) {
-    const PlainPanels<T> all{panels, layer.depth * kPanelWidth};
-    const auto multiply_chunk = [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
-#if defined(TILES)
-        if constexpr (std::is_same_v<T, BFloat16>) {
-            if (rows > kMaxVectorRows) return multiply_by_tiles(layer, x, rows, all.from(begin), begin, end, y);
-        }
-#endif
-        multiply_panels(layer, operands(x, rows * layer.depth), rows, all.from(begin), begin, end, y);
-    };
-    for_each_chunk(layer, num_chunks(layer, rows), x, rows, y, multiply_chunk);
+PlainPanels<T> all_panels(const T* panels, int64_t depth) {
+    return {panels, depth * kPanelWidth};
 }
 
 // Rows that pad the last panel are zero.
@@ -50,14 +41,19 @@ int unpack_rows(const T* panels, const int64_t* rows, T* out, int64_t count, int
 
 }  // namespace
 
-// linear: x [rows, depth], y [rows, width], bias [width] or null. pack: weight [width, depth], panels with room for
+// linear: x [rows, depth], y [rows, width], bias [width] or null. panels: those columns of y alone, see experts.h. pack: weight [width, depth], panels with room for
 // width rounded up to 16, times depth. unpack_rows copies rows of the weight back out of the panels, for an embedding
 // that is tied to the output layer: out [count, depth]; returns 0, or 1 without writing anything if a row is not in
 // [0, width). In bfloat16 depth is a multiple of 32.
 #define EXPORT_FOR(T, suffix)                                                                                        \
     EXPORT void linear_##suffix(const T* x, const T* panels, const T* bias, T* y, int64_t rows, int64_t width,       \
                                 int64_t depth) {                                                                     \
-        linear(Layer<T>{bias, nullptr, width, depth, is_streamed(y, rows, width)}, panels, x, y, rows);              \
+        linear_over(Layer<T>{bias, nullptr, width, depth, is_streamed(y, rows, width)}, x,                           \
+                    all_panels(panels, depth), rows, y);                                                             \
+    }                                                                                                                \
+    EXPORT void panels_##suffix(const Weight& weight, const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {  \
+        panels_over(weight.layer<T>(), x, all_panels(static_cast<const T*>(weight.panels), weight.depth), rows,      \
+                    begin, end, y);                                                                                  \
     }                                                                                                                \
     EXPORT void pack_##suffix(const T* weight, T* panels, int64_t width, int64_t depth) {                            \
         pack(weight, panels, width, depth);                                                                          \

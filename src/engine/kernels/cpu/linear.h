@@ -348,17 +348,32 @@ int64_t num_chunks(const Layer<T>& layer, int64_t rows) {
     return num_chunks(rows, layer.depth * int64_t(sizeof(Operand)));
 }
 
+// A weight in any format, without its type: what a table of experts holds (experts.h).
+struct Weight {
+    const void *panels, *scales, *bias;  // scales and bias may be null
+    int64_t width, depth;
+
+    template <class T>
+    Layer<T> layer(const float* scales = nullptr) const {
+        return {static_cast<const T*>(bias), scales, width, depth, false};
+    }
+};
+
+// The first row of a chunk, in [0, chunks].
+inline int64_t chunk_start(int64_t rows, int64_t chunk, int64_t chunks) {
+    const int64_t steps = (rows + kChunkStep - 1) / kChunkStep;
+    return std::min(rows, steps * chunk / chunks * kChunkStep);
+}
+
 // Divides the rows into chunks and the panels among the threads, and calls body(x, rows, first panel, end panel, y) for
 // one chunk of x and consecutive panels.
 template <class T, class X, class Body>
 void for_each_chunk(const Layer<T>& layer, int64_t chunks, X x, int64_t rows, T* y, const Body& body) {
-    const int64_t steps = (rows + kChunkStep - 1) / kChunkStep;
     const int64_t pairs = (layer.num_panels() + 1) / 2;
     parallel_ranges(chunks * pairs, 1, [&](int64_t begin, int64_t end) {
-        const auto start = [&](int64_t chunk) { return std::min(rows, steps * chunk / chunks * kChunkStep); };
         while (begin < end) {
             const int64_t chunk = begin / pairs, stop = std::min(end, (chunk + 1) * pairs);
-            const int64_t first = start(chunk), last = start(chunk + 1);
+            const int64_t first = chunk_start(rows, chunk, chunks), last = chunk_start(rows, chunk + 1, chunks);
             body(rows_from(x, first, layer.depth), last - first, (begin - chunk * pairs) * 2,
                  std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * layer.width);
             begin = stop;
@@ -366,5 +381,44 @@ void for_each_chunk(const Layer<T>& layer, int64_t chunks, X x, int64_t rows, T*
 #if defined(__AVX512F__)
         if (layer.streams) fence_streams();
 #endif
+    });
+}
+
+// The rows of one chunk times plain panels; `weights` start at panel `begin` of the layer. Other formats have the same
+// function (unpacking.h).
+template <class T>
+void multiply_chunk(const Layer<T>& layer, const T* x, int64_t rows, PlainPanels<T> weights, int64_t begin, int64_t end,
+                    T* y) {
+#if defined(TILES)
+    if constexpr (std::is_same_v<T, BFloat16>) {
+        if (rows > kMaxVectorRows) return multiply_by_tiles(layer, x, rows, weights, begin, end, y);
+    }
+#endif
+    multiply_panels(layer, operands(x, rows * layer.depth), rows, weights, begin, end, y);
+}
+
+// y = x W^T + bias over all panels of a layer.
+template <class T, class Weights>
+void linear_over(const Layer<T>& layer, const T* x, Weights all, int64_t rows, T* y) {
+    for_each_chunk(layer, num_chunks(layer, rows), x, rows, y,
+                   [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
+                       multiply_chunk(layer, x, rows, all.from(begin), begin, end, y);
+                   });
+}
+
+// The same for the panels from `begin`, even, to `end`, by one thread: calls body(x, rows, y) for every chunk of rows.
+// The chunks are those of for_each_chunk, so that the results are too.
+template <class T, class X, class Body>
+void for_each_own_chunk(const Layer<T>& layer, int64_t chunks, X x, int64_t rows, T* y, const Body& body) {
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        const int64_t first = chunk_start(rows, chunk, chunks), last = chunk_start(rows, chunk + 1, chunks);
+        body(rows_from(x, first, layer.depth), last - first, y + first * layer.width);
+    }
+}
+
+template <class T, class Weights>
+void panels_over(const Layer<T>& layer, const T* x, Weights all, int64_t rows, int64_t begin, int64_t end, T* y) {
+    for_each_own_chunk(layer, num_chunks(layer, rows), x, rows, y, [&](const T* x, int64_t rows, T* y) {
+        multiply_chunk(layer, x, rows, all.from(begin), begin, end, y);
     });
 }

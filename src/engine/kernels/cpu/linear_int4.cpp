@@ -29,6 +29,12 @@ ALWAYS_INLINE void unpack_row(Int4Panels weights, int64_t row, float* to) {
         linear_over(Layer<T>{bias, nullptr, width, depth, is_streamed(y, rows, width)}, x,                            \
                     Int4Panels{codes, scales, depth}, rows, y);                                                       \
     }                                                                                                                 \
+    EXPORT void panels_int4_##suffix(const Weight& weight, const T* x, int64_t rows, int64_t begin, int64_t end,      \
+                                     T* y) {                                                                          \
+        const Int4Panels all{static_cast<const uint32_t*>(weight.panels),                                             \
+                             static_cast<const BFloat16*>(weight.scales), weight.depth};                              \
+        panels_over(weight.layer<T>(), x, all, rows, begin, end, y);                                                  \
+    }                                                                                                                 \
     EXPORT int unpack_rows_int4_##suffix(const uint32_t* codes, const BFloat16* scales, const int64_t* rows, T* out,  \
                                        int64_t count, int64_t width, int64_t depth) {                                 \
         return unpack_rows(rows, out, count, width, depth,                                                            \

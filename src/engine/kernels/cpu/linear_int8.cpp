@@ -16,6 +16,11 @@
         linear_over(Layer<T>{bias, scales, width, depth, is_streamed(y, rows, width)}, x, Int8Panels{codes, depth},   \
                     rows, y);                                                                                         \
     }                                                                                                                 \
+    EXPORT void panels_int8_##suffix(const Weight& weight, const T* x, int64_t rows, int64_t begin, int64_t end,      \
+                                     T* y) {                                                                          \
+        panels_over(weight.layer<T>(static_cast<const float*>(weight.scales)), x,                                     \
+                    Int8Panels{static_cast<const int8_t*>(weight.panels), weight.depth}, rows, begin, end, y);        \
+    }                                                                                                                 \
     EXPORT int unpack_rows_int8_##suffix(const int8_t* codes, const float* scales, const int64_t* rows, T* out,       \
                                        int64_t count, int64_t width, int64_t depth) {                                 \
         return unpack_rows(rows, out, count, width, depth,                                                            \

@@ -88,31 +88,62 @@ struct RowBuffers {
     Scratch codes, scales, offsets;
 };
 
-// Of all rows, before they are multiplied: threads that multiply share them.
-template <class Weights, class T>
-IntegerRows rounded_rows(const T* x, int64_t rows, int64_t depth, int64_t groups) {
-    static thread_local RowBuffers buffers;
-    int8_t* codes = buffers.codes.reserve<int8_t>(rows * depth);
-    float* scales = buffers.scales.reserve<float>(rows);
-    int32_t* offsets = buffers.offsets.reserve<int32_t>(rows * groups);
-    parallel_ranges(rows, kRowsPerThread, [&](int64_t begin, int64_t end) {
+// Buffers of one thread for rounded rows, which threads that multiply may share.
+class RoundedRows {
+  public:
+    RoundedRows(int64_t rows, int64_t depth, int64_t groups)
+        : codes_(buffers_.codes.reserve<int8_t>(rows * depth)), scales_(buffers_.scales.reserve<float>(rows)),
+          offsets_(buffers_.offsets.reserve<int32_t>(rows * groups)), depth_(depth), groups_(groups) {}
+
+    template <class Weights, class T>
+    void round(const T* x, int64_t begin, int64_t end) const {
         for (int64_t row = begin; row < end; row++) {
-            round_row<Weights>(x + row * depth, depth, codes + row * depth, scales + row, offsets + row * groups);
+            round_row<Weights>(x + row * depth_, depth_, codes_ + row * depth_, scales_ + row, offsets_ + row * groups_);
         }
-    });
-    return {codes, scales, offsets, groups};
+    }
+    IntegerRows rows() const { return {codes_, scales_, offsets_, groups_}; }
+
+  private:
+    struct Buffers {
+        Scratch codes, scales, offsets;
+    };
+    static inline thread_local Buffers buffers_;
+    int8_t* codes_;
+    float* scales_;
+    int32_t* offsets_;
+    int64_t depth_, groups_;
+};
+
+template <class T, class Weights>
+void multiply_integers(const Layer<T>& layer, IntegerRows x, int64_t rows, Weights weights, int64_t begin, int64_t end,
+                       T* y) {
+#if defined(TILES)
+    if (rows > kMaxIntegerVectorRows) return multiply_by_tiles(layer, x, rows, weights, begin, end, y);
+#endif
+    multiply_panels(layer, x, rows, weights, begin, end, y);
 }
 
 template <class T, class Weights>
 void integer_linear(const Layer<T>& layer, const T* x, Weights all, int64_t groups, int64_t rows, T* y) {
-    const IntegerRows rounded = rounded_rows<Weights>(x, rows, layer.depth, groups);
-    const auto multiply_chunk = [&](IntegerRows x, int64_t rows, int64_t begin, int64_t end, T* y) {
-#if defined(TILES)
-        if (rows > kMaxIntegerVectorRows) return multiply_by_tiles(layer, x, rows, all.from(begin), begin, end, y);
-#endif
-        multiply_panels(layer, x, rows, all.from(begin), begin, end, y);
-    };
-    for_each_chunk(layer, num_chunks(rows, layer.depth), rounded, rows, y, multiply_chunk);
+    const RoundedRows rounded(rows, layer.depth, groups);
+    parallel_ranges(rows, kRowsPerThread,
+                    [&](int64_t begin, int64_t end) { rounded.round<Weights>(x, begin, end); });
+    for_each_chunk(layer, num_chunks(rows, layer.depth), rounded.rows(), rows, y,
+                   [&](IntegerRows x, int64_t rows, int64_t begin, int64_t end, T* y) {
+                       multiply_integers(layer, x, rows, all.from(begin), begin, end, y);
+                   });
+}
+
+// As panels_over in linear.h.
+template <class T, class Weights>
+void integer_panels(const Layer<T>& layer, const T* x, Weights all, int64_t groups, int64_t rows, int64_t begin,
+                    int64_t end, T* y) {
+    const RoundedRows rounded(rows, layer.depth, groups);
+    rounded.round<Weights>(x, 0, rows);
+    for_each_own_chunk(layer, num_chunks(rows, layer.depth), rounded.rows(), rows, y,
+                       [&](IntegerRows x, int64_t rows, T* y) {
+                           multiply_integers(layer, x, rows, all.from(begin), begin, end, y);
+                       });
 }
 
 }  // namespace
@@ -129,6 +160,18 @@ void integer_linear(const Layer<T>& layer, const T* x, Weights all, int64_t grou
         const Int4Panels all{codes, scales, depth};                                                                  \
         integer_linear(Layer<T>{bias, nullptr, width, depth, is_streamed(y, rows, width)}, x, all, all.num_groups(), \
                        rows, y);                                                                                     \
+    }                                                                                                                \
+    EXPORT void integer_panels_int8_##suffix(const Weight& weight, const T* x, int64_t rows, int64_t begin,          \
+                                             int64_t end, T* y) {                                                    \
+        integer_panels(weight.layer<T>(static_cast<const float*>(weight.scales)), x,                                 \
+                       BytePanels{static_cast<const uint8_t*>(weight.panels), weight.depth}, 1, rows, begin, end,    \
+                       y);                                                                                           \
+    }                                                                                                                \
+    EXPORT void integer_panels_int4_##suffix(const Weight& weight, const T* x, int64_t rows, int64_t begin,          \
+                                             int64_t end, T* y) {                                                    \
+        const Int4Panels all{static_cast<const uint32_t*>(weight.panels),                                            \
+                             static_cast<const BFloat16*>(weight.scales), weight.depth};                             \
+        integer_panels(weight.layer<T>(), x, all, all.num_groups(), rows, begin, end, y);                            \
     }                                                                                                                \
     EXPORT int unpack_rows_bytes_##suffix(const uint8_t* codes, const float* scales, const int64_t* rows, T* out,    \
                                           int64_t count, int64_t width, int64_t depth) {                             \

@@ -37,6 +37,12 @@ EXPORT void linear_twelve_bits(const BFloat16* x, const char* panels, const BFlo
                 all_panels(panels, width, depth), rows, y);
 }
 
+EXPORT void panels_twelve_bits(const Weight& weight, const BFloat16* x, int64_t rows, int64_t begin, int64_t end,
+                               BFloat16* y) {
+    panels_over(weight.layer<BFloat16>(), x,
+                all_panels(static_cast<const char*>(weight.panels), weight.width, weight.depth), rows, begin, end, y);
+}
+
 EXPORT int unpack_rows_twelve_bits(const char* panels, const int64_t* rows, BFloat16* out, int64_t count,
                                    int64_t width, int64_t depth) {
     return unpack_rows(all_panels(panels, width, depth), rows, out, count, width);

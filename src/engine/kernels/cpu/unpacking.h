@@ -158,13 +158,9 @@ void multiply_unpacked(const Layer<T>& layer, const T* x, int64_t rows, Weights 
     });
 }
 
-// y = x W^T + bias over all panels of a layer.
 template <class T, class Weights>
-void linear_over(const Layer<T>& layer, const T* x, Weights all, int64_t rows, T* y) {
-    const auto multiply_chunk = [&](const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
-        const Weights weights = all.from(begin);
-        if (rows > max_direct_rows(weights)) return multiply_unpacked(layer, x, rows, weights, begin, end, y);
-        multiply_panels(layer, operands(x, rows * layer.depth), rows, weights, begin, end, y);
-    };
-    for_each_chunk(layer, num_chunks(layer, rows), x, rows, y, multiply_chunk);
+void multiply_chunk(const Layer<T>& layer, const T* x, int64_t rows, Weights weights, int64_t begin, int64_t end,
+                    T* y) {
+    if (rows > max_direct_rows(weights)) return multiply_unpacked(layer, x, rows, weights, begin, end, y);
+    multiply_panels(layer, operands(x, rows * layer.depth), rows, weights, begin, end, y);
 }

@@ -1,0 +1,245 @@
+// A layer of experts: every token goes through the gated feed-forward blocks of the few experts chosen for it, and the
+// outputs are added, weighted.
+//
+// Tokens are sorted by expert, and the rows of each expert are multiplied by the functions of the linear layers
+// (linear.h), which a table names for each expert: the formats of the weights are no concern of this file. There are
+// two regions of parallel work:
+//   1. gates and ups, which are stored panel by panel in turns, so that a thread that has multiplied a pair of panels
+//      computes the activations from it. Work is divided among the threads by the time that it takes: with few rows the
+//      time of reading the panels, with many rows that of the arithmetic.
+//   2. the output of all experts. Each thread has some columns and goes through the experts in ascending order, so that
+//      the sum of a token has the same order with any batch and any number of threads.
+
+#include "captured_graph.h"
+#include "linear.h"
+#include "scratch.h"
+
+namespace {
+
+// Rows whose multiplication by a panel takes as long as reading it.
+#if defined(TILES)
+constexpr int64_t kRowsWhileReading = 64;
+#elif defined(__AVX512F__)
+constexpr int64_t kRowsWhileReading = 10;
+#else
+constexpr int64_t kRowsWhileReading = 4;
+#endif
+
+// One matrix of one expert: a row of the table that experts.py makes.
+template <class T>
+struct Matrix {
+    void (*multiply)(const Weight& weight, const T* x, int64_t rows, int64_t begin, int64_t end, T* y);
+    const void *panels, *scales, *bias;
+
+    // Columns of the panels from `begin` to `end` of y [rows, width].
+    void operator()(const T* x, int64_t rows, int64_t width, int64_t depth, int64_t begin, int64_t end, T* y) const {
+        multiply(Weight{panels, scales, bias, width, depth}, x, rows, begin, end, y);
+    }
+};
+
+enum class Gate : int { kSilu, kGelu, kClampedSwiglu };  // experts.py: GATES
+
+ALWAYS_INLINE Floats at_most(Floats value, float limit) { return value > limit ? broadcast(limit) : value; }  // or NaN
+ALWAYS_INLINE Floats at_least(Floats value, float limit) { return value < limit ? broadcast(limit) : value; }
+
+ALWAYS_INLINE Floats sigmoid(Floats value) { return 1.0f / (exponential(-value) + 1.0f); }
+
+template <Gate kind>
+ALWAYS_INLINE Floats activation(Floats gate, Floats up, float alpha, float limit) {
+    if constexpr (kind == Gate::kSilu) {
+        return gate / (exponential(-gate) + 1.0f) * up;
+    } else if constexpr (kind == Gate::kGelu) {  // the approximation with tanh: (1 + tanh z) / 2 = sigmoid(2 z)
+        constexpr float factor = 2 * 0.797884560802865356f;
+        return gate / (exponential(-factor * (gate + 0.044715f * gate * gate * gate)) + 1.0f) * up;
+    } else {
+        const Floats clamped = at_most(gate, limit);
+        return clamped * sigmoid(clamped * alpha) * (at_least(at_most(up, limit), -limit) + 1.0f);
+    }
+}
+
+// The rows of an expert, in the order of tokens.
+struct Group {
+    int64_t expert, first, rows;  // first: index of its first row among all rows
+};
+
+// Tokens sorted by expert.
+struct Sorted {
+    const Group* groups;  // of the experts that have rows, in ascending order
+    int64_t count;
+    const int32_t* places;  // [rows], index of a row in ids
+};
+
+struct Buffers {
+    Scratch starts, groups, places, gated;
+};
+
+// Returns false if an id is not in [0, num_experts).
+bool sort_by_expert(const int32_t* ids, int64_t rows, int64_t num_experts, Buffers& buffers, Sorted& sorted) {
+    int64_t* starts = buffers.starts.reserve<int64_t>(num_experts + 1);
+    Group* groups = buffers.groups.reserve<Group>(num_experts);
+    int32_t* places = buffers.places.reserve<int32_t>(rows);
+    std::fill(starts, starts + num_experts + 1, 0);
+    for (int64_t i = 0; i < rows; i++) {
+        if (ids[i] < 0 || ids[i] >= num_experts) return false;
+        starts[ids[i] + 1]++;
+    }
+    int64_t count = 0;
+    for (int64_t expert = 0; expert < num_experts; expert++) {
+        if (starts[expert + 1]) groups[count++] = {expert, starts[expert], starts[expert + 1]};
+        starts[expert + 1] += starts[expert];
+    }
+    for (int64_t i = 0; i < rows; i++) places[starts[ids[i]]++] = int32_t(i);
+    sorted = {groups, count, places};
+    return true;
+}
+
+template <class T>
+struct Layers {
+    const Matrix<T>*gate_ups, *downs;  // [experts]
+    int64_t hidden, inner;             // inner: a multiple of the width of a panel
+    Gate gate;
+    float alpha, limit;
+};
+
+// The rows of x for a group: a pointer to them if they are consecutive, else to a copy of this thread.
+template <class T>
+const T* rows_of(const T* x, const Group& group, const int32_t* places, int64_t per_token, int64_t depth) {
+    const int32_t* own = places + group.first;
+    const int64_t first = own[0] / per_token;
+    if (own[group.rows - 1] / per_token - first == group.rows - 1) return x + first * depth;
+    static thread_local Scratch scratch;
+    T* copy = scratch.reserve<T>(group.rows * depth);
+    for (int64_t row = 0; row < group.rows; row++) {
+        memcpy(copy + row * depth, x + own[row] / per_token * depth, depth * sizeof(T));
+    }
+    return copy;
+}
+
+// The activations of the pairs of panels from `begin` to `end`, of which gate_up has the rows.
+template <Gate kind, class T>
+void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const Layers<T>& layers, T* gated) {
+    for (int64_t row = 0; row < rows; row++, gate_up += 2 * layers.inner, gated += layers.inner) {
+        for (int64_t pair = begin; pair < end; pair++) {
+            const T *gates = gate_up + pair * 2 * kPanelWidth, *ups = gates + kPanelWidth;
+            for (int v = 0; v < kPanelWidth; v += kWidth) {
+                store(gated + pair * kPanelWidth + v,
+                      activation<kind>(load(gates + v), load(ups + v), layers.alpha, layers.limit));
+            }
+        }
+    }
+}
+
+template <class T>
+void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const Layers<T>& layers, T* gated) {
+    switch (layers.gate) {
+        case Gate::kSilu: return activate<Gate::kSilu>(gate_up, rows, begin, end, layers, gated);
+        case Gate::kGelu: return activate<Gate::kGelu>(gate_up, rows, begin, end, layers, gated);
+        case Gate::kClampedSwiglu:
+            return activate<Gate::kClampedSwiglu>(gate_up, rows, begin, end, layers, gated);
+    }
+}
+
+// gated [rows, inner]: the activations of all rows, sorted by expert.
+template <class T>
+void multiply_gates(const T* x, const Layers<T>& layers, const Sorted& sorted, int64_t per_token, T* gated) {
+    const int64_t pairs = layers.inner / kPanelWidth;
+    const auto cost_of = [](const Group& group) { return group.rows + kRowsWhileReading; };  // of a pair of panels
+    int64_t total = 0;
+    for (int64_t i = 0; i < sorted.count; i++) total += cost_of(sorted.groups[i]) * pairs;
+    on_every_thread([&](int thread, int threads) {
+        static thread_local Scratch scratch;
+        const int64_t from = total * thread / threads, to = total * (thread + 1) / threads;
+        int64_t before = 0;  // cost of the groups before this one
+        for (int64_t i = 0; i < sorted.count; i++) {
+            const Group& group = sorted.groups[i];
+            const int64_t cost = cost_of(group);
+            const auto pair_at = [&](int64_t at) {  // the first that begins there or later
+                return std::clamp<int64_t>((at - before + cost - 1) / cost, 0, pairs);
+            };
+            const int64_t begin = pair_at(from), end = pair_at(to);
+            before += cost * pairs;
+            if (begin >= end) continue;
+            T* gate_up = scratch.reserve<T>(group.rows * 2 * layers.inner);
+            layers.gate_ups[group.expert](rows_of(x, group, sorted.places, per_token, layers.hidden), group.rows,
+                                          2 * layers.inner, layers.hidden, 2 * begin, 2 * end, gate_up);
+            activate(gate_up, group.rows, begin, end, layers, gated + group.first * layers.inner);
+        }
+    });
+}
+
+// Adds the rows of y, columns from `first` to `last`, to the sums of their tokens.
+template <class T>
+void add_weighted(const T* y, const Group& group, const int32_t* places, const float* weights, int64_t per_token,
+                  int64_t hidden, int64_t first, int64_t last, float* sums, int64_t stride) {
+    for (int64_t row = 0; row < group.rows; row++, y += hidden) {
+        const int32_t place = places[group.first + row];
+        const float weight = weights[place];
+        float* sum = sums + place / per_token * stride - first;
+        for_each_vector(last - first, [&](int64_t i, int64_t count) {
+            float* to = sum + first + i;
+            store(to, multiply_add(load_up_to(y + first + i, count), broadcast(weight), load(to)));  // to is padded
+        });
+    }
+}
+
+// out [tokens, hidden] = the weighted sums of the experts' outputs, and `base` times the sigmoid of its gate.
+template <class T>
+void multiply_downs(const T* gated, const Layers<T>& layers, const Sorted& sorted, const float* weights, const T* base,
+                    const T* base_gate, T* out, int64_t tokens, int64_t per_token) {
+    const int64_t hidden = layers.hidden, panels = (hidden + kPanelWidth - 1) / kPanelWidth;
+    parallel_ranges((panels + 1) / 2, 1, [&](int64_t begin, int64_t end) {
+        static thread_local Scratch sum_scratch, scratch;
+        const int64_t first = begin * 2 * kPanelWidth, last = std::min(end * 2 * kPanelWidth, hidden);
+        const int64_t stride = (end - begin) * 2 * kPanelWidth;
+        float* sums = sum_scratch.reserve<float>(tokens * stride);
+        for (int64_t token = 0; token < tokens; token++) {
+            const float factor = base_gate ? sigmoid(load_partial(base_gate + token, 1))[0] : 1;
+            for_each_vector(last - first, [&](int64_t i, int64_t count) {
+                store(sums + token * stride + i,
+                      base ? load_up_to(base + token * hidden + first + i, count) * factor : Floats{});
+            });
+        }
+        for (int64_t i = 0; i < sorted.count; i++) {
+            const Group& group = sorted.groups[i];
+            T* y = scratch.reserve<T>(group.rows * hidden);
+            layers.downs[group.expert](gated + group.first * layers.inner, group.rows, hidden, layers.inner, 2 * begin,
+                                       std::min(2 * end, panels), y);
+            add_weighted(y, group, sorted.places, weights, per_token, hidden, first, last, sums, stride);
+        }
+        for (int64_t token = 0; token < tokens; token++) {
+            for_each_vector(last - first, [&](int64_t i, int64_t count) {
+                store_up_to(out + token * hidden + first + i, load(sums + token * stride + i), count);
+            });
+        }
+    });
+}
+
+template <class T>
+int experts(const T* x, const int32_t* ids, const float* weights, const Layers<T>& layers, const T* base,
+            const T* base_gate, T* out, int64_t tokens, int64_t per_token, int64_t num_experts) {
+    static thread_local Buffers buffers;
+    Sorted sorted;
+    if (!sort_by_expert(ids, tokens * per_token, num_experts, buffers, sorted)) return 1;
+    T* gated = buffers.gated.reserve<T>(tokens * per_token * layers.inner);
+    multiply_gates(x, layers, sorted, per_token, gated);
+    multiply_downs(gated, layers, sorted, weights, base, base_gate, out, tokens, per_token);
+    return 0;
+}
+
+}  // namespace
+
+// x, out: [tokens, hidden]; ids, weights: [tokens, per_token]; gate_ups, downs: [num_experts]; base: [tokens, hidden] or
+// null; base_gate: [tokens] or null. A gate_up has 2 * inner columns: panels of gates and of ups in turns. Returns 0, or
+// 1 without writing anything if an id is not in [0, num_experts).
+#define EXPORT_FOR(T, suffix)                                                                                        \
+    EXPORT int experts_##suffix(const T* x, const int32_t* ids, const float* weights, const Matrix<T>* gate_ups,     \
+                                const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens,   \
+                                int64_t per_token, int64_t num_experts, int64_t hidden, int64_t inner, int gate,     \
+                                float alpha, float limit) {                                                          \
+        return experts(x, ids, weights, Layers<T>{gate_ups, downs, hidden, inner, Gate(gate), alpha, limit}, base,   \
+                       base_gate, out, tokens, per_token, num_experts);                                              \
+    }                                                                                                                \
+    CAPTURABLE(experts_##suffix)
+
+EXPORT_FOR(float, float32)
+EXPORT_FOR(BFloat16, bfloat16)

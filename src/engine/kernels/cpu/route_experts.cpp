@@ -1,0 +1,154 @@
+// Routing: the experts of each token and their weights, from the logits of the router. ../route_experts.py has the
+// reference and describes the variants.
+
+#include <algorithm>
+#include <cmath>
+
+#include "captured_graph.h"
+#include "parallel.h"
+#include "scratch.h"
+#include "vector.h"
+
+namespace {
+
+enum class Scoring : int { kSoftmax, kSigmoid, kSoftmaxOfChosen };     // route_experts.py: SCORINGS
+enum class GroupScore : int { kMaximum, kSumOfTwo };                   // route_experts.py: GROUP_SCORES
+
+constexpr int64_t kRowsPerThread = 16;  // at least
+constexpr float kLeastSum = 1e-20f;     // added before dividing by a sum of sigmoids
+
+struct Routing {
+    int64_t num_experts, per_token, groups, groups_per_token;
+    Scoring scoring;
+    GroupScore group_score;
+    bool renormalises;
+    float scale;
+};
+
+// The indices of the largest values, in descending order; of equal ones the lower index is first.
+class Top {
+  public:
+    Top(int32_t* ids, float* values, int64_t size) : ids_(ids), values_(values), size_(size) {}
+
+    void add(int32_t id, float value) {
+        if (count_ == size_ && !(value > values_[size_ - 1])) return;
+        int64_t at = count_ < size_ ? count_++ : size_ - 1;
+        for (; at > 0 && value > values_[at - 1]; at--) ids_[at] = ids_[at - 1], values_[at] = values_[at - 1];
+        ids_[at] = id, values_[at] = value;
+    }
+
+    // Values from begin to end, which are padded to a whole register.
+    void add_all(const float* from, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i += kWidth) {
+            if (count_ == size_ && !is_any_above(load(from + i), values_[size_ - 1])) continue;
+            for (int64_t j = i; j < std::min(end, i + kWidth); j++) add(int32_t(j), from[j]);
+        }
+    }
+
+  private:
+    int32_t* ids_;
+    float* values_;
+    int64_t size_, count_ = 0;
+};
+
+// Replaces the scores of a row by those of a softmax. Padding is written too.
+void softmax(float* scores, int64_t count) {
+    float most = scores[0];
+    for (int64_t i = 1; i < count; i++) most = std::max(most, scores[i]);
+    Floats sums{};
+    for_each_vector(count, [&](int64_t i, int64_t left) {
+        store(scores + i, exponential(load(scores + i) - most));
+        sums += load_up_to(scores + i, left);
+    });
+    const Floats inverse = broadcast(1 / sum(sums));
+    for_each_vector(count, [&](int64_t i, int64_t) { store(scores + i, load(scores + i) * inverse); });
+}
+
+struct Buffers {
+    Scratch scores, choice, best, group_scores, group_ids;
+};
+
+template <class T>
+void route(const T* logits, const float* bias, const Routing& routing, int32_t* ids, float* weights) {
+    static thread_local Buffers buffers;
+    const int64_t count = routing.num_experts, k = routing.per_token, padded = count + kWidth;
+    float* scores = buffers.scores.reserve<float>(padded);
+    for_each_vector(count, [&](int64_t i, int64_t left) { store(scores + i, load_up_to(logits + i, left)); });
+    if (routing.scoring == Scoring::kSoftmax) softmax(scores, count);
+    if (routing.scoring == Scoring::kSigmoid) {
+        for_each_vector(count, [&](int64_t i, int64_t) {
+            store(scores + i, 1.0f / (exponential(-load(scores + i)) + 1.0f));
+        });
+    }
+    const float* choice = scores;
+    if (bias) {
+        float* sums = buffers.choice.reserve<float>(padded);
+        for_each_vector(count, [&](int64_t i, int64_t left) {
+            store(sums + i, load(scores + i) + load_up_to(bias + i, left));
+        });
+        choice = sums;
+    }
+    float* best = buffers.best.reserve<float>(k);
+    Top chosen(ids, best, k);
+    if (routing.groups == 1) {
+        chosen.add_all(choice, 0, count);
+    } else {
+        const int64_t size = count / routing.groups, kept = routing.groups_per_token;
+        int32_t* group_ids = buffers.group_ids.reserve<int32_t>(kept + 2);
+        float* group_scores = buffers.group_scores.reserve<float>(kept + 2);
+        float* two = group_scores + kept;
+        Top groups(group_ids, group_scores, kept);
+        for (int64_t group = 0; group < routing.groups; group++) {
+            Top in_group(group_ids + kept, two, std::min<int64_t>(2, size));
+            for (int64_t i = group * size; i < (group + 1) * size; i++) in_group.add(int32_t(i), choice[i]);
+            const bool is_sum = routing.group_score == GroupScore::kSumOfTwo && size > 1;
+            groups.add(int32_t(group), is_sum ? two[0] + two[1] : two[0]);
+        }
+        std::sort(group_ids, group_ids + kept);  // so that of equal experts the lower index is first
+        for (int64_t i = 0; i < kept; i++) {
+            for (int64_t e = group_ids[i] * size; e < (group_ids[i] + 1) * size; e++) chosen.add(int32_t(e), choice[e]);
+        }
+    }
+    float total = 0;
+    for (int64_t i = 0; i < k; i++) weights[i] = scores[ids[i]];
+    if (routing.scoring == Scoring::kSoftmaxOfChosen) {
+        const float most = *std::max_element(weights, weights + k);
+        for (int64_t i = 0; i < k; i++) weights[i] = std::exp(weights[i] - most);
+    }
+    for (int64_t i = 0; i < k; i++) total += weights[i];
+    const bool divides = routing.renormalises || routing.scoring == Scoring::kSoftmaxOfChosen;
+    const float factor = divides ? routing.scale / (total + kLeastSum) : routing.scale;
+    for (int64_t i = 0; i < k; i++) weights[i] *= factor;
+}
+
+}  // namespace
+
+// logits: [rows, num_experts]; bias: [num_experts] or null; ids, weights: [rows, per_token].
+#define EXPORT_FOR(T, suffix)                                                                                        \
+    EXPORT void route_experts_##suffix(const T* logits, const float* bias, int32_t* ids, float* weights,             \
+                                       int64_t rows, int64_t num_experts, int64_t per_token, int64_t groups,         \
+                                       int64_t groups_per_token, int scoring, int group_score, int renormalises,     \
+                                       float scale) {                                                                \
+        const Routing routing{num_experts, per_token,           groups,                  groups_per_token,           \
+                              Scoring(scoring), GroupScore(group_score), renormalises != 0, scale};                  \
+        parallel_ranges(rows, kRowsPerThread, [&](int64_t begin, int64_t end) {                                      \
+            for (int64_t row = begin; row < end; row++) {                                                            \
+                route(logits + row * num_experts, bias, routing, ids + row * per_token, weights + row * per_token);  \
+            }                                                                                                        \
+        });                                                                                                          \
+    }                                                                                                                \
+    CAPTURABLE(route_experts_##suffix)
+
+EXPORT_FOR(float, float32)
+EXPORT_FOR(BFloat16, bfloat16)
+
+// A router that multiplies in float32 reads this copy of x.
+EXPORT void to_float32(const BFloat16* x, float* y, int64_t count) {
+    parallel_ranges(count / kWidth + 1, 4096, [&](int64_t begin, int64_t end) {
+        for_each_vector(std::min(count, end * kWidth) - begin * kWidth, [&](int64_t i, int64_t left) {
+            const int64_t at = begin * kWidth + i;
+            store_up_to(y + at, load_up_to(x + at, left), left);
+        });
+    });
+}
+CAPTURABLE(to_float32)

@@ -1,0 +1,278 @@
+"""A layer of experts: each token goes through the gated feed-forward blocks that were chosen for it, and their outputs
+are added, weighted. Sums are float32, in ascending order of the experts, so that they do not depend on the batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+from ...model.quantised import PANEL_WIDTH
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+from .linear import (
+    DEPTH_STEPS,
+    ROUNDED_STEP,
+    PackedLinear,
+    PackLinear,
+    QuantiseLinear,
+    linear_reference,
+    panel_products,
+)
+
+logger = logging.getLogger(__name__)
+GATES = ("silu", "gelu_tanh", "clamped_swiglu")  # the order is that of the enum in cpu/experts.cpp
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGate:
+    """How the gate changes the up projection of an expert.
+
+    silu: silu(gate) * up; gelu_tanh: gelu(gate) * up, approximated with tanh; clamped_swiglu (gpt-oss):
+    g * sigmoid(alpha * g) * (u + 1), where g is the gate up to `limit` and u the up from -limit to limit.
+    """
+
+    kind: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
+    alpha: float = 1.702
+    limit: float = 7.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """Of one expert."""
+
+    gate_up: torch.Tensor  # [2 * I, H], gates first
+    down: torch.Tensor  # [H, I]
+    gate_up_bias: torch.Tensor | None = None  # [2 * I]
+    down_bias: torch.Tensor | None = None  # [H]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExpert:
+    gate_up: PackedLinear
+    down: PackedLinear
+
+    @property
+    def num_bytes(self) -> int:
+        return self.gate_up.num_bytes + self.down.num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """All experts of a layer in the layout of a kernel. Only the KernelSet that packed them can read them."""
+
+    experts: tuple[PackedExpert, ...]
+    gate: ExpertGate
+    gate_ups: torch.Tensor | None = None  # None: torch computes them
+    downs: torch.Tensor | None = None  # CPU: tables [E, 4] int64, see cpu/experts.cpp. GPU: all weights in one tensor
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(expert.num_bytes for expert in self.experts)
+
+
+# The experts one after the other, so that only one of them exists twice; the gate; the scheme that quantises them.
+PackExperts = Callable[[Iterable[ExpertWeights], ExpertGate, str | None], PackedExperts]
+RepackExperts = Callable[[PackedExperts], PackedExperts]  # of the torch kernels, for the kernels of this set
+# x, ids, weights, experts, base, gate of the base: see the reference.
+Experts = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, PackedExperts, torch.Tensor | None, torch.Tensor | None], torch.Tensor
+]
+
+
+def expert_gate_reference(gate_up: torch.Tensor, gate: ExpertGate) -> torch.Tensor:
+    """gate_up: [T, 2 * I], gates first. Returns [T, I] in the same dtype; arithmetic in float32."""
+    gates, ups = gate_up.float().chunk(2, dim=-1)
+    if gate.kind == "silu":
+        gated = F.silu(gates) * ups
+    elif gate.kind == "gelu_tanh":
+        gated = F.gelu(gates, approximate="tanh") * ups
+    else:
+        gates = gates.clamp(max=gate.limit)
+        gated = gates * torch.sigmoid(gate.alpha * gates) * (ups.clamp(-gate.limit, gate.limit) + 1)
+    return gated.to(gate_up.dtype)
+
+
+def experts_reference(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    packed: PackedExperts,
+    base: torch.Tensor | None = None,
+    base_gate: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weighted sum of the outputs of each token's experts, and of an output that all tokens have.
+
+    Args:
+        x: [T, H].
+        ids: [T, k] int32, the experts of each token, all different.
+        weights: [T, k] float32.
+        base: [T, H], the output of the shared experts, or None.
+        base_gate: [T, 1], the sum includes base times its sigmoid; None: base itself.
+    Returns:
+        [T, H] in x's dtype.
+    """
+    total = torch.zeros(x.shape, dtype=torch.float32, device=x.device) if base is None else base.float()
+    if base_gate is not None:
+        total = total * torch.sigmoid(base_gate.float())
+    for expert in sorted(set(ids.flatten().tolist())):
+        tokens, places = (ids == expert).nonzero(as_tuple=True)
+        own = packed.experts[expert]
+        gated = expert_gate_reference(linear_reference(x[tokens], own.gate_up), packed.gate)
+        out = linear_reference(gated, own.down).float() * weights[tokens, places, None]
+        total = total.index_add(0, tokens, out)
+    return total.to(x.dtype)
+
+
+def pack_experts_with(pack_linear: PackLinear, quantise_linear: QuantiseLinear) -> PackExperts:
+    """Experts as pairs of linear layers, in the order of the checkpoint."""
+    pack_expert = _pack_expert_with(pack_linear, quantise_linear)
+
+    def pack_experts(experts: Iterable[ExpertWeights], gate: ExpertGate, scheme: str | None) -> PackedExperts:
+        return PackedExperts(tuple(pack_expert(each, scheme) for each in experts), gate)
+
+    return pack_experts
+
+
+def repack_experts_reference(packed: PackedExperts) -> PackedExperts:
+    """torch reads weights in the order in which it has packed them."""
+    return packed
+
+
+def _pack_expert_with(
+    pack_linear: PackLinear, quantise_linear: QuantiseLinear
+) -> Callable[[ExpertWeights, str | None], PackedExpert]:
+    def pack(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str | None) -> PackedLinear:
+        return pack_linear(weight, bias) if scheme is None else quantise_linear(weight, bias, scheme)
+
+    def pack_expert(each: ExpertWeights, scheme: str | None) -> PackedExpert:
+        return PackedExpert(pack(each.gate_up, each.gate_up_bias, scheme), pack(each.down, each.down_bias, scheme))
+
+    return pack_expert
+
+
+def pack_experts_cpu(
+    library: CpuLibrary, pack_linear: PackLinear, quantise_linear: QuantiseLinear, unpacked: PackExperts
+) -> PackExperts:
+    """Packs each expert as two linear layers. Its inner width is padded with zeros, which have no effect.
+
+    unpacked: packs the layers that the kernels do not support.
+    """
+    pack_expert = _pack_expert_with(pack_linear, quantise_linear)
+    product_of = panel_products(library)
+
+    def table_of(layers: list[PackedLinear]) -> torch.Tensor:
+        rows = [
+            (product_of(each), each.weight.data_ptr(), _address(each.scales), _address(each.bias)) for each in layers
+        ]
+        return torch.tensor(rows, dtype=torch.int64)
+
+    def pack_experts(experts: Iterable[ExpertWeights], gate: ExpertGate, scheme: str | None) -> PackedExperts:
+        remaining = iter(experts)
+        first = next(remaining)
+        packed = [pack_expert(_in_turns(first), scheme)]
+        if not (packed[0].gate_up.is_packed and packed[0].down.is_packed):
+            return unpacked(itertools.chain((first,), remaining), gate, scheme)
+        del first
+        packed.extend(pack_expert(_in_turns(each), scheme) for each in remaining)
+        gate_ups, downs = table_of([each.gate_up for each in packed]), table_of([each.down for each in packed])
+        return PackedExperts(tuple(packed), gate, gate_ups, downs)
+
+    return pack_experts
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _in_turns(weights: ExpertWeights) -> ExpertWeights:
+    """The layout of cpu/experts.cpp: panels of gates and of ups in turns, and a depth that all formats support."""
+    padding = -weights.down.shape[1] % ROUNDED_STEP
+
+    def panels_in_turns(rows: torch.Tensor) -> torch.Tensor:
+        """rows: [2 * I, ...]."""
+        halves = torch.stack([_padded(half, padding) for half in rows.chunk(2)])
+        return halves.view(2, -1, PANEL_WIDTH, *rows.shape[1:]).transpose(0, 1).reshape(-1, *rows.shape[1:])
+
+    bias = weights.gate_up_bias
+    return ExpertWeights(
+        panels_in_turns(weights.gate_up),
+        F.pad(weights.down, (0, padding)),
+        None if bias is None else panels_in_turns(bias),
+        weights.down_bias,
+    )
+
+
+def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.cat((rows, rows.new_zeros(count, *rows.shape[1:])))
+
+
+def repack_experts_cpu(pack_experts: PackExperts) -> RepackExperts:
+    """As repack_linear_cpu."""
+
+    def checkpoint_order(packed: PackedExperts) -> Iterator[ExpertWeights]:
+        for each in packed.experts:
+            yield ExpertWeights(each.gate_up.weight, each.down.weight, each.gate_up.bias, each.down.bias)
+
+    def repack_experts(packed: PackedExperts) -> PackedExperts:
+        if packed.gate_ups is not None or packed.experts[0].gate_up.scales is not None:
+            return packed
+        try:
+            return pack_experts(checkpoint_order(packed), packed.gate, None)
+        except (MemoryError, RuntimeError) as error:  # torch's allocator raises RuntimeError
+            logger.warning("experts stay in the order of torch, which is slower: %s", error)
+            return packed
+
+    return repack_experts
+
+
+def experts_cpu(library: CpuLibrary, unpacked: Experts = experts_reference) -> Experts:
+    """unpacked: computes layers that are not packed."""
+    empty = library.memory.empty
+    arguments = [POINTER] * 8 + [INT64] * 5 + [INT] + [FLOAT] * 2
+    calls = {dtype: library.op("experts", dtype, arguments, INT) for dtype in DEPTH_STEPS}
+
+    def experts(
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        packed: PackedExperts,
+        base: torch.Tensor | None = None,
+        base_gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if packed.gate_ups is None or packed.downs is None:
+            return unpacked(x, ids, weights, packed, base, base_gate)
+        gate_up, down = packed.experts[0].gate_up, packed.experts[0].down
+        tokens, per_token = ids.shape
+        if x.shape != (tokens, gate_up.in_features) or weights.shape != ids.shape:
+            raise ValueError(f"x is {tuple(x.shape)}, ids are {tuple(ids.shape)}, weights {tuple(weights.shape)}")
+        dtype = gate_up.dtype
+        out = empty(tokens, down.out_features, dtype=dtype)
+        failed = calls[dtype](
+            pointer(x, dtype),
+            pointer(ids, torch.int32),
+            pointer(weights, torch.float32),
+            packed.gate_ups.data_ptr(),
+            packed.downs.data_ptr(),
+            None if base is None else pointer(base, dtype),
+            None if base_gate is None else pointer(base_gate, dtype),
+            out.data_ptr(),
+            tokens,
+            per_token,
+            len(packed.experts),
+            down.out_features,
+            down.in_features,
+            GATES.index(packed.gate.kind),
+            packed.gate.alpha,
+            packed.gate.limit,
+        )
+        if failed:
+            raise IndexError(f"the id of an expert is not in [0, {len(packed.experts)})")
+        return out
+
+    return experts

@@ -1,0 +1,121 @@
+"""Routing: the experts that each token goes through, and the weights of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+
+# The order is that of the enums in cpu/route_experts.cpp.
+SCORINGS = ("softmax", "sigmoid", "softmax_of_chosen")
+GROUP_SCORES = ("maximum", "sum_of_two")
+LEAST_SUM = 1e-20  # added before dividing by a sum of sigmoids
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a family chooses experts: by the scores of all, the best for each token, possibly of some groups only.
+
+    Qwen3-MoE: softmax, renormalised or not; Mixtral: renormalised; gpt-oss: `softmax_of_chosen`; DeepSeek V2: groups by
+    their maximum, a scale; DeepSeek V3 and GLM-4.5: sigmoid, a bias, groups by the sum of two, renormalised, a scale;
+    MiniMax-M2: sigmoid, a bias, renormalised.
+
+    Raises ValueError for values that contradict each other.
+    """
+
+    num_experts: int
+    per_token: int
+    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen"] = (
+        "softmax"  # of the logits of all experts, or the chosen
+    )
+    renormalises: bool = False  # the weights of a token are divided by their sum
+    scale: float = 1.0  # of all weights
+    num_groups: int = 1  # equal numbers of consecutive experts
+    groups_per_token: int = 1  # a token's experts are from its best groups
+    group_score: Literal["maximum", "sum_of_two"] = "maximum"  # of a group: that of its best expert or two
+
+    def __post_init__(self) -> None:
+        if self.num_groups < 1 or self.num_experts % self.num_groups:
+            raise ValueError(f"{self.num_experts} experts cannot be divided into {self.num_groups} equal groups")
+        if not 1 <= self.groups_per_token <= self.num_groups:
+            raise ValueError(f"a token cannot use {self.groups_per_token} of {self.num_groups} groups of experts")
+        available = self.num_experts // self.num_groups * self.groups_per_token
+        if not 1 <= self.per_token <= available:
+            raise ValueError(f"a token cannot use {self.per_token} of {available} experts")
+
+
+# Logits, bias, routing: described at the reference.
+RouteExperts = Callable[[torch.Tensor, torch.Tensor | None, Routing], tuple[torch.Tensor, torch.Tensor]]
+
+
+def route_experts_reference(
+    logits: torch.Tensor, bias: torch.Tensor | None, routing: Routing
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of equal scores the expert with the lower index is chosen.
+
+    Args:
+        logits: [T, E], of the router.
+        bias: [E] float32, added to the scores for the choice and not for the weights; or None.
+    Returns:
+        (experts [T, per_token] int32, the best first; their weights [T, per_token] float32).
+    """
+    scores = logits.float()
+    if routing.scoring == "softmax":
+        scores = scores.softmax(-1)
+    elif routing.scoring == "sigmoid":
+        scores = scores.sigmoid()
+    choice = scores if bias is None else scores + bias
+    if routing.num_groups > 1:
+        groups = choice.view(len(logits), routing.num_groups, -1)
+        best = groups.topk(min(2, groups.shape[-1]) if routing.group_score == "sum_of_two" else 1).values.sum(-1)
+        is_kept = torch.zeros_like(best, dtype=torch.bool).scatter_(1, _best(best, routing.groups_per_token), True)
+        choice = groups.masked_fill(~is_kept[..., None], -torch.inf).flatten(1)
+    ids = _best(choice, routing.per_token)
+    weights = scores.gather(1, ids)
+    if routing.scoring == "softmax_of_chosen":
+        weights = weights.softmax(-1)
+    elif routing.renormalises:
+        weights = weights / (weights.sum(-1, keepdim=True) + LEAST_SUM)
+    return ids.int(), weights * routing.scale
+
+
+def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
+    return scores.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+
+
+def route_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> RouteExperts:
+    """Logits are of `dtype` or float32."""
+    empty = library.memory.empty
+    arguments = [POINTER] * 4 + [INT64] * 5 + [INT] * 3 + [FLOAT]
+    calls = {each: library.op("route_experts", each, arguments) for each in {dtype, torch.float32}}
+
+    def route_experts(
+        logits: torch.Tensor, bias: torch.Tensor | None, routing: Routing
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, num_experts = logits.shape
+        if num_experts != routing.num_experts:
+            raise ValueError(f"there are logits of {num_experts} experts, not of {routing.num_experts}")
+        ids = empty(rows, routing.per_token, dtype=torch.int32)
+        weights = empty(rows, routing.per_token, dtype=torch.float32)
+        calls[logits.dtype](
+            pointer(logits, logits.dtype),
+            None if bias is None else pointer(bias, torch.float32),
+            ids.data_ptr(),
+            weights.data_ptr(),
+            rows,
+            num_experts,
+            routing.per_token,
+            routing.num_groups,
+            routing.groups_per_token,
+            SCORINGS.index(routing.scoring),
+            GROUP_SCORES.index(routing.group_score),
+            routing.renormalises,
+            routing.scale,
+        )
+        return ids, weights
+
+    return route_experts
