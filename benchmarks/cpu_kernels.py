@@ -248,7 +248,7 @@ def bench_experts(bench: Bench) -> None:
     shapes = (2 * EXPERT_INNER, EXPERT_HIDDEN), (EXPERT_HIDDEN, EXPERT_INNER)
     for scheme in (None, *FORMATS):
         experts = (ExpertWeights(*(randn(*shape) for shape in shapes)) for _ in range(NUM_EXPERTS))
-        packed = bench.ours.pack_experts(experts, gate, scheme)
+        packed = bench.ours.pack_experts(experts, NUM_EXPERTS, gate, scheme)
         for tokens in (1, 8, 32, 1024):
             x = randn(tokens, EXPERT_HIDDEN)
             active = min(NUM_EXPERTS, tokens * EXPERTS_PER_TOKEN)

@@ -20,7 +20,9 @@ from stoker.engine.kernels import gpu, noise
 from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, experts_reference, pack_experts_reference
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
+from stoker.engine.kernels.route_experts import Routing, route_experts_reference
 from stoker.engine.kernels.sample_tokens import softmax_weights
 
 from .paged_batch import batch
@@ -100,6 +102,40 @@ def embed(given: Given) -> Pairs:
     yield embed_gpu(ids, weight), weight[ids]
     outside = torch.tensor([-1, given.shape.vocab], device=given.device)
     yield embed_gpu(outside, weight), torch.zeros(2, given.shape.hidden)
+
+
+def route_experts(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.route_experts import route_experts_gpu
+
+    logits = torch.randperm(5 * 48, device=given.device).view(5, 48).to(given.dtype) / 16  # few are equal
+    for scoring in ("softmax", "sigmoid", "softmax_of_chosen"):
+        routing = Routing(48, 8, scoring, renormalises=True, num_groups=6, groups_per_token=3)
+        found, expected = route_experts_gpu(logits, None, routing), route_experts_reference(logits, None, routing)
+        yield found[0], expected[0]
+        yield found[1].to(given.dtype), expected[1]
+
+
+def experts(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
+
+    hidden, inner, count = given.shape.hidden, given.shape.intermediate, 4
+    weights = [
+        ExpertWeights(given.randn(2 * inner, hidden) / hidden**0.5, given.randn(hidden, inner) / inner**0.5)
+        for _ in range(count)
+    ]
+    gate = ExpertGate("silu")
+    packed = pack_experts_gpu(weights, count, gate, None)
+    exact = pack_experts_reference(
+        [ExpertWeights(each.gate_up.double(), each.down.double()) for each in weights], count, gate, None
+    )
+    for tokens in (1, 5, 70):
+        x, shared = given.randn(tokens, hidden), given.randn(tokens, hidden)
+        ids = torch.rand(tokens, count, device=given.device).argsort(1)[:, :2].int()
+        scores = torch.rand(tokens, 2, device=given.device)
+        yield (
+            experts_gpu(x, ids, scores, packed, shared, None),
+            experts_reference(x.double(), ids, scores, exact, shared.double(), None),
+        )
 
 
 def rope_and_store(given: Given) -> Pairs:
@@ -322,6 +358,8 @@ CHECKS = [
     Check("embed", ("embed",), embed),
     Check("rope_and_store", ("rope_and_store",), rope_and_store),
     Check("add_layer_norm", ("add_layer_norm",), add_layer_norm),
+    Check("route_experts", ("route_experts",), route_experts),
+    Check("experts", ("experts",), experts, limit=3.0),
     Check("linear_few", ("linear_few",), linear_few, limit=3.0),
     Check("sample", ("sample", "sample_row", "sample_ranked", "gumbel_max"), sampler),
     Check("logprobs", ("sample_logprobs",), logprobs),

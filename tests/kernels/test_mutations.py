@@ -19,6 +19,7 @@ from . import (
     test_attention,
     test_attention_plan,
     test_elementwise,
+    test_experts,
     test_linear,
     test_linear_few,
     test_sample,
@@ -99,6 +100,23 @@ def heads(device: torch.device) -> None:
         test_elementwise.test_variants_of_heads(device, SMALL, name, True)
     for is_layer_norm in (False, True):
         test_elementwise.test_a_norm_over_all_heads(device, SMALL, is_layer_norm)
+
+
+def experts(device: torch.device) -> None:
+    for gate in test_experts.GATES:
+        test_experts.test_experts(device, SMALL, gate, 7, 5, 3, True)
+    test_experts.test_experts(device, SMALL, test_experts.SILU, 40, 2, 1, False)
+
+
+def unknown_experts(device: torch.device) -> None:
+    test_experts.test_an_expert_that_does_not_exist_adds_nothing(device)
+
+
+def routing(device: torch.device) -> None:
+    for name in test_experts.ROUTINGS:
+        test_experts.test_route_experts(device, SMALL, name)
+    test_experts.test_of_equal_scores_the_lower_index_is_chosen(device)
+    test_experts.test_a_row_of_nan_chooses_experts_that_exist(device)
 
 
 def rope(device: torch.device) -> None:
@@ -231,6 +249,26 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_add_scaled", scaling, "scale", 0, 1, value(1.0)),
         ("_scale_and_cap", scaling, "scale", 0, 1, value(1.0)),
         ("_scale_and_cap", scaling, "softcap", 0, 2, value(1.0)),
+    ],
+    "experts": [  # none that leaves places unwritten: the interpreter would read what those address
+        ("_gated", experts, "0.044715", 0, 1, value(0.04)),
+        ("_gated", experts, "tl.where()", 0, 3, argument(2)),  # gates are not clamped
+        ("_gated", experts, "-x", 1, 2, operand),  # what is clamped below changes its sign
+        ("_multiply", experts, "<=", 0, 1, becomes("<")),  # the tile after an expert's last one is still its own
+        ("_multiply", experts, "*", 0, 10, value(0)),  # every tile has the first rows of its expert
+        ("_multiply", experts, "tuple", 0, 19, expression("own % per_token, rows, 2 * width")),  # not of the token
+        ("_multiply", experts, "tuple", 1, 19, expression("rows, rows, width")),  # outputs stay sorted
+        ("_add", unknown_experts, "tl.where()", 0, 1, argument(1)),  # outputs that have not been computed are added
+        ("_add", experts, "tl.sigmoid()", 0, 1, value(1.0)),
+    ],
+    "route_experts": [
+        ("_largest", routing, "tl.where()", 0, 1, argument(1)),  # a NaN
+        ("_of_best_groups", routing, "+=", 0, 1, removed),  # groups by their maximum
+        ("_of_best_groups", routing, "tl.where()", 1, 5, argument(2)),  # twice the best
+        ("_of_best_groups", routing, "|", 0, 1, right),  # the last group alone
+        ("_route_experts", routing, "tl.where()", 5, 7, argument(2)),  # the best one each time
+        ("_route_experts", routing, "tl.where()", 6, 7, argument(1)),  # places that are none have a share
+        ("_route_experts", routing, "scale", 0, 1, value(1.0)),
     ],
     "rope_and_store": [
         ("_rope_and_store", rope, "-x", 0, 1, operand),  # the sine of the first half

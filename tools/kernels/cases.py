@@ -12,21 +12,25 @@ import torch
 
 from stoker.engine.kernels.activation import ACTIVATIONS
 from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
+from stoker.engine.kernels.experts import ExpertGate, ExpertWeights
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant
 from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
 from stoker.engine.kernels.gpu.embed import embed_gpu
+from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
 from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
+from stoker.engine.kernels.gpu.route_experts import route_experts_gpu
 from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.route_experts import Routing
 
 from .whole_step import whole_steps
 
@@ -57,6 +61,28 @@ EVERY_VARIANT = {"window": 512, "softcap": 50.0, "has_sinks": True, "has_slopes"
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertLayer:
+    hidden: int
+    inner: int
+    routing: Routing
+    gate: ExpertGate = field(default_factory=ExpertGate)
+    has_bias: bool = False
+
+
+QWEN3_30B_A3B = ExpertLayer(2048, 768, Routing(128, 8, renormalises=True))
+GPT_OSS_EXPERTS = ExpertLayer(
+    2880, 2880, Routing(32, 4, "softmax_of_chosen"), ExpertGate("clamped_swiglu"), has_bias=True
+)
+DEEPSEEK_V3 = ExpertLayer(
+    7168,
+    2048,
+    Routing(
+        256, 8, "sigmoid", renormalises=True, scale=2.5, num_groups=8, groups_per_token=4, group_score="sum_of_two"
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     query_start: torch.Tensor
     context_lens: torch.Tensor
@@ -83,6 +109,11 @@ def quick() -> Cases:
     yield from samples("qwen", qwen, rows=256)
     yield from steps(qwen, rows=1)
     yield from steps(llama, rows=512)
+    yield from experts("qwen3_moe", QWEN3_30B_A3B, 1)
+    yield from experts("qwen3_moe", QWEN3_30B_A3B, 1024)
+    yield from experts("qwen3_moe", QWEN3_30B_A3B, 8192)
+    yield from experts("gpt_oss", GPT_OSS_EXPERTS, 1)
+    yield from experts("deepseek", DEEPSEEK_V3, 1)
     yield from whole_steps(
         "qwen", qwen.hidden, qwen.intermediate, qwen.vocab_size, qwen.num_heads, qwen.num_kv_heads, qwen.head_dim
     )
@@ -267,6 +298,27 @@ def variants_of_heads(name: str, model: Model, dtype: torch.dtype) -> Cases:
                 variant,
             ),
         )  # fmt: skip
+
+
+def experts(name: str, layer: ExpertLayer, rows: int) -> Cases:
+    routing = layer.routing
+    logits = empty(rows, routing.num_experts)
+    bias = empty(routing.num_experts, dtype=FP32) if routing.scoring == "sigmoid" else None
+    yield f"{name} route_experts, {rows} rows", partial(route_experts_gpu, logits, bias, routing)
+    one = ExpertWeights(
+        empty(2 * layer.inner, layer.hidden),
+        empty(layer.hidden, layer.inner),
+        empty(2 * layer.inner) if layer.has_bias else None,
+        empty(layer.hidden) if layer.has_bias else None,
+    )
+    packed = pack_experts_gpu([one] * routing.num_experts, routing.num_experts, layer.gate, None)
+    x, shape = empty(rows, layer.hidden), (rows, routing.per_token)
+    for has_shared in (False, True):
+        shared = (x, empty(rows, 1)) if has_shared else ()
+        yield (
+            named(name, "experts", "shared" if has_shared else None) + f", {rows} rows",
+            partial(experts_gpu, x, words(*shape), empty(*shape, dtype=FP32), packed, *shared),
+        )
 
 
 def samples(name: str, model: Model, rows: int) -> Cases:

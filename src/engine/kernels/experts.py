@@ -1,5 +1,5 @@
 """A layer of experts: each token goes through the gated feed-forward blocks that were chosen for it, and their outputs
-are added, weighted. Sums are float32, in ascending order of the experts, so that they do not depend on the batch.
+are added, weighted. Sums are float32, in an order that depends on the token's experts alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from .linear import (
     PackLinear,
     QuantiseLinear,
     linear_reference,
+    pack_linear_reference,
     panel_products,
+    quantise_linear_reference,
 )
 
 logger = logging.getLogger(__name__)
@@ -76,8 +78,9 @@ class PackedExperts:
         return sum(expert.num_bytes for expert in self.experts)
 
 
-# The experts one after the other, so that only one of them exists twice; the gate; the scheme that quantises them.
-PackExperts = Callable[[Iterable[ExpertWeights], ExpertGate, str | None], PackedExperts]
+# The experts one after the other, so that only one of them exists twice; their number; the gate; the scheme that
+# quantises them.
+PackExperts = Callable[[Iterable[ExpertWeights], int, ExpertGate, str | None], PackedExperts]
 RepackExperts = Callable[[PackedExperts], PackedExperts]  # of the torch kernels, for the kernels of this set
 # x, ids, weights, experts, base, gate of the base: see the reference.
 Experts = Callable[
@@ -129,21 +132,6 @@ def experts_reference(
     return total.to(x.dtype)
 
 
-def pack_experts_with(pack_linear: PackLinear, quantise_linear: QuantiseLinear) -> PackExperts:
-    """Experts as pairs of linear layers, in the order of the checkpoint."""
-    pack_expert = _pack_expert_with(pack_linear, quantise_linear)
-
-    def pack_experts(experts: Iterable[ExpertWeights], gate: ExpertGate, scheme: str | None) -> PackedExperts:
-        return PackedExperts(tuple(pack_expert(each, scheme) for each in experts), gate)
-
-    return pack_experts
-
-
-def repack_experts_reference(packed: PackedExperts) -> PackedExperts:
-    """torch reads weights in the order in which it has packed them."""
-    return packed
-
-
 def _pack_expert_with(
     pack_linear: PackLinear, quantise_linear: QuantiseLinear
 ) -> Callable[[ExpertWeights, str | None], PackedExpert]:
@@ -154,6 +142,28 @@ def _pack_expert_with(
         return PackedExpert(pack(each.gate_up, each.gate_up_bias, scheme), pack(each.down, each.down_bias, scheme))
 
     return pack_expert
+
+
+def pack_experts_with(pack_linear: PackLinear, quantise_linear: QuantiseLinear) -> PackExperts:
+    """Experts as pairs of linear layers, in the order of the checkpoint."""
+    pack_expert = _pack_expert_with(pack_linear, quantise_linear)
+
+    def pack_experts(
+        experts: Iterable[ExpertWeights], num_experts: int, gate: ExpertGate, scheme: str | None
+    ) -> PackedExperts:
+        packed = tuple(pack_expert(each, scheme) for each in experts)
+        assert len(packed) == num_experts, f"{len(packed)} of {num_experts} experts"
+        return PackedExperts(packed, gate)
+
+    return pack_experts
+
+
+pack_experts_reference = pack_experts_with(pack_linear_reference, quantise_linear_reference)
+
+
+def repack_experts_reference(packed: PackedExperts) -> PackedExperts:
+    """torch reads weights in the order in which it has packed them."""
+    return packed
 
 
 def pack_experts_cpu(
@@ -172,14 +182,17 @@ def pack_experts_cpu(
         ]
         return torch.tensor(rows, dtype=torch.int64)
 
-    def pack_experts(experts: Iterable[ExpertWeights], gate: ExpertGate, scheme: str | None) -> PackedExperts:
+    def pack_experts(
+        experts: Iterable[ExpertWeights], num_experts: int, gate: ExpertGate, scheme: str | None
+    ) -> PackedExperts:
         remaining = iter(experts)
         first = next(remaining)
         packed = [pack_expert(_in_turns(first), scheme)]
         if not (packed[0].gate_up.is_packed and packed[0].down.is_packed):
-            return unpacked(itertools.chain((first,), remaining), gate, scheme)
+            return unpacked(itertools.chain((first,), remaining), num_experts, gate, scheme)
         del first
         packed.extend(pack_expert(_in_turns(each), scheme) for each in remaining)
+        assert len(packed) == num_experts, f"{len(packed)} of {num_experts} experts"
         gate_ups, downs = table_of([each.gate_up for each in packed]), table_of([each.down for each in packed])
         return PackedExperts(tuple(packed), gate, gate_ups, downs)
 
@@ -223,7 +236,7 @@ def repack_experts_cpu(pack_experts: PackExperts) -> RepackExperts:
         if packed.gate_ups is not None or packed.experts[0].gate_up.scales is not None:
             return packed
         try:
-            return pack_experts(checkpoint_order(packed), packed.gate, None)
+            return pack_experts(checkpoint_order(packed), len(packed.experts), packed.gate, None)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises RuntimeError
             logger.warning("experts stay in the order of torch, which is slower: %s", error)
             return packed

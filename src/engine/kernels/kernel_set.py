@@ -31,6 +31,7 @@ from .experts import (
     experts_cpu,
     experts_reference,
     pack_experts_cpu,
+    pack_experts_reference,
     pack_experts_with,
     repack_experts_cpu,
     repack_experts_reference,
@@ -77,7 +78,6 @@ from .top_tokens import TopTokens, top_tokens_cpu, top_tokens_reference
 _sample_tokens = after_penalties(sample_tokens_reference)
 _sample_top_p = after_penalties(sample_top_p_reference)
 _top_tokens = after_penalties(top_tokens_reference)
-_pack_experts = pack_experts_with(pack_linear_reference, quantise_linear_reference)
 _pack_rounding_experts = pack_experts_with(pack_linear_reference, rounding_rows(quantise_linear_reference))
 
 
@@ -101,7 +101,7 @@ class KernelSet:
     scale_and_cap: ScaleAndCap = scale_and_cap_reference
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
-    pack_experts: PackExperts = _pack_experts
+    pack_experts: PackExperts = pack_experts_reference
     repack_experts: RepackExperts = repack_experts_reference
     experts: Experts = experts_reference
     fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
@@ -250,7 +250,7 @@ def cpu_kernels(
         if library.spec.has_quantised
         else quantise_linear_reference
     )
-    unpacked_experts = _pack_experts if activations is None else _pack_rounding_experts
+    unpacked_experts = pack_experts_reference if activations is None else _pack_rounding_experts
     pack_experts = pack_experts_cpu(library, pack_linear, quantise_linear, unpacked_experts)
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),

@@ -18,11 +18,13 @@ from .attention_variant import GpuAttentionVariant
 from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .embed import embed_gpu
+from .experts import experts_gpu, pack_experts_gpu
 from .launch import early_starts, is_interpreted
 from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
 from .linear_few import MAX_TOKENS
 from .prefill_attention import prefill_attention
 from .rope_and_store import rope_and_store_gpu
+from .route_experts import route_experts_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from .scaling import add_scaled_gpu, scale_and_cap_gpu
@@ -45,6 +47,9 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         activate_and_mul=activate_and_mul_gpu,
         activate=activate_gpu,
         scale_and_cap=scale_and_cap_gpu,
+        route_experts=route_experts_gpu,
+        pack_experts=pack_experts_gpu,
+        experts=experts_gpu,
         fused_norm_linear=norm_linear_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),

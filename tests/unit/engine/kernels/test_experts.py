@@ -91,7 +91,7 @@ def test_the_output_is_the_weighted_sum_of_the_experts(level, dtype, scheme, tok
     kernels = kernels_of(level, dtype, threads=2)
     experts = random_experts(6, 96, 128, dtype, has_bias=gate.kind == "clamped_swiglu")
     x, (ids, weights) = torch.randn(tokens, 96).to(dtype), choose(tokens, 6, 3)
-    packed = kernels.pack_experts(iter(experts), gate, scheme)
+    packed = kernels.pack_experts(iter(experts), len(experts), gate, scheme)
     out = kernels.experts(x, ids, weights, packed, None, None)
     kernels_of(level, dtype)
     assert out.dtype == dtype
@@ -106,7 +106,7 @@ def test_odd_widths(level, dtype, hidden, inner):
     kernels = kernels_of(level, dtype, threads=3)
     experts = random_experts(3, hidden, inner, dtype)
     x, (ids, weights) = torch.randn(5, hidden).to(dtype), choose(5, 3, 2)
-    packed = kernels.pack_experts(iter(experts), SILU, None)
+    packed = kernels.pack_experts(iter(experts), len(experts), SILU, None)
     multiplies = level not in ("torch", "portable") or (level == "portable" and dtype == torch.bfloat16)
     assert (packed.gate_ups is not None) == (multiplies and (hidden % 32 == 0 or dtype == torch.float32))
     out = kernels.experts(x, ids, weights, packed, None, None)
@@ -122,7 +122,9 @@ def test_the_output_of_shared_experts_is_part_of_the_sum(level, dtype, has_gate)
     experts = random_experts(4, 64, 64, dtype)
     x, base, (ids, weights) = torch.randn(7, 64).to(dtype), torch.randn(7, 64).to(dtype), choose(7, 4, 2)
     base_gate = torch.randn(7, 1).to(dtype) if has_gate else None
-    out = kernels.experts(x, ids, weights, kernels.pack_experts(iter(experts), SILU, None), base, base_gate)
+    out = kernels.experts(
+        x, ids, weights, kernels.pack_experts(iter(experts), len(experts), SILU, None), base, base_gate
+    )
     shared = base.double() * (torch.sigmoid(base_gate.double()) if has_gate else 1)
     total, magnitude = exact(x, ids, weights, experts, SILU)
     assert_within_rounding(out, total + shared, magnitude + shared.abs())
@@ -142,7 +144,7 @@ def test_an_expert_has_the_bits_of_its_linear_layers(level, dtype, scheme, round
     experts = random_experts(3, 2048, 192, dtype)
     chosen = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))[torch.randperm(sum(counts))]
     x = torch.randn(len(chosen), 2048).to(dtype)
-    packed = kernels.pack_experts(iter(experts), SILU, scheme)
+    packed = kernels.pack_experts(iter(experts), len(experts), SILU, scheme)
     assert packed.gate_ups is not None
     found = kernels.experts(x, chosen[:, None].int(), torch.ones(len(chosen), 1), packed, None, None)
     for expert, own in enumerate(experts):
@@ -165,7 +167,7 @@ def test_results_do_not_depend_on_the_number_of_threads(level, dtype):
     found = []
     for threads in (1, 2, 3, 7):
         kernels = kernels_of(level, dtype, threads=threads)
-        packed = kernels.pack_experts(iter(experts), SILU, None)
+        packed = kernels.pack_experts(iter(experts), len(experts), SILU, None)
         found.append(kernels.experts(x, ids, weights, packed, None, None))
         found.append(torch.cat([kernels.experts(x[:1], ids[:1], weights[:1], packed, None, None), x[1:]]))
     kernels_of(level, dtype)
@@ -188,7 +190,7 @@ def test_a_batch_invariant_row_does_not_depend_on_the_others(level, dtype, schem
     experts = [ExpertWeights((gate_up * sign).to(dtype), (down * sign).to(dtype)) for sign in (1, -1, 0.7, 1.3)]
     x, (ids, weights) = x.to(dtype), choose(90, 4, 3)
     base, base_gate = torch.randn(90, 256).to(dtype), torch.randn(90, 1).to(dtype)
-    packed = kernels.pack_experts(iter(experts), SILU, scheme)
+    packed = kernels.pack_experts(iter(experts), len(experts), SILU, scheme)
     whole = kernels.experts(x, ids, weights, packed, base, base_gate)
     for first, end in ((0, 1), (7, 8), (89, 90), (3, 8), (10, 60)):
         part = slice(first, end)
@@ -205,7 +207,7 @@ def test_a_batch_invariant_row_does_not_depend_on_the_others(level, dtype, schem
 def test_the_order_of_a_tokens_experts_has_no_effect(level, dtype):
     """The sum has the order of the experts' indices."""
     kernels = kernels_of(level, dtype)
-    packed = kernels.pack_experts(iter(random_experts(8, 64, 64, dtype)), SILU, None)
+    packed = kernels.pack_experts(iter(random_experts(8, 64, 64, dtype)), 8, SILU, None)
     x, (ids, weights) = torch.randn(5, 64).to(dtype), choose(5, 8, 4)
     one = kernels.experts(x, ids, weights, packed, None, None)
     other = kernels.experts(x, ids.flip(1).contiguous(), weights.flip(1).contiguous(), packed, None, None)
@@ -223,7 +225,7 @@ def test_a_captured_step_routes_again(level, dtype, scheme, threads, tokens):
         pytest.skip("torch multiplies")
     kernels = kernels_of(level, dtype, threads=threads)
     assert kernels.capture is not None
-    packed = kernels.pack_experts(iter(random_experts(16, 64, 128, dtype)), SILU, scheme)
+    packed = kernels.pack_experts(iter(random_experts(16, 64, 128, dtype)), 16, SILU, scheme)
     router = kernels.pack_linear(torch.randn(16, 64), None)
     x, routing = torch.randn(tokens, 64).to(dtype), Routing(16, 4, renormalises=True)
     if not router.is_packed:
@@ -246,7 +248,7 @@ def test_a_captured_step_routes_again(level, dtype, scheme, threads, tokens):
 @pytest.mark.parametrize("expert", [-1, 4, 2**31 - 1])
 def test_an_expert_that_does_not_exist_is_refused(level, expert):
     kernels = kernels_of(level, torch.bfloat16)
-    packed = kernels.pack_experts(iter(random_experts(4, 64, 64, torch.bfloat16)), SILU, None)
+    packed = kernels.pack_experts(iter(random_experts(4, 64, 64, torch.bfloat16)), 4, SILU, None)
     ids = torch.tensor([[0, 1], [2, expert]], dtype=torch.int32)
     with pytest.raises(IndexError, match=r"not in \[0, 4\)"):
         kernels.experts(torch.zeros(2, 64).bfloat16(), ids, torch.ones(2, 2), packed, None, None)
@@ -255,7 +257,7 @@ def test_an_expert_that_does_not_exist_is_refused(level, expert):
 @OURS
 def test_shapes_that_do_not_fit_are_refused(level):
     kernels = kernels_of(level, torch.bfloat16)
-    packed = kernels.pack_experts(iter(random_experts(4, 64, 64, torch.bfloat16)), SILU, None)
+    packed = kernels.pack_experts(iter(random_experts(4, 64, 64, torch.bfloat16)), 4, SILU, None)
     ids, weights = choose(3, 4, 2)
     with pytest.raises(ValueError, match=r"x is \(3, 32\)"):
         kernels.experts(torch.zeros(3, 32).bfloat16(), ids, weights, packed, None, None)
@@ -266,7 +268,7 @@ def test_shapes_that_do_not_fit_are_refused(level):
 @LEVELS
 def test_no_tokens(level):
     kernels = kernels_of(level, torch.bfloat16)
-    packed = kernels.pack_experts(iter(random_experts(4, 64, 64, torch.bfloat16)), SILU, None)
+    packed = kernels.pack_experts(iter(random_experts(4, 64, 64, torch.bfloat16)), 4, SILU, None)
     ids, weights = choose(0, 4, 2)
     assert kernels.experts(torch.empty(0, 64).bfloat16(), ids, weights, packed, None, None).shape == (0, 64)
 
@@ -279,7 +281,7 @@ def test_experts_of_torch_are_packed_later(level, dtype):
     experts = random_experts(4, 64, 48, dtype, has_bias=True)
     x, (ids, weights) = torch.randn(3, 64).to(dtype), choose(3, 4, 2)
     for scheme in (None, "int8"):
-        before = torchs.pack_experts(iter(experts), SILU, scheme)
+        before = torchs.pack_experts(iter(experts), len(experts), SILU, scheme)
         after = kernels.repack_experts(before)
         assert (after is before) == (scheme is not None or (level, dtype) == ("portable", torch.float32))
         out = kernels.experts(x, ids, weights, after, None, None)
@@ -300,7 +302,7 @@ def test_large_gates_saturate_and_nan_remains(level, dtype, gate):
     x[:, 0], x[:, 1] = values, 1
     down = torch.zeros(32, 8)
     down[0, 0] = 1
-    packed = kernels.pack_experts(iter([ExpertWeights(gate_up.to(dtype), down.to(dtype))]), gate, None)
+    packed = kernels.pack_experts(iter([ExpertWeights(gate_up.to(dtype), down.to(dtype))]), 1, gate, None)
     ids, ones = torch.zeros(8, 1, dtype=torch.int32), torch.ones(8, 1)
     out = kernels.experts(x.to(dtype), ids, ones, packed, None, None)[:, 0]
     expected = exact_gate(torch.stack((values, torch.ones(8)), 1).to(dtype).double(), gate)[:, 0]
@@ -311,7 +313,7 @@ def test_large_gates_saturate_and_nan_remains(level, dtype, gate):
 def test_the_bytes_of_a_layer_are_counted():
     experts = random_experts(3, 64, 64, torch.bfloat16)
     kernels = kernels_of("torch", torch.bfloat16)
-    packed = kernels.pack_experts(iter(experts), SILU, None)
+    packed = kernels.pack_experts(iter(experts), len(experts), SILU, None)
     assert isinstance(packed, PackedExperts)
     assert packed.num_bytes == 3 * 3 * 64 * 64 * 2
 
