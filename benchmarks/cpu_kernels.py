@@ -32,8 +32,8 @@ from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, PackedExperts
 from stoker.engine.kernels.kernel_set import select_kernels
 from stoker.engine.kernels.linear import PackedLinear
-from stoker.model.quantised import SCHEMES
 from stoker.engine.kernels.route_experts import Routing
+from stoker.model.quantised import SCHEMES
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB, BLOCK = 1024, 16, 8, 128, 3072, 151_936, 16
 NUM_EXPERTS, EXPERTS_PER_TOKEN, EXPERT_HIDDEN, EXPERT_INNER = 128, 8, 2048, 768

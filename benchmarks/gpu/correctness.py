@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from stoker.engine.kernels import gpu, noise
 from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
-from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, experts_reference, pack_experts_reference
+from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
 from stoker.engine.kernels.route_experts import Routing, route_experts_reference
 from stoker.engine.kernels.sample_tokens import softmax_weights

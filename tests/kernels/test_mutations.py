@@ -239,11 +239,11 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     ],
     "activation": [
         ("_activate", activations, "width", 1, 3, value(0)),  # ups are read where gates are
-        ("_activated", activations, "0.044715", 0, 1, value(0.04)),
-        ("_activated", activations, "0.7071067811865476", 0, 1, value(1.0)),
-        ("_activated", activations, "tl.sigmoid()", 0, 2, value(1.0)),
-        ("_activated", activations, "tl.maximum()", 0, 3, argument(0)),  # relu
-        ("_activated", activations, "tl.maximum()", 2, 3, value(1.0)),  # relu without the square
+        ("activated", activations, "0.044715", 0, 1, value(0.04)),
+        ("activated", activations, "0.7071067811865476", 0, 1, value(1.0)),
+        ("activated", activations, "tl.sigmoid()", 0, 2, value(1.0)),
+        ("activated", activations, "tl.maximum()", 0, 3, argument(0)),  # relu
+        ("activated", activations, "tl.maximum()", 2, 3, value(1.0)),  # relu without the square
     ],
     "scaling": [
         ("_add_scaled", scaling, "scale", 0, 1, value(1.0)),
@@ -251,7 +251,6 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_scale_and_cap", scaling, "softcap", 0, 2, value(1.0)),
     ],
     "experts": [  # none that leaves places unwritten: the interpreter would read what those address
-        ("_gated", experts, "0.044715", 0, 1, value(0.04)),
         ("_gated", experts, "tl.where()", 0, 3, argument(2)),  # gates are not clamped
         ("_gated", experts, "-x", 1, 2, operand),  # what is clamped below changes its sign
         ("_multiply", experts, "<=", 0, 1, becomes("<")),  # the tile after an expert's last one is still its own

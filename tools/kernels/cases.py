@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from stoker.engine.kernels.activation import ACTIVATIONS
-from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights
+from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant

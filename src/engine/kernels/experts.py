@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from ...model.quantised import PANEL_WIDTH
+from .activation import ACTIVATIONS, Activation, activate_and_mul_reference
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .linear import (
     DEPTH_STEPS,
@@ -28,18 +29,19 @@ from .linear import (
 )
 
 logger = logging.getLogger(__name__)
-GATES = ("silu", "gelu_tanh", "clamped_swiglu")  # the order is that of the enum in cpu/experts.cpp
+Gate = Activation | Literal["clamped_swiglu"]
+GATES: tuple[Gate, ...] = (*ACTIVATIONS, "clamped_swiglu")  # in the order of cpu/experts.cpp
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertGate:
     """How the gate changes the up projection of an expert.
 
-    silu: silu(gate) * up; gelu_tanh: gelu(gate) * up, approximated with tanh; clamped_swiglu (gpt-oss):
-    g * sigmoid(alpha * g) * (u + 1), where g is the gate up to `limit` and u the up from -limit to limit.
+    activation(gate) * up, or clamped_swiglu (gpt-oss): g * sigmoid(alpha * g) * (u + 1), where g is the gate up to
+    `limit` and u the up from -limit to limit.
     """
 
-    kind: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
+    kind: Gate = "silu"
     alpha: float = 1.702
     limit: float = 7.0
 
@@ -90,14 +92,11 @@ Experts = Callable[
 
 def expert_gate_reference(gate_up: torch.Tensor, gate: ExpertGate) -> torch.Tensor:
     """gate_up: [T, 2 * I], gates first. Returns [T, I] in the same dtype; arithmetic in float32."""
+    if gate.kind != "clamped_swiglu":
+        return activate_and_mul_reference(gate_up, gate.kind)
     gates, ups = gate_up.float().chunk(2, dim=-1)
-    if gate.kind == "silu":
-        gated = F.silu(gates) * ups
-    elif gate.kind == "gelu_tanh":
-        gated = F.gelu(gates, approximate="tanh") * ups
-    else:
-        gates = gates.clamp(max=gate.limit)
-        gated = gates * torch.sigmoid(gate.alpha * gates) * (ups.clamp(-gate.limit, gate.limit) + 1)
+    gates = gates.clamp(max=gate.limit)
+    gated = gates * torch.sigmoid(gate.alpha * gates) * (ups.clamp(-gate.limit, gate.limit) + 1)
     return gated.to(gate_up.dtype)
 
 

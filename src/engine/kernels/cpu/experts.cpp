@@ -10,6 +10,7 @@
 //   2. the output of all experts. Each thread has some columns and goes through the experts in ascending order, so that
 //      the sum of a token has the same order with any batch and any number of threads.
 
+#include "activation.h"
 #include "captured_graph.h"
 #include "linear.h"
 #include "scratch.h"
@@ -37,23 +38,19 @@ struct Matrix {
     }
 };
 
-enum class Gate : int { kSilu, kGelu, kClampedSwiglu };  // experts.py: GATES
+// The kinds of gates in the order of GATES in ../experts.py: the activations, and one more.
+constexpr int kClampedSwiglu = kRelu2 + 1;
 
 ALWAYS_INLINE Floats at_most(Floats value, float limit) { return value > limit ? broadcast(limit) : value; }  // or NaN
 ALWAYS_INLINE Floats at_least(Floats value, float limit) { return value < limit ? broadcast(limit) : value; }
 
-ALWAYS_INLINE Floats sigmoid(Floats value) { return 1.0f / (exponential(-value) + 1.0f); }
-
-template <Gate kind>
-ALWAYS_INLINE Floats activation(Floats gate, Floats up, float alpha, float limit) {
-    if constexpr (kind == Gate::kSilu) {
-        return gate / (exponential(-gate) + 1.0f) * up;
-    } else if constexpr (kind == Gate::kGelu) {  // the approximation with tanh: (1 + tanh z) / 2 = sigmoid(2 z)
-        constexpr float factor = 2 * 0.797884560802865356f;
-        return gate / (exponential(-factor * (gate + 0.044715f * gate * gate * gate)) + 1.0f) * up;
-    } else {
+template <int kGate>
+ALWAYS_INLINE Floats gated_by(Floats gate, Floats up, float alpha, float limit) {
+    if constexpr (kGate == kClampedSwiglu) {
         const Floats clamped = at_most(gate, limit);
         return clamped * sigmoid(clamped * alpha) * (at_least(at_most(up, limit), -limit) + 1.0f);
+    } else {
+        return activated<Activation(kGate)>(gate) * up;
     }
 }
 
@@ -97,7 +94,7 @@ template <class T>
 struct Layers {
     const Matrix<T>*gate_ups, *downs;  // [experts]
     int64_t hidden, inner;             // inner: a multiple of the width of a panel
-    Gate gate;
+    int gate;
     float alpha, limit;
 };
 
@@ -116,14 +113,14 @@ const T* rows_of(const T* x, const Group& group, const int32_t* places, int64_t 
 }
 
 // The activations of the pairs of panels from `begin` to `end`, of which gate_up has the rows.
-template <Gate kind, class T>
+template <int kGate, class T>
 void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const Layers<T>& layers, T* gated) {
     for (int64_t row = 0; row < rows; row++, gate_up += 2 * layers.inner, gated += layers.inner) {
         for (int64_t pair = begin; pair < end; pair++) {
             const T *gates = gate_up + pair * 2 * kPanelWidth, *ups = gates + kPanelWidth;
             for (int v = 0; v < kPanelWidth; v += kWidth) {
                 store(gated + pair * kPanelWidth + v,
-                      activation<kind>(load(gates + v), load(ups + v), layers.alpha, layers.limit));
+                      gated_by<kGate>(load(gates + v), load(ups + v), layers.alpha, layers.limit));
             }
         }
     }
@@ -132,10 +129,12 @@ void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const 
 template <class T>
 void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const Layers<T>& layers, T* gated) {
     switch (layers.gate) {
-        case Gate::kSilu: return activate<Gate::kSilu>(gate_up, rows, begin, end, layers, gated);
-        case Gate::kGelu: return activate<Gate::kGelu>(gate_up, rows, begin, end, layers, gated);
-        case Gate::kClampedSwiglu:
-            return activate<Gate::kClampedSwiglu>(gate_up, rows, begin, end, layers, gated);
+        case kSilu: return activate<kSilu>(gate_up, rows, begin, end, layers, gated);
+        case kGelu: return activate<kGelu>(gate_up, rows, begin, end, layers, gated);
+        case kGeluTanh: return activate<kGeluTanh>(gate_up, rows, begin, end, layers, gated);
+        case kRelu: return activate<kRelu>(gate_up, rows, begin, end, layers, gated);
+        case kRelu2: return activate<kRelu2>(gate_up, rows, begin, end, layers, gated);
+        case kClampedSwiglu: return activate<kClampedSwiglu>(gate_up, rows, begin, end, layers, gated);
     }
 }
 
@@ -236,7 +235,7 @@ int experts(const T* x, const int32_t* ids, const float* weights, const Layers<T
                                 const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens,   \
                                 int64_t per_token, int64_t num_experts, int64_t hidden, int64_t inner, int gate,     \
                                 float alpha, float limit) {                                                          \
-        return experts(x, ids, weights, Layers<T>{gate_ups, downs, hidden, inner, Gate(gate), alpha, limit}, base,   \
+        return experts(x, ids, weights, Layers<T>{gate_ups, downs, hidden, inner, gate, alpha, limit}, base,   \
                        base_gate, out, tokens, per_token, num_experts);                                              \
     }                                                                                                                \
     CAPTURABLE(experts_##suffix)

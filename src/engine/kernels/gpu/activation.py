@@ -14,7 +14,7 @@ _SILU, _GELU, _GELU_TANH, _RELU, _RELU2 = (tl.constexpr(number) for number in ra
 
 
 @triton.jit
-def _activated(x, ACTIVATION: tl.constexpr):
+def activated(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == _SILU:
         return x * tl.sigmoid(x)
     elif ACTIVATION == _GELU:
@@ -37,7 +37,7 @@ def _activate(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_there = columns < width
-    value = _activated(tl.load(x + row * stride + columns, mask=is_there, other=0.0).to(tl.float32), ACTIVATION)
+    value = activated(tl.load(x + row * stride + columns, mask=is_there, other=0.0).to(tl.float32), ACTIVATION)
     if IS_GATED:
         value *= tl.load(x + row * stride + width + columns, mask=is_there, other=0.0).to(tl.float32)
     tl.store(out + row * width + columns, value.to(out.dtype.element_ty), mask=is_there)

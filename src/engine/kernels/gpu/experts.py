@@ -26,9 +26,10 @@ from ..experts import (
     pack_experts_reference,
 )
 from ..linear import pack_linear_reference
+from .activation import activated
 from .launch import dependent, is_interpreted, num_warps, wait
 
-_SILU, _GELU_TANH, _CLAMPED_SWIGLU = (tl.constexpr(GATES.index(name)) for name in GATES)
+_CLAMPED_SWIGLU = tl.constexpr(GATES.index("clamped_swiglu"))
 _NO_GATE = len(GATES)
 _SORTED = 1024  # rows that a program sorts at once
 _BLOCK = 1024  # elements of one program of a sum
@@ -70,10 +71,8 @@ def _sort(ids, starts, places, num_rows, num_experts, BLOCK: tl.constexpr, IS_DE
 
 @triton.jit
 def _gated(gates, ups, alpha, limit, GATE: tl.constexpr):
-    if GATE == _SILU:
-        return gates * tl.sigmoid(gates) * ups
-    if GATE == _GELU_TANH:  # (1 + tanh z) / 2 = sigmoid(2 z)
-        return gates * tl.sigmoid(1.5957691216057308 * (gates + 0.044715 * gates * gates * gates)) * ups
+    if GATE != _CLAMPED_SWIGLU:
+        return activated(gates, GATE) * ups
     gates = tl.where(gates > limit, limit, gates)
     ups = tl.where(ups > limit, limit, tl.where(ups < -limit, -limit, ups))
     return gates * tl.sigmoid(alpha * gates) * (ups + 1)

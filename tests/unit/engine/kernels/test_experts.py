@@ -154,7 +154,7 @@ def test_an_expert_has_the_bits_of_its_linear_layers(level, dtype, scheme, round
             kernels.pack_linear(each, None) if scheme is None else kernels.quantise_linear(each, None, scheme)
             for each in (own.gate_up, own.down)
         )
-        expected = kernels.linear(kernels.silu_and_mul(kernels.linear(x[is_own], gate_up)), down)
+        expected = kernels.linear(kernels.activate_and_mul(kernels.linear(x[is_own], gate_up)), down)
         assert torch.equal(found[is_own], expected)
     kernels_of(level, dtype)
 
