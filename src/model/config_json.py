@@ -39,22 +39,20 @@ class ModelConfigError(ValueError):
 
 
 class ConfigJson:
-    """config.json with the defaults of the model's family. Errors contain the key."""
+    """config.json with the defaults of the model's family. Errors contain the key. `read`: keys that were asked for."""
 
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.values = values
         self.defaults = defaults or {}
+        self.read: set[str] = set()
 
     def part(self, values: Mapping[str, Any]) -> ConfigJson:
         """An object in the file."""
         return ConfigJson(values)
 
-    def has(self, key: str) -> bool:
-        """Whether the file or the family says something, null included."""
-        return key in self.values or key in self.defaults
-
     def get(self, key: str) -> Any:
         """As written, also if that is null; else the default, else None."""
+        self.read.add(key)
         return self.values[key] if key in self.values else self.defaults.get(key)
 
     def count(self, key: str, default: int | None = None) -> int:

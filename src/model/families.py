@@ -4,20 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from .spec import HeadNorm, Norm, NormPlaces
+
+# Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, of which
+# the number says which ones where it is missing: every n-th layer sees everything; qwen: as `use_sliding_window` and
+# `max_window_layers` say
+Windows = Literal["none", "all", "qwen"] | int
+# Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
+# `no_rope_layers` lists with 1
+RopeLayers = Literal["all", "windows_if_any", "windows", "listed"]
+Setting = bool | str  # a string is the key of config.json that decides
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One architecture: the defaults of its config class, and which parts it has whatever config.json says."""
+    """One architecture: the defaults of its config class, and what its code does whatever config.json says.
+
+    renames: parts of the names in its checkpoints -> the names of tensors.py, in this order.
+    fused_experts: its checkpoints have one tensor for all experts; interleaved: [experts, inputs, gate and up in turns].
+    ignored: beginnings of the names of tensors that a text model does not need.
+    text_in: the key of config.json that holds the language model, in models with encoders.
+    """
 
     model_type: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    qk_norm: bool = False
-    attention_bias: bool | None = None  # None: config.json decides
-    attention_out_bias: bool | None = None
-    mlp_bias: bool | None = False
-    window_by_layer: bool = False  # use_sliding_window, max_window_layers and layer_types count
+    bias: Setting = False  # of q, k, v
+    out_bias: Setting = False
+    mlp_bias: Setting = False
+    head_norm: HeadNorm = "none"
+    head_norm_if: str | None = None  # the key of config.json that decides whether there is one
+    norm: Norm = field(default_factory=Norm)
+    eps_key: str = "rms_norm_eps"
+    norms: NormPlaces = "inputs"
+    parallel_if: str | None = None  # the key of config.json by which the norms are `parallel_norms`
+    parallel_norms: NormPlaces = "common"
+    activation_key: str = "hidden_act"
+    is_gated: bool = True
+    windows: Windows = "none"
+    rope_layers: RopeLayers = "all"
+    is_interleaved: bool = False
+    partial: float = 1.0  # default of `partial_rotary_factor`
+    window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
+    multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
+    scales_embedding: bool = False  # by the square root of the width
+    experts: Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss"] = "none"
+    has_sinks: bool = False
+    renames: Mapping[str, str] = field(default_factory=dict)
+    fused_experts: Literal["interleaved"] | None = None
+    ignored: tuple[str, ...] = ()
+    text_in: str | None = None
 
 
 _COMMON = {
@@ -28,6 +65,19 @@ _COMMON = {
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
 }
+_LLAMA = _COMMON | {
+    "vocab_size": 32000,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_MISTRAL = _LLAMA | {
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+}
 _QWEN = _COMMON | {
     "vocab_size": 151936,
     "intermediate_size": 22016,
@@ -36,34 +86,484 @@ _QWEN = _COMMON | {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
+_OLMO = _LLAMA | {
+    "vocab_size": 50304,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": None,
+    "eos_token_id": 50279,
+    "pad_token_id": 1,
+}
+_COHERE = _COMMON | {
+    "vocab_size": 256000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "layer_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+    "logit_scale": 0.0625,
+    "bos_token_id": 5,
+    "eos_token_id": 255001,
+    "pad_token_id": 0,
+}
+_GLM = _COMMON | {
+    "vocab_size": 151552,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "rms_norm_eps": 1.5625e-07,
+    "max_position_embeddings": 131072,
+    "attention_bias": True,
+    "eos_token_id": [151329, 151336, 151338],
+    "pad_token_id": 151329,
+}
+_GEMMA = _COMMON | {
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+_GEMMA_2 = _GEMMA | {
+    "sliding_window": 4096,
+    "query_pre_attn_scalar": 256,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA_3 = _GEMMA_2 | {
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+}
+_COHERE_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "norm": Norm(kind="layer"),
+    "eps_key": "layer_norm_eps",
+    "norms": "common",
+    "is_interleaved": True,
+    "multipliers": {"logits_scale": "logit_scale"},
+}
+_GEMMA_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "norm": Norm(is_offset=True),
+    "scales_embedding": True,
+    "activation_key": "hidden_activation",
+}
+_SOFTCAPS = {"softcap": "attn_logit_softcapping", "logits_softcap": "final_logit_softcapping"}
+_GEMMA_3_PARTS = _GEMMA_PARTS | {
+    "norms": "both",
+    "head_norm": "head",
+    "windows": 6,
+    "window_rope": "local",
+    "multipliers": _SOFTCAPS,
+}
+_MIXTRAL_NAMES = {
+    "block_sparse_moe.e_score_correction_bias": "mlp.gate.e_score_correction_bias",
+    "block_sparse_moe.": "mlp.",
+    ".w1.": ".gate_proj.",
+    ".w2.": ".down_proj.",
+    ".w3.": ".up_proj.",
+}
+_MULTIMODAL_NAMES = {
+    "model.language_model.": "model.",
+    "language_model.model.": "model.",
+    "language_model.lm_head": "lm_head",
+}
+_TOWERS = (
+    *(
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.visual.",
+    ),
+    *("visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
+)
 FAMILIES = {
-    "LlamaForCausalLM": Family(
-        "llama",
-        _COMMON
+    "LlamaForCausalLM": Family("llama", _LLAMA, "attention_bias", "attention_bias", "mlp_bias"),
+    "MistralForCausalLM": Family("mistral", _MISTRAL, windows="all"),
+    "Ministral3ForCausalLM": Family(
+        "ministral3",
+        _MISTRAL
         | {
-            "vocab_size": 32000,
-            "intermediate_size": 11008,
-            "max_position_embeddings": 2048,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
+            "vocab_size": 131072,
+            "num_hidden_layers": 34,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 262144,
+            "sliding_window": None,
+            "pad_token_id": 11,
         },
-        mlp_bias=None,
+        windows="all",
     ),
-    "MistralForCausalLM": Family(
-        "mistral",
+    "Qwen2ForCausalLM": Family("qwen2", _QWEN, bias=True, windows="qwen"),
+    "Qwen3ForCausalLM": Family(
+        "qwen3", _QWEN | {"head_dim": 128}, "attention_bias", "attention_bias", head_norm="head", windows="qwen"
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        "qwen3_moe",
+        _QWEN
+        | {
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 24,
+            "num_key_value_heads": 4,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+        },
+        "attention_bias",
+        "attention_bias",
+        head_norm="head",
+        windows="all",
+        experts="qwen",
+    ),
+    "MixtralForCausalLM": Family(
+        "mixtral",
+        _MISTRAL
+        | {
+            "rms_norm_eps": 1e-5,
+            "sliding_window": None,
+            "rope_theta": 1e6,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        windows="all",
+        experts="mixtral",
+        renames=_MIXTRAL_NAMES,
+    ),
+    "MiniMaxM2ForCausalLM": Family(
+        "minimax_m2",
         _COMMON
         | {
-            "vocab_size": 32000,
-            "intermediate_size": 14336,
+            "vocab_size": 200064,
+            "hidden_size": 3072,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 62,
+            "num_attention_heads": 48,
             "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "sliding_window": 4096,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
+            "head_dim": 128,
+            "max_position_embeddings": 196608,
+            "rope_theta": 5e6,
+            "num_local_experts": 256,
+            "num_experts_per_tok": 8,
+            "bos_token_id": 200034,
+            "eos_token_id": 200020,
         },
-        attention_bias=False,
-        attention_out_bias=False,
+        head_norm="whole",
+        experts="minimax",
+        renames=_MIXTRAL_NAMES,
     ),
-    "Qwen2ForCausalLM": Family("qwen2", _QWEN, attention_bias=True, attention_out_bias=False, window_by_layer=True),
-    "Qwen3ForCausalLM": Family("qwen3", _QWEN | {"head_dim": 128}, qk_norm=True, window_by_layer=True),
+    "Glm4MoeForCausalLM": Family(
+        "glm4_moe",
+        _COMMON
+        | {
+            "vocab_size": 151552,
+            "intermediate_size": 10944,
+            "num_hidden_layers": 46,
+            "num_attention_heads": 96,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 131072,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 1408,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+        },
+        "attention_bias",
+        head_norm="head",
+        head_norm_if="use_qk_norm",
+        partial=0.5,
+        experts="deepseek",
+    ),
+    "GptOssForCausalLM": Family(
+        "gpt_oss",
+        _COMMON
+        | {
+            "vocab_size": 201088,
+            "hidden_size": 2880,
+            "intermediate_size": 2880,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 131072,
+            "attention_bias": True,
+            "sliding_window": 128,
+            "num_local_experts": 128,
+            "num_experts_per_tok": 4,
+            "rope_theta": 150000.0,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+        },
+        "attention_bias",
+        "attention_bias",
+        windows=2,
+        has_sinks=True,
+        experts="gpt_oss",
+        renames={"mlp.router.": "mlp.gate."},
+        fused_experts="interleaved",
+    ),
+    "Phi3ForCausalLM": Family(
+        "phi3",
+        _LLAMA
+        | {
+            "vocab_size": 32064,
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "eos_token_id": 32000,
+            "pad_token_id": 32000,
+        },
+        windows="all",
+    ),
+    "GraniteForCausalLM": Family(
+        "granite",
+        _LLAMA,
+        "attention_bias",
+        "attention_bias",
+        "mlp_bias",
+        multipliers={
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "scale": "attention_multiplier",
+            "logits_divisor": "logits_scaling",
+        },
+    ),
+    "Olmo2ForCausalLM": Family("olmo2", _OLMO, "attention_bias", "attention_bias", head_norm="whole", norms="outputs"),
+    "Olmo3ForCausalLM": Family(
+        "olmo3",
+        _OLMO | {"sliding_window": 4096, "rope_theta": 500000.0},
+        "attention_bias",
+        "attention_bias",
+        head_norm="whole",
+        norms="outputs",
+        windows=4,
+        window_rope="unscaled",
+    ),
+    "SmolLM3ForCausalLM": Family(
+        "smollm3",
+        _LLAMA
+        | {
+            "vocab_size": 128256,
+            "hidden_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 32768,
+            "rope_theta": 2e6,
+            "bos_token_id": 128000,
+            "eos_token_id": 128001,
+            "pad_token_id": 128004,
+        },
+        "attention_bias",
+        "attention_bias",
+        "mlp_bias",
+        windows="qwen",
+        rope_layers="listed",
+    ),
+    "SeedOssForCausalLM": Family(
+        "seed_oss",
+        _LLAMA
+        | {
+            "vocab_size": 155136,
+            "intermediate_size": 27648,
+            "num_hidden_layers": 64,
+            "num_attention_heads": 80,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 524288,
+            "attention_bias": True,
+            "bos_token_id": 0,
+            "pad_token_id": 1,
+        },
+        "attention_bias",
+        "attention_out_bias",
+        "mlp_bias",
+    ),
+    "Exaone4ForCausalLM": Family(
+        "exaone4",
+        _LLAMA
+        | {
+            "vocab_size": 102400,
+            "intermediate_size": 16384,
+            "rms_norm_eps": 1e-5,
+            "sliding_window": 4096,
+            "bos_token_id": 0,
+        },
+        head_norm="head",
+        norms="outputs",
+        windows=4,
+        rope_layers="windows_if_any",
+    ),
+    "Ernie4_5ForCausalLM": Family(
+        "ernie4_5",
+        _LLAMA
+        | {
+            "vocab_size": 103424,
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 18,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 131072,
+            "rope_theta": 500000.0,
+            "pad_token_id": 0,
+        },
+        "use_bias",
+        "use_bias",
+        "use_bias",
+        is_interleaved=True,
+    ),
+    "HunYuanDenseV1ForCausalLM": Family(
+        "hunyuan_v1_dense",
+        _LLAMA | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "pad_token_id": 0},
+        "attention_bias",
+        "attention_bias",
+        head_norm="head_after_rope",
+        renames={".query_layernorm.": ".q_norm.", ".key_layernorm.": ".k_norm."},
+    ),
+    "Starcoder2ForCausalLM": Family(
+        "starcoder2",
+        _COMMON
+        | {
+            "vocab_size": 49152,
+            "hidden_size": 3072,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 2,
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_epsilon": 1e-5,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 4096,
+            "use_bias": True,
+            "bos_token_id": 50256,
+            "eos_token_id": 50256,
+        },
+        "use_bias",
+        "use_bias",
+        "use_bias",
+        norm=Norm(kind="layer", has_bias=True),
+        eps_key="norm_epsilon",
+        is_gated=False,
+        windows="all",
+        renames={".mlp.c_fc.": ".mlp.up_proj.", ".mlp.c_proj.": ".mlp.down_proj."},
+    ),
+    "StableLmForCausalLM": Family(
+        "stablelm",
+        _COMMON
+        | {
+            "vocab_size": 50304,
+            "hidden_size": 2560,
+            "intermediate_size": 6912,
+            "num_key_value_heads": 32,
+            "layer_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        },
+        "use_qkv_bias",
+        norm=Norm(kind="layer", has_bias=True),
+        eps_key="layer_norm_eps",
+        parallel_if="use_parallel_residual",
+        partial=0.25,
+    ),
+    "CohereForCausalLM": Family("cohere", _COHERE, head_norm="layer", head_norm_if="use_qk_norm", **_COHERE_PARTS),
+    "Cohere2ForCausalLM": Family(
+        "cohere2",
+        _COHERE | {"head_dim": 128, "sliding_window": 4096},
+        windows=4,
+        rope_layers="windows",
+        **_COHERE_PARTS,
+    ),
+    "GlmForCausalLM": Family("glm", _GLM, "attention_bias", is_interleaved=True, partial=0.5),
+    "Glm4ForCausalLM": Family(
+        "glm4",
+        _GLM,
+        "attention_bias",
+        norms="both",
+        is_interleaved=True,
+        partial=0.5,
+        renames={
+            ".post_attention_layernorm.": ".pre_feedforward_layernorm.",
+            ".post_self_attn_layernorm.": ".post_attention_layernorm.",
+            ".post_mlp_layernorm.": ".post_feedforward_layernorm.",
+        },
+    ),
+    "GemmaForCausalLM": Family(
+        "gemma",
+        _GEMMA
+        | {
+            "hidden_size": 3072,
+            "intermediate_size": 24576,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+        },
+        **_GEMMA_PARTS | {"activation_key": "hidden_act"},
+    ),
+    "Gemma2ForCausalLM": Family("gemma2", _GEMMA_2, norms="both", windows=2, multipliers=_SOFTCAPS, **_GEMMA_PARTS),
+    "Gemma3ForCausalLM": Family("gemma3_text", _GEMMA_3, **_GEMMA_3_PARTS),
+    "Gemma3ForConditionalGeneration": Family(
+        "gemma3",
+        _GEMMA_3,
+        text_in="text_config",
+        renames=_MULTIMODAL_NAMES,
+        ignored=_TOWERS,
+        **_GEMMA_3_PARTS,
+    ),
+    "NemotronForCausalLM": Family(
+        "nemotron",
+        _COMMON
+        | {
+            "vocab_size": 256000,
+            "hidden_size": 6144,
+            "intermediate_size": 24576,
+            "num_attention_heads": 48,
+            "head_dim": 128,
+            "hidden_act": "relu2",
+            "norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "bos_token_id": 2,
+            "eos_token_id": 3,
+        },
+        "attention_bias",
+        "attention_bias",
+        "mlp_bias",
+        norm=Norm(kind="layer", has_bias=True, is_offset=True),
+        eps_key="norm_eps",
+        is_gated=False,
+        partial=0.5,
+    ),
 }

@@ -23,6 +23,7 @@ from .spec import (
     LinearAttention,
     Mamba,
     ModelSpec,
+    NormPlaces,
     ShortConvolution,
 )
 
@@ -115,7 +116,7 @@ def _layers(reader: ConfigReader, model_type: str, num_layers: int) -> tuple[Lay
     window = _window(reader, model_type)
     full = _latent(reader) or _attention(reader, model_type)
     kinds = _kinds(reader, model_type, num_layers)
-    num_norms = 4 if model_type in _FOUR_NORMS else 2
+    norms: NormPlaces = "both" if model_type in _FOUR_NORMS else "inputs"
     layers: list[LayerSpec] = []
     for index, kind in enumerate(kinds):
         mixer: Any = full
@@ -128,9 +129,9 @@ def _layers(reader: ConfigReader, model_type: str, num_layers: int) -> tuple[Lay
         elif kind == "cross":
             mixer = _cross(reader, model_type)
         feed_forward = _feed_forward(reader, model_type, index, kind)
-        layers.append(LayerSpec(mixer=mixer, feed_forward=feed_forward, num_norms=num_norms))
+        layers.append(LayerSpec(mixer=mixer, feed_forward=feed_forward, norms=norms))
     if reader.flag("is_encoder_decoder"):  # each decoder layer looks at the encoder's output besides its own tokens
-        layers += [LayerSpec(mixer=_cross(reader, model_type), num_norms=1)] * num_layers
+        layers += [LayerSpec(mixer=_cross(reader, model_type), norms="common")] * num_layers
         reader.assumptions.append("an encoder-decoder: weights of the encoder were counted like a decoder's")
     return tuple(layers)
 
@@ -144,7 +145,7 @@ def _attention(reader: ConfigReader, model_type: str) -> Attention:
         head_dim=reader.number("head_dim", _HEAD_DIMS.get(model_type) or hidden // heads),
         has_bias=has_bias or model_type in _QKV_BIAS,
         has_out_bias=(has_bias or model_type in _OUT_BIAS) and model_type not in ("qwen2", "qwen2_moe"),
-        has_head_norms=model_type in _HEAD_NORMS,
+        head_norm="head" if model_type in _HEAD_NORMS else "none",
         has_gate=model_type == "qwen3_next",
     )
 

@@ -10,69 +10,64 @@ from collections.abc import Mapping
 from typing import Any
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .families import FAMILIES, Family
+from .experts import read_experts
+from .families import FAMILIES, Family, Setting
 from .guess import guess, named_dtype
 from .quantisation_config import read_quantisation
-from .rope import read_rope
-from .spec import MLP, Attention, LayerSpec, ModelSpec
+from .rope import has_kinds, read_rope
+from .spec import MLP, Attention, HeadNorm, LayerSpec, ModelSpec, NormPlaces, RopeSpec
 
-READ_KEYS = {  # of config.json, under any spelling
-    *("architectures", "attention_bias", "bos_token_id", "dtype", "eos_token_id", "head_dim", "hidden_act"),
-    *("hidden_size", "intermediate_size", "layer_types", "max_position_embeddings", "max_window_layers", "mlp_bias"),
-    *("num_attention_heads", "num_hidden_layers", "num_key_value_heads", "original_max_position_embeddings"),
-    *("pad_token_id", "partial_rotary_factor", "quantization_config", "rms_norm_eps", "rope_parameters"),
-    *("rope_scaling", "rope_theta", "sliding_window", "tie_word_embeddings", "torch_dtype", "use_sliding_window"),
-    "vocab_size",
-}
 _LAYER_KINDS = ("full_attention", "sliding_attention")
+_OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
+_MAX_SCALE = 1e6
 
 
-def read_config(values: Mapping[str, Any]) -> ModelSpec:
-    """The model that config.json describes. Raises ModelConfigError if it is malformed or absurd."""
+def read_config(values: Mapping[str, Any]) -> tuple[ModelSpec, ConfigJson]:
+    """The model that config.json describes, and its language model's part of the file with the family's defaults.
+
+    Raises ModelConfigError if it is malformed or absurd.
+    """
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     family = FAMILIES.get(name) if isinstance(name, str) else None
-    return guess(values) if family is None else _read(ConfigJson(values, family.defaults), str(name), family)
+    if family is None:
+        return guess(values), ConfigJson(values)
+    text = values
+    if family.text_in is not None:
+        inner = values.get(family.text_in)
+        if not isinstance(inner, Mapping):
+            raise ModelConfigError(f"`{family.text_in}` must be an object: the language model's configuration")
+        text = {**{key: value for key, value in values.items() if not isinstance(value, Mapping)}, **inner}
+    config = ConfigJson(text, family.defaults)
+    config.read |= _OFTEN_READ
+    return _read(config, values, str(name), family), config
 
 
-def family_config(values: Mapping[str, Any], spec: ModelSpec) -> ConfigJson:
-    """config.json with the defaults of its family, for keys that are not part of the description."""
-    family = FAMILIES.get(spec.architecture)
-    return ConfigJson(values, family.defaults if family is not None else {})
-
-
-def _read(config: ConfigJson, name: str, family: Family) -> ModelSpec:
-    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
-    num_layers, kv_heads = config.count("num_hidden_layers"), config.count("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise ModelConfigError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
-    if config.get("head_dim") is None and hidden % heads:
-        raise ModelConfigError(f"`hidden_size` {hidden} is no multiple of `num_attention_heads` {heads}")
-    head_dim = config.count("head_dim", hidden // heads)
-    if head_dim % 2:
-        raise ModelConfigError(f"`head_dim` is {head_dim}; rotary embedding needs an even one")
-    activation = config.get("hidden_act")
+def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Family) -> ModelSpec:
+    hidden, num_layers = config.count("hidden_size"), config.count("num_hidden_layers")
     windows = _windows(config, family, num_layers)
-    has_bias = config.flag("attention_bias") if family.attention_bias is None else family.attention_bias
-    attention = Attention(
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        has_bias=has_bias,
-        has_out_bias=has_bias if family.attention_out_bias is None else family.attention_out_bias,
-        has_head_norms=family.qk_norm,
-        rope=read_rope(config, head_dim),
-    )
+    attention = _attention(config, family, hidden)
+    ropes = _ropes(config, family, attention.head_dim, windows)
+    norms: NormPlaces = family.norms
+    if family.parallel_if is not None and config.flag(family.parallel_if):
+        norms = family.parallel_norms
     mlp = MLP(
         width=config.count("intermediate_size"),
-        activation=activation if isinstance(activation, str) else shown(activation),
-        has_bias=config.flag("mlp_bias") if family.mlp_bias is None else family.mlp_bias,
+        activation=_activation(config, family),
+        is_gated=family.is_gated,
+        has_bias=_flag(config, family.mlp_bias),
     )
-    layer_of = {
-        window: LayerSpec(mixer=attention.model_copy(update={"window": window}), feed_forward=mlp)
-        for window in set(windows)
-    }
-    method, bits = read_quantisation(config.values, config.values)
+    layers: dict[Any, LayerSpec] = {}  # equal layers are one object
+
+    def layer(index: int) -> LayerSpec:
+        experts = read_experts(config, family.experts, index)
+        key = windows[index], ropes[index], experts
+        if key not in layers:
+            mixer = attention.model_copy(update={"window": windows[index], "rope": ropes[index]})
+            layers[key] = LayerSpec(mixer=mixer, feed_forward=experts or mlp, norms=norms)
+        return layers[key]
+
+    method, bits = read_quantisation(whole, config.values)
     return ModelSpec(
         architecture=name,
         model_type=family.model_type,
@@ -80,32 +75,143 @@ def _read(config: ConfigJson, name: str, family: Family) -> ModelSpec:
         vocab_size=config.count("vocab_size"),
         max_position_embeddings=config.count("max_position_embeddings"),
         is_tied=config.flag("tie_word_embeddings"),
-        norm_eps=config.number("rms_norm_eps", 0, 1),
-        layers=tuple(layer_of[window] for window in windows),
-        dtype=named_dtype(config.values, config.values),
+        norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
+        layers=tuple(layer(index) for index in range(num_layers)),
+        embedding_scale=hidden**0.5 if family.scales_embedding else _multiplier(config, family, "embedding_scale"),
+        residual_scale=_multiplier(config, family, "residual_scale"),
+        logits_scale=_multiplier(config, family, "logits_scale") / _multiplier(config, family, "logits_divisor"),
+        logits_softcap=_limit(config, family, "logits_softcap"),
+        dtype=named_dtype(whole, config.values),
         quantization=method,
         quantization_bits=bits,
+        is_part=family.text_in is not None,
     )
+
+
+def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
+    """Without windows and positions."""
+    heads = config.count("num_attention_heads")
+    kv_heads = config.count("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelConfigError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
+    if config.get("head_dim") is None and hidden % heads:
+        raise ModelConfigError(f"`hidden_size` {hidden} is no multiple of `num_attention_heads` {heads}")
+    head_dim = config.count("head_dim", hidden // heads)
+    if head_dim % 2:
+        raise ModelConfigError(f"`head_dim` is {head_dim}; rotary embedding needs an even one")
+    has_norm = family.head_norm_if is None or config.flag(family.head_norm_if)
+    head_norm: HeadNorm = family.head_norm if has_norm else "none"
+    scale: float | None = None
+    if "query_pre_attn_scalar" in family.defaults:
+        scale = config.number("query_pre_attn_scalar", 0, _MAX_SCALE) ** -0.5
+    elif "scale" in family.multipliers:
+        scale = _multiplier(config, family, "scale")
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        has_bias=_flag(config, family.bias),
+        has_out_bias=_flag(config, family.out_bias),
+        head_norm=head_norm,
+        scale=scale,
+        softcap=_limit(config, family, "softcap"),
+        has_sinks=family.has_sinks,
+    )
+
+
+def _activation(config: ConfigJson, family: Family) -> str:
+    activation = config.get(family.activation_key)
+    return activation if isinstance(activation, str) else shown(activation)
+
+
+def _flag(config: ConfigJson, setting: Setting) -> bool:
+    return config.flag(setting) if isinstance(setting, str) else setting
+
+
+def _multiplier(config: ConfigJson, family: Family, name: str) -> float:
+    key = family.multipliers.get(name)
+    return 1.0 if key is None else config.number(key, 0, _MAX_SCALE, 1.0)
+
+
+def _limit(config: ConfigJson, family: Family, name: str) -> float | None:
+    key = family.multipliers.get(name)
+    return None if key is None or config.get(key) is None else config.number(key, 0, _MAX_SCALE)
 
 
 def _windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[int | None, ...]:
     """The sliding window of each layer."""
     everything = (None,) * num_layers
-    if config.get("sliding_window") is None or family.model_type == "llama":
+    if family.windows == "none" or config.get("sliding_window") is None:
         return everything
-    if family.window_by_layer and not config.flag("use_sliding_window"):
+    if family.windows == "qwen" and not config.flag("use_sliding_window"):
         return everything
     window = config.count("sliding_window")
-    if not family.window_by_layer:
+    if family.windows == "all":
         return (window,) * num_layers
     kinds = config.get("layer_types")
     if kinds is None:
-        first = config.get("max_window_layers")
-        if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-            raise ModelConfigError(f"`max_window_layers` is {shown(first)}; it must be a number of layers")
-        return tuple(window if index >= first else None for index in range(num_layers))
+        return tuple(window if has_one else None for has_one in _has_window(config, family, num_layers))
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         raise ModelConfigError(f"`layer_types` must name {num_layers} layers")
     if unknown := [kind for kind in kinds if kind not in _LAYER_KINDS]:
         raise ModelConfigError(f"`layer_types` has {shown(unknown[0])}; known: {', '.join(_LAYER_KINDS)}", "M304")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[bool]:
+    """By layer, where `layer_types` is missing."""
+    if family.windows == "qwen":
+        first = config.get("max_window_layers")
+        if isinstance(first, bool) or not isinstance(first, int) or first < 0:
+            raise ModelConfigError(f"`max_window_layers` is {shown(first)}; it must be a number of layers")
+        return [index >= first for index in range(num_layers)]
+    pattern = config.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern and set(pattern) <= set("LG"):  # EXAONE 4: local and global
+        return [pattern[index % len(pattern)] == "L" for index in range(num_layers)]
+    assert isinstance(family.windows, int)
+    period = config.count("sliding_window_pattern", family.windows)
+    return [(index + 1) % period != 0 for index in range(num_layers)]
+
+
+def _ropes(
+    config: ConfigJson, family: Family, head_dim: int, windows: tuple[int | None, ...]
+) -> tuple[RopeSpec | None, ...]:
+    """The rotary embedding of each layer; None where queries and keys are not turned."""
+    partial = family.partial
+    if family.model_type == "minimax_m2" and config.get("rotary_dim") is not None:
+        partial = config.count("rotary_dim") / head_dim
+    full = read_rope(config, head_dim, partial=partial)
+    local = full
+    if has_kinds(config):
+        local = read_rope(config, head_dim, "sliding_attention", partial=partial)
+    elif family.window_rope == "unscaled":
+        local = RopeSpec(theta=full.theta, partial_rotary_factor=full.partial_rotary_factor)
+    elif family.window_rope == "local":
+        theta = config.number("rope_local_base_freq", 1, 1e15)
+        local = RopeSpec(theta=theta, partial_rotary_factor=full.partial_rotary_factor)
+    if family.is_interleaved:
+        full, local = (rope.model_copy(update={"is_interleaved": True}) for rope in (full, local))
+    is_turned = _turned(config, family, windows)
+    return tuple(
+        (full if window is None else local) if turned else None
+        for window, turned in zip(windows, is_turned, strict=True)
+    )
+
+
+def _turned(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[bool]:
+    """By layer: whether queries and keys are turned."""
+    match family.rope_layers:
+        case "windows":
+            return [window is not None for window in windows]
+        case "windows_if_any":
+            return [window is not None or not any(windows) for window in windows]
+        case "listed":
+            listed = config.get("no_rope_layers")
+            if listed is None:
+                period = config.count("no_rope_layer_interval", 4)
+                return [(index + 1) % period != 0 for index in range(len(windows))]
+            if not isinstance(listed, list) or len(listed) != len(windows) or not set(map(str, listed)) <= {"0", "1"}:
+                raise ModelConfigError(f"`no_rope_layers` must be a list of {len(windows)} numbers, each 0 or 1")
+            return [bool(value) for value in listed]
+        case _:
+            return [True] * len(windows)

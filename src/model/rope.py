@@ -11,7 +11,8 @@ from typing import Any
 from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import RopeSpec
 
-ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
+ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+FULL = "full_attention"
 _TOP_LEVEL = ("partial_rotary_factor", "original_max_position_embeddings")  # in some files outside of the object
 _NUMBERS: dict[str, tuple[float, float]] = {  # least and most
     "factor": (1, 1e6),
@@ -23,8 +24,11 @@ _NUMBERS: dict[str, tuple[float, float]] = {  # least and most
     "mscale": (0, 1e3),
     "mscale_all_dim": (0, 1e3),
     "partial_rotary_factor": (0, 1),
+    "llama_4_scaling_beta": (0, 100),
 }
+_FACTORS = ("short_factor", "long_factor")
 _NEEDED = {
+    "longrope": _FACTORS,
     "linear": ("factor",),
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -35,9 +39,13 @@ _MAX_THETA = 1e15
 def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: float | str) -> dict[str, Any]:
     """The options `rope_scaling` and `rope_theta` in place of what config.json says, under the names it uses.
 
-    A scaling of an unknown kind, which a rule reports, is left out.
+    With parameters by kind of layer, in place of those of layers that see everything. A scaling of an unknown kind,
+    which a rule reports, is left out.
     """
     rope = config.get("rope_parameters")
+    if isinstance(rope, Mapping) and isinstance(rope.get(FULL), Mapping):
+        inner = apply_options({"rope_parameters": rope[FULL]}, scaling, theta)["rope_parameters"]
+        return {**config, "rope_parameters": {**rope, FULL: inner}}
     if scaling and kind_of(scaling) in ROPE_KINDS:
         config["rope_scaling"] = dict(scaling)
         if isinstance(rope, Mapping):
@@ -55,14 +63,19 @@ def kind_of(parameters: Mapping[str, Any]) -> Any:
     return parameters.get("rope_type") or parameters.get("type") or "default"
 
 
-def read_rope(config: ConfigJson, head_dim: int) -> RopeSpec:
-    """Raises ModelConfigError for a parameter that is missing or out of its range. Other kinds keep only their name."""
-    given, theta = _written(config), read_theta(config)
+def read_rope(config: ConfigJson, head_dim: int, layer_type: str = FULL, *, partial: float = 1.0) -> RopeSpec:
+    """The rotary embedding of layers of a kind: `rope_parameters` may have an object for each kind.
+
+    partial: default of `partial_rotary_factor`.
+    Raises ModelConfigError for a parameter that is missing or out of its range. Other kinds keep only their name.
+    """
+    given, theta = _written(config, layer_type), read_theta(config, layer_type)
     kind = kind_of(given)
     for key in _TOP_LEVEL:
         if config.get(key) is not None:
             given.setdefault(key, config.get(key))
-    if kind not in ROPE_KINDS:
+    given.setdefault("partial_rotary_factor", partial)
+    if not isinstance(kind, str) or kind not in ROPE_KINDS:
         return RopeSpec(theta=theta, kind=shown(kind))
     part = config.part(given)
     for key in _NEEDED.get(kind, ()):
@@ -71,6 +84,9 @@ def read_rope(config: ConfigJson, head_dim: int) -> RopeSpec:
     found: dict[str, Any] = {
         key: part.number(key, *limits) for key, limits in _NUMBERS.items() if given.get(key) is not None
     }
+    for key in _FACTORS:
+        if given.get(key) is not None:
+            found[key] = _factors(given[key], key, int(head_dim * found["partial_rotary_factor"]) // 2)
     if given.get("original_max_position_embeddings") is not None:
         found["original_max_position_embeddings"] = part.count("original_max_position_embeddings")
     if given.get("truncate") is not None:
@@ -84,16 +100,32 @@ def read_rope(config: ConfigJson, head_dim: int) -> RopeSpec:
     return RopeSpec(theta=theta, kind=kind, **found)
 
 
-def read_theta(config: ConfigJson) -> float:
+def read_theta(config: ConfigJson, layer_type: str = FULL) -> float:
     """The base. Raises ModelConfigError if it is out of its range."""
-    theta = _written(config).get("rope_theta")
+    theta = _written(config, layer_type).get("rope_theta")
     theta = config.get("rope_theta") if theta is None else theta
     return config.part({"rope_theta": theta}).number("rope_theta", 1, _MAX_THETA, 10_000.0)
 
 
-def _written(config: ConfigJson) -> dict[str, Any]:
+def has_kinds(config: ConfigJson) -> bool:
+    """Whether config.json has parameters for each kind of layer."""
+    rope = config.get("rope_parameters")
+    return isinstance(rope, Mapping) and isinstance(rope.get(FULL), Mapping)
+
+
+def _written(config: ConfigJson, layer_type: str) -> dict[str, Any]:
     """The object with its parameters, under either name."""
-    written = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    new, old = config.get("rope_parameters"), config.get("rope_scaling")
+    written = new or old or {}
+    if has_kinds(config):
+        written = written.get(layer_type) or {}
     if not isinstance(written, Mapping):
         raise ModelConfigError("`rope_parameters` must be an object")
     return dict(written)
+
+
+def _factors(values: Any, key: str, num_pairs: int) -> tuple[float, ...]:
+    numbers = [value for value in values if isinstance(value, int | float)] if isinstance(values, list) else []
+    if len(numbers) != num_pairs or not all(0 < number < 1e9 for number in numbers):
+        raise ModelConfigError(f"`{key}` must be a list of {num_pairs} numbers above 0")
+    return tuple(float(number) for number in numbers)

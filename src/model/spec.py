@@ -28,7 +28,11 @@ class RopeSpec(Record):
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool | None = None
+    short_factor: tuple[float, ...] | None = None  # longrope: per pair, up to the trained context
+    long_factor: tuple[float, ...] | None = None  # longrope: per pair, for longer contexts
+    llama_4_scaling_beta: float | None = None  # queries grow with their position beyond the trained context
     partial_rotary_factor: float = 1.0  # share of a head that is turned
+    is_interleaved: bool = False  # pairs are neighbours; else the two halves of what is turned
 
 
 class Keeps(Record):
@@ -47,6 +51,11 @@ class Keeps(Record):
     num_heads: int = 0
 
 
+# RMS norm over each head of q and k, also after the rotation; over all heads together; layer norm of each head with
+# weights of its own
+HeadNorm = Literal["none", "head", "head_after_rope", "whole", "layer"]
+
+
 class Attention(Record):
     """Every query attends to the keys before it, or to those of a window."""
 
@@ -57,9 +66,12 @@ class Attention(Record):
     window: int | None = None  # tokens a query sees, itself included; None: all
     has_bias: bool = False  # q, k, v
     has_out_bias: bool = False
-    has_head_norms: bool = False  # an RMS norm over each head of q and k
+    head_norm: HeadNorm = "none"
     has_gate: bool = False  # on the output
-    rope: RopeSpec | None = None  # None: not described
+    scale: float | None = None  # of the products; None: head_dim**-0.5
+    softcap: float | None = None  # limit c of the products s: c * tanh(s / c)
+    has_sinks: bool = False  # a learned logit per head in the softmax, without a value
+    rope: RopeSpec | None = None  # None: queries and keys have no position
 
     @property
     def keeps(self) -> Keeps:
@@ -218,6 +230,21 @@ class MLP(Record):
         return (2 + self.is_gated) * self.width
 
 
+class Routing(Record):
+    """How a token's experts and their weights follow from the router's logits.
+
+    softmax, sigmoid: scores of all experts, of which the best are taken. softmax_of_chosen: the best logits are taken,
+    and the weights are their softmax. has_correction: a bias is added to the scores for the choice only.
+    """
+
+    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax"
+    is_renormalised: bool = False  # the weights of the chosen add up to 1
+    has_correction: bool = False
+    num_groups: int = 1  # experts are chosen in the best `groups_per_token` groups
+    groups_per_token: int = 1
+    scale: float = 1.0  # of the weights
+
+
 class Experts(Record):
     """`per_token` of `count` expert MLPs run for each token, and one of `shared_width` for all."""
 
@@ -225,7 +252,10 @@ class Experts(Record):
     count: int
     per_token: int
     width: int
+    routing: Routing = Routing()
     shared_width: int = 0
+    has_router_bias: bool = False
+    has_bias: bool = False
     activation: str = "silu"
     is_gated: bool = True
 
@@ -237,10 +267,27 @@ class Experts(Record):
 FeedForward = Annotated[MLP | Experts, Field(discriminator="kind")]
 
 
+class Norm(Record):
+    """rms: x / rms(x) * weight. layer: the mean is subtracted first, arXiv:1607.06450.
+
+    is_offset: the weight is stored as its difference from 1.
+    """
+
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float = 1e-6
+    has_bias: bool = False
+    is_offset: bool = False
+
+
+# What is normed: the inputs of mixer and feed-forward; their outputs; both; the common input of the two, which are
+# added at once; an input of each, which are added at once
+NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel"]
+
+
 class LayerSpec(Record):
     mixer: Mixer | None = None
     feed_forward: FeedForward | None = None
-    num_norms: int = 2  # of the width of the model
+    norms: NormPlaces = "inputs"
 
 
 class ModelSpec(Record):
@@ -253,8 +300,12 @@ class ModelSpec(Record):
     max_position_embeddings: int  # tokens
     is_tied: bool  # the output layer is the embedding
     has_position_table: bool = False  # learned positions, added to the embedding
-    norm_eps: float = 1e-6
+    norm: Norm = Norm()
     layers: tuple[LayerSpec, ...]
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what a mixer or feed-forward adds
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
     dtype: str = "bfloat16"  # that config.json names
     quantization: str | None = None  # method of a quantised checkpoint
     quantization_bits: int = 16  # of its weights

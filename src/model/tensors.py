@@ -21,16 +21,27 @@ from .spec import (
     LinearAttention,
     Mamba,
     ModelSpec,
+    NormPlaces,
     ShortConvolution,
 )
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
+LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
+    "inputs": ("input_layernorm", "post_attention_layernorm"),
+    "outputs": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "both": (
+        *("input_layernorm", "post_attention_layernorm"),
+        *("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    ),
+    "common": ("input_layernorm",),
+    "parallel": ("input_layernorm", "post_attention_layernorm"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """copies: how many there are, one per expert. used: how many of them a token needs.
+    """copies: how many there are, one per expert, whose number takes the place of `{}`. used: those that a token needs.
 
     is_matrix: of a linear layer, whose weights can be quantised: [outputs, inputs].
     """
@@ -55,13 +66,22 @@ def model_tensors(spec: ModelSpec) -> Iterator[Tensor]:
             yield replace(tensor, name=f"model.layers.{index}.{tensor.name}")
 
 
+def model_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor, each expert's too."""
+    return {
+        tensor.name.replace("{}", str(copy)): tensor.shape
+        for tensor in model_tensors(spec)
+        for copy in range(tensor.copies)
+    }
+
+
 def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
     """Those outside of the layers."""
     table = (spec.vocab_size, spec.hidden_size)
     yield Tensor(EMBEDDING, table)
     if spec.has_position_table:
         yield Tensor("model.embed_positions.weight", (spec.max_position_embeddings, spec.hidden_size))
-    yield Tensor(FINAL_NORM, (spec.hidden_size,))
+    yield from _norm(spec, FINAL_NORM)
     if not spec.is_tied:
         yield Tensor(OUTPUT, table)
 
@@ -69,9 +89,8 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
 def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
     """Names are relative to the layer."""
     hidden = spec.hidden_size
-    names = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
-    for name in names[: layer.num_norms]:
-        yield Tensor(f"{name}.weight", (hidden,))
+    for name in LAYER_NORMS[layer.norms]:
+        yield from _norm(spec, name)
     match layer.mixer:
         case Attention() as mixer:
             yield from _attention(hidden, mixer)
@@ -103,15 +122,34 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
             yield from _experts(hidden, experts)
 
 
+def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.weight", (spec.hidden_size,))
+    if spec.norm.has_bias:
+        yield Tensor(f"{name}.bias", (spec.hidden_size,))
+
+
 def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
     queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
     yield from _linear("self_attn.q_proj", queries * (1 + mixer.has_gate), hidden, mixer.has_bias)
     yield from _linear("self_attn.k_proj", keys, hidden, mixer.has_bias)
     yield from _linear("self_attn.v_proj", keys, hidden, mixer.has_bias)
     yield from _linear("self_attn.o_proj", hidden, queries, mixer.has_out_bias)
-    if mixer.has_head_norms:
-        yield Tensor("self_attn.q_norm.weight", (mixer.head_dim,))
-        yield Tensor("self_attn.k_norm.weight", (mixer.head_dim,))
+    if mixer.head_norm != "none":
+        yield Tensor("self_attn.q_norm.weight", head_norm_shape(mixer, mixer.num_heads))
+        yield Tensor("self_attn.k_norm.weight", head_norm_shape(mixer, mixer.num_kv_heads))
+    if mixer.has_sinks:
+        yield Tensor("self_attn.sinks", (mixer.num_heads,))
+
+
+def head_norm_shape(mixer: Attention, num_heads: int) -> tuple[int, ...]:
+    """Of the weight of the norm of queries or keys."""
+    match mixer.head_norm:
+        case "whole":
+            return (num_heads * mixer.head_dim,)
+        case "layer":
+            return (num_heads, mixer.head_dim)
+        case _:
+            return (mixer.head_dim,)
 
 
 def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
@@ -170,7 +208,12 @@ def _mlp(name: str, hidden: int, mlp: MLP) -> Iterator[Tensor]:
 
 def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:
     yield Tensor("mlp.gate.weight", (experts.count, hidden))
-    for tensor in _mlp("mlp.experts.{}", hidden, MLP(width=experts.width, is_gated=experts.is_gated)):
+    if experts.has_router_bias:
+        yield Tensor("mlp.gate.bias", (experts.count,))
+    if experts.routing.has_correction:
+        yield Tensor("mlp.gate.e_score_correction_bias", (experts.count,))
+    one = MLP(width=experts.width, is_gated=experts.is_gated, has_bias=experts.has_bias)
+    for tensor in _mlp("mlp.experts.{}", hidden, one):
         yield replace(tensor, copies=experts.count, used=experts.per_token)
     if experts.shared_width:
         yield from _mlp("mlp.shared_experts", hidden, MLP(width=experts.shared_width, is_gated=experts.is_gated))

@@ -66,7 +66,7 @@ def whole_steps(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        has_head_norms=True,
+        head_norm="head",
         rope=RopeSpec(theta=1e6),
     )
     model_spec = ModelSpec(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ...model.tensors import FUSED
+from ...model.families import FAMILIES
+from ...model.spec import ModelSpec
+from ...model.tensors import FUSED, model_shapes
 from ..errors import ModelFilesError
-from .stored import FLOAT_DTYPES, StoredTensor
+from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor
 
+_FUSED_EXPERTS = re.compile(r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")
 _UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -46,6 +51,50 @@ def matched(
             f"{folder}: {_some(surplus)} in its weight files, but the model does not use it", code="M304"
         )
     return {name: tensors[name] for name in shapes}
+
+
+def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec) -> dict[str, StoredTensor]:
+    """The model's tensors under the names of model/tensors.py, whatever its checkpoints call and fuse.
+
+    Raises ModelFilesError unless the files have exactly these, in the right shapes.
+    """
+    shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
+    tensors = {
+        _renamed(name, family.renames): tensor for name, tensor in stored.items() if not name.startswith(family.ignored)
+    }
+    if family.fused_experts is not None:
+        tensors = _split_experts(tensors)
+    return matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
+
+
+def _renamed(name: str, renames: Mapping[str, str]) -> str:
+    for old, new in renames.items():
+        name = name.replace(old, new, 1)
+    return name
+
+
+def _split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Tensors of all experts as those of each: [experts, inputs, outputs], gates and ups in turns, become strided."""
+    split: dict[str, StoredTensor] = {}
+    for name, stored in tensors.items():
+        match = _FUSED_EXPERTS.fullmatch(name)
+        if match is None or len(stored.shape) != (2 if match["bias"] else 3):
+            split[name] = stored
+            continue
+        place, part, kind = match["place"], match["part"], "bias" if match["bias"] else "weight"
+        *inputs, outputs = stored.shape[1:]
+        names = FUSED.get(part, (part,))
+        width, size = len(names), DTYPE_BYTES[stored.dtype]
+        for expert in range(stored.shape[0]):
+            first = stored.offset + expert * math.prod(stored.shape[1:]) * size
+            for index, own in enumerate(names):
+                split[f"{place}.{expert}.{own}.{kind}"] = replace(
+                    stored,
+                    shape=(outputs // width, *inputs),
+                    offset=first + index * size,
+                    strides=(width, outputs) if inputs else (width,),
+                )
+    return split
 
 
 def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str, StoredTensor]:

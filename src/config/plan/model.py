@@ -137,7 +137,7 @@ def _spec(deployment: Deployment, path: Path) -> ModelSpec:
     values = merge_deep(read_json(path), deployment.model.hf_overrides)
     try:
         try:
-            return read_config(values)
+            return read_config(values)[0]
         except ModelConfigError as error:
             if error.code in _ENDS:
                 raise

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.config_json import ConfigJson, ModelConfigError, shown
-from ...model.read import READ_KEYS, family_config, read_config
+from ...model.read import read_config
 from ...model.rope import ROPE_KINDS, apply_options, read_theta
 from ...model.spec import ModelSpec
 from ...model.support import not_supported
-from ...model.tensors import model_tensors
 from ..checkpoint.layout import WeightFiles, read_weight_files
-from ..checkpoint.match import Shapes, matched, split_fused
+from ..checkpoint.match import tensors_of
 from ..checkpoint.model_files import is_hub_id, locate, read_json, read_json_if_any
 from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES
@@ -31,7 +30,7 @@ _ANY_MODEL_FILE = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
 TOKENIZER_JSON = "tokenizer.json"
 OLDER_VOCABULARIES = ("vocab.json", "tokenizer.model", "spiece.model", "vocab.txt")
 GENERATION_CONFIG = "generation_config.json"
-_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:model\.|model\.language_model\.|language_model\.model\.)layers\.(\d{1,9})\.")
 
 
 def read_model_files(deployment: Deployment) -> ModelFiles:
@@ -48,10 +47,9 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         _check_class(merged)
         own_theta = read_theta(ConfigJson(merged))
         values = apply_options(merged, model.rope_scaling, model.rope_theta)
-        spec = read_config(values)
+        spec, config_json = read_config(values)
         if reason := not_supported(spec):
             raise ModelConfigError(reason, "M304")
-        config_json = family_config(values, spec)
         bos, pad = config_json.optional_int("bos_token_id"), config_json.optional_int("pad_token_id")
     except ModelConfigError as error:
         raise ModelFilesError(f"{path}: {error}", code=error.code) from None
@@ -78,7 +76,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         tokenizer_path=_tokenizer_path(deployment, folder),
         weight_files=weights.names if weights else (),
         weight_format=weights.format if weights else "dummy",
-        unused_overrides=tuple(key for key in model.hf_overrides if key not in {*written, *READ_KEYS}),
+        unused_overrides=tuple(key for key in model.hf_overrides if key not in {*written, *config_json.read}),
     )
 
 
@@ -182,10 +180,8 @@ def _weights(path: Path, spec: ModelSpec, folder: Path, deployment: Deployment) 
     if settings_problem(load.load_format, settings):
         settings = {}  # reported by a rule
     weights = read_weight_files(folder, load.load_format, load.ignore_patterns, settings, load.pt_load_map_location)
-    shapes: Shapes = {tensor.name: tensor.shape for tensor in model_tensors(spec)}
-    tensors = split_fused(weights.tensors, shapes) if weights.format == "sharded_state" else weights.tensors
-    _check_layers(path, spec, tensors)
-    return replace(weights, tensors=matched(folder, tensors, shapes, is_tied=spec.is_tied))
+    _check_layers(path, spec, weights.tensors)
+    return replace(weights, tensors=tensors_of(folder, weights.tensors, spec))
 
 
 def _check_layers(path: Path, spec: ModelSpec, tensors: Iterable[str]) -> None:

@@ -161,7 +161,7 @@ class _Parts:
         self._rotations: dict[tuple[RopeSpec, int], torch.Tensor] = {}
 
     def norm(self, name: str, width: int) -> RMSNorm:
-        return RMSNorm(name, width, self._spec.norm_eps, self._dtype, self._device)
+        return RMSNorm(name, width, self._spec.norm.eps, self._dtype, self._device)
 
     def output(self, name: str) -> Linear:
         scheme = self._scheme and self._scheme.output
@@ -198,8 +198,8 @@ class _Parts:
                 prefix, dict(zip(FUSED["qkv_proj"], (queries, keys, keys), strict=True)), hidden, spec.has_bias
             ),
             self.linear(prefix, {"o_proj": hidden}, queries, spec.has_out_bias),
-            self.norm(f"{prefix}.q_norm", spec.head_dim) if spec.has_head_norms else None,
-            self.norm(f"{prefix}.k_norm", spec.head_dim) if spec.has_head_norms else None,
+            self.norm(f"{prefix}.q_norm", spec.head_dim) if spec.head_norm == "head" else None,
+            self.norm(f"{prefix}.k_norm", spec.head_dim) if spec.head_norm == "head" else None,
             self.rotations(spec.rope, spec.head_dim),
             self._kernels,
         )

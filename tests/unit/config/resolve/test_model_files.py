@@ -103,7 +103,7 @@ def test_a_family_knows_its_biases_and_norms(tmp_path: Path) -> None:
             layer.mixer.has_bias,
             layer.mixer.has_out_bias,
             layer.feed_forward.has_bias,
-            layer.mixer.has_head_norms,
+            layer.mixer.head_norm == "head",
         )
 
     assert parts("LlamaForCausalLM", attention_bias=True, mlp_bias=True) == (True, True, True, False)

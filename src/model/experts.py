@@ -1,0 +1,82 @@
+"""The experts of a layer, as the families that have them write them in config.json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .config_json import ConfigJson, ModelConfigError, shown
+from .spec import Experts, Routing
+
+Kind = Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss"]
+SWIGLU_LIMIT = 7.0  # of gpt-oss, with alpha 1.702
+
+
+def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
+    """None if the layer has an MLP. Raises ModelConfigError for numbers that contradict each other."""
+    match kind:
+        case "none":
+            return None
+        case "qwen":
+            return _qwen(config, index)
+        case "mixtral":
+            routing = Routing(is_renormalised=True)
+            return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
+        case "minimax":
+            routing = Routing(scoring="sigmoid", is_renormalised=True, has_correction=True)
+            return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
+        case "deepseek":
+            return _deepseek(config, index)
+        case "gpt_oss":
+            return _gpt_oss(config)
+
+
+def _checked(config: ConfigJson, count_key: str, width: int, routing: Routing) -> Experts:
+    count, per_token = config.count(count_key), config.count("num_experts_per_tok")
+    if per_token > count:
+        raise ModelConfigError(f"`num_experts_per_tok` is {per_token}, but there are {count} experts")
+    activation = config.get("hidden_act")
+    named = activation if isinstance(activation, str) else shown(activation)
+    return Experts(count=count, per_token=per_token, width=width, routing=routing, activation=named)
+
+
+def _qwen(config: ConfigJson, index: int) -> Experts | None:
+    dense = config.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise ModelConfigError("`mlp_only_layers` must be a list of layers")
+    if index in dense or (index + 1) % config.count("decoder_sparse_step", 1):
+        return None
+    routing = Routing(is_renormalised=config.flag("norm_topk_prob"))
+    key = "num_experts" if "num_experts" in config.values else "num_local_experts"
+    key = key if key in config.values else "num_experts"
+    return _checked(config, key, config.count("moe_intermediate_size"), routing)
+
+
+def _deepseek(config: ConfigJson, index: int) -> Experts | None:
+    first = config.get("first_k_dense_replace")
+    if isinstance(first, int) and index < first:
+        return None
+    groups, kept = config.count("n_group", 1), config.count("topk_group", 1)
+    key = "n_routed_experts" if "n_routed_experts" in config.values else "num_local_experts"
+    key = key if key in config.values else "n_routed_experts"
+    if config.count(key) % groups or kept > groups:
+        raise ModelConfigError(f"{config.count(key)} experts cannot be chosen in {kept} of {groups} groups")
+    routing = Routing(
+        scoring="sigmoid",
+        is_renormalised=config.flag("norm_topk_prob"),
+        has_correction=True,
+        num_groups=groups,
+        groups_per_token=kept,
+        scale=config.number("routed_scaling_factor", 0, 1e3, 1.0),
+    )
+    width = config.count("moe_intermediate_size")
+    experts = _checked(config, key, width, routing)
+    return experts.model_copy(update={"shared_width": width * config.count("n_shared_experts", 1)})
+
+
+def _gpt_oss(config: ConfigJson) -> Experts:
+    experts = _checked(
+        config, "num_local_experts", config.count("intermediate_size"), Routing(scoring="softmax_of_chosen")
+    )
+    limit = config.number("swiglu_limit", 0, 1e6, SWIGLU_LIMIT)
+    activation = "clamped_swiglu" if limit == SWIGLU_LIMIT else f"swiglu clamped at {limit:g}"
+    return experts.model_copy(update={"has_router_bias": True, "has_bias": True, "activation": activation})
