@@ -23,7 +23,7 @@ class Family:
     """One architecture: the defaults of its config class, and what its code does whatever config.json says.
 
     renames: parts of the names in its checkpoints -> the names of tensors.py, in this order.
-    fused_experts: its checkpoints have one tensor for all experts; interleaved: [experts, inputs, gate and up in turns].
+    fused_experts: its checkpoints have one tensor for all experts; interleaved: [experts, inputs, gate and up in turn].
     ignored: beginnings of the names of tensors that a text model does not need.
     text_in: the key of config.json that holds the language model, in models with encoders.
     """

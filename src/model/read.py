@@ -77,6 +77,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         is_tied=config.flag("tie_word_embeddings"),
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=tuple(layer(index) for index in range(num_layers)),
+        rounds_embedding_scale=family.scales_embedding,
         embedding_scale=hidden**0.5 if family.scales_embedding else _multiplier(config, family, "embedding_scale"),
         residual_scale=_multiplier(config, family, "residual_scale"),
         logits_scale=_multiplier(config, family, "logits_scale") / _multiplier(config, family, "logits_divisor"),

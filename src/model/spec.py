@@ -303,6 +303,7 @@ class ModelSpec(Record):
     norm: Norm = Norm()
     layers: tuple[LayerSpec, ...]
     embedding_scale: float = 1.0
+    rounds_embedding_scale: bool = False  # to the dtype of the model
     residual_scale: float = 1.0  # of what a mixer or feed-forward adds
     logits_scale: float = 1.0
     logits_softcap: float | None = None

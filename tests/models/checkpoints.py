@@ -21,6 +21,20 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+SLIDING_THEN_FULL = ["sliding_attention", "full_attention"]
+PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + 0.1 * pair for pair in range(8)],
+    "long_factor": [1.5 + 0.5 * pair for pair in range(8)],
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 32},
@@ -29,6 +43,56 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
     "qwen3 untied": {"model_type": "qwen3", "head_dim": 8, "num_key_value_heads": 1},
+    "ministral3": {"model_type": "ministral3", "head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3}},
+    "phi3": {"model_type": "phi3", "rope_parameters": PARTIAL, "sliding_window": 7},
+    "phi3 longrope": {"model_type": "phi3", "rope_parameters": LONGROPE, "original_max_position_embeddings": 32},
+    "granite": {
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.7,
+        "attention_multiplier": 0.4,
+        "logits_scaling": 1.5,
+    },
+    "olmo2": {"model_type": "olmo2"},
+    "olmo3": {
+        "model_type": "olmo3",
+        "sliding_window": 6,
+        "layer_types": SLIDING_THEN_FULL,
+        "rope_parameters": {"sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}, "full_attention": YARN},
+    },
+    "smollm3": {"model_type": "smollm3", "no_rope_layers": [1, 0]},
+    "seed_oss": {"model_type": "seed_oss", "head_dim": 16},
+    "exaone4": {"model_type": "exaone4", "sliding_window": 6, "layer_types": SLIDING_THEN_FULL},
+    "ernie4_5": {"model_type": "ernie4_5", "head_dim": 16, "use_bias": True},
+    "hunyuan": {"model_type": "hunyuan_v1_dense", "head_dim": 16},
+    "starcoder2": {"model_type": "starcoder2", "sliding_window": 9},
+    "stablelm": {"model_type": "stablelm", "head_dim": 16, "use_qkv_bias": True},
+    "stablelm parallel": {"model_type": "stablelm", "use_parallel_residual": True},
+    "cohere": {"model_type": "cohere", "use_qk_norm": True, "logit_scale": 0.5},
+    "cohere2": {"model_type": "cohere2", "sliding_window": 6, "layer_types": SLIDING_THEN_FULL, "head_dim": 16},
+    "glm": {"model_type": "glm", "head_dim": 16},
+    "glm4": {"model_type": "glm4", "head_dim": 16},
+    "gemma": {"model_type": "gemma", "head_dim": 16},
+    "gemma2": {
+        "model_type": "gemma2",
+        "head_dim": 16,
+        "sliding_window": 6,
+        "query_pre_attn_scalar": 9,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 20.0,
+    },
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "head_dim": 16,
+        "sliding_window": 6,
+        "layer_types": SLIDING_THEN_FULL,
+        "query_pre_attn_scalar": 9,
+        "rope_parameters": {
+            "sliding_attention": {"rope_theta": 1e3, "rope_type": "default"},
+            "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 4.0},
+        },
+    },
+    "nemotron": {"model_type": "nemotron", "head_dim": 16},
 }
 
 

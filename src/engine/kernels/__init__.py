@@ -1,6 +1,5 @@
 """Kernels: one op per file, each with a plain torch reference; a KernelSet binds one implementation to every op."""
 
-from .activation import Activation
 from .attention_variant import AttentionVariant
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet, select_kernels
@@ -9,7 +8,6 @@ from .paged_attention import AttentionStep
 
 __all__ = [
     "PLAIN_HEADS",
-    "Activation",
     "AttentionStep",
     "AttentionVariant",
     "HeadVariant",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 import torch
 import torch.nn.functional as F
 
+from ...model.activations import Activation
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 
 # silu: Elfwing et al., arXiv:1702.03118. gelu, with the error function, and gelu_tanh, its approximation by tanh:
 # Hendrycks and Gimpel, arXiv:1606.08415. relu2, the square of relu: So et al., arXiv:2109.08668.
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from ..kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, KernelSet
 from .linear import Linear
+from .loading import Loadable
 from .norm import LayerNorm, Norm
 from .step_input import StepInput
 from .vector import Vector
@@ -65,6 +67,11 @@ class Attention:
             shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values
         )
         self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.qkv_proj
+        yield self.o_proj
+        yield from (part for part in (self.q_norm, self.k_norm, self.sinks) if part is not None)
 
     def __call__(
         self, qkv: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from ..kernels import Activation, KernelSet
+from ...model.activations import Activation
+from ..kernels import KernelSet
 from .linear import Linear
+from .loading import Loadable
 from .norm import Norm, RMSNorm
-
-# `hidden_act` of config.json. The three names of gelu_tanh are one formula, computed in different ways.
-HIDDEN_ACTS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-}
 
 
 class GatedMLP:
@@ -29,6 +21,10 @@ class GatedMLP:
         self.down_proj = down_proj
         self._kernels = kernels
         self._activation = activation
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.gate_up_proj
+        yield self.down_proj
 
     def __call__(
         self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
@@ -57,6 +53,10 @@ class MLP:
         self.down_proj = down_proj
         self._kernels = kernels
         self._activation = activation
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.up_proj
+        yield self.down_proj
 
     def __call__(
         self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None

@@ -40,7 +40,7 @@ class RMSNorm(_Stored):
     def __init__(
         self,
         name: str,
-        width: int,
+        width: int | tuple[int, ...],
         eps: float,
         dtype: torch.dtype,
         device: torch.device,
@@ -66,7 +66,7 @@ class LayerNorm(_Stored):
     def __init__(
         self,
         name: str,
-        width: int,
+        width: int | tuple[int, ...],
         eps: float,
         dtype: torch.dtype,
         device: torch.device,

@@ -6,6 +6,7 @@ float32 holds what the model's dtype holds, so nothing changes for most models. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Self
 
@@ -15,19 +16,27 @@ from .loading import TensorReader
 
 
 class Vector:
-    def __init__(self, name: str, size: int, dtype: torch.dtype, device: torch.device, offset: float = 0.0) -> None:
-        """name: in the checkpoint. dtype: the model's, to which values are rounded. offset: is added to them."""
+    def __init__(
+        self,
+        name: str,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        offset: float = 0.0,
+    ) -> None:
+        """name, shape: in the checkpoint. dtype: the model's, to which values are rounded. offset: is added to them."""
         self.name = name
-        self.values = torch.empty(size, dtype=torch.float32, device=device)
+        self._shape = (shape,) if isinstance(shape, int) else shape
+        self.values = torch.empty(math.prod(self._shape), dtype=torch.float32, device=device)
         self._dtype, self._offset = dtype, offset
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield self.name, tuple(self.values.shape)
+        yield self.name, self._shape
 
     def load(self, tensors: TensorReader) -> None:
-        given = torch.empty_like(self.values, dtype=self._dtype)
+        given = torch.empty(self._shape, dtype=self._dtype, device=self.values.device)
         tensors.read(self.name, given)
-        self.values.copy_(given).add_(self._offset)
+        self.values.copy_(given.flatten()).add_(self._offset)
 
     def take_weights(self, other: Self) -> None:
         self.values.copy_(other.values)  # in place: other layers keep a reference

@@ -1,7 +1,4 @@
-"""Decoder: a pre-norm transformer of attention and MLPs, built from the layers of its ModelSpec.
-
-Attribute names equal the checkpoint's.
-"""
+"""Decoder: a transformer of attention and feed-forward blocks, built from the layers of its ModelSpec."""
 
 from __future__ import annotations
 
@@ -9,62 +6,128 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from ...model.activations import HIDDEN_ACTS
 from ...model.quantised import SCHEMES
-from ...model.spec import MLP, ModelSpec, RopeSpec
+from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
-from ...model.tensors import FUSED
-from ..kernels import KernelSet
+from ...model.spec import ModelSpec, NormPlaces, RopeSpec
+from ...model.spec import Norm as NormSpec
+from ...model.tensors import FUSED, LAYER_NORMS, head_norm_shape
+from ..kernels import HeadVariant, KernelSet
 from ..layers.attention import Attention, AttentionShape, LayerCache
-from ..layers.embedding import Embedding, TiedEmbedding
+from ..layers.embedding import Embedding, TiedEmbedding, rounded
 from ..layers.linear import Linear
 from ..layers.loading import Loadable, TensorReader
-from ..layers.mlp import GatedMLP
-from ..layers.norm import RMSNorm
-from ..layers.rotary import cos_sin_table
+from ..layers.mlp import MLP, GatedMLP
+from ..layers.norm import LayerNorm, Norm, RMSNorm
+from ..layers.rotary import cos_sin_table, query_scales
 from ..layers.step_input import StepInput
+from ..layers.vector import Vector
 from .rope import rope_parameters
+
+FeedForward = GatedMLP | MLP
 
 
 class DecoderLayer:
+    """One layer. hidden is what the layer before adds to the residual stream; without a residual it is the stream."""
+
     def __init__(
         self,
-        input_layernorm: RMSNorm,
+        places: NormPlaces,
+        norms: Sequence[Norm],
         self_attn: Attention,
-        post_attention_layernorm: RMSNorm,
-        mlp: GatedMLP,
+        mlp: FeedForward,
+        kernels: KernelSet,
+        residual_scale: float,
     ) -> None:
-        self.input_layernorm = input_layernorm
+        """norms: in the order of their use, as LAYER_NORMS names them. residual_scale: of what the parts add."""
+        self.norms = norms
         self.self_attn = self_attn
-        self.post_attention_layernorm = post_attention_layernorm
         self.mlp = mlp
+        self._kernels = kernels
+        self._scale = residual_scale
+        ways = {
+            "inputs": self._of_inputs if residual_scale == 1 else self._of_scaled,
+            "outputs": self._of_outputs,
+            "both": self._of_both,
+            "common": self._of_common,
+            "parallel": self._of_parallel,
+        }
+        self._forward = ways[places]
 
     def loadables(self) -> Iterator[Loadable]:
-        attention = self.self_attn
-        yield self.input_layernorm
-        yield attention.qkv_proj
-        yield from (norm for norm in (attention.q_norm, attention.k_norm) if norm is not None)
-        yield attention.o_proj
-        yield self.post_attention_layernorm
-        yield self.mlp.gate_up_proj
-        yield self.mlp.down_proj
+        yield from self.norms
+        yield from self.self_attn.loadables()
+        yield from self.mlp.loadables()
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        residual: torch.Tensor | None,
-        step: StepInput,
-        cache: LayerCache,
-        rows: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden, residual: [T, hidden_size]. rows: the tokens whose result is needed; None for all.
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """hidden, residual: [T, hidden_size]. Returns both, of the rows that `attend` returns."""
+        return self._forward(hidden, residual, attend)
 
-        The keys and values of all tokens are written, not only of `rows`. Returns hidden and residual of `rows`.
-        """
-        attention = self.self_attn
-        qkv, residual = attention.qkv_proj.of_normed(self.input_layernorm, hidden, residual)
-        hidden = attention.o_proj(attention(qkv, step, cache, rows))
-        residual = residual if rows is None else residual[rows]
-        return self.mlp(self.post_attention_layernorm, hidden, residual)
+    def _of_inputs(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        qkv, residual = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
+        return self.mlp(self.norms[1], attend(self.self_attn, qkv), attend.rows_of(residual))
+
+    def _of_scaled(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        qkv, stream = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
+        stream = self._kernels.add_scaled(attend(self.self_attn, qkv), attend.rows_of(stream), self._scale)
+        added, stream = self.mlp(self.norms[1], stream, None)
+        return self._kernels.add_scaled(added, stream, self._scale), None
+
+    def _of_outputs(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        stream = hidden if residual is None else self._kernels.add_scaled(hidden, residual)
+        attended, _ = self.norms[0](self._kernels, attend(self.self_attn, self.self_attn.qkv_proj(stream)))
+        stream = self._kernels.add_scaled(attended, attend.rows_of(stream))
+        added, _ = self.norms[1](self._kernels, self.mlp.of(stream))
+        return added, stream
+
+    def _of_both(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        qkv, residual = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
+        attended, _ = self.norms[1](self._kernels, attend(self.self_attn, qkv))
+        added, stream = self.mlp(self.norms[2], attended, attend.rows_of(residual))
+        return self.norms[3](self._kernels, added)[0], stream
+
+    def _of_common(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        normed, residual = self.norms[0](self._kernels, hidden, residual)
+        attended = attend(self.self_attn, self.self_attn.qkv_proj(normed))
+        added = self.mlp.of(attend.rows_of(normed))
+        return self._kernels.add_scaled(attended, added), attend.rows_of(residual)
+
+    def _of_parallel(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        qkv, residual = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
+        stream = attend.rows_of(residual)
+        attended = attend(self.self_attn, qkv)
+        added, _ = self.mlp(self.norms[1], stream, None)
+        return self._kernels.add_scaled(attended, added), stream
+
+
+class Attend:
+    """Attention of one layer in one step, for the rows that are needed."""
+
+    def __init__(self, step: StepInput, cache: LayerCache, rows: torch.Tensor | None) -> None:
+        """rows: the tokens whose result is needed; None for all. Keys and values of all tokens are written."""
+        self._step, self._cache, self._rows = step, cache, rows
+
+    def __call__(self, attention: Attention, qkv: torch.Tensor) -> torch.Tensor:
+        """The output of `o_proj`, [N, hidden_size]."""
+        return attention.o_proj(attention(qkv, self._step, self._cache, self._rows))
+
+    def rows_of(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self._rows is None else x[self._rows]
 
 
 class Decoder:
@@ -81,14 +144,19 @@ class Decoder:
     ) -> None:
         """quantization: scheme of the linear layers' weights (model/quantised.py)."""
         self.model_spec = model_spec
+        self._kernels = kernels
         make = _Parts(model_spec, kernels, max_model_len, dtype, device, quantization)
         hidden, vocabulary = model_spec.hidden_size, model_spec.vocab_size
         self.lm_head = make.output("model.embed_tokens" if model_spec.is_tied else "lm_head")
+        multiplier = model_spec.embedding_scale
+        if model_spec.rounds_embedding_scale:
+            multiplier = rounded(multiplier, dtype)
         self.embed_tokens: Callable[[torch.Tensor], torch.Tensor]
         if model_spec.is_tied:
-            self.embed_tokens = TiedEmbedding(self.lm_head, kernels)
+            self.embed_tokens = TiedEmbedding(self.lm_head, kernels, multiplier)
         else:
-            self.embed_tokens = Embedding("model.embed_tokens", vocabulary, hidden, kernels, dtype, device)
+            name = "model.embed_tokens"
+            self.embed_tokens = Embedding(name, vocabulary, hidden, kernels, dtype, device, multiplier)
         self.layers = [make.layer(index) for index in range(model_spec.num_layers)]
         self.norm = make.norm("model.norm", hidden)
 
@@ -120,7 +188,7 @@ class Decoder:
 
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Writes keys and values of all T tokens into the caches. Returns hidden and residual of `rows`, for `logits`.
 
         steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
@@ -132,13 +200,14 @@ class Decoder:
         residual: torch.Tensor | None = None
         last = len(self.layers) - 1
         for index, (layer, step, cache) in enumerate(zip(self.layers, steps, caches, strict=True)):
-            hidden, residual = layer(hidden, residual, step, cache, rows if index == last else None)
-        assert residual is not None, "a model has at least one layer"
+            hidden, residual = layer(hidden, residual, Attend(step, cache, rows if index == last else None))
         return hidden, residual
 
-    def logits(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype."""
-        return self.lm_head.of_normed(self.norm, hidden, residual)[0]
+        logits, _ = self.lm_head.of_normed(self.norm, hidden, residual)
+        scale, softcap = self.model_spec.logits_scale, self.model_spec.logits_softcap
+        return logits if (scale, softcap) == (1, None) else self._kernels.scale_and_cap(logits, scale, softcap)
 
 
 class _Parts:
@@ -160,8 +229,15 @@ class _Parts:
         self._scheme = SCHEMES[quantization] if quantization else None
         self._rotations: dict[tuple[RopeSpec, int], torch.Tensor] = {}
 
-    def norm(self, name: str, width: int) -> RMSNorm:
-        return RMSNorm(name, width, self._spec.norm.eps, self._dtype, self._device)
+    def norm(self, name: str, width: int) -> Norm:
+        return self._norm(self._spec.norm, name, width)
+
+    def _norm(self, spec: NormSpec, name: str, width: int | tuple[int, ...]) -> Norm:
+        offset = 1.0 if spec.is_offset else 0.0
+        if spec.kind == "rms":
+            return RMSNorm(name, width, spec.eps, self._dtype, self._device, offset=offset)
+        has_bias = spec.has_bias
+        return LayerNorm(name, width, spec.eps, self._dtype, self._device, offset=offset, has_bias=has_bias)
 
     def output(self, name: str) -> Linear:
         scheme = self._scheme and self._scheme.output
@@ -174,48 +250,76 @@ class _Parts:
         return Linear(named, in_features, has_bias, self._kernels, self._dtype, self._device, scheme)
 
     def layer(self, index: int) -> DecoderLayer:
-        prefix, hidden = f"model.layers.{index}", self._spec.hidden_size
-        spec = self._spec.layers[index]
+        prefix, spec = f"model.layers.{index}", self._spec.layers[index]
         assert isinstance(spec.mixer, AttentionSpec)
-        assert isinstance(spec.feed_forward, MLP)
-        return DecoderLayer(
-            self.norm(f"{prefix}.input_layernorm", hidden),
-            self.attention(f"{prefix}.self_attn", spec.mixer),
-            self.norm(f"{prefix}.post_attention_layernorm", hidden),
-            self.mlp(f"{prefix}.mlp", spec.feed_forward),
-        )
+        assert isinstance(spec.feed_forward, MLPSpec)
+        norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in LAYER_NORMS[spec.norms]]
+        attention = self.attention(f"{prefix}.self_attn", spec.mixer)
+        mlp = self.mlp(f"{prefix}.mlp", spec.feed_forward)
+        return DecoderLayer(spec.norms, norms, attention, mlp, self._kernels, self._spec.residual_scale)
 
     def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
-        hidden, queries, keys = (
-            self._spec.hidden_size,
-            spec.num_heads * spec.head_dim,
-            spec.num_kv_heads * spec.head_dim,
+        queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        hidden, qkv = self._spec.hidden_size, dict(zip(FUSED["qkv_proj"], (queries, keys, keys), strict=True))
+        q_norm, k_norm = (
+            self.head_norm(f"{prefix}.{name}", spec, heads)
+            for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_kv_heads))
         )
-        assert spec.rope is not None
+        heads = HeadVariant(
+            is_interleaved=spec.rope is not None and spec.rope.is_interleaved,
+            is_over_all_heads=spec.head_norm == "whole",
+            is_norm_last=spec.head_norm == "head_after_rope",
+            query_scales=None if spec.rope is None else self.query_scales(spec.rope),
+        )
+        sinks = Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
         return Attention(
-            AttentionShape(spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.window),
-            self.linear(
-                prefix, dict(zip(FUSED["qkv_proj"], (queries, keys, keys), strict=True)), hidden, spec.has_bias
+            AttentionShape(
+                spec.num_heads,
+                spec.num_kv_heads,
+                spec.head_dim,
+                spec.window,
+                softcap=spec.softcap,
+                scale=spec.scale,
             ),
+            self.linear(prefix, qkv, hidden, spec.has_bias),
             self.linear(prefix, {"o_proj": hidden}, queries, spec.has_out_bias),
-            self.norm(f"{prefix}.q_norm", spec.head_dim) if spec.head_norm == "head" else None,
-            self.norm(f"{prefix}.k_norm", spec.head_dim) if spec.head_norm == "head" else None,
-            self.rotations(spec.rope, spec.head_dim),
+            q_norm,
+            k_norm,
+            None if spec.rope is None else self.rotations(spec.rope, spec.head_dim),
             self._kernels,
+            sinks=sinks,
+            heads=heads,
         )
 
-    def mlp(self, prefix: str, spec: MLP) -> GatedMLP:
-        hidden, parts = self._spec.hidden_size, dict.fromkeys(FUSED["gate_up_proj"], spec.width)
-        return GatedMLP(
-            self.linear(prefix, parts, hidden, spec.has_bias),
-            self.linear(prefix, {"down_proj": hidden}, spec.width, spec.has_bias),
-            self._kernels,
-        )
+    def head_norm(self, name: str, spec: AttentionSpec, num_heads: int) -> Norm | None:
+        if spec.head_norm == "none":
+            return None
+        norm = self._spec.norm
+        if spec.head_norm == "layer":
+            norm = NormSpec(kind="layer", eps=norm.eps)
+        return self._norm(norm, name, head_norm_shape(spec, num_heads))
+
+    def mlp(self, prefix: str, spec: MLPSpec) -> GatedMLP | MLP:
+        hidden, activation = self._spec.hidden_size, HIDDEN_ACTS[spec.activation]
+        down = self.linear(prefix, {"down_proj": hidden}, spec.width, spec.has_bias)
+        if not spec.is_gated:
+            up = self.linear(prefix, {"up_proj": spec.width}, hidden, spec.has_bias)
+            return MLP(up, down, self._kernels, activation)
+        gate_up = self.linear(prefix, dict.fromkeys(FUSED["gate_up_proj"], spec.width), hidden, spec.has_bias)
+        return GatedMLP(gate_up, down, self._kernels, activation)
 
     def rotations(self, rope: RopeSpec, head_dim: int) -> torch.Tensor:
         """The table of cosines and sines, shared by all layers with the same embedding."""
         if (rope, head_dim) not in self._rotations:
             parameters = rope_parameters(rope, self._spec.max_position_embeddings)
-            table = cos_sin_table(parameters, head_dim, self._max_model_len).to(self._device)
+            rotary_dim = int(head_dim * rope.partial_rotary_factor)
+            table = cos_sin_table(parameters, rotary_dim, self._max_model_len).to(self._device)
             self._rotations[rope, head_dim] = table
         return self._rotations[rope, head_dim]
+
+    def query_scales(self, rope: RopeSpec) -> torch.Tensor | None:
+        """None if all positions are alike."""
+        if rope.llama_4_scaling_beta is None:
+            return None
+        trained = rope.original_max_position_embeddings or self._spec.max_position_embeddings
+        return query_scales(self._max_model_len, trained, rope.llama_4_scaling_beta, 0).to(self._device)

@@ -37,7 +37,7 @@ class Model(Protocol):
 
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Writes keys and values of all T tokens into the caches. Returns hidden and residual of `rows`, for `logits`.
 
         steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
@@ -45,6 +45,6 @@ class Model(Protocol):
         """
         ...
 
-    def logits(self, hidden: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype."""
         ...

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 from ...model.spec import RopeSpec
-from ..layers.rotary import ROPE_KINDS, RopeKind, RopeParameters, yarn_attention_factor
+from ..layers.rotary import (
+    ROPE_KINDS,
+    RopeKind,
+    RopeParameters,
+    longrope_attention_factor,
+    yarn_attention_factor,
+)
 
 
 def rope_parameters(rope: RopeSpec, longest: int) -> RopeParameters:
@@ -23,6 +29,13 @@ def rope_parameters(rope: RopeSpec, longest: int) -> RopeParameters:
         case "llama3":
             own = {key: getattr(rope, key) for key in ("factor", "low_freq_factor", "high_freq_factor")}
             return RopeParameters(**common, **own)
+        case "longrope":
+            factor = longest / trained
+            scale = rope.attention_factor
+            if scale is None:
+                scale = longrope_attention_factor(factor, trained)
+            short, long = rope.short_factor or (), rope.long_factor or ()
+            return RopeParameters(**common, short_factors=short, long_factors=long, attention_factor=scale)
         case _:  # yarn
             factor = longest / trained if rope.factor is None else rope.factor
             scale = rope.attention_factor

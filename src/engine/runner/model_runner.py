@@ -177,11 +177,11 @@ class ModelRunner:
                 found.setdefault(row, []).append(entry)
         return found
 
-    def _logits(self, hidden: torch.Tensor, residual: torch.Tensor, at: Int64) -> torch.Tensor:
+    def _logits(self, hidden: torch.Tensor, residual: torch.Tensor | None, at: Int64) -> torch.Tensor:
         if len(at) == len(hidden):
             return self._model.logits(hidden, residual)
         index = torch.from_numpy(at).to(self._device)
-        return self._model.logits(hidden[index], residual[index])
+        return self._model.logits(hidden[index], None if residual is None else residual[index])
 
     def warm_up(self, execute: Callable[[StepPlan], StepResult] | None = None) -> None:
         """Runs a short prompt and one token after it, so that lazy initialisation happens before the first request.

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..activation import ACTIVATIONS, Activation
+from ....model.activations import Activation
+from ..activation import ACTIVATIONS
 from .launch import dependent, wait
 
 _BLOCK = 1024  # elements of one program
