@@ -1,8 +1,8 @@
 """Write docs/reference/ from the declarations, or, with --check, fail if it is stale.
 
-One page per section, one page each for all rules, error codes, presets, metrics, request fields and routes, a list of
-options by status, and the flags of other servers. The content is that of `engine explain`, without what depends on the
-machine.
+One page per section, one page each for all models, rules, error codes, presets, metrics, request fields and routes, a
+list of options by status, and the flags of other servers. The content is that of `engine explain`, without what depends
+on the machine.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import Option, option_and_keys, options, options_of, sections
 from stoker.config.schema.server import ServerConfig
 from stoker.config.source.flags import read_flag
+from stoker.model.families import FAMILIES
+from stoker.model.read import read_config
+from stoker.model.spec import MLP, Attention, Experts, ModelSpec
+from stoker.model.support import not_supported
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import Wire
@@ -59,6 +63,7 @@ def pages() -> dict[str, str]:
         "Which options are effective, deprecated or refused.",
         _status(),
     )
+    add("models", "Models", _MODELS_TEXT, _models())
     add("request-fields", "Request fields", _FIELDS_TEXT, _request_fields())
     add("routes", "Routes", _ROUTES_TEXT, _routes())
     add("flags", "Flags of other servers", _FLAGS_TEXT, _flags())
@@ -71,6 +76,11 @@ def pages() -> dict[str, str]:
     return written
 
 
+_MODELS_TEXT = """\
+The families of models that this build describes exactly: what their layers are with the defaults of config.json, and
+whether it runs them.
+
+`engine plan` shows the sizes of other models too, and why they do not run."""
 _FIELDS_TEXT = """\
 Every field of a request: of OpenAI's API, and of the protocols of vLLM, SGLang and llama.cpp's server.
 
@@ -82,6 +92,40 @@ Every field of a request: of OpenAI's API, and of the protocols of vLLM, SGLang 
 An unknown field is ignored, counted in `stoker_unknown_request_fields_total` and logged once; with
 `server.strict_requests: true` it gets status 400."""
 _BODIES: tuple[type[Wire], ...] = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+
+
+def _models() -> list[str]:
+    lines = ["| `architectures` | models | attention | feed-forward | runs |", "|---|---|---|---|---|"]
+    for name, family in sorted(FAMILIES.items()):
+        spec, _ = read_config({"architectures": [name], **({family.text_in: {}} if family.text_in else {})})
+        runs = not_supported(spec) or "yes"
+        lines.append(f"| `{name}` | {family.models} | {_attention(spec)} | {_feed_forward(spec)} | {_cell(runs)} |")
+    return lines
+
+
+def _attention(spec: ModelSpec) -> str:
+    attention = spec.attention
+    assert attention is not None
+    windows = [window for window in spec.windows if window is not None]
+    if len(windows) == spec.num_layers:
+        said = [f"window of {windows[0]} tokens"]
+    elif windows:
+        said = [f"window of {windows[0]} tokens in {len(windows)} of {spec.num_layers} layers"]
+    else:
+        said = ["full"]
+    said += ["norms of queries and keys"] * (attention.head_norm != "none")
+    said += ["sinks"] * attention.has_sinks + ["capped scores"] * (attention.softcap is not None)
+    turned = [layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    said += [f"no positions in {turned.count(None)} layers"] * (None in turned)
+    return ", ".join(said)
+
+
+def _feed_forward(spec: ModelSpec) -> str:
+    last = spec.layers[-1].feed_forward
+    if isinstance(last, Experts):
+        return f"{last.per_token} of {last.count} experts" + ", and a shared one" * bool(last.shared_width)
+    assert isinstance(last, MLP)
+    return f"{'gated ' * last.is_gated}{last.activation}"
 
 
 def _request_fields() -> list[str]:

@@ -29,6 +29,7 @@ class Family:
     """
 
     model_type: str
+    models: str  # for people
     defaults: Mapping[str, Any] = field(default_factory=dict)
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
@@ -196,10 +197,13 @@ _TOWERS = (
     *("visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
 )
 FAMILIES = {
-    "LlamaForCausalLM": Family("llama", _LLAMA, "attention_bias", "attention_bias", "mlp_bias"),
-    "MistralForCausalLM": Family("mistral", _MISTRAL, windows="all"),
+    "LlamaForCausalLM": Family(
+        "llama", "Llama 2 and 3.x (text), and many derivatives", _LLAMA, "attention_bias", "attention_bias", "mlp_bias"
+    ),
+    "MistralForCausalLM": Family("mistral", "Mistral 7B, Nemo, Small; Devstral", _MISTRAL, windows="all"),
     "Ministral3ForCausalLM": Family(
         "ministral3",
+        "Ministral 3",
         _MISTRAL
         | {
             "vocab_size": 131072,
@@ -212,12 +216,21 @@ FAMILIES = {
         },
         windows="all",
     ),
-    "Qwen2ForCausalLM": Family("qwen2", _QWEN, bias=True, windows="qwen"),
+    "Qwen2ForCausalLM": Family(
+        "qwen2", "Qwen2, Qwen2.5, QwQ, distillations of DeepSeek-R1", _QWEN, bias=True, windows="qwen"
+    ),
     "Qwen3ForCausalLM": Family(
-        "qwen3", _QWEN | {"head_dim": 128}, "attention_bias", "attention_bias", head_norm="head", windows="qwen"
+        "qwen3",
+        "Qwen3, dense",
+        _QWEN | {"head_dim": 128},
+        "attention_bias",
+        "attention_bias",
+        head_norm="head",
+        windows="qwen",
     ),
     "Qwen3MoeForCausalLM": Family(
         "qwen3_moe",
+        "Qwen3 30B-A3B, 235B-A22B, Qwen3-Coder",
         _QWEN
         | {
             "hidden_size": 2048,
@@ -236,6 +249,7 @@ FAMILIES = {
     ),
     "MixtralForCausalLM": Family(
         "mixtral",
+        "Mixtral 8x7B, 8x22B",
         _MISTRAL
         | {
             "rms_norm_eps": 1e-5,
@@ -250,6 +264,7 @@ FAMILIES = {
     ),
     "MiniMaxM2ForCausalLM": Family(
         "minimax_m2",
+        "MiniMax-M2",
         _COMMON
         | {
             "vocab_size": 200064,
@@ -272,6 +287,7 @@ FAMILIES = {
     ),
     "Glm4MoeForCausalLM": Family(
         "glm4_moe",
+        "GLM-4.5 to 4.7",
         _COMMON
         | {
             "vocab_size": 151552,
@@ -296,6 +312,7 @@ FAMILIES = {
     ),
     "GptOssForCausalLM": Family(
         "gpt_oss",
+        "gpt-oss",
         _COMMON
         | {
             "vocab_size": 201088,
@@ -331,6 +348,7 @@ FAMILIES = {
     ),
     "Phi3ForCausalLM": Family(
         "phi3",
+        "Phi-3, Phi-4",
         _LLAMA
         | {
             "vocab_size": 32064,
@@ -345,6 +363,7 @@ FAMILIES = {
     ),
     "GraniteForCausalLM": Family(
         "granite",
+        "Granite 3",
         _LLAMA,
         "attention_bias",
         "attention_bias",
@@ -356,9 +375,12 @@ FAMILIES = {
             "logits_divisor": "logits_scaling",
         },
     ),
-    "Olmo2ForCausalLM": Family("olmo2", _OLMO, "attention_bias", "attention_bias", head_norm="whole", norms="outputs"),
+    "Olmo2ForCausalLM": Family(
+        "olmo2", "OLMo 2", _OLMO, "attention_bias", "attention_bias", head_norm="whole", norms="outputs"
+    ),
     "Olmo3ForCausalLM": Family(
         "olmo3",
+        "OLMo 3",
         _OLMO | {"sliding_window": 4096, "rope_theta": 500000.0},
         "attention_bias",
         "attention_bias",
@@ -369,6 +391,7 @@ FAMILIES = {
     ),
     "SmolLM3ForCausalLM": Family(
         "smollm3",
+        "SmolLM3",
         _LLAMA
         | {
             "vocab_size": 128256,
@@ -391,6 +414,7 @@ FAMILIES = {
     ),
     "SeedOssForCausalLM": Family(
         "seed_oss",
+        "Seed-OSS",
         _LLAMA
         | {
             "vocab_size": 155136,
@@ -410,6 +434,7 @@ FAMILIES = {
     ),
     "Exaone4ForCausalLM": Family(
         "exaone4",
+        "EXAONE 4",
         _LLAMA
         | {
             "vocab_size": 102400,
@@ -425,6 +450,7 @@ FAMILIES = {
     ),
     "Ernie4_5ForCausalLM": Family(
         "ernie4_5",
+        "ERNIE 4.5, dense",
         _LLAMA
         | {
             "vocab_size": 103424,
@@ -447,6 +473,7 @@ FAMILIES = {
     ),
     "HunYuanDenseV1ForCausalLM": Family(
         "hunyuan_v1_dense",
+        "Hunyuan, dense",
         _LLAMA | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "pad_token_id": 0},
         "attention_bias",
         "attention_bias",
@@ -455,6 +482,7 @@ FAMILIES = {
     ),
     "Starcoder2ForCausalLM": Family(
         "starcoder2",
+        "StarCoder2",
         _COMMON
         | {
             "vocab_size": 49152,
@@ -482,6 +510,7 @@ FAMILIES = {
     ),
     "StableLmForCausalLM": Family(
         "stablelm",
+        "StableLM",
         _COMMON
         | {
             "vocab_size": 50304,
@@ -499,17 +528,21 @@ FAMILIES = {
         parallel_if="use_parallel_residual",
         partial=0.25,
     ),
-    "CohereForCausalLM": Family("cohere", _COHERE, head_norm="layer", head_norm_if="use_qk_norm", **_COHERE_PARTS),
+    "CohereForCausalLM": Family(
+        "cohere", "Command R, Aya", _COHERE, head_norm="layer", head_norm_if="use_qk_norm", **_COHERE_PARTS
+    ),
     "Cohere2ForCausalLM": Family(
         "cohere2",
+        "Command R7B, Command A",
         _COHERE | {"head_dim": 128, "sliding_window": 4096},
         windows=4,
         rope_layers="windows",
         **_COHERE_PARTS,
     ),
-    "GlmForCausalLM": Family("glm", _GLM, "attention_bias", is_interleaved=True, partial=0.5),
+    "GlmForCausalLM": Family("glm", "GLM-4 9B", _GLM, "attention_bias", is_interleaved=True, partial=0.5),
     "Glm4ForCausalLM": Family(
         "glm4",
+        "GLM-4 0414",
         _GLM,
         "attention_bias",
         norms="both",
@@ -523,6 +556,7 @@ FAMILIES = {
     ),
     "GemmaForCausalLM": Family(
         "gemma",
+        "Gemma",
         _GEMMA
         | {
             "hidden_size": 3072,
@@ -533,10 +567,13 @@ FAMILIES = {
         },
         **_GEMMA_PARTS | {"activation_key": "hidden_act"},
     ),
-    "Gemma2ForCausalLM": Family("gemma2", _GEMMA_2, norms="both", windows=2, multipliers=_SOFTCAPS, **_GEMMA_PARTS),
-    "Gemma3ForCausalLM": Family("gemma3_text", _GEMMA_3, **_GEMMA_3_PARTS),
+    "Gemma2ForCausalLM": Family(
+        "gemma2", "Gemma 2", _GEMMA_2, norms="both", windows=2, multipliers=_SOFTCAPS, **_GEMMA_PARTS
+    ),
+    "Gemma3ForCausalLM": Family("gemma3_text", "Gemma 3 1B", _GEMMA_3, **_GEMMA_3_PARTS),
     "Gemma3ForConditionalGeneration": Family(
         "gemma3",
+        "Gemma 3 4B to 27B",
         _GEMMA_3,
         text_in="text_config",
         renames=_MULTIMODAL_NAMES,
@@ -545,6 +582,7 @@ FAMILIES = {
     ),
     "NemotronForCausalLM": Family(
         "nemotron",
+        "Nemotron 3 8B, Nemotron 4, Minitron",
         _COMMON
         | {
             "vocab_size": 256000,

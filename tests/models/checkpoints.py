@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -45,7 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3 untied": {"model_type": "qwen3", "head_dim": 8, "num_key_value_heads": 1},
     "ministral3": {"model_type": "ministral3", "head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3}},
     "phi3": {"model_type": "phi3", "rope_parameters": PARTIAL, "sliding_window": 7},
-    "phi3 longrope": {"model_type": "phi3", "rope_parameters": LONGROPE, "original_max_position_embeddings": 32},
+    "phi3 longrope": {"model_type": "phi3", "rope_parameters": LONGROPE, "original_max_position_embeddings": 128},
     "granite": {
         "model_type": "granite",
         "embedding_multiplier": 3.0,
@@ -94,6 +95,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "nemotron": {"model_type": "nemotron", "head_dim": 16},
 }
+
+
+# one of each way to place norms, to turn heads and to see windows; the others are tested by `make test-slow`
+QUICK = ("llama with biases", "mistral", "qwen2", "qwen3", "granite", "olmo3", "cohere2", "gemma2")
+
+
+def families() -> list[Any]:
+    """For parametrize."""
+    return [family if family in QUICK else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES]
 
 
 def build(family: str, **changes: Any) -> PreTrainedModel:

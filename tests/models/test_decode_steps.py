@@ -13,7 +13,7 @@ from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
 from stoker.engine.kernels import select_kernels
 from stoker.engine.runner import loaded_model
 
-from .checkpoints import FAMILIES
+from .checkpoints import FAMILIES, QUICK
 from .conftest import Saved
 from .engine import Engine, resolved
 from .test_generation import make_prompts
@@ -58,11 +58,15 @@ RUNS = [*((family, 1) for family in FAMILIES), ("mistral", 2), ("qwen3", 2)]
 
 
 def cases() -> Iterator[object]:
-    """In every run all families in bfloat16, all formats of one family, and two threads once."""
+    """In every run some families in bfloat16, all formats of one family, and two threads once."""
     for family, num_threads in RUNS:
         for dtype, scheme in FORMATS:
             is_plain = (dtype, scheme) == ("bfloat16", None)
-            is_quick = is_plain or family == "qwen3" if num_threads == 1 else is_plain and family == "qwen3"
+            is_quick = (
+                (is_plain and family in QUICK) or family == "qwen3"
+                if num_threads == 1
+                else is_plain and family == "qwen3"
+            )
             marks = () if is_quick else pytest.mark.slow
             yield pytest.param(family, num_threads, dtype, scheme, marks=marks)
 

@@ -11,7 +11,7 @@ import torch
 
 from stoker.engine.api import EngineRequest, SamplingParams
 
-from .checkpoints import FAMILIES, VOCAB, reference_greedy, reference_logits
+from .checkpoints import VOCAB, families, reference_greedy, reference_logits
 from .conftest import Saved
 from .engine import GREEDY, Engine, resolved
 
@@ -34,7 +34,7 @@ def make_prompts(count: int) -> list[list[int]]:
     return [shared + some(1 + index % 9) if index % 3 == 0 else some(1 + index * 7 % 26) for index in range(count)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_greedy_output_equals_transformers_generate(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
     engine = Engine(resolved(folder, tmp_path, cache=FEW_BLOCKS, scheduler=ONE_GROUP))
@@ -57,12 +57,7 @@ SAMPLED = (
 )
 
 
-_QUICK = ("qwen3", "mistral")
-
-
-@pytest.mark.parametrize(
-    "family", [family if family in _QUICK else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES]
-)
+@pytest.mark.parametrize("family", families())
 def test_the_kernels_sample_what_torch_samples(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     """Greedy and seeded, token for token in float32: chunks, shared prefixes, preemption, batches that change."""
     folder = saved(family)[1]

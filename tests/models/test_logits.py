@@ -19,7 +19,7 @@ from stoker.engine.runner.weights import Checkpoint
 from stoker.model.cache_groups import all_in_one
 from stoker.model.tensors import model_shapes
 
-from .checkpoints import FAMILIES, VOCAB, build, reference_logits, save
+from .checkpoints import FAMILIES, VOCAB, build, families, reference_logits, save
 from .conftest import Saved
 from .engine import resolved
 
@@ -63,11 +63,24 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("features", ["torch", "auto"])
-def test_logits_equal_transformers(family: str, features: str, saved: Callable[[str], Saved], tmp_path: Path):
+def test_logits_equal_transformers(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
-    difference = our_logits(folder, tmp_path, features) - reference_logits(model, TOKENS)
+    difference = our_logits(folder, tmp_path) - reference_logits(model, TOKENS)
     assert difference.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("family", families())
+def test_torchs_kernels_give_the_same_logits(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    model, folder = saved(family)
+    difference = our_logits(folder, tmp_path, "torch") - reference_logits(model, TOKENS)
+    assert difference.abs().max() < 1e-4
+
+
+def test_longrope_has_the_long_factors_where_the_context_may_be_long(tmp_path: Path):
+    """transformers chooses by the longest position of a batch, here of 37 tokens, the engine by its longest context."""
+    model = build("phi3 longrope", original_max_position_embeddings=32)
+    ours = our_logits(save(model, tmp_path), tmp_path)
+    assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -92,7 +105,7 @@ def test_every_rope_kind_equals_transformers(rope: dict[str, Any], tmp_path: Pat
     assert (ours - reference_logits(model, TOKENS)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_bfloat16_is_as_close_to_float32_as_transformers_is(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
     exact = reference_logits(model, TOKENS)

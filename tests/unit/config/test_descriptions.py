@@ -8,7 +8,6 @@ from stoker.config.codes import CODES
 from stoker.config.schema.options import options
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.supervision import RESTART_WINDOW_S
-from stoker.model.families import FAMILIES
 from stoker.model.rope import ROPE_KINDS
 from stoker.server.text.chat_template import TIME_LIMIT_S
 from stoker.server.tls import WATCH_INTERVAL_S
@@ -19,12 +18,6 @@ OPTIONS = options()
 def test_the_types_of_rope_scaling_are_those_that_are_computed() -> None:
     *first, last = ROPE_KINDS[1:]  # without default, which scales nothing
     assert f"`rope_type` ({', '.join(first)} or {last})" in OPTIONS["model.rope_scaling"].description
-
-
-def test_the_model_families_are_those_that_are_read() -> None:
-    families = [name.removesuffix("ForCausalLM") for name in FAMILIES]
-    assert f"({', '.join(families)})" in OPTIONS["model.model_impl"].reason
-    assert f"{', '.join(families[:-1])} and {families[-1]} text models" in CODES["M304"].meaning
 
 
 def test_time_limits_are_those_of_the_server() -> None:
