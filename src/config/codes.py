@@ -226,8 +226,8 @@ _CODES = (
     Code(
         "M304",
         "model not supported",
-        "This build runs text models of the families in docs/reference/models.md, with unquantised weights saved by one "
-        "process, and never code from a model's repository.",
+        "This build runs text models of the families in docs/reference/models.md, with unquantised weights saved by "
+        "one process, and never code from a model's repository.",
         "Choose another checkpoint of the model, or another model.",
         EXIT_MODEL_FILES,
     ),

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from .spec import HeadNorm, Norm, NormPlaces
 
-# Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, of which
-# the number says which ones where it is missing: every n-th layer sees everything; qwen: as `use_sliding_window` and
-# `max_window_layers` say
-Windows = Literal["none", "all", "qwen"] | int
+# Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
+# it is missing, those from `max_window_layers` on, or all but every n-th
+Windows = Literal["none", "all", "last"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1
 RopeLayers = Literal["all", "windows_if_any", "windows", "listed"]
@@ -44,6 +43,7 @@ class Family:
     activation_key: str = "hidden_act"
     is_gated: bool = True
     windows: Windows = "none"
+    window_if: str | None = None  # the key of config.json that decides whether there is a window
     rope_layers: RopeLayers = "all"
     is_interleaved: bool = False
     partial: float = 1.0  # default of `partial_rotary_factor`
@@ -217,7 +217,12 @@ FAMILIES = {
         windows="all",
     ),
     "Qwen2ForCausalLM": Family(
-        "qwen2", "Qwen2, Qwen2.5, QwQ, distillations of DeepSeek-R1", _QWEN, bias=True, windows="qwen"
+        "qwen2",
+        "Qwen2, Qwen2.5, QwQ, distillations of DeepSeek-R1",
+        _QWEN,
+        bias=True,
+        windows="last",
+        window_if="use_sliding_window",
     ),
     "Qwen3ForCausalLM": Family(
         "qwen3",
@@ -226,7 +231,8 @@ FAMILIES = {
         "attention_bias",
         "attention_bias",
         head_norm="head",
-        windows="qwen",
+        windows="last",
+        window_if="use_sliding_window",
     ),
     "Qwen3MoeForCausalLM": Family(
         "qwen3_moe",
@@ -245,6 +251,7 @@ FAMILIES = {
         "attention_bias",
         head_norm="head",
         windows="all",
+        window_if="use_sliding_window",
         experts="qwen",
     ),
     "MixtralForCausalLM": Family(
@@ -295,6 +302,7 @@ FAMILIES = {
             "num_hidden_layers": 46,
             "num_attention_heads": 96,
             "num_key_value_heads": 8,
+            "head_dim": 128,
             "rms_norm_eps": 1e-5,
             "max_position_embeddings": 131072,
             "n_routed_experts": 128,
@@ -409,7 +417,8 @@ FAMILIES = {
         "attention_bias",
         "attention_bias",
         "mlp_bias",
-        windows="qwen",
+        windows="last",
+        window_if="use_sliding_window",
         rope_layers="listed",
     ),
     "SeedOssForCausalLM": Family(

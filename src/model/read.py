@@ -144,7 +144,7 @@ def _windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[int |
     everything = (None,) * num_layers
     if family.windows == "none" or config.get("sliding_window") is None:
         return everything
-    if family.windows == "qwen" and not config.flag("use_sliding_window"):
+    if family.window_if is not None and not config.flag(family.window_if):
         return everything
     window = config.count("sliding_window")
     if family.windows == "all":
@@ -161,7 +161,7 @@ def _windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[int |
 
 def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[bool]:
     """By layer, where `layer_types` is missing."""
-    if family.windows == "qwen":
+    if family.windows == "last":
         first = config.get("max_window_layers")
         if isinstance(first, bool) or not isinstance(first, int) or first < 0:
             raise ModelConfigError(f"`max_window_layers` is {shown(first)}; it must be a number of layers")

@@ -11,7 +11,8 @@ from typing import Any
 from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import RopeSpec
 
-ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+SCALINGS = ("linear", "dynamic", "llama3", "yarn")  # that a deployment can ask for too
+ROPE_KINDS = ("default", *SCALINGS, "longrope")
 FULL = "full_attention"
 _TOP_LEVEL = ("partial_rotary_factor", "original_max_position_embeddings")  # in some files outside of the object
 _NUMBERS: dict[str, tuple[float, float]] = {  # least and most
@@ -46,7 +47,7 @@ def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: flo
     if isinstance(rope, Mapping) and isinstance(rope.get(FULL), Mapping):
         inner = apply_options({"rope_parameters": rope[FULL]}, scaling, theta)["rope_parameters"]
         return {**config, "rope_parameters": {**rope, FULL: inner}}
-    if scaling and kind_of(scaling) in ROPE_KINDS:
+    if scaling and kind_of(scaling) in ("default", *SCALINGS):
         config["rope_scaling"] = dict(scaling)
         if isinstance(rope, Mapping):
             rope = {"rope_theta": rope.get("rope_theta"), **scaling}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.config_json import ConfigJson, ModelConfigError, shown
 from ...model.read import read_config
-from ...model.rope import ROPE_KINDS, apply_options, read_theta
+from ...model.rope import SCALINGS, apply_options, read_theta
 from ...model.spec import ModelSpec
 from ...model.support import not_supported
 from ..checkpoint.layout import WeightFiles, read_weight_files
@@ -165,7 +165,7 @@ def _max_context(spec: ModelSpec, scaling: Mapping[str, Any]) -> int:
     """Tokens that the model can take: more with a scaling."""
     limit = spec.max_position_embeddings
     kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
-    if kind in ROPE_KINDS[1:] and isinstance(factor, int | float) and factor > 1:
+    if kind in SCALINGS and isinstance(factor, int | float) and factor > 1:
         trained = scaling.get("original_max_position_embeddings") or limit
         return max(limit, int(trained * factor)) if isinstance(trained, int) else limit
     return limit

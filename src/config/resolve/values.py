@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...input_file import read_file
-from ...model.rope import ROPE_KINDS
+from ...model.rope import SCALINGS
 from ...model.sizes import DTYPE_BYTES, weights_bytes
 from ..checkpoint.bounded_json import decode
 from ..checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
@@ -205,7 +205,7 @@ class Values:
             "unused_overrides": self.unused_overrides,
             "loader_problem": settings_problem(self.load_format, self.model_loader_extra_config),
             "rope_problem": self.rope_problem,
-            "rope_kinds": ", ".join(ROPE_KINDS),
+            "rope_kinds": ", ".join(("default", *SCALINGS)),
             "model_limit": self.model_limit,
             "num_kv_blocks": self.num_kv_blocks,
         }

@@ -13,8 +13,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
+from ...model.activations import Activation
 from ...model.quantised import PANEL_WIDTH
-from .activation import ACTIVATIONS, Activation, activate_and_mul_reference
+from .activation import ACTIVATIONS, activate_and_mul_reference
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .linear import (
     DEPTH_STEPS,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from stoker.cli.app import commands
 from stoker.cli.bench.defaults import DEFAULTS
-from stoker.config.codes import CODES
 from stoker.config.schema.options import options
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.supervision import RESTART_WINDOW_S
-from stoker.model.rope import ROPE_KINDS
+from stoker.model.rope import SCALINGS
 from stoker.server.text.chat_template import TIME_LIMIT_S
 from stoker.server.tls import WATCH_INTERVAL_S
 
@@ -16,7 +15,7 @@ OPTIONS = options()
 
 
 def test_the_types_of_rope_scaling_are_those_that_are_computed() -> None:
-    *first, last = ROPE_KINDS[1:]  # without default, which scales nothing
+    *first, last = SCALINGS
     assert f"`rope_type` ({', '.join(first)} or {last})" in OPTIONS["model.rope_scaling"].description
 
 

@@ -18,7 +18,7 @@ def test_a_model_whose_parts_are_all_known_runs() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"architectures": ["NewForCausalLM"]}, "architecture `NewForCausalLM` is not supported; supported: "),
+        ({"architectures": ["NewForCausalLM"]}, "architecture `NewForCausalLM` is not supported; docs/"),
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantised checkpoints"),
         ({"hidden_act": "xielu"}, "`hidden_act` 'xielu' is not supported; supported: "),
         ({"hidden_act": 3}, "`hidden_act` '3' is not supported"),

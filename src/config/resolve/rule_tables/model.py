@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....model.rope import ROPE_KINDS
+from ....model.rope import SCALINGS
 from ...checkpoint.model_files import is_hub_id
 from ...exit_codes import EXIT_ENVIRONMENT
 from ..import_path import split_import_path
@@ -95,7 +95,7 @@ RULES: tuple[Rule, ...] = (
         id="R282",
         title="the type of a rope scaling is supported",
         fields=("model.rope_scaling",),
-        is_broken=lambda v: bool(v.rope_scaling) and v.rope_kind not in ROPE_KINDS,
+        is_broken=lambda v: bool(v.rope_scaling) and v.rope_kind not in ("default", *SCALINGS),
         message="`model.rope_scaling` must have a `rope_type`: one of {rope_kinds}",
         why="Without a known type the other parameters would have no effect.",
         fixes=("add `rope_type`; `engine explain model.rope_scaling` shows an example",),
