@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import torch
@@ -39,7 +39,7 @@ class RMSNorm(_Stored):
 
     def __init__(
         self,
-        name: str,
+        names: str | Sequence[str],
         width: int | tuple[int, ...],
         eps: float,
         dtype: torch.dtype,
@@ -48,9 +48,13 @@ class RMSNorm(_Stored):
         offset: float = 0.0,
         has_weight: bool = True,
     ) -> None:
-        """offset: is added to the stored weight, 1 for Gemma. has_weight: False for a norm that only scales."""
+        """Args:
+        names: in the checkpoint, without `.weight`; several for heads whose weights are stored one by one.
+        offset: is added to the stored weight, 1 for Gemma.
+        has_weight: False for a norm that only scales.
+        """
         self.eps = eps
-        self._vectors = [Vector(f"{name}.weight", width, dtype, device, offset)] if has_weight else []
+        self._vectors = [Vector(_each(names, "weight"), width, dtype, device, offset)] if has_weight else []
         self.weight = self._vectors[0].values if has_weight else torch.ones(width, device=device)
 
     def __call__(
@@ -65,7 +69,7 @@ class LayerNorm(_Stored):
 
     def __init__(
         self,
-        name: str,
+        names: str | Sequence[str],
         width: int | tuple[int, ...],
         eps: float,
         dtype: torch.dtype,
@@ -75,11 +79,10 @@ class LayerNorm(_Stored):
         has_weight: bool = True,
         has_bias: bool = False,
     ) -> None:
-        """offset: is added to the stored weight, 1 for Nemotron. has_weight: False for a norm that only centres and
-        scales, as OLMo's."""
+        """As RMSNorm. offset: 1 for Nemotron. has_weight: False for OLMo."""
         self.eps = eps
-        weight = [Vector(f"{name}.weight", width, dtype, device, offset)] if has_weight else []
-        bias = [Vector(f"{name}.bias", width, dtype, device)] if has_bias else []
+        weight = [Vector(_each(names, "weight"), width, dtype, device, offset)] if has_weight else []
+        bias = [Vector(_each(names, "bias"), width, dtype, device)] if has_bias else []
         self._vectors = weight + bias
         self.weight = weight[0].values if weight else torch.ones(width, device=device)
         self.bias = bias[0].values if bias else None
@@ -92,3 +95,7 @@ class LayerNorm(_Stored):
 
 
 Norm = RMSNorm | LayerNorm
+
+
+def _each(names: str | Sequence[str], kind: str) -> list[str]:
+    return [f"{name}.{kind}" for name in ([names] if isinstance(names, str) else names)]

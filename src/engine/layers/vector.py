@@ -7,7 +7,7 @@ float32 holds what the model's dtype holds, so nothing changes for most models. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import torch
@@ -18,24 +18,32 @@ from .loading import TensorReader
 class Vector:
     def __init__(
         self,
-        name: str,
+        names: str | Sequence[str],
         shape: int | tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
         offset: float = 0.0,
     ) -> None:
-        """name, shape: in the checkpoint. dtype: the model's, to which values are rounded. offset: is added to them."""
-        self.name = name
-        self._shape = (shape,) if isinstance(shape, int) else shape
-        self.values = torch.empty(math.prod(self._shape), dtype=torch.float32, device=device)
+        """Args:
+            names: in the checkpoint. Several: their tensors are equal parts of the vector, in order.
+            shape: in the checkpoint; of several tensors the number of all elements.
+            dtype: the model's, to which values are rounded.
+            offset: is added to them.
+        """
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        size = shape if isinstance(shape, int) else math.prod(shape)
+        self._shape = (size // len(self.names),) if isinstance(shape, int) else shape
+        self.values = torch.empty(size, dtype=torch.float32, device=device)
         self._dtype, self._offset = dtype, offset
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield self.name, self._shape
+        for name in self.names:
+            yield name, self._shape
 
     def load(self, tensors: TensorReader) -> None:
-        given = torch.empty(self._shape, dtype=self._dtype, device=self.values.device)
-        tensors.read(self.name, given)
+        given = torch.empty(len(self.names), *self._shape, dtype=self._dtype, device=self.values.device)
+        for name, part in zip(self.names, given, strict=True):
+            tensors.read(name, part)
         self.values.copy_(given.flatten()).add_(self._offset)
 
     def take_weights(self, other: Self) -> None:

@@ -38,26 +38,27 @@ class Family:
     shape: dict[str, Any] = field(default_factory=dict)  # of AttentionShape
     rotary_dim: int | None = HEAD_DIM  # None: no rotation
     heads: HeadVariant = PLAIN_HEADS
-    norm: Callable[[str, int, torch.dtype], Norm] | None = None
-    norm_names: tuple[str, str] = ("q_norm", "k_norm")
+    norm: Callable[[str | list[str], int, torch.dtype], Norm] | None = None
+    norm_names: tuple[str | list[str], str | list[str]] = ("q_norm", "k_norm")
     norm_widths: tuple[int, int] = (HEAD_DIM, HEAD_DIM)
     has_bias: bool = False
     output: str = "o_proj"
+    hidden: int = HIDDEN
 
 
-def rms_norm(name: str, width: int, dtype: torch.dtype) -> Norm:
+def rms_norm(name: str | list[str], width: int, dtype: torch.dtype) -> Norm:
     return RMSNorm(name, width, EPS, dtype, CPU)
 
 
-def gemma_norm(name: str, width: int, dtype: torch.dtype) -> Norm:
+def gemma_norm(name: str | list[str], width: int, dtype: torch.dtype) -> Norm:
     return RMSNorm(name, width, EPS, dtype, CPU, offset=1.0)
 
 
-def l2_norm(name: str, width: int, dtype: torch.dtype) -> Norm:
+def l2_norm(name: str | list[str], width: int, dtype: torch.dtype) -> Norm:
     return RMSNorm(name, width, EPS, dtype, CPU, has_weight=False)
 
 
-def layer_norm(name: str, width: int, dtype: torch.dtype) -> Norm:
+def layer_norm(name: str | list[str], width: int, dtype: torch.dtype) -> Norm:
     return LayerNorm(name, width, EPS, dtype, CPU)
 
 
@@ -102,6 +103,19 @@ FAMILIES = {
         has_bias=True,
     ),
     "phi": Family("phi", "Phi", rotary_dim=16, has_bias=True, output="dense"),
+    "stablelm": Family(
+        "stablelm",
+        "StableLm",
+        {"qk_layernorm": True},
+        rotary_dim=8,
+        norm=layer_norm,
+        norm_names=(
+            [f"q_layernorm.norms.{head}" for head in range(HEADS)],
+            [f"k_layernorm.norms.{head}" for head in range(KV_HEADS)],
+        ),
+        norm_widths=(QUERIES, KEYS),
+        hidden=QUERIES,  # its heads are as wide as that requires
+    ),
     "granite": Family("granite", "Granite", {"attention_multiplier": 0.3}, {"scale": 0.3}),
     "gpt-oss": Family(
         "gpt_oss",
@@ -162,7 +176,7 @@ def module_of(family: Family, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]
     code = importlib.import_module(f"transformers.models.{family.module}.modeling_{family.module}")
     share = 1.0 if family.rotary_dim is None else family.rotary_dim / HEAD_DIM
     config = getattr(code, CONFIGS.get(family.name, f"{family.name}Config"))(
-        hidden_size=HIDDEN,
+        hidden_size=family.hidden,
         num_attention_heads=HEADS,
         num_key_value_heads=KV_HEADS,
         num_hidden_layers=1,
@@ -213,8 +227,8 @@ def ours(family: Family, module: nn.Module, dtype: torch.dtype, kernels: KernelS
     sinks = Vector("sinks", HEADS, dtype, CPU) if hasattr(module, "sinks") else None
     layer = Attention(
         AttentionShape(HEADS, KV_HEADS, HEAD_DIM, **{"window": None, **family.shape}),
-        Linear(parts, HIDDEN, family.has_bias, kernels, dtype, CPU),
-        Linear({family.output: HIDDEN}, QUERIES, has_output_bias, kernels, dtype, CPU),
+        Linear(parts, family.hidden, family.has_bias, kernels, dtype, CPU),
+        Linear({family.output: family.hidden}, QUERIES, has_output_bias, kernels, dtype, CPU),
         q_norm,
         k_norm,
         cos_sin,
@@ -250,7 +264,7 @@ def step_of(first: int, end: int) -> StepInput:
 def test_attention_equals_transformers(name: str, level: str, dtype: torch.dtype):
     """A prompt in two chunks, then token by token."""
     torch.manual_seed(0)
-    family, x = FAMILIES[name], torch.randn(TOKENS, HIDDEN).to(dtype)
+    family, x = FAMILIES[name], torch.randn(TOKENS, FAMILIES[name].hidden).to(dtype)
     module, embedding = module_of(family, dtype)
     layer = ours(family, module, dtype, kernels_of(level, dtype, HEAD_DIM))
     cache = torch.zeros(2, TOKENS // BLOCK + 1, KV_HEADS, BLOCK, HEAD_DIM, dtype=dtype)
