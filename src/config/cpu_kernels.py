@@ -7,7 +7,7 @@ from .cpu_features import Level, NoKernels, choose_level, this_cpu, wanted_level
 from .cpu_library import LibrarySpec, check_obtainable
 
 STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "activation", "sampling", "decode_step")
-MAX_HEAD_DIM = 256  # the largest that is tested
+MAX_HEAD_DIM = 512  # the largest that is tested
 KERNEL_DTYPES = ("float32", "bfloat16")
 EAGER = "model.enforce_eager"  # the reason why there are no kernels
 _ONE_ORDER, _ONE_ROW = "; the same sums in any batch", "; one row at a time for the same sums in any batch: slow"

@@ -158,6 +158,7 @@ HEAD_VARIANTS = {
     "layer norm": HeadVariant(is_layer_norm=True),
     "norm last": HeadVariant(is_norm_last=True),
     "scales": HeadVariant(query_scales=torch.linspace(0.5, 3, 40)),
+    "values": HeadVariant(has_value_norm=True),
     "layer norm last": HeadVariant(True, True, False, True),
 }
 

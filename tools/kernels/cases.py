@@ -284,7 +284,7 @@ def variants_of_heads(name: str, model: Model, dtype: torch.dtype) -> Cases:
         "interleaved, half": (HeadVariant(is_interleaved=True), model.head_dim // 2, None),
         "layer norms": (HeadVariant(is_layer_norm=True), model.head_dim, own),
         "norms over all heads": (HeadVariant(is_over_all_heads=True), model.head_dim, own),
-        "norms last": (HeadVariant(is_norm_last=True), model.head_dim, shared),
+        "norms last": (HeadVariant(is_norm_last=True, has_value_norm=True), model.head_dim, shared),
     }
     for what, (variant, rotary_dim, norms) in cases.items():
         q_norm, k_norm = (None, None) if norms is None else (empty(n * model.head_dim, dtype=FP32) for n in norms)

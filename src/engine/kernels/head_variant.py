@@ -17,6 +17,7 @@ class HeadVariant:
     is_layer_norm: bool = False  # norms are LayerNorms; False: RMSNorms
     is_over_all_heads: bool = False  # one norm over all query heads, one over all key heads; False: over each head
     is_norm_last: bool = False  # norms follow the rotation
+    has_value_norm: bool = False  # values get a root mean square of one, with the eps of the head norms. Gemma 3n and 4
     query_scales: torch.Tensor | None = None  # [max_position] float32, multiplies the queries at each position
 
     def __post_init__(self) -> None:

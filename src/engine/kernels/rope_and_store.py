@@ -79,6 +79,9 @@ def rope_and_store_reference(
 
     block, offset = slot_mapping // block_size, slot_mapping % block_size
     k_cache[block, :, offset] = _to_cache_dtype(prepared(keys, k_norm), k_cache.dtype)
+    if variant.has_value_norm:
+        values = values.float()
+        values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
     v_cache[block, :, offset] = _to_cache_dtype(values, v_cache.dtype)
     wide = prepared(queries, q_norm)
     if variant.query_scales is not None:
@@ -112,7 +115,7 @@ def _to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
-    """For heads whose width is a multiple of 16, at most 512."""
+    """For heads whose width is a multiple of 16."""
     empty = library.memory.empty
     call = library.op("rope_and_store", dtype, [POINTER] * 10 + [INT64] + [INT] * 7 + [FLOAT])
 
@@ -165,5 +168,11 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
 
 def _flags(variant: HeadVariant) -> int:
     """Flags of cpu/heads.cpp."""
-    flags = variant.is_interleaved, variant.is_layer_norm, variant.is_over_all_heads, variant.is_norm_last
+    flags = (
+        variant.is_interleaved,
+        variant.is_layer_norm,
+        variant.is_over_all_heads,
+        variant.is_norm_last,
+        variant.has_value_norm,
+    )
     return sum(1 << bit for bit, is_set in enumerate(flags) if is_set)

@@ -16,7 +16,8 @@ struct Rotation {
 };
 
 // What differs between models: HeadVariant in ../rope_and_store.py.
-enum Flags { kInterleaved = 1, kLayerNorm = 2, kOverAllHeads = 4, kNormLast = 8 };
+enum Flags { kInterleaved = 1, kLayerNorm = 2, kOverAllHeads = 4, kNormLast = 8, kNormValues = 16 };
+constexpr int kOfQueriesAndKeys = kInterleaved | kLayerNorm | kOverAllHeads | kNormLast;
 
 // The queries or the keys of a token.
 struct Heads {
@@ -98,7 +99,7 @@ template <class T, class Out>
 void prepare(const T* in, const Heads& heads, const Rotation& rotation, float scale, const Out& out) {
     constexpr int max_vectors = kWidth == 16 ? 8 : 4;  // that fit in registers
     const int head_dim = heads.head_dim;
-    if (!heads.flags && !heads.norm_stride && scale == 1.0f && 2 * rotation.half == head_dim) {
+    if (!(heads.flags & kOfQueriesAndKeys) && !heads.norm_stride && scale == 1.0f && 2 * rotation.half == head_dim) {
         if (head_dim == max_vectors * kWidth) {
             for (int h = 0; h < heads.count; h++, in += head_dim) {
                 norm_and_rotate_whole<max_vectors>(in, heads.norm, heads.eps, rotation, out(h));
@@ -125,6 +126,19 @@ void prepare(const T* in, const Heads& heads, const Rotation& rotation, float sc
     }
 }
 
+// Writes a head's values, with a root mean square of one if `has_norm`.
+template <class T>
+void store_values(const T* in, int head_dim, bool has_norm, float eps, T* out) {
+    if (!has_norm) {
+        memcpy(out, in, head_dim * sizeof(T));
+        return;
+    }
+    Floats squares{};
+    for (int i = 0; i < head_dim; i += kWidth) squares += load(in + i) * load(in + i);
+    const float scale = 1.0f / std::sqrt(sum(squares) / float(head_dim) + eps);
+    for (int i = 0; i < head_dim; i += kWidth) store(out + i, load(in + i) * scale);
+}
+
 // query_scales: by position, or null.
 template <class T>
 void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const float* cos_sin, int rotary_dim,
@@ -146,7 +160,9 @@ void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const
             row += queries.count * head_dim;
             prepare(row, keys, rotation, 1.0f, [&](int h) { return k_cache + at(h); });
             row += keys.count * head_dim;
-            for (int h = 0; h < keys.count; h++) memcpy(v_cache + at(h), row + h * head_dim, head_dim * sizeof(T));
+            for (int h = 0; h < keys.count; h++) {
+                store_values(row + h * head_dim, head_dim, keys.has(kNormValues), keys.eps, v_cache + at(h));
+            }
         }
     });
 }

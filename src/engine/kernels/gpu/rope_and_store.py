@@ -67,7 +67,7 @@ def _rope_and_store(
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, HAS_NORMS: tl.constexpr, HAS_OWN_WEIGHTS: tl.constexpr, IS_LAYER_NORM: tl.constexpr,
     IS_OVER_ALL_HEADS: tl.constexpr, IS_NORM_LAST: tl.constexpr, IS_INTERLEAVED: tl.constexpr,
-    HAS_SCALES: tl.constexpr, WIDTH: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    HAS_SCALES: tl.constexpr, HAS_VALUE_NORM: tl.constexpr, WIDTH: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -82,6 +82,8 @@ def _rope_and_store(
     is_kept = lanes < tl.where(slot >= 0, HEAD_DIM, 0)
     if head >= NUM_HEADS + NUM_KV_HEADS:
         value = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
+        if HAS_VALUE_NORM:
+            value *= _of_head(value, is_there, eps, HEAD_DIM, False)[1]
         tl.store(v_cache + place + lanes, _as_stored(value, v_cache), mask=is_kept)
     else:
         # The elements of a head, and for each its partner in the rotation: the second load comes from the cache.
@@ -155,6 +157,6 @@ def rope_and_store_gpu(
             HAS_OWN_WEIGHTS=has_own_weights, IS_LAYER_NORM=variant.is_layer_norm,
             IS_OVER_ALL_HEADS=variant.is_over_all_heads, IS_NORM_LAST=variant.is_norm_last,
             IS_INTERLEAVED=variant.is_interleaved, HAS_SCALES=variant.query_scales is not None,
-            WIDTH=triton.next_power_of_2(head_dim), num_warps=1, **dependent(),
+            HAS_VALUE_NORM=variant.has_value_norm, WIDTH=triton.next_power_of_2(head_dim), num_warps=1, **dependent(),
         )  # fmt: skip
     return queries

@@ -96,7 +96,16 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @DTYPES
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "block_size"),
-    [(1, 1, 16, 8), (4, 2, 128, 16), (8, 2, 64, 32), (7, 1, 80, 16), (6, 2, 96, 8), (20, 1, 48, 128), (2, 2, 256, 64)],
+    [
+        (1, 1, 16, 8),
+        (4, 2, 128, 16),
+        (8, 2, 64, 32),
+        (7, 1, 80, 16),
+        (6, 2, 96, 8),
+        (20, 1, 48, 128),
+        (2, 2, 256, 64),
+        (4, 2, 512, 16),
+    ],
 )
 def test_decode_rows_of_any_length_and_group(level, dtype, heads, kv_heads, head_dim, block_size):
     rows = [(1, context) for context in (1, 2, 7, 8, 16, 17, 31, 32, 33, 64, 65, 100)]
@@ -107,7 +116,7 @@ def test_decode_rows_of_any_length_and_group(level, dtype, heads, kv_heads, head
 @DTYPES
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "block_size"),
-    [(1, 1, 16, 8), (4, 2, 128, 16), (8, 2, 64, 32), (7, 1, 80, 16), (3, 1, 96, 64)],
+    [(1, 1, 16, 8), (4, 2, 128, 16), (8, 2, 64, 32), (7, 1, 80, 16), (3, 1, 96, 64), (4, 2, 512, 16)],
 )
 def test_prefill_chunks_attend_to_earlier_tokens_only(level, dtype, heads, kv_heads, head_dim, block_size):
     rows = [(2, 2), (7, 7), (33, 40), (100, 133), (2, 130), (50, 178)]

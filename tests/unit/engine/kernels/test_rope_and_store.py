@@ -55,7 +55,12 @@ def check(level, dtype, heads, kv_heads, head_dim, rotary_dim, norm_sizes, varia
     for token, slot in enumerate(slots.tolist()):
         block, offset = divmod(slot, block_size)
         assert_close(k_cache[block, :, offset], expected[token], absolute=1e-5)
-        assert torch.equal(v_cache[block, :, offset], v[token])
+        if variant.has_value_norm:
+            wide = v[token].double()
+            expected_values = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+            assert_close(v_cache[block, :, offset], expected_values, absolute=1e-5)
+        else:
+            assert torch.equal(v_cache[block, :, offset], v[token])
     written = ~k_cache.isnan().any(-1).any(1).flatten()
     assert written.nonzero().flatten().tolist() == sorted(slots.tolist())
 
@@ -72,6 +77,7 @@ def check(level, dtype, heads, kv_heads, head_dim, rotary_dim, norm_sizes, varia
         (3, 1, 96, 2, False),
         (2, 1, 48, None, True),
         (4, 2, 256, 256, True),
+        (4, 2, 512, 128, True),
     ],
 )
 def test_queries_and_keys_are_rotated_and_the_cache_is_written(
@@ -85,7 +91,8 @@ VARIANTS = {
     "layer norm": HeadVariant(is_layer_norm=True),
     "norm last": HeadVariant(is_norm_last=True),
     "scales": HeadVariant(query_scales=torch.linspace(0.5, 3, 50)),
-    "all": HeadVariant(True, True, False, True, torch.linspace(0.5, 3, 50)),
+    "values": HeadVariant(has_value_norm=True),
+    "all": HeadVariant(True, True, False, True, True, torch.linspace(0.5, 3, 50)),
 }
 
 
