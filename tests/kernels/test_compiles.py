@@ -34,7 +34,7 @@ MORE_STACK_BYTES = {
 
 # In every run: the kernels that other tests of this module measure, and the first one of a step.
 FEW = (
-    "^qwen (decode|prefill|norm|activate_and_mul silu|embed) bfloat16$"
+    "^qwen (decode|prefill|norm|activate_and_mul silu|add_scaled|scale_and_cap|embed) bfloat16$"
     "|^qwen qkv norm residual, 1 rows$|^prepare_step, 1 rows$"
 )
 
@@ -144,7 +144,13 @@ def test_a_tile_is_loaded_while_another_is_multiplied(hopper: dict[str, Any]):
         assert each["shared_bytes"] >= 3 * tile + 128 * 128 * 2, each
 
 
-@pytest.mark.parametrize("kernel", ["add_rms_norm._add_rms_norm", "activation._activate", "embed._embed"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "add_rms_norm._add_rms_norm", "activation._activate", "scaling._add_scaled", "scaling._scale_and_cap",
+        "embed._embed",
+    ],
+)  # fmt: skip
 def test_rows_are_read_and_written_16_bytes_at_a_time(hopper: dict[str, Any], kernel: str):
     for each in of(hopper, kernel):
         assert each["load_bytes"][0] == each["store_bytes"][0] == 16, each

@@ -18,12 +18,12 @@ class ScaleAndCap(Protocol):
 
 
 def add_scaled_reference(x: torch.Tensor, residual: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """residual + scale * x, of tensors of one shape, rounded once."""
+    """residual + scale * x, both [T, H], rounded once."""
     return (residual.float() + x.float() * scale).to(x.dtype)
 
 
 def scale_and_cap_reference(x: torch.Tensor, scale: float = 1.0, softcap: float | None = None) -> torch.Tensor:
-    """x * scale, then softcap * tanh of it / softcap, rounded once. Source of the cap: Gemma 2, arXiv:2408.00118.
+    """x * scale, then softcap * tanh of it / softcap, rounded once. x: [T, N]. Source: Gemma 2, arXiv:2408.00118.
 
     x may be overwritten, because logits are the largest activation of a step: use the result alone.
     """

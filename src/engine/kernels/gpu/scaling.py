@@ -1,4 +1,4 @@
-"""Sums and products with a constant, a program per block of elements."""
+"""Sums and products with a constant, a program per block of a row."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from .launch import dependent, wait
 _BLOCK = 1024  # elements of one program
 
 
-@triton.jit(do_not_specialize=["count"])
-def _add_scaled(x, residual, out, count, scale, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+@triton.jit
+def _add_scaled(x, residual, out, width, scale, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
     wait(IS_DEPENDENT)
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_there = at < count
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_there = columns < width
+    at = tl.program_id(0).to(tl.int64) * width + columns
     value = tl.load(x + at, mask=is_there, other=0.0).to(tl.float32) * scale
     value += tl.load(residual + at, mask=is_there, other=0.0).to(tl.float32)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=is_there)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit
 def _scale_and_cap(
-    x, count, scale, softcap, HAS_SOFTCAP: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
+    x, width, scale, softcap, HAS_SOFTCAP: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
 ):  # fmt: skip
     wait(IS_DEPENDENT)
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_there = at < count
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_there = columns < width
+    at = tl.program_id(0).to(tl.int64) * width + columns
     value = tl.load(x + at, mask=is_there, other=0.0).to(tl.float32) * scale
     if HAS_SOFTCAP:
         value = softcap * (2 * tl.sigmoid(value * (2 / softcap)) - 1)
@@ -40,10 +42,11 @@ def add_scaled_gpu(x: torch.Tensor, residual: torch.Tensor, scale: float = 1.0) 
         raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}")
     if not (x.is_contiguous() and residual.is_contiguous()):
         raise ValueError("x and residual must be contiguous")
+    rows, width = x.shape
     out = torch.empty_like(x)
-    if x.numel():
-        _add_scaled[(triton.cdiv(x.numel(), _BLOCK),)](
-            x, residual, out, x.numel(), float(scale), BLOCK=_BLOCK, **dependent()
+    if rows:
+        _add_scaled[(rows, triton.cdiv(width, _BLOCK))](
+            x, residual, out, width, float(scale), BLOCK=_BLOCK, **dependent()
         )
     return out
 
@@ -52,8 +55,9 @@ def scale_and_cap_gpu(x: torch.Tensor, scale: float = 1.0, softcap: float | None
     """As scale_and_cap_reference, in place."""
     if not x.is_contiguous():
         raise ValueError("x must be contiguous")
-    if x.numel():
-        _scale_and_cap[(triton.cdiv(x.numel(), _BLOCK),)](
-            x, x.numel(), float(scale), softcap or 1.0, HAS_SOFTCAP=softcap is not None, BLOCK=_BLOCK, **dependent()
+    rows, width = x.shape
+    if rows:
+        _scale_and_cap[(rows, triton.cdiv(width, _BLOCK))](
+            x, width, float(scale), softcap or 1.0, HAS_SOFTCAP=softcap is not None, BLOCK=_BLOCK, **dependent()
         )
     return x
