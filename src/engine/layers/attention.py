@@ -42,12 +42,14 @@ class Attention:
         sinks: Vector | None = None,
         heads: HeadVariant = PLAIN_HEADS,
     ) -> None:
-        """Args:
-        q_norm, k_norm: as wide as one head, or as all query heads and all key heads; of the same kind and eps.
-        cos_sin: [max_position, rotary_dim] float32 of `rotary.cos_sin_table`, shared by layers with the same
-            rotary embedding; None for a layer without.
-        sinks: one per query head.
-        heads: what else differs between models; `is_layer_norm` is that of the norms.
+        """A layer of the model.
+
+        Args:
+            q_norm, k_norm: as wide as one head, or as all query heads and all key heads; of the same kind and eps.
+            cos_sin: [max_position, rotary_dim] float32 of `rotary.cos_sin_table`, shared by layers with the same
+                rotary embedding; None for a layer without.
+            sinks: one per query head.
+            heads: what else differs between models; `is_layer_norm` is that of the norms.
         """
         if isinstance(q_norm, LayerNorm) and q_norm.bias is not None:
             raise ValueError("the LayerNorm of a head has no bias")

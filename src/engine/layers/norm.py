@@ -48,10 +48,13 @@ class RMSNorm(_Stored):
         offset: float = 0.0,
         has_weight: bool = True,
     ) -> None:
-        """Args:
-        names: in the checkpoint, without `.weight`; several for heads whose weights are stored one by one.
-        offset: is added to the stored weight, 1 for Gemma.
-        has_weight: False for a norm that only scales.
+        """The norm of a vector of `width` elements.
+
+        Args:
+            names: in the checkpoint, without `.weight`; several for heads whose weights are stored one by one.
+            width: of all names; a tuple is the shape in the checkpoint.
+            offset: is added to the stored weight, 1 for Gemma.
+            has_weight: False for a norm that only scales.
         """
         self.eps = eps
         self._vectors = [Vector(_each(names, "weight"), width, dtype, device, offset)] if has_weight else []

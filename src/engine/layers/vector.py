@@ -24,7 +24,9 @@ class Vector:
         device: torch.device,
         offset: float = 0.0,
     ) -> None:
-        """Args:
+        """A vector of the checkpoint.
+
+        Args:
             names: in the checkpoint. Several: their tensors are equal parts of the vector, in order.
             shape: in the checkpoint; of several tensors the number of all elements.
             dtype: the model's, to which values are rounded.

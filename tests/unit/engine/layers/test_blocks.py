@@ -21,9 +21,10 @@ from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.capture import NotCapturable
 from stoker.engine.layers.embedding import Embedding, TiedEmbedding, rounded
 from stoker.engine.layers.linear import Linear
-from stoker.engine.layers.mlp import HIDDEN_ACTS, MLP, GatedMLP
+from stoker.engine.layers.mlp import MLP, GatedMLP
 from stoker.engine.layers.norm import LayerNorm, Norm, RMSNorm
 from stoker.engine.layers.vector import Vector
+from stoker.model.activations import HIDDEN_ACTS
 
 WIDTH, INNER, EPS = 96, 160, 1e-5
 CPU = torch.device("cpu")
