@@ -236,7 +236,8 @@ def repack_experts_cpu(pack_experts: PackExperts) -> RepackExperts:
         if packed.gate_ups is not None or packed.experts[0].gate_up.scales is not None:
             return packed
         try:
-            return pack_experts(checkpoint_order(packed), len(packed.experts), packed.gate, None)
+            repacked = pack_experts(checkpoint_order(packed), len(packed.experts), packed.gate, None)
+            return packed if repacked.gate_ups is None else repacked
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises RuntimeError
             logger.warning("experts stay in the order of torch, which is slower: %s", error)
             return packed

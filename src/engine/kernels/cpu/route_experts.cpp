@@ -51,13 +51,16 @@ class Top {
     int64_t size_, count_ = 0;
 };
 
+// exponential() gives a finite value for NaN on some levels.
+ALWAYS_INLINE Floats exponential_or_nan(Floats x) { return x == x ? exponential(x) : x; }
+
 // Replaces the scores of a row by those of a softmax. Padding is written too.
 void softmax(float* scores, int64_t count) {
     float most = scores[0];
     for (int64_t i = 1; i < count; i++) most = std::max(most, scores[i]);
     Floats sums{};
     for_each_vector(count, [&](int64_t i, int64_t left) {
-        store(scores + i, exponential(load(scores + i) - most));
+        store(scores + i, exponential_or_nan(load(scores + i) - most));
         sums += load_up_to(scores + i, left);
     });
     const Floats inverse = broadcast(1 / sum(sums));
@@ -77,7 +80,7 @@ void route(const T* logits, const float* bias, const Routing& routing, int32_t* 
     if (routing.scoring == Scoring::kSoftmax) softmax(scores, count);
     if (routing.scoring == Scoring::kSigmoid) {
         for_each_vector(count, [&](int64_t i, int64_t) {
-            store(scores + i, 1.0f / (exponential(-load(scores + i)) + 1.0f));
+            store(scores + i, 1.0f / (exponential_or_nan(-load(scores + i)) + 1.0f));
         });
     }
     const float* choice = scores;
