@@ -33,9 +33,10 @@ from .engine.startup import build_core
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
 from .server.beam_search import BeamSearch, BeamSearchParams, check_searchable
+from .server.isolation import IsolatedProcesses
+from .server.text.length import too_long
 from .server.text.renderer import Renderer
-from .server.text.template_process import TemplateProcesses
-from .server.text.tokenizer import Tokenizer, too_long
+from .server.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 ChatMessage = Mapping[str, Any]
@@ -93,7 +94,7 @@ class LLM:
         if not self._resolved.model.skip_tokenizer_init:
             self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
         self._renderer: Renderer | None = None
-        self._template_processes = TemplateProcesses()
+        self._template_processes = IsolatedProcesses()
         self._core: EngineCore | None = build_core(self._resolved)
         self._request_numbers = itertools.count()
         self._handles = itertools.count()  # one per sequence

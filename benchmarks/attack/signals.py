@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from random import Random
 
+from stoker.engine.brief_paths import PREFIX
+
 from .catalogue import Attack, Fell, Scene, expect
 from .server import Server, Usage, manifest
 from .wire import ask, connect, head, posting
@@ -200,6 +202,8 @@ def _check_nothing_left(server: Server, scene: Scene, port: int, *, may_leave_fi
     except OSError as error:
         raise Fell(f"the port cannot be used again: {error}") from None
     files = server.leftovers()
+    sockets = [name for name in files if name.startswith(PREFIX)]
+    expect(not sockets, f"code {code}, sockets are left: {', '.join(sockets[:3])}")
     if files and (code != 0 or may_leave_files):  # it could not remove them: the next start does
         again = Server(scene.folder, manifest(server={"port": port}))
         try:

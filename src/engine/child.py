@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
+import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import zmq
 import zmq.asyncio
 
-from .messages import ENGINE_SOCKET, HEARTBEAT_SOCKET, ExitReason, Hello, Message
-from .socket_folder import SocketFolder
+from .brief_paths import brief_paths
+from .messages import ExitReason, Hello, Message
 from .wire import WireError, decode, encode
 
-RECONNECT_MS = 10
+CONNECT_LIMIT_MS = 10_000
 LAST_MESSAGES_MS = 100  # after the process has ended: its last messages may still be in the socket
 MESSAGES_PER_TURN = 8  # read before other tasks of the event loop run
 logger = logging.getLogger(__name__)
 
 
 class EngineChild:
-    """The sockets are in a private folder, which is removed when the process has ended."""
+    """One start of the engine process."""
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class EngineChild:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """
-        command: starts the process; `--socket-dir DIR` is added.
+        command: starts the process; `--sockets` and two descriptors are added.
         config: one line for its standard input.
         receive: called with each of its messages, on the event loop.
         environment: None is that of this process.
@@ -50,21 +53,25 @@ class EngineChild:
 
     async def start(self) -> None:
         """Raises OSError if the process cannot be started."""
-        self._folder = SocketFolder()
         try:
-            self._socket = self._connect(zmq.DEALER, ENGINE_SOCKET)
-            self.send(Hello())
-            heartbeats = self._connect(zmq.SUB, HEARTBEAT_SOCKET)
-            heartbeats.setsockopt(zmq.SUBSCRIBE, b"")
-            # stdin stays open as long as this process runs: the engine exits when it is closed
-            process = self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                "--socket-dir",
-                str(self._folder.path),
-                stdin=PIPE,
-                env=self._environment,
-                process_group=0,  # Ctrl-C in a terminal reaches this process, which stops the engine
-            )
+            with contextlib.ExitStack() as stack:
+                listeners = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
+                with brief_paths(listeners) as (for_messages, for_heartbeats):
+                    self._socket = await self._connected(zmq.DEALER, for_messages)
+                    heartbeats = await self._connected(zmq.SUB, for_heartbeats)
+                self.send(Hello())
+                heartbeats.setsockopt(zmq.SUBSCRIBE, b"")
+                fds = [listener.fileno() for listener in listeners]
+                # stdin stays open as long as this process runs: the engine exits when it is closed
+                process = self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    "--sockets",
+                    *map(str, fds),
+                    stdin=PIPE,
+                    env=self._environment,
+                    pass_fds=fds,
+                    process_group=0,  # Ctrl-C in a terminal reaches this process, which stops the engine
+                )
         except zmq.ZMQError as error:  # not an OSError, but caused by one, such as no file descriptors left
             self._close()
             raise OSError(error.errno, str(error)) from None
@@ -104,12 +111,20 @@ class EngineChild:
             if done:
                 return
 
-    def _connect(self, kind: int, name: str) -> zmq.asyncio.Socket:
+    async def _connected(self, kind: int, path: Path) -> zmq.asyncio.Socket:
+        """A socket once its connection exists, which the process accepts when it is ready. Then the path can go."""
         connected = self._context.socket(kind)
         connected.set_hwm(0)
         connected.linger = 0
-        connected.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)  # until the process has bound it
-        connected.connect(f"ipc://{self._folder.path / name}")
+        connected.setsockopt(zmq.HANDSHAKE_IVL, 0)  # no limit: the process may need minutes to load its model
+        monitor = connected.get_monitor_socket(zmq.EVENT_CONNECTED)
+        try:
+            connected.connect(f"ipc://{path}")
+            if not await monitor.poll(CONNECT_LIMIT_MS):
+                raise OSError(errno.ETIMEDOUT, "cannot connect to a socket of this process")
+        finally:
+            connected.disable_monitor()
+            monitor.close(linger=0)
         return connected
 
     async def _read(self, connected: zmq.asyncio.Socket) -> None:
@@ -148,7 +163,6 @@ class EngineChild:
 
     def _close(self) -> None:
         self._context.destroy(linger=0)
-        self._folder.remove()
 
 
 def _reason_from(code: int) -> ExitReason:

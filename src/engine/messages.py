@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats
 
-ENGINE_SOCKET = "engine.sock"  # in the client's private folder: requests in, outputs out
-HEARTBEAT_SOCKET = "heartbeat.sock"  # a Heartbeat every second
 Int32 = npt.NDArray[np.int32]
 
 # ---- messages to the engine

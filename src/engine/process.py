@@ -1,7 +1,7 @@
-"""The engine process: `python -m stoker.engine.process --socket-dir DIR`, a Resolved as one line of JSON on stdin.
+"""The engine process: `python -m stoker.engine.process --sockets FD FD`, a Resolved as one line of JSON on stdin.
 
-Binds two unix sockets in DIR, a private folder of the client: `engine.sock` (requests in, outputs out) and
-`heartbeat.sock` (a heartbeat every second, from a thread). Reports its start-up phases, then Ready; runs EngineLoop.
+Accepts its client on two listening sockets that it inherits: one for requests in and outputs out, one for a heartbeat
+every second, from a thread. Reports its start-up phases, then Ready; runs EngineLoop.
 SIGTERM stops it cleanly. It never outlives its parent: stdin stays open as long as the parent lives, and on Linux the
 kernel kills it when the parent dies.
 """
@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import zmq
 
@@ -30,7 +29,7 @@ from ..config.exit_codes import EXIT_FAILED
 from ..logs import configure_logging
 from .engine_core import EngineCore
 from .engine_loop import EngineLoop
-from .messages import ENGINE_SOCKET, HEARTBEAT_SOCKET, ExitReason, Heartbeat, Hello, Message, Phase, Ready
+from .messages import ExitReason, Heartbeat, Hello, Message, Phase, Ready
 from .startup import build_core, exit_code_of
 from .wire import WireError, decode, encode
 
@@ -52,21 +51,21 @@ def build_from_json(config: str, phase: Callable[[str], None]) -> EngineCore:
 def main(argv: Sequence[str] | None = None, *, build: BuildCore = build_from_json) -> int:
     """Run an engine until SIGTERM. Returns the exit code; `build` makes the core from the JSON."""
     parser = argparse.ArgumentParser(prog="stoker.engine.process", description=__doc__)
-    parser.add_argument("--socket-dir", type=Path, required=True)
-    socket_dir: Path = parser.parse_args(argv).socket_dir
+    parser.add_argument("--sockets", type=int, nargs=2, required=True, metavar="FD")
+    for_messages, for_heartbeats = parser.parse_args(argv).sockets
     _die_with_parent()
     gc.disable()  # loading makes objects that stay; collecting garbage meanwhile takes a tenth of the import time
     stop = StopSignal()
-    link = Link(socket_dir, stop)
+    link = Link(for_messages, stop)
     try:
         if not link.wait_for_client(HELLO_LIMIT_S):
             return 0 if stop.is_set else EXIT_FAILED
-        return _run(link, stop, build)
+        return _run(link, for_heartbeats, stop, build)
     finally:
         link.close()
 
 
-def _run(link: Link, stop: StopSignal, build: BuildCore) -> int:
+def _run(link: Link, for_heartbeats: int, stop: StopSignal, build: BuildCore) -> int:
     try:
         config = _read_line(0)
         threading.Thread(target=_exit_at_eof, name="parent-watch", daemon=True).start()
@@ -76,7 +75,7 @@ def _run(link: Link, stop: StopSignal, build: BuildCore) -> int:
         gc.freeze()
         gc.enable()
         link.broadcast(Ready(core.info))
-        with _heartbeats(link.socket_dir, core):
+        with _heartbeats(for_heartbeats, core):
             EngineLoop(core, link).run()
         gc.unfreeze()  # libraries in C++ complain at the end about objects that were not freed
     except Exception as error:
@@ -110,15 +109,15 @@ class StopSignal:
 class Link:
     """The Port of the process: the engine's end of the socket that its clients connect to."""
 
-    def __init__(self, socket_dir: Path, stop: StopSignal) -> None:
-        self.socket_dir = socket_dir
+    def __init__(self, listener: int, stop: StopSignal) -> None:
+        """listener: descriptor of a listening unix socket."""
         self._stop = stop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._socket.set_hwm(0)  # no limit: clients merge what they cannot use yet, and nothing may be dropped
         self._socket.linger = 1000
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a client that is gone fails, instead of dropping
-        self._socket.bind(f"ipc://{socket_dir / ENGINE_SOCKET}")
+        _listen(self._socket, listener)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)
@@ -173,15 +172,20 @@ class Link:
         self._context.term()
 
 
+def _listen(accepting: zmq.Socket[bytes], listener: int) -> None:
+    accepting.setsockopt(zmq.USE_FD, listener)
+    accepting.bind("ipc:///inherited")  # the name is required, and not used
+
+
 @contextlib.contextmanager
-def _heartbeats(socket_dir: Path, core: EngineCore) -> Iterator[None]:
+def _heartbeats(listener: int, core: EngineCore) -> Iterator[None]:
     """Heartbeats are sent from a thread, through a separate socket, while the body runs."""
     done = threading.Event()
 
     def publish() -> None:
         publisher: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUB)
         publisher.linger = 0
-        publisher.bind(f"ipc://{socket_dir / HEARTBEAT_SOCKET}")
+        _listen(publisher, listener)
         while not done.wait(HEARTBEAT_INTERVAL_S):
             publisher.send(encode(Heartbeat(core.num_steps, core.is_stepping, time.process_time())))
         publisher.close()

@@ -50,6 +50,7 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from ..logs import HTTP_LOGGER, TRACE
+from .turns import Turns
 
 LINGER_S = 2.0  # how long to read on from a client that was refused while it was still sending
 READ_BYTES = 1 << 16
@@ -66,6 +67,7 @@ class Connection(TCPServer):
 
     send_stall_timeout: float
     peer: str
+    turns: Turns  # taken to begin with a request: hundreds can arrive in the same moment
     _is_closing = False
     _abort: asyncio.TimerHandle | None = None
 
@@ -103,6 +105,8 @@ class Connection(TCPServer):
             # closes, or while it stops its idle timer because a request has begun.
             while not (self._is_closing or has_left):
                 while pending and not (self._is_closing or has_left):
+                    if not self.protocol.is_receiving:  # type: ignore[attr-defined]
+                        await self.turns.take()
                     await self.protocol.handle(RawData(pending[0]))
                     pending.popleft()
                     consumed.set()

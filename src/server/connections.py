@@ -18,6 +18,7 @@ from hypercorn.config import Config
 
 from ..logs import HTTP_LOGGER
 from .connection import Connection
+from .turns import Turns
 
 KEEP_ALIVE_S = 30.0  # also the time limit for the headers of a request
 FLUSH_S = 1.0  # for the last error events to be sent when connections are cut
@@ -39,6 +40,7 @@ class Connections:
         self._config.errorlog = logger
         self._context = WorkerContext(None)
         self._send_stall_timeout = send_stall_timeout
+        self._turns = Turns()
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,6 +51,7 @@ class Connections:
         connection = Connection(self._app, asyncio.get_running_loop(), self._config, self._context, {}, reader, writer)
         connection.send_stall_timeout = self._send_stall_timeout
         connection.peer = _peer(writer)
+        connection.turns = self._turns
         # Wait for the client as soon as the kernel's buffer is full: the next event then holds all tokens since.
         writer.transport.set_write_buffer_limits(high=0)
         logger.debug("connection of %s opened", connection.peer)

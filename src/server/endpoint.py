@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from ..engine.api import InvalidRequest
 from .keep_alive import kept_alive
 from .limits import ClientGone, check_json_content, read_body
 from .protocol import json
-from .protocol.errors import INVALID, ApiError, bad_request, from_validation, internal_error
+from .protocol.chat import Conversation
+from .protocol.errors import INVALID, ApiError, bad_request, internal_error
 from .protocol.fields import Wire
 from .protocol.stream import DONE, error_frame
 from .service import Service
@@ -25,9 +25,7 @@ Body = TypeVar("Body", bound=Wire)
 T = TypeVar("T")
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
-# Larger bodies are parsed on one thread, one after the other: each holds the GIL for tens of milliseconds, and several
-# at a time would block the event loop.
-_PARSE_INLINE_BYTES = 64 << 10
+LONG_BODY_BYTES = 64 << 10  # longer bodies are read in another process: here they would hold the GIL for long
 INLINE_ITEMS = 1024  # work on more tokens than these is done in a thread; less takes a few milliseconds
 
 
@@ -47,23 +45,52 @@ class Call:
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
         self.unique_id: str = scope["stoker.unique_id"]  # in the answer's header X-Request-Id if the request has none
         self.num_body_bytes = 0  # set by `body`
+        self.long_body: bytes | bytearray = b""  # of a conversation, until it is rendered; see isolation.py
         self._send = send
+        self._reserved = ExitStack()  # memory of the body
+
+    async def content(self) -> bytes | bytearray:
+        """The body as it was sent. Its memory is reserved until `forget_body`."""
+        check_json_content(self.scope)
+        reserve = self._reserved.enter_context(self.service.bodies.reserve())
+        content = await read_body(self.receive, self.service.limits, reserve)
+        await self.service.turns.take()  # to read it, and to begin with the request
+        return content
+
+    def forget_body(self) -> None:
+        """May be called more than once."""
+        self.long_body = b""
+        self._reserved.close()
 
     async def body(self, model: type[Body], max_values: int = json.MAX_VALUES) -> Body:
-        """The body as its protocol model. Raises ApiError for the first error in it, or ClientGone."""
-        check_json_content(self.scope)
-        with self.service.bodies.reserve() as reserve:
-            content = await read_body(self.receive, self.service.limits, reserve)
-            self.num_body_bytes = len(content)
-            if len(content) <= _PARSE_INLINE_BYTES:
-                body = _parse(model, content, max_values)
-            else:
-                loop = asyncio.get_running_loop()
-                body = await loop.run_in_executor(self.service.parser, _parse, model, content, max_values)
-        body.refuse_unsupported()
-        if unknown := body.unknown_fields:
-            self.service.report_unknown(unknown, self.route)
+        """The body as its protocol model. Raises ApiError for the first error in it, or ClientGone.
+
+        Of a long body the model has what `Wire.essentials` says; `long_body` is the whole if that is to be rendered.
+        """
+        content = await self.content()
+        self.num_body_bytes = len(content)
+        if len(content) > LONG_BODY_BYTES:
+            body = await self._long(model, content, max_values)
+            if issubclass(model, Conversation):
+                self.long_body = content
+                return body
+        else:
+            body = json.read(model, bytes(content), max_values)
+            body.refuse_unsupported()
+            if unknown := body.unknown_fields:
+                self.service.report_unknown(unknown, self.route)
+        self.forget_body()
         return body
+
+    async def _long(self, model: type[Body], content: bytes | bytearray, max_values: int) -> Body:
+        limit = self.service.text_limit()
+        job = {"do": "parse", "model": model.__name__, "max_values": max_values, "limit": limit}
+        found = await self.service.ask_about_body(job, content)
+        if found["unknown"]:
+            self.service.report_unknown(found["unknown"], self.route, found["num_unknown"])
+        fields = found["fields"]
+        # many token ids take milliseconds
+        return await asyncio.get_running_loop().run_in_executor(self.service.writer, model.model_validate, fields)
 
     async def answer(
         self, body: bytes | dict[str, Any], *, status: int = 200, headers: Mapping[str, str] | None = None,
@@ -108,13 +135,6 @@ class Call:
             answer = to_api_error(error, self.service)
             self.log_fields["error"] = answer.code
             await stream.close(error_frame(answer))
-
-
-def _parse(model: type[Body], content: bytes, max_values: int) -> Body:
-    try:
-        return model.model_validate(json.parse(content, max_values))
-    except ValidationError as error:
-        raise from_validation(error) from None
 
 
 class _EventStream:
@@ -170,7 +190,11 @@ class Endpoint:
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         scope["stoker.route"] = self._route
-        await self._handle(Call(self._service, scope, receive, send, self._route))
+        call = Call(self._service, scope, receive, send, self._route)
+        try:
+            await self._handle(call)
+        finally:
+            call.forget_body()
 
 
 def _start(status: int, headers: Mapping[str, str]) -> Message:

@@ -96,7 +96,7 @@ def check_json_content(scope: Scope) -> None:
     )
 
 
-async def read_body(receive: Receive, limits: Limits, reserve: Callable[[int], None]) -> bytes:
+async def read_body(receive: Receive, limits: Limits, reserve: Callable[[int], None]) -> bytes | bytearray:
     """The whole body. Raises ApiError (408, 413), what `reserve` raises, or ClientGone.
 
     reserve: called with the size of each part, except the beginning of the body.
@@ -123,7 +123,7 @@ async def read_body(receive: Receive, limits: Limits, reserve: Callable[[int], N
             reserve(max(0, min(len(piece), size - UNCOUNTED_BYTES)))
         body += piece
         if is_last:
-            return bytes(body)
+            return body
 
 
 def _too_large(limits: Limits) -> ApiError:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from .engine_errors import shutting_down
 from .limits import ClientGone, Receive
 from .protocol.errors import ApiError
+from .turns import Turns
 
 
 class _LiveRequest:
@@ -26,7 +27,9 @@ class _LiveRequest:
 class LiveRequests:
     """All running requests, so that they can be counted and ended together."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
+        """turns: taken to end a request whose client has left: many can leave in the same moment."""
+        self._turns = turns
         self._open: set[_LiveRequest] = set()
         self._none_left = asyncio.Event()
         self._none_left.set()
@@ -41,7 +44,7 @@ class LiveRequests:
         Raises ClientGone when the client leaves, or the ApiError of `end_all`.
         """
         live = _LiveRequest()
-        watcher = asyncio.ensure_future(_watch(receive, live))
+        watcher = asyncio.ensure_future(self._watch(receive, live))
         self._open.add(live)
         self._none_left.clear()
         try:
@@ -63,8 +66,8 @@ class LiveRequests:
             live.end(error() if error else shutting_down())
         await self._none_left.wait()
 
-
-async def _watch(receive: Receive, live: _LiveRequest) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    live.end(ClientGone())
+    async def _watch(self, receive: Receive, live: _LiveRequest) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await self._turns.take()
+        live.end(ClientGone())

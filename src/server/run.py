@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import sys
 from collections.abc import Callable
 
 from ..config import Resolved
@@ -14,22 +15,23 @@ from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from .admission import Admission
 from .app import build_app
+from .isolation import IsolatedProcesses
 from .middleware import load_middleware
 from .serve import serve
 from .service import Service
 from .shutdown import Shutdown
 from .text.renderer import Renderer
-from .text.template_process import TemplateProcesses
 from .text.tokenizer import Tokenizer
 from .tls import Tls, TlsFiles, load_context
 
 STATS_INTERVAL_S = 10.0
+SWITCH_INTERVAL_S = 0.001
 _WATCH_INTERVAL_S = 0.2
 logger = logging.getLogger(__name__)
 Text = tuple[Tokenizer | None, Renderer | None]
 
 
-def load_text(resolved: Resolved, processes: TemplateProcesses | None = None) -> Text:
+def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) -> Text:
     """The tokenizer and the compiled chat template; (None, None) with skip_tokenizer_init.
 
     Logs a warning if the template cannot render a simple message. Raises TokenizerError or TemplateProblem. Called
@@ -37,7 +39,7 @@ def load_text(resolved: Resolved, processes: TemplateProcesses | None = None) ->
     """
     if resolved.model.skip_tokenizer_init:
         return None, None
-    processes = processes or TemplateProcesses()
+    processes = processes or IsolatedProcesses()
     processes.start()  # while the tokenizer loads
     tokenizer = Tokenizer.load(resolved.model.tokenizer, resolved.model.tokenizer_mode)
     renderer = Renderer(
@@ -83,7 +85,13 @@ async def run_server(
     def exit_code() -> int:
         return 1 if client.state is EngineState.DEAD else 0
 
+    def listening() -> None:
+        on_listening()
+        service.long_bodies.start()  # now, so that the start of the server does not wait for it
+
     raise_limit()
+    # A thread that computes delays the event loop by this at each of its system calls. By default it is 5 ms.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set)
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
@@ -104,7 +112,7 @@ async def run_server(
             max_incomplete_bytes=settings.max_incomplete_header_bytes,
             admission=Admission(settings.max_connections, settings.max_connections_per_client),
             tls=tls,
-            on_listening=on_listening,
+            on_listening=listening,
             exit_hard=exit_hard,
             exit_code=exit_code,
         )

@@ -10,7 +10,8 @@ from ..engine.api import SamplingParams, check_allowed
 from .beam_search import check_searchable
 from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import NO_LIMIT, SamplingFields
-from .text.tokenizer import Tokenizer, Truncation, context_limit, too_long
+from .text.length import context_limit, too_long
+from .text.tokenizer import Tokenizer, Truncation
 
 # Fields whose defaults may come from the deployment's generation_config.
 DEFAULTED = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from ..config import Resolved
 from ..engine.api import EngineInfo
@@ -13,15 +14,20 @@ from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from . import engine_errors
 from .auth import Keys, open_paths
+from .isolation import LOW_PRIORITY, MEMORY_BYTES, IsolatedProcesses, JobEnded
 from .limits import BodyMemory, Limits
 from .live import LiveRequests
 from .logprobs import TokenNames
 from .metrics import Metrics
 from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
+from .text.chat_template import TIME_LIMIT_S
+from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
+from .turns import Turns
 
+_ORDINARY_BODY_BYTES = 32 << 20  # for which an isolated process has its usual limits
 logger = logging.getLogger(__name__)
 
 
@@ -55,8 +61,8 @@ class Service:
         self.sampling_defaults = dict(resolved.sampling_defaults)
         self.max_model_len = resolved.model.max_model_len
         self.started_at = int(time.time())
-        self.live = LiveRequests()
-        self.parser = ThreadPoolExecutor(1, thread_name_prefix="parser")
+        self.turns = Turns()
+        self.live = LiveRequests(self.turns)
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths(server))
         self._cache_epoch = 0
@@ -68,6 +74,11 @@ class Service:
             body_timeout=server.body_timeout,
         )
         self.bodies = BodyMemory(server.max_total_request_bytes)
+        scale = max(1.0, server.max_request_bytes / _ORDINARY_BODY_BYTES)
+        # One process: long bodies are read one after the other.
+        self.long_bodies = IsolatedProcesses(
+            1, time_limit_s=TIME_LIMIT_S * scale, memory_bytes=int(MEMORY_BYTES * scale), niceness=LOW_PRIORITY
+        )
         self.metrics = Metrics(
             self.model_name, lambda: client.stats, lambda: client.state, block_size=resolved.cache.block_size
         )
@@ -118,12 +129,28 @@ class Service:
         if error is not None and not self.is_draining():  # requests that arrived before the drain are served
             raise error
 
-    def report_unknown(self, names: list[str], route: str) -> None:
-        """Unknown request fields: refused with `server.strict_requests`, else counted, with one warning per name."""
+    async def ask_about_body(self, job: Mapping[str, Any], content: bytes | bytearray) -> Any:
+        """The result of a job with a long body. Raises ApiError."""
+        try:
+            return await self.long_bodies.answer(job, content)
+        except JobEnded as ended:
+            raise bad_request(f"reading the body exceeded a limit: {ended}", code="json_too_large") from None
+
+    def text_limit(self) -> TextLimit | None:
+        """Of the prompts of a request; None if it is not known yet, or if there is no tokenizer."""
+        if self.tokenizer is None or self.client.state is not EngineState.READY:
+            return None
+        return self.tokenizer.text_limit(self.model_limits.context)
+
+    def report_unknown(self, names: list[str], route: str, num: int | None = None) -> None:
+        """Unknown request fields: refused with `server.strict_requests`, else counted, with one warning per name.
+
+        num: how many there are, if `names` are only some of them.
+        """
         if self.settings.strict_requests:
             name = names[0][:100]
             raise bad_request(f"unknown field `{name}`", code="unknown_parameter", param=name)
-        self.metrics.unknown_fields(route, len(names))
+        self.metrics.unknown_fields(route, num or len(names))
         for name in names:
             shown = name[:100]  # limited in length and number, because clients choose the names
             if shown not in self._warned_fields and len(self._warned_fields) < 256:

@@ -24,15 +24,15 @@ from stoker.config.resolve.resolved import (
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.server.address import take_address
 from stoker.server.app import build_app
+from stoker.server.isolation import IsolatedProcesses
 from stoker.server.run import load_text, run_server
 from stoker.server.service import Service
 from stoker.server.shutdown import Shutdown
-from stoker.server.text.template_process import TemplateProcesses
 
 from ..fakes import FakeEngine
 
 MODEL = "org/tiny"
-PROCESSES = TemplateProcesses()  # of all tests: starting one takes long
+PROCESSES = IsolatedProcesses()  # of all tests: starting one takes long
 SCHEDULER = {
     "async_scheduling": False,
     "max_num_seqs": 8,

@@ -27,6 +27,7 @@ _ORDERED_DICT = ("collections", "OrderedDict")
 _TENSOR = ("torch._utils", "_rebuild_tensor_v2")
 _PARAMETER = ("torch._utils", "_rebuild_parameter")  # (tensor, requires_grad, hooks): the tensor is all we take
 _MAX_COUNT = 2**62
+_MAX_OPCODES = 3_000_000  # a tensor has about 30, and an opcode of one byte can make an object of a hundred
 
 
 class UnreadablePickle(Exception):
@@ -89,7 +90,9 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, data: bytes) -> Any:
-        for opcode, argument, _ in pickletools.genops(data):
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if number == _MAX_OPCODES:
+                raise UnreadablePickle(f"its data.pkl has more than {_MAX_OPCODES} opcodes")
             if opcode.name == "STOP":
                 return self.stack.pop()
             self._step(opcode.name, argument)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, cast
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from ...input_file import open_file
@@ -21,6 +21,7 @@ from .torch_pickle import ForbiddenPickle, StorageView, UnreadablePickle, read_t
 
 MapLocation = str | Mapping[str, str]  # "cpu": everything; else saved device -> cpu, and nothing else is taken
 _MAX_TABLE_BYTES = 64 << 20
+_MAX_DIRECTORY_BYTES = 8 << 20  # about 100 for each tensor; in memory its entries take ten times as much
 _LOCAL_HEADER_BYTES = 30  # of a zip member, before its name
 
 
@@ -35,7 +36,7 @@ def read_torch_file(path: Path, map_location: MapLocation = "cpu") -> dict[str, 
                     "can run code and is never opened; save it again, or convert it to safetensors",
                     code="M305",
                 )
-            with ZipFile(stream) as archive:
+            with ZipFile(cast("IO[bytes]", _DirectoryReader(stream))) as archive:
                 return _Archive(path, size, stream, archive).tensors(map_location)
     except OSError as error:
         raise ModelFilesError.unreadable(path, error) from error
@@ -47,6 +48,21 @@ def read_torch_file(path: Path, map_location: MapLocation = "cpu") -> dict[str, 
         ) from error
     except UnreadablePickle as error:
         raise ModelFilesError(f"{path}: {error}", code="M303") from error
+
+
+class _DirectoryReader:
+    """What ZipFile needs of a file to read its directory, which it reads at once and converts to objects."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        """Raises ValueError for more than a directory may have."""
+        content = self._stream.read(min(size, _MAX_DIRECTORY_BYTES + 1) if size >= 0 else _MAX_DIRECTORY_BYTES + 1)
+        if len(content) > _MAX_DIRECTORY_BYTES:
+            raise ValueError(f"its directory has more than {_MAX_DIRECTORY_BYTES} bytes")
+        return content
 
 
 class _Archive:

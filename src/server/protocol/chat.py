@@ -107,6 +107,19 @@ class Conversation(Wire):
     def plain_tools(self) -> list[dict[str, Any]] | None:
         return [tool.model_dump(exclude_none=True) for tool in self.tools] if self.tools else None
 
+    def essentials(self) -> dict[str, Any]:
+        """Of messages the role of the last, of tools and variables the names."""
+        kept = super().essentials()
+        if self.messages:
+            kept["messages"] = [{"role": self.messages[-1].role}]
+        if self.tools:
+            kept["tools"] = [{"type": tool.type, "function": {"name": tool.function.name}} for tool in self.tools]
+        if self.documents:
+            kept["documents"] = [{}] * len(self.documents)
+        if self.chat_template_kwargs:
+            kept["chat_template_kwargs"] = dict.fromkeys(self.chat_template_kwargs)
+        return kept
+
 
 class ChatRequest(Conversation, SamplingFields):
     route = Route.CHAT
@@ -130,6 +143,15 @@ class ChatRequest(Conversation, SamplingFields):
         if value == 0:
             raise FieldError("must be at least 1, or -1 for no limit", code="integer_below_min_value")
         return value
+
+    def essentials(self) -> dict[str, Any]:
+        kept = super().essentials()
+        if self.echo:
+            kept["messages"][-1]["content"] = self.messages[-1].text
+        if isinstance(self.tool_choice, dict):
+            del kept["tool_choice"]
+        kept.pop("modalities", None)
+        return kept
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()

@@ -30,6 +30,11 @@ class CompletionRequest(SamplingFields):
         """Sequences that are sampled for each prompt; the best `n` are returned."""
         return (None if self.use_beam_search else self.best_of) or self.n or 1
 
+    @property
+    def texts_to_encode(self) -> list[str]:
+        is_cut = self.truncate_prompt_tokens is not None
+        return [] if is_cut else [prompt for prompt in self.prompt if isinstance(prompt, str)]
+
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
         if self.use_beam_search and self.max_tokens == 0:

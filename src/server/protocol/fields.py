@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -53,6 +54,18 @@ class Wire(BaseModel):
         return sorted((self.model_extra or {}).keys() - self._unserved.keys())
 
     @property
+    def texts_to_encode(self) -> list[str]:
+        """Texts of the client that are refused if they do not fit into the context."""
+        return []
+
+    def essentials(self) -> dict[str, Any]:
+        """The fields that the server reads once the body has been checked, in the form of a body.
+
+        Without null and unknown fields, and without the content that only the chat template reads.
+        """
+        return {name: _plain(value) for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+
+    @property
     def _unserved(self) -> Mapping[str, UnservedField]:
         return UNSERVED[self.route] if self.route is not None else {}
 
@@ -62,6 +75,14 @@ class Wire(BaseModel):
             field = self._unserved.get(name)
             if field is not None and field.refuses(value):
                 raise unsupported(name, f": {field.reason}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Wire):
+        return value.essentials()
+    if isinstance(value, list):
+        return [_plain(item) for item in value] if value and isinstance(value[0], Wire | ProcessorCall) else value
+    return dataclasses.asdict(value) if isinstance(value, ProcessorCall) else value
 
 
 class StreamOptions(Wire):
@@ -199,6 +220,10 @@ class SamplingFields(Wire):
         if value is not None and not isinstance(value, bool) and value != "never":
             raise FieldError('must be true, false or "never"')
         return value
+
+    def essentials(self) -> dict[str, Any]:
+        checked_only = "response_format"
+        return {name: value for name, value in super().essentials().items() if name != checked_only}
 
     @field_validator("truncate_prompt_tokens")
     @classmethod

@@ -19,6 +19,10 @@ class TokenizeRequest(Conversation):
     add_special_tokens: bool | None = Field(None, description="true by default for a prompt, false for messages")
     return_token_strs: bool | None = Field(None, description="adds each token's text")
 
+    @property
+    def texts_to_encode(self) -> list[str]:
+        return [] if self.prompt is None else [self.prompt]
+
 
 class DetokenizeRequest(Wire):
     route = Route.DETOKENIZE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..endpoint import Call, Message
-from ..limits import Receive, check_json_content, read_body
+from ..endpoint import LONG_BODY_BYTES, Call, Message
+from ..limits import Receive
 from ..protocol import json
 from .chat import chat_completions
 from .completions import completions
@@ -11,15 +11,17 @@ from .completions import completions
 
 async def invocations(call: Call) -> None:
     """As /v1/chat/completions if the body has `messages`, else as /v1/completions."""
-    check_json_content(call.scope)
-    with call.service.bodies.reserve() as reserve:
-        content = await read_body(call.receive, call.service.limits, reserve)
-    is_chat = await call.sized(len(content), lambda: "messages" in json.parse(content))
+    content = await call.content()
+    if len(content) > LONG_BODY_BYTES:
+        is_chat = await call.service.ask_about_body({"do": "has", "name": "messages"}, content)
+    else:
+        is_chat = "messages" in json.parse(bytes(content))
+    call.forget_body()
     call.receive = _with_body(content, call.receive)
     await (chat_completions if is_chat else completions)(call)
 
 
-def _with_body(content: bytes, receive: Receive) -> Receive:
+def _with_body(content: bytes | bytearray, receive: Receive) -> Receive:
     """`receive` of a request whose body has been read: returns it again, then waits for the client to leave."""
     unread: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..endpoint import Call
 from ..protocol.chat import Conversation
 from ..protocol.errors import unsupported
 from ..service import Service
-from ..text.renderer import Prompt, Renderer
+from ..text.renderer import Renderer
+from ..text.template import LOCAL_BYTES
 from ..text.tokenizer import Truncation
 
 _THINKING_SWITCHES = ("enable_thinking", "thinking")  # of Qwen and GLM, of DeepSeek and Granite
 
-ISOLATED_BYTES = 64 << 10  # longer bodies are rendered in a process of their own
+
+class Prompt(NamedTuple):
+    text: str
+    token_ids: list[int]
 
 
 async def rendered(
@@ -24,40 +28,41 @@ async def rendered(
     add_special_tokens: bool,
     cut: Truncation | None = None,
 ) -> Prompt:
-    """The messages as a prompt: in a thread if the body is long, isolated if it is very long or brings a template.
+    """The messages as a prompt.
 
     cut: a longer prompt than `max_tokens` is cut, not refused.
     Raises ApiError or InvalidRequest: no template, a template that is not trusted or that does not read a field of the
     request, or messages it cannot render.
     """
-    renderer = await _renderer(call.service, body.chat_template)
+    service = call.service
+    renderer = await _renderer(service, body.chat_template)
     with_tools = bool(body.tools)
     kwargs = _template_kwargs(call, renderer, body.chat_template_kwargs, with_tools=with_tools)
     if body.reasoning_effort is not None:
         kwargs = {**_reasoning(renderer, body.reasoning_effort, with_tools=with_tools), **kwargs}
     if body.documents and not renderer.reads("documents", with_tools=with_tools):
         raise unsupported("documents", ": this model's chat template does not use them")
-
-    def work() -> Prompt:
-        return renderer.prompt(
-            body.plain_messages(),
-            max_tokens=max_tokens,
-            cut=cut,
-            add_special_tokens=add_special_tokens,
-            tools=body.plain_tools(),
-            documents=body.documents,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            template_kwargs=kwargs,
-            isolated=is_isolated,
-        )
-
-    is_isolated = call.num_body_bytes > ISOLATED_BYTES or not renderer.is_local(with_tools=with_tools)
-    if is_isolated:
-        return await renderer.run_isolated(work)
-    if call.num_body_bytes <= renderer.tokenizer.inline_chars:
-        return work()
-    return await renderer.tokenizer.run(work)
+    template, rendering = renderer.rendering(
+        [] if call.long_body else body.plain_messages(),
+        tools=body.plain_tools(),
+        documents=body.documents,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        template_kwargs=kwargs,
+        limit=None if cut is not None else renderer.tokenizer.text_limit(max_tokens),
+        model=type(body).__name__,
+        long_body=call.long_body,
+    )
+    # a template of the request has processes of its own, also for long bodies
+    is_long = call.long_body and body.chat_template is None
+    text = await template.render_async(
+        rendering, service.long_bodies if is_long else None, is_short=call.num_body_bytes <= LOCAL_BYTES
+    )
+    call.forget_body()
+    token_ids = await renderer.tokenizer.encode_async(
+        text, max_tokens, param="messages", add_special_tokens=add_special_tokens, cut=cut
+    )
+    return Prompt(text, token_ids)
 
 
 def _reasoning(renderer: Renderer, effort: str, *, with_tools: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 A template is a program from a model folder. It runs in jinja's immutable sandbox, with limits on time and size, on
 plain JSON values only. Environment and helpers are those of transformers, for which templates are written.
 
-The limits are checked between operations: a single operation can exceed them. template_process.py ends that too.
+The limits are checked between operations: a single operation can exceed them. isolation.py ends that too.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ..protocol.json import has_surrogate, is_too_deep
 TIME_LIMIT_S = 2.0
 ContentFormat = Literal["auto", "string", "openai"]
 MAX_RENDERED_CHARS = 64 << 20  # twice the default limit of a request body
+MAX_BITS = 1 << 16
 _MARK = "\ue000end of the final message\ue001"  # private-use characters: not used in messages
 
 
@@ -129,8 +130,8 @@ class ChatTemplate:
         try:
             for chunk in self._template.generate(variables):
                 size += len(chunk)
-                if size > MAX_RENDERED_CHARS:
-                    raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
+                if size > self._environment.max_chars:
+                    raise _LimitExceeded(f"more than {self._environment.max_chars} characters")
                 self._environment.check_clock()
                 chunks.append(chunk)
             self._environment.check_clock()  # an operation after the last chunk can be the one that took long
@@ -177,9 +178,18 @@ class _Namespace(jinja2.utils.Namespace):
             raise jinja2.exceptions.SecurityError(f"a namespace cannot have an attribute {name!r}")
         super().__setitem__(name, value)
 
+    def __repr__(self) -> str:
+        return "<Namespace>"  # with its attributes, which can be namespaces, the size can be exponential
+
 
 class _CodeGenerator(jinja2.compiler.CodeGenerator):
-    """Adds a time check to each iteration of a loop; `~` joins its operands with `TemplateEnvironment.concat`."""
+    """Adds a time check to each comparison and to each iteration of a loop; `~` joins its operands with
+    `TemplateEnvironment.concat`."""
+
+    def visit_Compare(self, node: jinja2.nodes.Compare, frame: jinja2.compiler.Frame) -> None:
+        self.write("(environment.check_clock() or ")
+        super().visit_Compare(node, frame)
+        self.write(")")
 
     def visit_For(self, node: jinja2.nodes.For, frame: jinja2.compiler.Frame) -> None:
         check = jinja2.nodes.EnvironmentAttribute("check_clock", lineno=node.lineno)
@@ -197,13 +207,19 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
 
 
 class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """transformers' environment, with limits. The time is checked at each call, attribute, item, filter and test, and
-    in each iteration of a loop."""
+    """transformers' environment, with limits. The time is checked at each call, attribute, item, filter, test and
+    comparison, and in each iteration of a loop."""
 
     code_generator_class = _CodeGenerator
-    intercepted_binops = frozenset({"*", "**", "+", "%"})  # operators that make large values from small ones
+    intercepted_binops = frozenset({"*", "**", "+", "-", "%"})  # operators that make large values from small ones
 
-    def __init__(self, time_limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        time_limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        max_chars: int = MAX_RENDERED_CHARS,
+    ) -> None:
+        """max_chars: of each value, and of the prompt."""
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
@@ -212,6 +228,7 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]  # writes any number of paragraphs without a time check
         self._time_limit_s = time_limit_s
         self._clock = clock
+        self.max_chars = max_chars
         self._limit = threading.local()  # rendering runs on several threads
 
     def start_clock(self) -> None:
@@ -245,8 +262,8 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """Joins the pieces of a block, of a macro or of `~`. Checks the size: these can double a text repeatedly."""
         self.check_clock()
         pieces = list(pieces)
-        if sum(map(len, pieces)) > MAX_RENDERED_CHARS:
-            raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
+        if sum(map(len, pieces)) > self.max_chars:
+            raise _LimitExceeded(f"more than {self.max_chars} characters")
         return "".join(pieces)
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
@@ -257,11 +274,13 @@ class TemplateEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         sizes = [len(side) if isinstance(side, (str, list, tuple)) else side for side in (left, right)]
         if operator == "*" and not all(isinstance(side, (int, float)) for side in (left, right)):
             numbers = [size for size in sizes if isinstance(size, int)]
-            if len(numbers) == 2 and numbers[0] * numbers[1] > MAX_RENDERED_CHARS:
-                raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
+            if len(numbers) == 2 and numbers[0] * numbers[1] > self.max_chars:
+                raise _LimitExceeded(f"more than {self.max_chars} characters")
         value = super().call_binop(context, operator, left, right)
-        if isinstance(value, (str, list, tuple)) and len(value) > MAX_RENDERED_CHARS:
-            raise _LimitExceeded(f"more than {MAX_RENDERED_CHARS} characters")
+        if isinstance(value, (str, list, tuple)) and len(value) > self.max_chars:
+            raise _LimitExceeded(f"more than {self.max_chars} characters")
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise _LimitExceeded(f"a number of more than {MAX_BITS} bits")
         return value
 
 

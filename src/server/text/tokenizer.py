@@ -28,6 +28,7 @@ from ...config.checkpoint.chat_templates import TemplateSource, templates_in
 from ...config.checkpoint.model_files import read_json_if_any
 from ...engine.api import InvalidRequest
 from ...input_file import read_file
+from .length import TextLimit
 
 T = TypeVar("T")
 
@@ -156,12 +157,12 @@ class Tokenizer:
         add_special_tokens: bool = True,
         cut: Truncation | None = None,
     ) -> list[int]:
-        """`check_length`, then `encode`, or `encode_cut`; a long text in a thread (the library releases the GIL)."""
+        """`TextLimit.check`, then `encode`, or `encode_cut`; a long text in a thread (the library releases the GIL)."""
 
         def work() -> list[int]:
             if cut is not None:
                 return self.encode_cut(text, cut, add_special_tokens=add_special_tokens)
-            self.check_length(text, max_tokens, param=param)
+            self.text_limit(max_tokens).check(text, param=param)
             return self.encode(text, add_special_tokens=add_special_tokens)
 
         return work() if len(text) <= self.inline_chars else await self.run(work)
@@ -179,16 +180,9 @@ class Tokenizer:
             self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenizer")
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def check_length(self, text: str, max_tokens: int, *, param: str) -> None:
-        """Refuse a text with more bytes than `max_tokens` tokens can have, before it is encoded.
-
-        Raises InvalidRequest (context_length_exceeded) with a lower bound of the token count and the limit.
-        """
-        if len(text) <= max_tokens:  # the usual case: no bytes are counted
-            return
-        at_least = -(-len(text.encode("utf-8", "surrogatepass")) // (self.max_token_bytes * self._max_composed))
-        if at_least > max_tokens:
-            raise too_long(at_least, max_tokens, param=param, at_least=True)
+    def text_limit(self, max_tokens: int) -> TextLimit:
+        """For texts that must fit into this number of tokens."""
+        return TextLimit(max_tokens, self.max_token_bytes * self._max_composed)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of a whole sequence. Ids without a token (padding rows of a model) are ignored."""
@@ -219,20 +213,6 @@ class Tokenizer:
             match = _BYTE_FALLBACK.fullmatch(token)
             return bytes([int(match[1], 16)]) if match else token.replace("\u2581", " ").encode("utf-8", "replace")
         return self.backend.decode([token_id], skip_special_tokens=False).encode("utf-8", "replace")
-
-
-def too_long(num_tokens: int, max_tokens: int, *, param: str, at_least: bool = False) -> InvalidRequest:
-    """The error for a prompt that exceeds the context, with both numbers. LangChain knows it by its first words."""
-    count = f"at least {num_tokens}" if at_least else str(num_tokens)
-    message = f"prompt is too long: it has {count} tokens, but {context_limit(max_tokens)}"
-    return InvalidRequest(
-        f"{message}, and at least one must remain for the output", param=param, code="context_length_exceeded"
-    )
-
-
-def context_limit(max_tokens: int) -> str:
-    """A part of each message about the context: by these words LiteLLM recognises the error."""
-    return f"this model's maximum context length is {max_tokens} tokens"
 
 
 def _byte_of_character() -> dict[str, int]:

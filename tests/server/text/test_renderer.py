@@ -9,14 +9,14 @@ from transformers import AutoTokenizer
 
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
+from stoker.server.isolation import IsolatedProcesses
 from stoker.server.text.renderer import Renderer, TemplateProblem
-from stoker.server.text.template_process import TemplateProcesses
 from stoker.server.text.tokenizer import Tokenizer
 
 from ..deployment import PROCESSES
 from ..tiny_tokenizer import TEMPLATE, write_tokenizer
 
-HASTY, PATIENT = TemplateProcesses(time_limit_s=0.1), TemplateProcesses(time_limit_s=1000)
+HASTY, PATIENT = IsolatedProcesses(time_limit_s=0.1), IsolatedProcesses(time_limit_s=1000)
 
 HELLO = [{"role": "user", "content": "Hello <b>&</b>"}]
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
@@ -51,8 +51,7 @@ def test_prompts_equal_those_of_transformers(folder: Path, renderer: Callable[[s
         expected = reference.apply_chat_template(
             messages, tools=with_tools, chat_template=TEMPLATES[name], tokenize=False, add_generation_prompt=True
         )
-        for isolated in (False, True):
-            assert renderer(TEMPLATES[name]).render(messages, tools=with_tools, isolated=isolated) == expected
+        assert renderer(TEMPLATES[name]).render(messages, tools=with_tools) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,14 +152,6 @@ def test_a_request_can_set_only_names_that_the_template_reads(renderer: Callable
     found = renderer("{{ enable_thinking }}{{ eos_token }}{{ range(3) }}{% set mine = 1 %}{{ mine }}{{ messages }}")
     assert found.template_variables() == {"enable_thinking"}
     assert {"messages", "eos_token", "chat_template"} <= found.reserved
-
-
-def test_a_prompt_is_the_rendered_text_and_its_tokens(renderer: Callable[[str], Renderer], tokenizer: Tokenizer):
-    messages = [{"role": "user", "content": "Hello"}]
-    chat = renderer(TEMPLATE)
-    text, token_ids = chat.prompt(messages)
-    assert text == chat.render(messages)
-    assert token_ids == tokenizer.encode(text, add_special_tokens=False)
 
 
 def test_templates_can_print_the_date(renderer: Callable[[str], Renderer]):

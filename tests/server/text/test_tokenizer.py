@@ -147,9 +147,9 @@ def test_a_text_that_the_patterns_cannot_process_is_refused(tokenizer: Tokenizer
 
 def test_a_text_is_refused_by_its_bytes_only_if_it_cannot_fit(tokenizer: Tokenizer):
     longest = tokenizer.max_token_bytes
-    tokenizer.check_length("x" * 10 * longest, 10, param="prompt")
+    tokenizer.text_limit(10).check("x" * 10 * longest, param="prompt")
     with pytest.raises(InvalidRequest) as caught:
-        tokenizer.check_length("x" * (10 * longest + 1), 10, param="prompt")
+        tokenizer.text_limit(10).check("x" * (10 * longest + 1), param="prompt")
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
     assert "at least 11 tokens" in str(caught.value)
 

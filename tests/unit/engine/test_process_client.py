@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +20,7 @@ import pytest
 from tests.fake_runner import continuation
 
 from stoker.engine.api import EngineDead, EngineRequest, FinishReason, InvalidRequest, QueueFull, SamplingParams
+from stoker.engine.brief_paths import PREFIX, brief_paths
 from stoker.engine.client import EngineStartFailed, EngineState
 from stoker.engine.process import HELLO_LIMIT_S
 from stoker.engine.process_client import EngineProcessClient
@@ -255,9 +258,11 @@ def test_the_environment_of_the_engine_process_can_be_given():
     assert "HOME" not in found
 
 
-def test_an_engine_process_whose_parent_is_gone_before_it_says_hello_ends(tmp_path: Path):
+def test_an_engine_process_whose_parent_is_gone_before_it_says_hello_ends():
     """It waited 30 s for its client: the kernel kills it only if the parent dies later."""
-    process = psutil.Popen([*COMMAND, "--socket-dir", str(tmp_path)], stdin=subprocess.PIPE)
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second, brief_paths((first, second)):
+        fds = [first.fileno(), second.fileno()]
+        process = psutil.Popen([*COMMAND, "--sockets", *map(str, fds)], stdin=subprocess.PIPE, pass_fds=fds)
     process.stdin.close()
     assert process.wait(HELLO_LIMIT_S / 2) == 1
 
@@ -292,3 +297,15 @@ def test_the_engine_process_dies_with_its_parent(tmp_path: Path):
     parent.stdout.close()
     _, alive = psutil.wait_procs([child], timeout=2)
     assert not alive or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_of_its_sockets_no_path_exists_once_the_engine_process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A killed server left a folder of sockets until the next start."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    async def scenario() -> list[str]:
+        async with engine() as client:
+            assert len(await tokens_of(client, request("a", [1, 2, 3]))) == 8
+            return [name for name in os.listdir(tmp_path) if name.startswith(PREFIX)]
+
+    assert asyncio.run(scenario()) == []

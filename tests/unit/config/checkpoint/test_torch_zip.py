@@ -164,6 +164,21 @@ def test_a_directory_that_points_elsewhere_is_reported(tmp_path: Path) -> None:
     assert "is not where the archive says" in str(fault(path))
 
 
+def test_a_huge_directory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Its entries became objects, as many as the file is large."""
+    path = tmp_path / "many.bin"
+    with zipfile.ZipFile(path, "w") as written:
+        for number in range(140):
+            written.writestr(f"{number:060000}", b"")
+    assert "its directory has more than 8388608 bytes" in str(fault(path))
+
+
+def test_a_pickle_of_too_many_opcodes_is_refused(tmp_path: Path) -> None:
+    """Each of 64 million opcodes made a dict."""
+    message = str(fault(archive(tmp_path, b"\x80\x02" + b"}" * 3_100_000 + b".")))
+    assert "its data.pkl has more than 3000000 opcodes" in message
+
+
 def test_compressed_members_are_refused(tmp_path: Path) -> None:
     assert "is compressed" in str(fault(archive(tmp_path, b"\x80\x02}.", method=zipfile.ZIP_DEFLATED)))
 
