@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import bodies, files, signals, sockets, templates
+from . import bodies, files, signals, sockets, templates, transports
 from .catalogue import Attack, choose
 from .record import Record, read_verdicts, summary, table
 from .runner import Runner
@@ -25,8 +25,8 @@ from .verdict import Verdict
 
 
 def catalogue() -> list[Attack]:
-    families = (sockets.CATALOGUE, bodies.CATALOGUE, templates.CATALOGUE, files.CATALOGUE)
-    return [attack for family in families for attack in family.attacks]
+    families = (sockets, transports, bodies, templates, files)
+    return [attack for family in families for attack in family.CATALOGUE.attacks]
 
 
 def main() -> int:

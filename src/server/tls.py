@@ -125,6 +125,8 @@ def load_context(files: TlsFiles) -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
     # No session tickets: a resumed session skips the verification of the client certificate.
     context.options |= ssl.OP_NO_TICKET
+    # A client of TLS 1.2 could ask for handshake after handshake, which cost the server more than it.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     try:
         context.load_cert_chain(files.certificate, files.key)

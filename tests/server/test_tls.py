@@ -350,3 +350,9 @@ def test_an_unknown_cipher_suite_ends_the_start(ours: Identity):
     files = TlsFiles(certificate=str(ours.certificate), key=str(ours.key), ciphers="none-such")
     with pytest.raises(TlsProblem, match=r"`server.ssl_ciphers`: 'none-such' contains no cipher suite"):
         load_context(files)
+
+
+def test_a_client_cannot_renegotiate(ours: Identity):
+    """OpenSSL 3 refuses it by default, older ones do not."""
+    files = TlsFiles(certificate=str(ours.certificate), key=str(ours.key))
+    assert load_context(files).options & ssl.OP_NO_RENEGOTIATION
