@@ -18,13 +18,14 @@ from typing import Any
 
 from ..engine.api import InvalidRequest
 from .isolated_wire import pack, packed_ids, read, unpack, write
+from .isolation import CannotCompile
 from .protocol import json
 from .protocol.chat import ChatRequest, Conversation
 from .protocol.completions import CompletionRequest
 from .protocol.errors import ApiError
 from .protocol.fields import Wire
 from .protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from .text.chat_template import CannotCompile, ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
+from .text.chat_template import ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .text.length import TextLimit
 
 MODELS: dict[str, type[Wire]] = {

@@ -33,13 +33,13 @@ from typing import Any
 from ..engine.api import InvalidRequest
 from .isolated_wire import LENGTH_BYTES, length, pack, unpack
 from .protocol.errors import ApiError
-from .text.chat_template import MAX_RENDERED_CHARS, TIME_LIMIT_S, CannotCompile
 
+TIME_LIMIT_S = 2.0  # of processor time, for a job
 NUM_PROCESSES = 2  # of a pool at most, started when they are needed
 MEMORY_BYTES = 1 << 30  # address space of a process; a long body and its prompt need a tenth of it
 LOW_PRIORITY = 5  # niceness of processes whose jobs are long: they take little time from the server and the engine
 _ANSWER_LIMIT_S = 60.0  # a process that does not answer for so long is stopped, or never runs
-_MAX_ANSWER_BYTES = 4 * MAX_RENDERED_CHARS + (1 << 20)
+_MAX_ANSWER_BYTES = 257 << 20  # as a prompt of the largest size can have
 _INLINE_BYTES = 64 << 10  # longer answers are decoded in a thread
 _PIECE_BYTES = 256 << 10  # sent or received before other tasks of the event loop run
 _MODULE = f"{__package__}.isolated_jobs"
@@ -49,6 +49,19 @@ Body = bytes | bytearray
 
 class JobEnded(Exception):
     """A job exceeded the limit that the message names, and its process was ended."""
+
+
+class CannotCompile(Exception):
+    """The template of a job is wrong, at `line` if that is known."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem, line)
+        self.problem = problem
+        self.line = line
+
+    def message(self, template: str) -> str:
+        """template: its name."""
+        return f"{template}{'' if self.line is None else f', line {self.line}'}: {self.problem}"
 
 
 class IsolatedProcesses:
@@ -235,7 +248,7 @@ class _Process:
                 size = int.from_bytes(data[:LENGTH_BYTES], "big")
                 del data[:LENGTH_BYTES]
                 if size > _MAX_ANSWER_BYTES:
-                    raise JobEnded(f"more than {MAX_RENDERED_CHARS} characters")
+                    raise JobEnded(f"an answer of more than {_MAX_ANSWER_BYTES} bytes")
         return data
 
     def _ended(self) -> JobEnded:

@@ -14,14 +14,13 @@ from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from . import engine_errors
 from .auth import Keys, open_paths
-from .isolation import LOW_PRIORITY, MEMORY_BYTES, IsolatedProcesses, JobEnded
+from .isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from .limits import BodyMemory, Limits
 from .live import LiveRequests
 from .logprobs import TokenNames
 from .metrics import Metrics
 from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
-from .text.chat_template import TIME_LIMIT_S
 from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer

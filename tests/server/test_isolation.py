@@ -11,11 +11,11 @@ import pytest
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
 from stoker.server import endpoint, isolation
-from stoker.server.isolation import NUM_PROCESSES, IsolatedProcesses
+from stoker.server.isolation import NUM_PROCESSES, CannotCompile, IsolatedProcesses
 from stoker.server.protocol import json
 from stoker.server.routes import invocations
 from stoker.server.text import template
-from stoker.server.text.chat_template import CannotCompile, ChatTemplate, LimitExceeded, TemplateEnvironment
+from stoker.server.text.chat_template import ChatTemplate, LimitExceeded, TemplateEnvironment
 from stoker.server.text.renderer import Renderer, TemplateProblem
 from stoker.server.text.template import Rendering, Template
 from stoker.server.text.tokenizer import Tokenizer

@@ -26,26 +26,13 @@ import jinja2.runtime
 import jinja2.sandbox
 
 from ...engine.api import InvalidRequest
+from ..isolation import CannotCompile
 from ..protocol.json import has_surrogate, is_too_deep
 
-TIME_LIMIT_S = 2.0
 ContentFormat = Literal["auto", "string", "openai"]
 MAX_RENDERED_CHARS = 64 << 20  # twice the default limit of a request body
 MAX_BITS = 1 << 16
 _MARK = "\ue000end of the final message\ue001"  # private-use characters: not used in messages
-
-
-class CannotCompile(Exception):
-    """The template is wrong, at `line` if that is known."""
-
-    def __init__(self, problem: str, line: int | None = None) -> None:
-        super().__init__(problem, line)
-        self.problem = problem
-        self.line = line
-
-    def message(self, template: str) -> str:
-        """template: its name."""
-        return f"{template}{'' if self.line is None else f', line {self.line}'}: {self.problem}"
 
 
 class LimitExceeded(InvalidRequest):

@@ -13,9 +13,9 @@ from typing import Any
 
 from ...config.checkpoint.chat_templates import TemplateSource
 from ...engine.api import InvalidRequest
-from ..isolation import LOW_PRIORITY, IsolatedProcesses
+from ..isolation import LOW_PRIORITY, TIME_LIMIT_S, CannotCompile, IsolatedProcesses
 from ..protocol.json import has_surrogate
-from .chat_template import TIME_LIMIT_S, CannotCompile, ContentFormat, LimitExceeded
+from .chat_template import ContentFormat, LimitExceeded
 from .template import Rendering, Template
 from .tokenizer import Tokenizer
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..isolation import IsolatedProcesses, JobEnded
-from .chat_template import CannotCompile, ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
+from ..isolation import CannotCompile, IsolatedProcesses, JobEnded
+from .chat_template import ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .harmless import MAX_HARMLESS_CHARS, is_harmless
 from .length import TextLimit
 
