@@ -86,7 +86,7 @@ def client_context() -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def door(scene: Scene, kind: str) -> Iterator[Door]:
-    """A server behind TLS or a Unix socket, probed during the block and judged after it. Raises Fell."""
+    """A server with TLS or on a Unix socket, probed during the block and judged after it. Raises Fell."""
     if kind == "tls":
         certificate, key = scene.folder / "cert.pem", scene.folder / "key.pem"
         issued = trustme.CA().issue_cert("localhost", key_type=trustme.KeyType.RSA)  # the slower one
@@ -263,7 +263,7 @@ def _renegotiation(scene: Scene) -> str:
             input=b"R\n" * 20, capture_output=True, timeout=30 * scene.slowness, check=False,
         )  # fmt: skip
         said = (client.stdout + client.stderr).decode(errors="replace")
-        expect("RENEGOTIATING" in said, f"openssl asked for nothing: {said[-200:]}")
+        expect("RENEGOTIATING" in said, f"openssl did not ask: {said[-200:]}")
         renewed = client.stderr.partition(b"RENEGOTIATING")[2].count(b"depth=0")  # each verifies the certificate
         expect(not renewed, "the server accepted another handshake")
     return _seen(found, "refused")

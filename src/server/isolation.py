@@ -292,7 +292,7 @@ def _received(process: _Process, steps: Steps) -> Answer:
 
 
 class _Exchange:
-    """An exchange on the event loop. It continues when nobody waits for it."""
+    """An exchange on the event loop. It continues when its caller no longer waits."""
 
     def __init__(self, process: _Process, steps: Steps) -> None:
         self._loop = asyncio.get_running_loop()

@@ -21,7 +21,7 @@ class Turns:
         self._is_busy = False  # somebody has taken a turn in this iteration
 
     async def take(self) -> None:
-        """Wait for a turn: at most a few milliseconds of work may follow. Does not wait if nobody else works."""
+        """Wait for a turn: at most a few milliseconds of work may follow. Does not wait if no other work is waiting."""
         loop = asyncio.get_running_loop()
         if self._is_busy:
             waiter = loop.create_future()
