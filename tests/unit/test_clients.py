@@ -183,7 +183,8 @@ def test_the_body_of_an_error_is_also_found_in_its_message():
 def test_an_end_token_in_logprobs_works_with_a_note():
     tokens = [["a", -1.0, 2], [" b", 0.0, 2], ["<|im_end|>", -0.5, 2]]
     verdict = judged("logprobs", tokens, expected=CHAT)
-    assert verdict == Verdict("works", "the last entry is the end token `<|im_end|>`, which is not in the text")
+    note = "the last entry is the end token `<|im_end|>`, which is not in the text, as in vLLM"
+    assert verdict == Verdict("works", note)
 
 
 def test_a_worker_runs_functions_and_coroutines_in_one_loop_and_reports_absent_ones(loop: asyncio.AbstractEventLoop):
