@@ -35,10 +35,11 @@ INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="compiled ker
 
 @pytest.mark.slow
 @INTERPRETED
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "cohere2", "olmo3", "granite", "starcoder2"])
 def test_tokens_equal_those_of_the_reference(
-    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    folder = saved("qwen3")[1]
+    folder = saved(family)[1]
     expected = Engine(resolved(folder, tmp_path, model={"enforce_eager": True})).generate(PROMPTS, SAMPLING)
     assert is_interpreted()
     kernels = gpu_kernels(CPU, max_rows=32)
