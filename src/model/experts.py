@@ -8,7 +8,8 @@ from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import Experts, Routing
 
 Kind = Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss"]
-SWIGLU_LIMIT = 7.0  # of gpt-oss, with alpha 1.702
+CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
+SWIGLU_LIMIT = 7.0
 
 
 def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
@@ -65,6 +66,7 @@ def _deepseek(config: ConfigJson, index: int) -> Experts | None:
         is_renormalised=config.flag("norm_topk_prob"),
         has_correction=True,
         num_groups=groups,
+        is_float32=True,
         groups_per_token=kept,
         scale=config.number("routed_scaling_factor", 0, 1e3, 1.0),
     )
@@ -78,5 +80,5 @@ def _gpt_oss(config: ConfigJson) -> Experts:
         config, "num_local_experts", config.count("intermediate_size"), Routing(scoring="softmax_of_chosen")
     )
     limit = config.number("swiglu_limit", 0, 1e6, SWIGLU_LIMIT)
-    activation = "clamped_swiglu" if limit == SWIGLU_LIMIT else f"swiglu clamped at {limit:g}"
+    activation = CLAMPED_SWIGLU if limit == SWIGLU_LIMIT else f"swiglu clamped at {limit:g}"
     return experts.model_copy(update={"has_router_bias": True, "has_bias": True, "activation": activation})

@@ -243,6 +243,7 @@ class Routing(Record):
     num_groups: int = 1  # experts are chosen in the best `groups_per_token` groups
     groups_per_token: int = 1
     scale: float = 1.0  # of the weights
+    is_float32: bool = False  # the router multiplies in float32, whatever the model does
 
 
 class Experts(Record):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .activations import HIDDEN_ACTS
+from .experts import CLAMPED_SWIGLU
 from .families import FAMILIES
 from .rope import ROPE_KINDS
-from .spec import MLP, Attention, LayerSpec, ModelSpec
+from .spec import MLP, Attention, Experts, LayerSpec, ModelSpec
 
 
 def not_supported(spec: ModelSpec) -> str:
@@ -39,5 +40,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         case MLP(activation=activation):
             if activation not in HIDDEN_ACTS:
                 yield f"`hidden_act` '{activation}' is not supported; supported: {', '.join(HIDDEN_ACTS)}"
+        case Experts(activation=activation, is_gated=True):
+            if activation not in (*HIDDEN_ACTS, CLAMPED_SWIGLU):
+                yield f"experts with the activation '{activation}' are not supported"
         case feed_forward:
             yield f"layers with {'no MLP' if feed_forward is None else feed_forward.kind} are not supported"

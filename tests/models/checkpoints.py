@@ -22,6 +22,7 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 SLIDING_THEN_FULL = ["sliding_attention", "full_attention"]
 PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 YARN: dict[str, Any] = {
@@ -94,6 +95,34 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
     },
     "nemotron": {"model_type": "nemotron", "head_dim": 16},
+    "qwen3_moe": {"model_type": "qwen3_moe", "head_dim": 16, "norm_topk_prob": True, "num_experts": 6, **EXPERTS},
+    "mixtral": {"model_type": "mixtral", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "minimax_m2": {
+        "model_type": "minimax_m2",
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "rope_parameters": PARTIAL,
+    },
+    "glm4_moe": {
+        "model_type": "glm4_moe",
+        "head_dim": 16,
+        "use_qk_norm": True,
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 1,
+        **EXPERTS,
+    },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 6,
+        "layer_types": SLIDING_THEN_FULL,
+    },
 }
 
 

@@ -17,6 +17,9 @@ PATTERN = ["sliding_attention", "sliding_attention", "full_attention"] * 2 + ["s
 SCHEDULER = {"max_num_seqs": 8, "max_num_batched_tokens": 11}
 
 
+WITH_WINDOWS = ("qwen2", "phi3", "starcoder2", "olmo3", "exaone4", "cohere2", "gemma3", "gpt_oss")
+
+
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     model = build("qwen2", num_hidden_layers=len(PATTERN), layer_types=PATTERN, sliding_window=9)
@@ -50,7 +53,10 @@ def test_greedy_output_equals_transformers_generate(mixed: Saved, tmp_path: Path
     assert stats.num_free_blocks == stats.num_blocks
 
 
-@pytest.mark.parametrize("family", ["mistral", "qwen2"])  # all layers with a window, and one of two
+@pytest.mark.parametrize(
+    "family",  # all layers with a window, and one of two
+    ["mistral", "gemma2", *(pytest.param(each, marks=pytest.mark.slow) for each in WITH_WINDOWS)],
+)
 def test_families_with_windows_equal_transformers_generate(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
     tried = engine((model, folder), tmp_path, 14)

@@ -70,7 +70,7 @@ def route_experts_reference(
         scores = scores.sigmoid()
     choice = scores if bias is None else scores + bias
     if routing.num_groups > 1:
-        groups = choice.view(len(logits), routing.num_groups, -1)
+        groups = choice.view(len(logits), routing.num_groups, routing.num_experts // routing.num_groups)
         best = groups.topk(min(2, groups.shape[-1]) if routing.group_score == "sum_of_two" else 1).values.sum(-1)
         is_kept = torch.zeros_like(best, dtype=torch.bool).scatter_(1, _best(best, routing.groups_per_token), True)
         choice = groups.masked_fill(~is_kept[..., None], -torch.inf).flatten(1)

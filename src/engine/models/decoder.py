@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ...model.activations import HIDDEN_ACTS
+from ...model.experts import CLAMPED_SWIGLU, SWIGLU_LIMIT
 from ...model.quantised import SCHEMES
 from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
+from ...model.spec import Experts as ExpertsSpec
 from ...model.spec import ModelSpec, NormPlaces, RopeSpec
 from ...model.spec import Norm as NormSpec
 from ...model.tensors import FUSED, LAYER_NORMS, head_norm_shape
-from ..kernels import HeadVariant, KernelSet
+from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
 from ..layers.attention import Attention, AttentionShape, LayerCache
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
+from ..layers.experts import Experts, ExpertSizes, MixtureOfExperts, OneByOne, Router
 from ..layers.linear import Linear
 from ..layers.loading import Loadable, TensorReader
 from ..layers.mlp import MLP, GatedMLP
@@ -25,7 +28,7 @@ from ..layers.step_input import StepInput
 from ..layers.vector import Vector
 from .rope import rope_parameters
 
-FeedForward = GatedMLP | MLP
+FeedForward = GatedMLP | MLP | MixtureOfExperts
 
 
 class DecoderLayer:
@@ -210,6 +213,13 @@ class Decoder:
         return logits if (scale, softcap) == (1, None) else self._kernels.scale_and_cap(logits, scale, softcap)
 
 
+def expert_gate(activation: str) -> ExpertGate:
+    """activation: of model/spec.py."""
+    if activation == CLAMPED_SWIGLU:
+        return ExpertGate("clamped_swiglu", limit=SWIGLU_LIMIT)
+    return ExpertGate(HIDDEN_ACTS[activation])
+
+
 class _Parts:
     """Makes the parts of a model, with the same kernels, dtype and device."""
 
@@ -252,11 +262,11 @@ class _Parts:
     def layer(self, index: int) -> DecoderLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
         assert isinstance(spec.mixer, AttentionSpec)
-        assert isinstance(spec.feed_forward, MLPSpec)
+        assert spec.feed_forward is not None
         norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in LAYER_NORMS[spec.norms]]
         attention = self.attention(f"{prefix}.self_attn", spec.mixer)
-        mlp = self.mlp(f"{prefix}.mlp", spec.feed_forward)
-        return DecoderLayer(spec.norms, norms, attention, mlp, self._kernels, self._spec.residual_scale)
+        feed_forward = self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
+        return DecoderLayer(spec.norms, norms, attention, feed_forward, self._kernels, self._spec.residual_scale)
 
     def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -298,6 +308,44 @@ class _Parts:
         if spec.head_norm == "layer":
             norm = NormSpec(kind="layer", eps=norm.eps)
         return self._norm(norm, name, head_norm_shape(spec, num_heads))
+
+    def feed_forward(self, prefix: str, spec: MLPSpec | ExpertsSpec) -> FeedForward:
+        return self.mlp(prefix, spec) if isinstance(spec, MLPSpec) else self.experts(prefix, spec)
+
+    def experts(self, prefix: str, spec: ExpertsSpec) -> MixtureOfExperts:
+        hidden = self._spec.hidden_size
+        gate, up, down = (f"{prefix}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
+        layout = OneByOne(gate, up, down, has_bias=spec.has_bias)
+        sizes = ExpertSizes(spec.count, hidden, spec.width)
+        scheme = self._scheme and self._scheme.layers
+        activation = expert_gate(spec.activation)
+        experts = Experts(layout, sizes, activation, self._kernels, self._dtype, self._device, scheme)
+        shared: GatedMLP | None = None
+        if spec.shared_width:
+            block = self.mlp(f"{prefix}.shared_experts", MLPSpec(width=spec.shared_width, activation=spec.activation))
+            assert isinstance(block, GatedMLP)
+            shared = block
+        return MixtureOfExperts(self.router(f"{prefix}.gate", spec), experts, self._kernels, shared)
+
+    def router(self, name: str, spec: ExpertsSpec) -> Router:
+        """Its weights are not quantised: they are few, and decide what is computed."""
+        routing, dtype = spec.routing, torch.float32 if spec.routing.is_float32 else self._dtype
+        hidden = self._spec.hidden_size
+        projection = Linear({name: spec.count}, hidden, spec.has_router_bias, self._kernels, dtype, self._device)
+        correction: Vector | None = None
+        if routing.has_correction:
+            correction = Vector(f"{name}.e_score_correction_bias", spec.count, torch.float32, self._device)
+        chosen = Routing(
+            num_experts=spec.count,
+            per_token=spec.per_token,
+            scoring=routing.scoring,
+            renormalises=routing.is_renormalised,
+            scale=routing.scale,
+            num_groups=routing.num_groups,
+            groups_per_token=routing.groups_per_token,
+            group_score="sum_of_two" if routing.scoring == "sigmoid" else "maximum",
+        )
+        return Router(projection, chosen, self._kernels, correction)
 
     def mlp(self, prefix: str, spec: MLPSpec) -> GatedMLP | MLP:
         hidden, activation = self._spec.hidden_size, HIDDEN_ACTS[spec.activation]
