@@ -60,6 +60,10 @@ def test_quantised_weights_are_planned_in_their_bits(tmp_path: Path) -> None:
     assert both.kernels["linear"].endswith("weights in int8, multiplied as integers by activations in int8")
     assert both.estimate.weights_bytes == eight.estimate.weights_bytes
     assert [note.split(",")[0] for note in both.notes] == ["accuracy"]
+    assert both.speed is not None
+    assert eight.speed is not None
+    assert both.speed.prefill[0] == pytest.approx(1.9 * eight.speed.prefill[0])
+    assert both.speed.decode_one == eight.speed.decode_one
     assert both.notes != eight.notes
     assert eight.estimate.weights_bytes == layers + scales + head + 151_936 * 4 + 2 * others
     assert four.estimate.weights_bytes == layers // 2 + layers // 64 * 2 + head + 151_936 * 4 + 2 * others

@@ -2,6 +2,7 @@
 
 from itertools import count
 
+import pytest
 import torch
 from tests.unit.engine.kernels.levels import BEST, kernels_of
 
@@ -33,17 +34,19 @@ class TwoLayers:
         return iter(self.layers)
 
 
-def test_shares_are_relative_to_the_speeds_of_the_machine():
+@pytest.mark.parametrize(("in_caches", "share"), [(0, "100% of what memory delivers"), (256 << 20, "from the caches")])
+def test_shares_are_relative_to_the_speeds_of_the_machine(in_caches, share, monkeypatch):
     """A second passes with each look at the clock, so one layer is measured each time: 128 x 64 elements."""
+    monkeypatch.setattr("stoker.engine.runner.self_test.IN_CACHES", in_caches)
     done = []
     kernels = KernelSet(
         speed=MachineSpeed(lambda tensor: done.append(tensor.nbytes), lambda rounds: 4 * 2**30, "vectors")
     )
     found = self_test(TwoLayers(kernels), kernels, 2, count().__next__)
-    assert done == [16384, 16384]  # once to warm up
+    assert done == [16384, 16384] * 2  # once to warm up, and twice in turns
     assert found == (
-        "linear layers: one row reads weights at 0.0 GB/s, 100% of what memory delivers; 256 rows multiply at "
-        "0 GFLOP/s, 0% of what vectors do"
+        f"linear layers: one row reads weights at 0.0 GB/s, {share}; 256 rows multiply at 0 GFLOP/s, "
+        "0% of what vectors do"
     )
 
 
