@@ -39,7 +39,7 @@ _HEAD_NORMS = {"qwen3", "qwen3_moe", "qwen3_next", "gemma3", "gemma3_text"}
 _FOUR_NORMS = {"gemma2", "gemma3", "gemma3_text"}
 _WINDOW_EVERY_OTHER = {"gemma2", "gpt_oss"}
 _WINDOW_DEFAULTS = {"gemma2": 4096, "gemma3": 4096, "gemma3_text": 4096, "gpt_oss": 128, "cohere2": 4096}
-_PATTERN_DEFAULTS = {"gemma3": 6, "gemma3_text": 6, "gemma3n_text": 5, "cohere2": 4}
+_PATTERN_DEFAULTS = {"llama4_text": 4, "gemma3": 6, "gemma3_text": 6, "gemma3n_text": 5, "cohere2": 4}
 _ALWAYS_WINDOWED = {"mistral", "mixtral", "phi3", "starcoder2", "phimoe"}
 _PURE_STATE = {"mamba", "falcon_mamba", "mamba2", "rwkv", "rwkv5", "xlstm"}
 
@@ -146,7 +146,7 @@ def _attention(reader: ConfigReader, model_type: str) -> Attention:
         has_bias=has_bias or model_type in _QKV_BIAS,
         has_out_bias=(has_bias or model_type in _OUT_BIAS) and model_type not in ("qwen2", "qwen2_moe"),
         head_norm="head" if model_type in _HEAD_NORMS else "none",
-        has_gate=model_type == "qwen3_next",
+        has_gate=reader.flag("attn_output_gate", model_type == "qwen3_next"),
     )
 
 
@@ -286,6 +286,7 @@ def _feed_forward(reader: ConfigReader, model_type: str, index: int, kind: str) 
         expert = reader.number("moe_intermediate_size", width)
         shared = reader.number("shared_expert_intermediate_size", 0)
         shared += (reader.number("n_shared_experts", 0) or reader.number("num_shared_experts", 0)) * expert
+        shared += expert * (model_type == "llama4_text")
         return Experts(
             count=count,
             per_token=max(1, reader.number("num_experts_per_token", 2)),

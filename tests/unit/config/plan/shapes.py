@@ -183,6 +183,21 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
         6_921_720_704,
         (8192, (), 0),
     ),
+    "qwen3-next-80b-a3b": (
+        config_of("qwen3-next-80b-a3b"),
+        79_674_391_296,
+        # 36 layers of 32 states of 128 x 128 float32, and a convolution over 8192 channels that looks back 3 tokens
+        (24576, (), 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)),
+    ),
+    "qwen3.5-397b-a17b": (
+        config_of("qwen3.5-397b-a17b"),
+        396_346_000_000,  # of the language model
+        (30720, (), 45 * (64 * 128 * 128 * 4 + 12288 * 3 * 2)),
+    ),
+    "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120, (49152, ((8192, 147456),), 0)),
+    "kimi-k2": (config_of("kimi-k2"), 1_026_408_000_000, (70272, (), 0)),
+    "glm-4.7-flash": (config_of("glm-4.7-flash"), 29_943_000_000, (54144, (), 0)),
+    "minimax-m2": (config_of("minimax-m2"), 228_703_644_928, (253952, (), 0)),
     "gpt2": (
         {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
         124_439_808,
