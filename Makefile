@@ -6,7 +6,7 @@ COMMA := ,
 JOBS ?= 2
 KIND ?= cpu
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site kernels bench bench-peers attack clients tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site parity kernels bench bench-peers attack clients tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -73,6 +73,9 @@ image:  ## build the container image stoker:VERSION; KIND=cuda for GPUs, ARGS=--
 site: install  ## build the documentation into build/site; broken links fail
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 	$(RUN) tools.site.check
+
+parity: install  ## compare every family of models with transformers, and write docs/reference/parity.md
+	$(RUN) tools.parity $(ARGS)
 
 kernels: install  ## what every GPU kernel takes of one, compiled without one; ARGS=--full
 	$(RUN) tools.kernels $(ARGS)
