@@ -24,7 +24,7 @@ class Family:
     renames: parts of the names in its checkpoints -> the names of tensors.py, in this order.
     fused_experts: its checkpoints have one tensor for all experts; interleaved: [experts, inputs, gate and up in turn].
     ignored: beginnings of the names of tensors that a text model does not need.
-    text_in: the key of config.json that holds the language model, in models with encoders.
+    text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
     """
 
     model_type: str
@@ -588,6 +588,37 @@ FAMILIES = {
         renames=_MULTIMODAL_NAMES,
         ignored=_TOWERS,
         **_GEMMA_3_PARTS,
+    ),
+    "Mistral3ForConditionalGeneration": Family(
+        "mistral3",
+        "Mistral Small 3.1 and later, Ministral 3 with vision",
+        _MISTRAL | {"head_dim": 128, "sliding_window": None},
+        windows="all",
+        text_in="text_config",
+        renames=_MULTIMODAL_NAMES,
+        ignored=_TOWERS,
+    ),
+    "Qwen2_5_VLForConditionalGeneration": Family(
+        "qwen2_5_vl",
+        "Qwen2.5-VL",
+        _QWEN,
+        bias=True,
+        windows="last",
+        window_if="use_sliding_window",
+        text_in="text_config",
+        renames=_MULTIMODAL_NAMES,
+        ignored=_TOWERS,
+    ),
+    "Qwen3VLForConditionalGeneration": Family(
+        "qwen3_vl",
+        "Qwen3-VL, dense",
+        _QWEN | {"head_dim": 128, "sliding_window": None, "rope_theta": 5e6},
+        "attention_bias",
+        "attention_bias",
+        head_norm="head",
+        text_in="text_config",
+        renames=_MULTIMODAL_NAMES,
+        ignored=_TOWERS,
     ),
     "NemotronForCausalLM": Family(
         "nemotron",

@@ -34,13 +34,20 @@ def read_config(values: Mapping[str, Any]) -> tuple[ModelSpec, ConfigJson]:
         return guess(values), ConfigJson(values)
     text = values
     if family.text_in is not None:
-        inner = values.get(family.text_in)
-        if not isinstance(inner, Mapping):
-            raise ModelConfigError(f"`{family.text_in}` must be an object: the language model's configuration")
-        text = {**{key: value for key, value in values.items() if not isinstance(value, Mapping)}, **inner}
+        text = _text_part(values, family.text_in)
     config = ConfigJson(text, family.defaults)
     config.read |= _OFTEN_READ
     return _read(config, values, str(name), family), config
+
+
+def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The language model's keys; of the whole model, those that it does not have, and whether embeddings are tied."""
+    inner = values.get(key, {})
+    if not isinstance(inner, Mapping):
+        raise ModelConfigError(f"`{key}` must be an object: the language model's configuration")
+    own = {name: value for name, value in values.items() if name == "rope_scaling" or not isinstance(value, Mapping)}
+    tied = {name: values[name] for name in ("tie_word_embeddings",) if name in values}
+    return {**own, **inner, **tied}
 
 
 def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Family) -> ModelSpec:

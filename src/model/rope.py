@@ -61,7 +61,9 @@ def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: flo
 
 
 def kind_of(parameters: Mapping[str, Any]) -> Any:
-    return parameters.get("rope_type") or parameters.get("type") or "default"
+    """mrope has three positions per token, which are equal for text."""
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    return "default" if kind == "mrope" else kind
 
 
 def read_rope(config: ConfigJson, head_dim: int, layer_type: str = FULL, *, partial: float = 1.0) -> RopeSpec:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 VOCAB = 97
 COMMON: dict[str, Any] = {
@@ -126,6 +126,39 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+_VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+_SMALL_IMAGES = {"image_size": 28, "patch_size": 14}
+_QWEN_VISION = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64}
+_TOKENS_OF_MEDIA = {
+    "image_token_id": 90,
+    "video_token_id": 91,
+    "vision_start_token_id": 92,
+    "vision_end_token_id": 93,
+}
+WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
+    "gemma3": {
+        "text_config": {"head_dim": 16, "sliding_window": 6, "layer_types": SLIDING_THEN_FULL},
+        "vision_config": {**_VISION, **_SMALL_IMAGES},
+        "image_token_index": 90,
+    },
+    "mistral3": {
+        "text_config": {"model_type": "mistral", "head_dim": 16, "sliding_window": None},
+        "vision_config": {"model_type": "pixtral", "head_dim": 16, **_VISION, **_SMALL_IMAGES},
+        "image_token_index": 90,
+    },
+    "qwen2_5_vl": {
+        "text_config": {"rope_parameters": {"type": "mrope", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+        "vision_config": _QWEN_VISION,
+        **_TOKENS_OF_MEDIA,
+    },
+    "qwen3_vl": {
+        "text_config": {"head_dim": 16},
+        "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]},
+        **_TOKENS_OF_MEDIA,
+    },
+}
+
+
 # one of each way to place norms, to turn heads and to see windows; the others are tested by `make test-slow`
 QUICK = ("llama with biases", "mistral", "qwen2", "qwen3", "granite", "olmo3", "cohere2", "gemma2")
 
@@ -140,7 +173,20 @@ def build(family: str, **changes: Any) -> PreTrainedModel:
     settings = {**COMMON, **FAMILIES[family], **changes}
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    return _spread(AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+
+
+def build_with_encoders(model_type: str) -> PreTrainedModel:
+    """As build, of a model that also reads images."""
+    settings = WITH_ENCODERS[model_type]
+    text = {**COMMON, **settings.get("text_config", {})}
+    config = AutoConfig.for_model(model_type, **{**settings, "text_config": text})
+    torch.manual_seed(0)
+    return _spread(AutoModelForImageTextToText.from_config(config, dtype=torch.float32))
+
+
+def _spread(model: PreTrainedModel) -> PreTrainedModel:
+    model.eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -19,7 +19,16 @@ from stoker.engine.runner.weights import Checkpoint
 from stoker.model.cache_groups import all_in_one
 from stoker.model.tensors import model_shapes
 
-from .checkpoints import FAMILIES, VOCAB, build, families, reference_logits, save
+from .checkpoints import (
+    FAMILIES,
+    VOCAB,
+    WITH_ENCODERS,
+    build,
+    build_with_encoders,
+    families,
+    reference_logits,
+    save,
+)
 from .conftest import Saved
 from .engine import resolved
 
@@ -67,6 +76,14 @@ def test_logits_equal_transformers(family: str, saved: Callable[[str], Saved], t
     model, folder = saved(family)
     difference = our_logits(folder, tmp_path) - reference_logits(model, TOKENS)
     assert difference.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("model_type", WITH_ENCODERS)
+def test_a_model_with_encoders_is_served_as_text(model_type: str, tmp_path: Path):
+    model = build_with_encoders(model_type)
+    folder = save(model, tmp_path / "model")
+    assert resolved(folder, tmp_path).model_spec.is_part
+    assert (our_logits(folder, tmp_path) - reference_logits(model, TOKENS)).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("family", families())

@@ -30,11 +30,11 @@ Small random checkpoints of every family, made by transformers and compared with
 - *logits*: the largest difference of a logit in float32, for 37 tokens in four chunks: with the C++ kernels, and with
   torch's.
 - *bfloat16*: the root mean square error of the logits against float32, relative to that of transformers in bfloat16.
-- *greedy*: of {count} prompts of 1 to 26 tokens, those whose 24 tokens are equal, through the scheduler: chunks of at most
-  11 tokens, mixed with decode steps, shared prefixes, and a cache so small that sequences are preempted.
+- *greedy*: of {count} prompts of 1 to 26 tokens, those whose 24 tokens are equal, through the scheduler: chunks of at
+  most 11 tokens, mixed with decode steps, shared prefixes, and a cache so small that sequences are preempted.
 - *mutation*: whether tokens differ when block tables are read in reverse.
 
-| family | logits, C++ | logits, torch | bfloat16 | greedy | mixed steps | prefix hits | preempted | mutation | versions |
+| family | logits, C++ | logits, torch | bfloat16 | greedy | mixed steps | prefix hits | preempted | mutation | run |
 |---|---|---|---|---|---|---|---|---|---|
 """
 

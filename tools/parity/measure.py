@@ -24,8 +24,8 @@ NUM_PROMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """largest_change: of a logit, in float32. bfloat16_error: root mean square error against float32, relative to that of
-    transformers in bfloat16. notices_mutation: with reversed block tables tokens differ."""
+    """largest_change: of a logit, in float32. bfloat16_error: root mean square error against float32, relative to that
+    of transformers in bfloat16. notices_mutation: with reversed block tables tokens differ."""
 
     largest_change: float
     largest_change_in_torch: float
