@@ -74,7 +74,7 @@ site: install  ## build the documentation into build/site; broken links fail
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 	$(RUN) tools.site.check
 
-parity: install  ## compare every family of models with transformers, and write docs/reference/parity.md
+parity: install  ## compare every family of models with transformers, and write docs/guide/parity.md
 	$(RUN) tools.parity $(ARGS)
 
 kernels: install  ## what every GPU kernel takes of one, compiled without one; ARGS=--full

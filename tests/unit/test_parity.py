@@ -1,4 +1,4 @@
-"""docs/reference/parity.md is that of the last run, which had every family."""
+"""docs/guide/parity.md is that of the last run, which had every family."""
 
 import json
 

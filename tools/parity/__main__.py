@@ -1,4 +1,4 @@
-"""Writes docs/reference/parity.md from a run: `python -m tools.parity [FAMILY ...]`.
+"""Writes docs/guide/parity.md from a run: `python -m tools.parity [FAMILY ...]`.
 
 The results of a run are kept in record.json; a run of some families replaces theirs.
 """
@@ -19,7 +19,7 @@ from tests.models.checkpoints import FAMILIES
 from .measure import NUM_PROMPTS, compare
 
 RECORD = Path(__file__).with_name("record.json")
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parity.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "parity.md"
 _HEAD = """\
 <!-- Written by `python -m tools.parity` from its last run; do not edit. -->
 
