@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import bodies, files, signals, sockets, templates, transports
 from .catalogue import Attack, choose
-from .record import Record, read_verdicts, summary, table
+from .record import Record, read_verdicts, summary, table, write_page
 from .runner import Runner
 from .verdict import Verdict
 
@@ -37,7 +37,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="write the results here, as JSON")
     parser.add_argument("--list", action="store_true", help="print the names, and attack nothing")
     parser.add_argument("--tables", type=Path, nargs="+", metavar="FILE", help="print the tables of results, no attack")
+    parser.add_argument("--page", type=Path, help="with --tables: write the results into this page instead")
     chosen = parser.parse_args()
+    if chosen.tables and chosen.page:
+        write_page(chosen.page, chosen.tables)
+        return 0
     if chosen.tables:
         return report([verdict for path in chosen.tables for verdict in read_verdicts(path)])
     rounds = [wish for wish in chosen.attacks if wish.startswith(signals.FAMILY)]

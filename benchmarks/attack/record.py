@@ -12,6 +12,7 @@ from typing import Any
 from .verdict import Verdict
 
 FORMAT = 1
+BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 class Record:
@@ -46,6 +47,27 @@ def read_verdicts(path: Path) -> list[Verdict]:
     if content.get("format") != FORMAT:
         raise ValueError(f"{path} does not have the format of results")
     return [Verdict.from_dict(fields) for fields in content["verdicts"]]
+
+
+def write_page(page: Path, results: list[Path]) -> None:
+    """Replace the results in a page, between its two marks. Raises ValueError if it has none."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"{page} does not have the marks {BEGIN} and {END}")
+    runs = [json.loads(path.read_text()) for path in results]
+    verdicts = [verdict for path in results for verdict in read_verdicts(path)]
+    dates, pythons, seeds = (sorted({str(run[name]) for run in runs}) for name in ("date", "python", "seed"))
+    slow = [each.slowness for each in verdicts]
+    text = (
+        f"Date {', '.join(dates)}, Python {', '.join(pythons)}, seed {', '.join(seeds)}; servers that are not attacked "
+        f"were {min(slow):g} to {max(slow):g} times as slow as on an idle machine.\n\n{summary(verdicts)}\n"
+    )
+    fallen = [each for each in verdicts if not each.held]
+    if fallen:
+        text += "\n| attack that succeeded | how |\n|---|---|\n"
+        text += "".join(f"| `{each.id}` | {_cell('; '.join(each.reasons), 200)} |\n" for each in fallen)
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
 
 
 def summary(verdicts: list[Verdict]) -> str:
@@ -102,5 +124,5 @@ def table(verdicts: list[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "/").split())[:80]
+def _cell(text: str, max_chars: int = 80) -> str:
+    return " ".join(text.replace("|", "/").split())[:max_chars]

@@ -7,35 +7,42 @@ all of that is one iteration of the event loop, in which no other request is ans
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
+
+BUDGET_S = 0.004  # of work in one iteration before others wait: a few requests that arrive together stay together
+WOKEN = 2  # of the oldest, and as many of the newest, in each iteration
 
 
 class Turns:
-    """In each iteration of the event loop two pieces of work: the oldest, and the newest.
+    """In each iteration of the event loop some pieces of work: what fits into the budget, then the oldest and newest.
 
     The newest, so that a probe that arrives after 600 requests does not wait for all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_busy = False  # somebody has taken a turn in this iteration
+        self._began = 0.0  # when
 
     async def take(self) -> None:
-        """Wait for a turn: at most a few milliseconds of work may follow. Does not wait if no other work is waiting."""
+        """Wait for a turn: at most a few milliseconds of work may follow. Does not wait if little else was done."""
         loop = asyncio.get_running_loop()
-        if self._is_busy:
+        if not self._is_busy:
+            self._is_busy, self._began = True, self._clock()
+            loop.call_soon(self._pass_on, loop)
+        elif self._waiting or self._clock() - self._began > BUDGET_S:
             waiter = loop.create_future()
             self._waiting.append(waiter)
             await waiter
-        else:
-            self._is_busy = True
-            loop.call_soon(self._pass_on, loop)
 
     def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_busy = bool(self._waiting)
         if self._is_busy:
             loop.call_soon(self._pass_on, loop)
-        for take in (self._waiting.popleft, self._waiting.pop):
+        for take in (self._waiting.popleft, self._waiting.pop) * WOKEN:
             while self._waiting:
                 waiter = take()
                 if not waiter.done():  # else its task was cancelled

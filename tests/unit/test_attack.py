@@ -14,10 +14,10 @@ from random import Random
 
 import pytest
 from benchmarks.attack import __main__ as program
-from benchmarks.attack import bodies, files, signals, sockets, templates
+from benchmarks.attack import bodies, files, signals, sockets, templates, transports
 from benchmarks.attack.bystander import Latencies, Observed, watching
 from benchmarks.attack.catalogue import Attack, Catalogue, Fell, Scene, choose, expect
-from benchmarks.attack.record import Record, read_verdicts, summary, table
+from benchmarks.attack.record import BEGIN, END, Record, read_verdicts, summary, table, write_page
 from benchmarks.attack.server import MARK, Server, Usage, manifest
 from benchmarks.attack.verdict import MORE_FDS, Traces, Verdict, judge, slowness
 from benchmarks.attack.wire import Answer, answer_of, ask, check_answer, exchange, head, posting, statuses
@@ -81,7 +81,7 @@ def test_every_attack_has_its_own_name():
     attacks = program.catalogue()
     names = [attack.id for attack in attacks]
     assert len(set(names)) == len(names)
-    assert {attack.family for attack in attacks} == {"sockets", "bodies", "templates", "files"}
+    assert {attack.family for attack in attacks} == {"sockets", "transports", "bodies", "templates", "files"}
 
 
 def test_attacks_are_chosen_by_family_or_name():
@@ -275,3 +275,27 @@ def test_expect_raises_the_sentence():
     with pytest.raises(Fell, match="it is so"):
         expect(False, "it is so")
     assert Scene(Random(1), Path(), 1.0).running is None
+
+
+def test_the_results_in_a_page_are_replaced(tmp_path: Path):
+    record = Record(tmp_path / "a.json", 7)
+    record.add(Verdict("sockets/a", [], observed=GOOD.observed, before=USAGE, after=USAGE, peak_mib=250.0))
+    record.add(Verdict("files/b", ["it | took long"], slowness=2.5))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_page(page, [tmp_path / "a.json"])
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n\nDate ")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "seed 7; servers that are not attacked were 1 to 2.5 times" in text
+    assert "| `files/b` | it / took long |" in text
+    assert "old" not in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="does not have the marks"):
+        write_page(page, [tmp_path / "a.json"])
+
+
+def test_transports_are_attacked_in_the_same_way_where_they_allow_it():
+    names = {attack.name for attack in transports.CATALOGUE.attacks}
+    assert {name for name in names if name.startswith("unix-")} <= {name.replace("tls-", "unix-") for name in names}
+    assert not any(attack.on_server for attack in transports.CATALOGUE.attacks)
