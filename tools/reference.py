@@ -30,6 +30,7 @@ from stoker.model.families import FAMILIES
 from stoker.model.read import read_config
 from stoker.model.spec import MLP, Attention, Experts, ModelSpec
 from stoker.model.support import not_supported
+from stoker.model.transformers_table import TESTED
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import Wire
@@ -81,6 +82,10 @@ The families of models that this build describes exactly: what their layers are 
 whether it runs them.
 
 `engine plan` shows the sizes of other models too, and why they do not run."""
+_TRANSFORMERS_TEXT = """\
+Architectures that this build is tested with on the modules of the transformers library. `model.model_impl: auto`
+chooses this path for those that have no implementation of their own above; `transformers` forces it. Fused are linear
+layers that read the same tensor, and norms."""
 _FIELDS_TEXT = """\
 Every field of a request: of OpenAI's API, and of the protocols of vLLM, SGLang and llama.cpp's server.
 
@@ -99,8 +104,19 @@ def _models() -> list[str]:
     for name, family in sorted(FAMILIES.items()):
         spec, _ = read_config({"architectures": [name], **({family.text_in: {}} if family.text_in else {})})
         runs = not_supported(spec) or "yes"
+        if runs != "yes" and name in TESTED:
+            runs = "through transformers"
         lines.append(f"| `{name}` | {family.models} | {_attention(spec)} | {_feed_forward(spec)} | {_cell(runs)} |")
-    return lines
+    lines += [
+        "",
+        "## Through the transformers library",
+        "",
+        _TRANSFORMERS_TEXT,
+        "",
+        "| `architectures` | fused |",
+        "|---|---|",
+    ]
+    return lines + [f"| `{name}` | {fused} |" for name, fused in sorted(TESTED.items())]
 
 
 def _attention(spec: ModelSpec) -> str:

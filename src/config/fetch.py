@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from .checkpoint.layout import FILES, has_files
 from .checkpoint.model_files import is_hub_id, locate
+from .checkpoint.repository_code import PATTERN as CODE_PATTERN
 from .errors import ModelFilesError, ModelNotLocal
 from .resolve.model_files import (
     OLDER_VOCABULARIES,
     TOKENIZER_JSON,
+    code_folder,
     config_folder,
     hub_cache,
     model_folder,
@@ -51,6 +53,11 @@ def fetch_model(deployment: Deployment) -> Path:
             _download(deployment, name, model.revision, (*MODEL_FILES, *FILES[kind]))
             if has_files(folder, kind, deployment.load.ignore_patterns):
                 break
+    if model.trust_remote_code:
+        try:
+            code_folder(deployment, folder)
+        except ModelNotLocal:
+            _download(deployment, name, model.code_revision, (CODE_PATTERN,))
     try:
         config_folder(deployment, folder, cache)
     except ModelNotLocal as missing:

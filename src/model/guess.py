@@ -68,6 +68,7 @@ def guess(config: Mapping[str, Any]) -> ModelSpec:
         dtype=named_dtype(config, text),
         quantization=method,
         quantization_bits=bits,
+        is_part=is_part,
         assumptions=tuple(dict.fromkeys(reader.assumptions)),
     )
 

@@ -60,6 +60,30 @@ def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: flo
     return config
 
 
+def is_one_rope(config: Mapping[str, Any]) -> bool:
+    """Whether config.json describes one rotary embedding, the same in all layers."""
+    rope = config.get("rope_parameters")
+    if isinstance(rope, Mapping) and rope:
+        return not any(isinstance(value, Mapping) for value in rope.values())
+    return "rope_theta" in config and "rope_local_base_freq" not in config
+
+
+def longest_stable(config: Mapping[str, Any], limit: int) -> int:
+    """The longest context at which the rotary embedding does not depend on the longest sequence of a batch.
+
+    limit: of the model. In transformers, `longrope` and `dynamic` change all positions of a batch beyond it.
+    """
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = kind_of(rope) if isinstance(rope, Mapping) else None
+    if kind == "dynamic":
+        own = config.get("max_position_embeddings")
+        return min(limit, own) if isinstance(own, int) else limit
+    if kind == "longrope":
+        own = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+        return min(limit, own) if isinstance(own, int) else limit
+    return limit
+
+
 def kind_of(parameters: Mapping[str, Any]) -> Any:
     """mrope has three positions per token, which are equal for text."""
     kind = parameters.get("rope_type") or parameters.get("type") or "default"

@@ -116,9 +116,18 @@ class LatentAttention(Record):
     value_dim: int
     index_heads: int = 0  # of the index that chooses the tokens (DeepSeek-V3.2); 0: there is none
     index_dim: int = 0
+    is_expanded: bool = False  # keys and values of all heads are computed from the vector, and kept instead of it
+
+    @property
+    def expanded(self) -> Attention:
+        """Attention over the keys and values of all heads; the narrower of the two are padded."""
+        width = max(self.plain_dim + self.rope_dim, self.value_dim)
+        return Attention(num_heads=self.num_heads, num_kv_heads=self.num_heads, head_dim=width)
 
     @property
     def keeps(self) -> Keeps:
+        if self.is_expanded:
+            return self.expanded.keeps
         index = self.index_dim // 2 + 2 if self.index_dim else 0  # keys of the index: one byte each, and a scale
         return Keeps(kind="latent", width=self.rank + self.rope_dim + index)
 
@@ -320,8 +329,13 @@ class ModelSpec(Record):
 
     @property
     def attention(self) -> Attention | None:
-        """Of the first layer that has one."""
-        return next((layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)), None)
+        """Of the first layer that has one. Latent attention has one if it is expanded."""
+        for layer in self.layers:
+            if isinstance(layer.mixer, Attention):
+                return layer.mixer
+            if isinstance(layer.mixer, LatentAttention) and layer.mixer.is_expanded:
+                return layer.mixer.expanded
+        return None
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -335,6 +349,16 @@ class ModelSpec(Record):
     @property
     def is_latent(self) -> bool:
         return any(isinstance(layer.mixer, LatentAttention) for layer in self.layers)
+
+    def with_expanded_attention(self) -> ModelSpec:
+        """With the keys and values of all heads in the cache, also of latent attention."""
+
+        def expanded(layer: LayerSpec) -> LayerSpec:
+            if not isinstance(layer.mixer, LatentAttention):
+                return layer
+            return layer.model_copy(update={"mixer": layer.mixer.model_copy(update={"is_expanded": True})})
+
+        return self.model_copy(update={"layers": tuple(map(expanded, self.layers))})
 
     def without_windows(self) -> ModelSpec:
         """With all attention over all tokens."""

@@ -102,7 +102,7 @@ def test_a_model_that_needs_code_of_its_repository_names_the_option(saved: Calla
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_mine.MineForCausalLM"}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelFilesError, match=r"`model\.trust_remote_code` would allow elsewhere") as caught:
+    with pytest.raises(ModelFilesError, match=r"`model\.trust_remote_code: true` with") as caught:
         resolved(folder, tmp_path)
     assert (caught.value.code, caught.value.exit_code) == ("M304", 3)
     assert tokens(folder, tmp_path, hf_overrides={"auto_map": None}) == tokens(saved("llama")[1], tmp_path)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...model.quantised import BFLOAT16_ACCURACY, SCHEMES, accuracy
 from ...model.record import Record
+from ...model.through_transformers import through_transformers
 from ..cpu_kernels import planned_kernels
 from ..resolve.decide import Decisions
 from .ask import Ask, ask_of
@@ -112,6 +113,8 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
             activations=ask.activations,
             batch_invariant=decisions.get("model.batch_invariant"),
         )
+        if model.files.implementation == "transformers":
+            kernels |= through_transformers(model.spec)
     return Plan(
         model=model,
         device=device,

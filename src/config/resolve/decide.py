@@ -242,7 +242,7 @@ def _files(done: Decisions, model_files: ModelFiles) -> None:
         done.decide("model.hf_config_path", model_files.config_path, "R045", "the model's own config.json")
     else:
         done.values["model"]["hf_config_path"] = model_files.config_path
-    if done.get("model.rope_theta") == "auto":
+    if done.get("model.rope_theta") == "auto" and model_files.rope_theta is not None:
         done.decide(
             "model.rope_theta", model_files.rope_theta, "config.json", "the model's own base", layer=Layer.MODEL
         )

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.config_json import ConfigJson, ModelConfigError, shown
 from ...model.read import read_config
-from ...model.rope import SCALINGS, apply_options, read_theta
+from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
 from ...model.spec import ModelSpec
-from ...model.support import not_supported
+from ...model.through_transformers import implementation
 from ..checkpoint.layout import WeightFiles, read_weight_files
 from ..checkpoint.match import tensors_of
 from ..checkpoint.model_files import is_hub_id, locate, read_json, read_json_if_any
+from ..checkpoint.repository_code import PATTERN as CODE_PATTERN
+from ..checkpoint.repository_code import RepositoryCode, read_code
 from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES
 from ..errors import ModelFilesError
@@ -44,30 +46,41 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
     written = read_json(path)
     merged = _apply_overrides(written, model.hf_overrides)
     try:
-        _check_class(merged)
+        code = _repository_code(deployment, path, folder, merged)
         own_theta = read_theta(ConfigJson(merged))
+        has_one_rope = is_one_rope(merged)
         values = apply_options(merged, model.rope_scaling, model.rope_theta)
         spec, config_json = read_config(values)
-        if reason := not_supported(spec):
-            raise ModelConfigError(reason, "M304")
+        chosen = implementation(spec, model.model_impl)
+        if chosen == "transformers":
+            spec = spec.with_expanded_attention()
+            if not has_one_rope and (model.rope_scaling or model.rope_theta != "auto"):
+                raise ModelConfigError(
+                    "describes no single rotary embedding for all layers, so `model.rope_scaling` and "
+                    "`model.rope_theta` have nothing to change; write the keys of this model in `model.hf_overrides`"
+                )
         bos, pad = config_json.optional_int("bos_token_id"), config_json.optional_int("pad_token_id")
     except ModelConfigError as error:
         raise ModelFilesError(f"{path}: {error}", code=error.code) from None
     window = max((window for window in spec.windows if window is not None), default=None)
     max_context = _max_context(spec, model.rope_scaling)
+    if chosen == "transformers":
+        max_context = longest_stable(values, max_context)
     if model.disable_sliding_window and window is not None:
         max_context, spec = min(max_context, window), spec.without_windows()
-    weights = _weights(path, spec, folder, deployment)
-    assert spec.attention is not None
-    assert spec.attention.rope is not None
+    weights = _weights(path, spec, folder, deployment, is_native=chosen == "native")
+    theta = _theta(spec, values) if chosen == "native" or has_one_rope else None
     return ModelFiles(
         model_path=str(folder),
         config_path=str(path.parent),
         spec=spec,
+        implementation=chosen,
+        code=code,
+        config_json=values if chosen == "transformers" else {},
         max_context=max_context,
         window=window,
-        rope_theta=spec.attention.rope.theta,
-        own_rope_theta=own_theta,
+        rope_theta=theta,
+        own_rope_theta=own_theta if theta is not None else None,
         checkpoint_dtype=spec.dtype if weights is None else _most_common_dtype(weights),
         eos_token_ids=_eos_ids(path, config_json, folder, spec.vocab_size),
         bos_token_id=bos,
@@ -76,7 +89,11 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         tokenizer_path=_tokenizer_path(deployment, folder),
         weight_files=weights.names if weights else (),
         weight_format=weights.format if weights else "dummy",
-        unused_overrides=tuple(key for key in model.hf_overrides if key not in {*written, *config_json.read}),
+        unused_overrides=tuple(
+            key
+            for key in model.hf_overrides
+            if key not in {*written, *config_json.read} and chosen == "native"  # transformers reads other keys
+        ),
     )
 
 
@@ -144,6 +161,26 @@ def _apply_overrides(written: Mapping[str, Any], overrides: Mapping[str, Any]) -
     return merged
 
 
+def code_folder(deployment: Deployment, folder: Path) -> Path:
+    """The directory whose code `model.trust_remote_code` allows. Raises ModelNotLocal if it must be downloaded."""
+    name, revision = deployment.located("model.model"), deployment.model.code_revision
+    if not is_hub_id(name) or revision is None:
+        return folder
+    return locate(name, revision, hub_cache(deployment), CODE_PATTERN)
+
+
+def _repository_code(
+    deployment: Deployment, path: Path, folder: Path, config: Mapping[str, Any]
+) -> RepositoryCode | None:
+    """The code that defines the model's class, if it is allowed. Raises as `_check_class` does."""
+    model = deployment.model
+    is_allowed = model.trust_remote_code and model.model_impl == "transformers"
+    _check_class({key: value for key, value in config.items() if key != "auto_map" or not is_allowed})
+    if not is_allowed or not config.get("auto_map"):
+        return None
+    return read_code(path, code_folder(deployment, folder), config["auto_map"])
+
+
 def _check_class(config: Mapping[str, Any]) -> None:
     """Raises ModelConfigError for a model without a class, or with one that is code from its repository."""
     names = config.get("architectures")
@@ -153,12 +190,19 @@ def _check_class(config: Mapping[str, Any]) -> None:
         part = config[place] if place else config
         if part.get("auto_map"):
             null = f"{{{place}: {{auto_map: null}}}}" if place else "{auto_map: null}"
+            allowed = "`model.trust_remote_code: true` with `model.model_impl: transformers` allows"
             raise ModelConfigError(
                 f"`auto_map`{f' in `{place}`' * bool(place)} says that this model runs code from its repository, which "
-                "`model.trust_remote_code` would allow elsewhere and this build never does; if its weights are a plain "
-                f"`{names[0]}`, `model.hf_overrides: {null}` says so",
+                f"{'this build never does' if place else allowed}; if its weights are a plain `{names[0]}`, "
+                f"`model.hf_overrides: {null}` says so",
                 "M304",
             )
+
+
+def _theta(spec: ModelSpec, values: Mapping[str, Any]) -> float:
+    """The base of the rotary embedding, of the first layer if they differ."""
+    rope = spec.attention.rope if spec.attention is not None else None
+    return rope.theta if rope is not None else read_theta(ConfigJson(values))
 
 
 def _max_context(spec: ModelSpec, scaling: Mapping[str, Any]) -> int:
@@ -171,8 +215,13 @@ def _max_context(spec: ModelSpec, scaling: Mapping[str, Any]) -> int:
     return limit
 
 
-def _weights(path: Path, spec: ModelSpec, folder: Path, deployment: Deployment) -> WeightFiles | None:
-    """The files, which have the model's tensors and no others; None with load_format dummy."""
+def _weights(
+    path: Path, spec: ModelSpec, folder: Path, deployment: Deployment, *, is_native: bool
+) -> WeightFiles | None:
+    """The files, which have the model's tensors and no others; None with load_format dummy.
+
+    is_native: otherwise the names of the tensors are known when transformers has built the model.
+    """
     load = deployment.load
     if load.load_format == "dummy":
         return None
@@ -180,6 +229,8 @@ def _weights(path: Path, spec: ModelSpec, folder: Path, deployment: Deployment) 
     if settings_problem(load.load_format, settings):
         settings = {}  # reported by a rule
     weights = read_weight_files(folder, load.load_format, load.ignore_patterns, settings, load.pt_load_map_location)
+    if not is_native:
+        return weights
     _check_layers(path, spec, weights.tensors)
     return replace(weights, tensors=tensors_of(folder, weights.tensors, spec))
 
@@ -231,8 +282,8 @@ def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
     named = read_json_if_any(path).get("auto_map")
     if named and (not isinstance(named, Mapping) or named.get("AutoTokenizer")):
         raise ModelFilesError(
-            f"{path}: `auto_map` says that this tokenizer is code from its repository, which "
-            "`model.trust_remote_code` would allow elsewhere and this build never does; name another tokenizer with "
+            f"{path}: `auto_map` says that this tokenizer is code from its repository, which this "
+            "build never runs, whatever `model.trust_remote_code` says; name another tokenizer with "
             "`model.tokenizer`: if the tokenizer.json alone is right, a directory that has only this file",
             code="M304",
         )

@@ -12,8 +12,10 @@ from pydantic import Field
 from ...model.cache_groups import CacheGroups, has_cache_groups, model_cache_groups
 from ...model.record import Record
 from ...model.spec import Attention, ModelSpec
+from ...model.through_transformers import Implementation
 from ..auto_values import RESERVED_FILES
 from ..checkpoint.chat_templates import TemplateSource
+from ..checkpoint.repository_code import RepositoryCode
 from ..origin import DEFAULT, Origin, Overridden
 from ..schema.cache import CacheConfig
 from ..schema.compilation import CompilationConfig
@@ -35,10 +37,13 @@ class ModelFiles(Record):
     model_path: str  # directory that holds config.json
     config_path: str  # directory whose config.json was read
     spec: ModelSpec
+    implementation: Implementation = "native"
+    code: RepositoryCode | None = None  # of the model's repository, which defines its class
+    config_json: dict[str, Any] = Field(default_factory=dict)  # what transformers builds the model from; else empty
     max_context: int  # tokens; max_position_embeddings with model.rope_scaling and disable_sliding_window applied
     window: int | None  # the model's longest sliding window, also with disable_sliding_window
-    rope_theta: float
-    own_rope_theta: float  # without model.rope_theta
+    rope_theta: float | None  # None: the model has no rotary embedding, or several
+    own_rope_theta: float | None  # without model.rope_theta
     checkpoint_dtype: str  # float32, bfloat16 or float16
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
@@ -106,7 +111,6 @@ class ResolvedModel(ModelConfig):
     hf_config_path: str  # the directory whose config.json was read
     dtype: Dtype
     max_model_len: int
-    rope_theta: float
 
 
 class ResolvedLoad(LoadConfig):

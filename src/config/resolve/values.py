@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...input_file import read_file
 from ...model.rope import SCALINGS
 from ...model.sizes import DTYPE_BYTES, weights_bytes
+from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
 from ..checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
 from ..checkpoint.model_files import MAX_TEMPLATE_BYTES
@@ -107,6 +108,21 @@ class Values:
     def window(self) -> int | None:
         """The model's sliding window, in use or not."""
         return self.decisions.model_files.window if self.decisions.model_files else None
+
+    @property
+    def is_through_transformers(self) -> bool:
+        files = self.decisions.model_files
+        return files is not None and files.implementation == "transformers"
+
+    @property
+    def is_tested_through_transformers(self) -> bool:
+        files = self.decisions.model_files
+        return files is not None and is_tested(files.spec)
+
+    @property
+    def has_repository_code(self) -> bool:
+        files = self.decisions.model_files
+        return files is not None and files.code is not None
 
     @property
     def rope_kind(self) -> Any:
@@ -207,6 +223,7 @@ class Values:
             "rope_problem": self.rope_problem,
             "rope_kinds": ", ".join(("default", *SCALINGS)),
             "model_limit": self.model_limit,
+            "architecture": self.decisions.model_files.spec.architecture if self.decisions.model_files else "",
             "num_kv_blocks": self.num_kv_blocks,
         }
         memory, model_files = self.decisions.memory, self.decisions.model_files

@@ -41,6 +41,44 @@ class ModelConfig(Section):
         examples=["Qwen/Qwen3-0.6B", "./checkpoints/mine", "builtin:tiny"],
         json_schema_extra=about(reload="model", kind="model"),
     )
+    model_impl: Literal["auto", "native", "transformers"] = Field(
+        "auto",
+        description=(
+            "Which implementation of the model's architecture runs. `native` is this engine's own, the fastest. "
+            "`transformers` runs the modules of the transformers library with this engine's KV cache, attention and "
+            "linear layers: many more architectures, on a CPU, slower, and without a warning only if this build is "
+            "tested with them. `auto` is `native` where there is one, else `transformers` for a tested architecture."
+        ),
+        examples=["transformers"],
+        json_schema_extra=about(
+            reload="model",
+            refused={
+                "vllm": "write native, which is this engine's own implementation",
+                "terratorch": "this build serves text; write auto",
+            },
+        ),
+    )
+    trust_remote_code: Flag = Field(
+        False,
+        description=(
+            "Run the Python code in the model's repository that defines its architecture, with all rights of this "
+            "process: read the code first. Needs `model_impl: transformers`, and a local directory or a "
+            "`code_revision`, so that every start runs the same code; the start logs the SHA-256 of each file, and "
+            "`/config` shows it. Code for tokenizers is never run."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
+    code_revision: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Commit of the hub repository whose Python code `trust_remote_code` allows: 40 hexadecimal digits. A "
+            "branch or tag can change, so it is refused. Weights and config.json are those of `revision`."
+        ),
+        examples=["c1899de289a04d12100db370d81485cdf75e47ca"],
+        json_schema_extra=about(reload="model"),
+    )
     tokenizer: Auto | str = Field(
         "auto",
         min_length=1,

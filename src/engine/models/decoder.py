@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
+from ...config.checkpoint.match import tensors_of
+from ...config.checkpoint.stored import StoredTensor
 from ...model.activations import HIDDEN_ACTS
 from ...model.experts import CLAMPED_SWIGLU, SWIGLU_LIMIT
 from ...model.quantised import SCHEMES
@@ -148,6 +151,8 @@ class Decoder:
         """quantization: scheme of the linear layers' weights (model/quantised.py)."""
         self.model_spec = model_spec
         self._kernels = kernels
+        self.table: dict[str, str] = {}
+        self.is_capturable = True
         make = _Parts(model_spec, kernels, max_model_len, dtype, device, quantization)
         hidden, vocabulary = model_spec.hidden_size, model_spec.vocab_size
         self.lm_head = make.output("model.embed_tokens" if model_spec.is_tied else "lm_head")
@@ -183,6 +188,9 @@ class Decoder:
     def load(self, tensors: TensorReader) -> None:
         for loadable in self.loadables():
             loadable.load(tensors)
+
+    def tensors(self, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        return tensors_of(folder, stored, self.model_spec)
 
     def take_weights(self, other: Decoder) -> None:
         """Takes the weights of the same model with other kernels, which can no longer be used."""

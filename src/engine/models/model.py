@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, Self
 
 import torch
 
+from ...config.checkpoint.stored import StoredTensor
 from ...model.spec import ModelSpec
 from ..layers.attention import LayerCache
 from ..layers.loading import Loadable
@@ -17,6 +19,8 @@ class Model(Protocol):
     """Token ids to hidden states, hidden states to logits."""
 
     model_spec: ModelSpec
+    table: dict[str, str]  # rows of the start-up table about the model
+    is_capturable: bool  # whether a decode step consists of the kernels' ops alone
 
     def loadables(self) -> Iterator[Loadable]:
         """All parts with weights, in the order of loading."""
@@ -29,6 +33,13 @@ class Model(Protocol):
     @property
     def num_bytes(self) -> int:
         """Of the weights, after they are loaded."""
+        ...
+
+    def tensors(self, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        """The tensors of a checkpoint under the names of `wanted`.
+
+        Raises ModelFilesError unless the files have exactly these, in the right shapes.
+        """
         ...
 
     def take_weights(self, other: Self) -> None:

@@ -1,11 +1,26 @@
-"""The class of a model, by the parts of its description."""
+"""The model of a deployment, of this engine or of the transformers library, without its weights."""
 
 from __future__ import annotations
 
-from ...config import ModelFilesError
+import torch
+
+from ...config import ModelFilesError, Resolved
 from ...model.spec import ModelSpec
 from ...model.support import not_supported
+from ..kernels import KernelSet
 from .decoder import Decoder
+from .model import Model
+
+
+def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device) -> Model:
+    """Raises ModelFilesError, with the reason, for a model that cannot run."""
+    spec, dtype, quantization = resolved.model_spec, getattr(torch, resolved.model.dtype), resolved.model.quantization
+    if resolved.model_files.implementation == "transformers":
+        # Imported here: the library takes seconds to import, and models of this engine do not need it.
+        from .transformers_model import TransformersModel
+
+        return TransformersModel(resolved.model_files, kernels, dtype, device, quantization)
+    return model_class(spec)(spec, kernels, resolved.model.max_model_len, dtype, device, quantization)
 
 
 def model_class(model_spec: ModelSpec) -> type[Decoder]:

@@ -15,7 +15,7 @@ from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
 from ..models.model import Model
-from ..models.registry import model_class
+from ..models.registry import make_model
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
@@ -101,7 +101,7 @@ def _may_begin_with_torch(resolved: Resolved) -> bool:
 def with_library(loaded: LoadedModel, resolved: Resolved, library: CpuLibrary) -> LoadedModel:
     """The same weights and KV cache, with the kernels of a library. `loaded` can no longer be used."""
     kernels = _kernels(resolved, lambda _: library)
-    model = _model(resolved, loaded.device, kernels)
+    model = make_model(resolved, kernels, loaded.device)
     model.take_weights(loaded.model)
     return LoadedModel(loaded.device, kernels, model, loaded.cache)
 
@@ -109,19 +109,11 @@ def with_library(loaded: LoadedModel, resolved: Resolved, library: CpuLibrary) -
 def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet) -> Model:
     """The model with its weights. Raises ModelFilesError for weights that do not fit it."""
     phases.start("weights")
-    model = _model(resolved, device, kernels)
+    model = make_model(resolved, kernels, device)
     is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
     progress: Callable[[float], None] | None = phases.progress if is_watched else None
     load_weights(model, resolved, progress)
     return model
-
-
-def _model(resolved: Resolved, device: torch.device, kernels: KernelSet) -> Model:
-    """Without weights."""
-    dtype, model_len = getattr(torch, resolved.model.dtype), resolved.model.max_model_len
-    return model_class(resolved.model_spec)(
-        resolved.model_spec, kernels, model_len, dtype, device, resolved.model.quantization
-    )
 
 
 def kv_cache_of(

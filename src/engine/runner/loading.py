@@ -12,7 +12,6 @@ import torch
 
 from ...config import Resolved
 from ...config.checkpoint.layout import read_tensors
-from ...config.checkpoint.match import tensors_of
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
 from ..layers.loading import TensorReader
 from ..models.model import Model
@@ -26,7 +25,7 @@ def load_weights(model: Model, resolved: Resolved, progress: Callable[[float], N
     progress: called with the share of the weights that is loaded, from 0 to 1.
     Raises ModelFilesError if the files do not have the weights of the model.
     """
-    tensors = _tensors(resolved)
+    tensors = _tensors(model, resolved)
     loadables = list(model.loadables())
     sizes = [sum(math.prod(shape) for _, shape in loadable.wanted()) for loadable in loadables]
     num_workers = resolved.parallel.max_parallel_loading_workers or 1
@@ -58,7 +57,7 @@ def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[
             raise
 
 
-def _tensors(resolved: Resolved) -> TensorReader:
+def _tensors(model: Model, resolved: Resolved) -> TensorReader:
     load, files = resolved.load, resolved.model_files
     settings = load.model_loader_extra_config
     if load.load_format == "dummy":
@@ -68,5 +67,5 @@ def _tensors(resolved: Resolved) -> TensorReader:
     if load.load_format == "npcache":
         stored = cached_tensors(folder, stored, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER))))
     is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
-    found = tensors_of(folder, stored, files.spec)  # again: files may have changed
+    found = model.tensors(folder, stored)  # again: files may have changed
     return Checkpoint(folder, found, is_eager=is_eager)

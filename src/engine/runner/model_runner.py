@@ -81,7 +81,7 @@ class ModelRunner:
         self._device, self._kernels = loaded.device, loaded.kernels
         self._model, self._cache = loaded.model, loaded.cache
         self._sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
-        capture = self._kernels.capture if self._captures_steps else None
+        capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
         num_groups = loaded.cache.groups.num_groups
         self._decode_steps = DecodeSteps(
             self._decode, capture, max_rows, model_len, block_size, num_groups, self._device
@@ -231,8 +231,8 @@ class ModelRunner:
     def _table(self) -> dict[str, str]:
         compilation, model = self.loaded.compilation, self._resolved.model
         if compilation is not None:
-            return torch_table(str(compilation), model.quantization) | self._self_test
-        return self._kernels.table | self._decode_steps.table | self._self_test
+            return torch_table(str(compilation), model.quantization) | self._model.table | self._self_test
+        return self._kernels.table | self._decode_steps.table | self._model.table | self._self_test
 
 
 def _one_row_plan(

@@ -15,5 +15,6 @@ async def config(call: Call) -> None:
             "hash": resolved.digest,
             "model": call.service.model_name,
             "values": as_records(running_values(resolved)),
+            **({} if (code := resolved.model_files.code) is None else {"code": code.model_dump(mode="json")}),
         }
     )

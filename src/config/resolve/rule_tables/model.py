@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....model.rope import SCALINGS
 from ...checkpoint.model_files import is_hub_id
+from ...checkpoint.repository_code import COMMIT
 from ...exit_codes import EXIT_ENVIRONMENT
 from ..import_path import split_import_path
 from ..rule import Rule, StatedRule
@@ -223,6 +224,86 @@ RULES: tuple[Rule, ...] = (
         fixes=("add `quantization: int8` or `int4`, or remove `activation_quantization`",),
     ),
     Rule(
+        id="R298",
+        title="models of the transformers library run on CPUs",
+        fields=("model.model_impl", "device.device"),
+        needs_model=True,
+        about_machine=True,  # on which `device: auto` depends
+        is_broken=lambda v: v.is_through_transformers and v.device == "cuda",
+        message="this model runs through the transformers library, which this build supports on CPUs only",
+        why="The attention function, the KV cache and the linear layers that its modules are given are those of a CPU.",
+        fixes=("write `device: cpu`",),
+    ),
+    Rule(
+        id="R299",
+        title="models of the transformers library are not batch-invariant",
+        fields=("model.batch_invariant", "model.model_impl"),
+        needs_model=True,
+        is_broken=lambda v: v.is_through_transformers and v.batch_invariant,
+        message="`model.batch_invariant` does not hold for a model that runs through the transformers library",
+        why="Its modules use operations of torch whose order of sums depends on the number of rows.",
+        fixes=("remove `model.batch_invariant`",),
+    ),
+    Rule(
+        id="R300",
+        title="architectures through the transformers library are tested",
+        fields=("model.model_impl",),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: (
+            v.is_through_transformers and (v.has_repository_code or not v.is_tested_through_transformers)
+        ),
+        message="this build is not tested with `{architecture}` on the modules of the transformers library",
+        why="Its answers may differ from those of the library. `auto` chooses tested architectures only.",
+        fixes=("compare some answers with those of transformers",),
+    ),
+    Rule(
+        id="R301",
+        title="code of a repository runs on the modules of transformers",
+        fields=("model.trust_remote_code", "model.model_impl"),
+        is_broken=lambda v: v.trust_remote_code and v.model_impl != "transformers",
+        message="`model.trust_remote_code` needs `model.model_impl: transformers`, and `model_impl` is {model_impl}",
+        why="Code from a repository runs only where both options are written, never because of auto.",
+        fixes=("write `model_impl: transformers`, or remove `trust_remote_code`",),
+    ),
+    Rule(
+        id="R302",
+        title="code from the hub is pinned",
+        fields=("model.trust_remote_code", "model.code_revision", "model.model"),
+        is_broken=lambda v: (
+            v.trust_remote_code and is_hub_id(v.located("model.model")) and not COMMIT.fullmatch(v.code_revision or "")
+        ),
+        message="`model.trust_remote_code` runs code of `{model}`, and `model.code_revision` is no commit",
+        why="A branch or tag can change, and the next start would run other code with all rights of this process.",
+        fixes=(
+            "write the commit whose code you have read, 40 hexadecimal digits, as `model.code_revision`",
+            "or download the repository and name its directory as `model.model`",
+        ),
+    ),
+    Rule(
+        id="R303",
+        title="a revision of code needs code from the hub",
+        fields=("model.code_revision", "model.trust_remote_code", "model.model"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.code_revision is not None and not (v.trust_remote_code and is_hub_id(v.located("model.model")))
+        ),
+        message="`model.code_revision` has no effect: no code from the hub is run",
+        why="It selects the commit whose code `model.trust_remote_code` allows.",
+        fixes=("remove it",),
+    ),
+    Rule(
+        id="R304",
+        title="trust_remote_code needs a model with code",
+        fields=("model.trust_remote_code",),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: v.trust_remote_code and not v.has_repository_code,
+        message="`model.trust_remote_code` has no effect: config.json names no code (`auto_map`)",
+        why="The option allows the code that config.json names as the model's class.",
+        fixes=("remove it",),
+    ),
+    Rule(
         id="R233",
         title="batch_invariant is slow on a GPU",
         fields=("model.batch_invariant", "device.device"),
@@ -391,16 +472,17 @@ STATED: tuple[StatedRule, ...] = (
     StatedRule("R074", "config.json only", ("model.config_format",), "auto is hf; params.json is not read."),
     StatedRule(
         "R075",
-        "native implementations only",
+        "auto prefers the native implementation",
         ("model.model_impl",),
-        "auto is native; an architecture that this build lacks is refused with the list of those it has.",
+        "An architecture that this build lacks runs through the transformers library if this build is tested with it, "
+        "and is refused otherwise; transformers runs any other one too, with a warning.",
     ),
     StatedRule(
         "R076",
         "a model that needs code of its repository is refused",
         ("model.trust_remote_code",),
-        "config.json, a part of it such as text_config, or tokenizer_config.json contains auto_map then; the message "
-        "shows an alternative.",
+        "config.json contains auto_map then, and the message names the option. Code named by a part of config.json or "
+        "by tokenizer_config.json is never run; the message shows an alternative.",
     ),
     StatedRule(
         "R077",

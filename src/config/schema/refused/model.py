@@ -22,7 +22,6 @@ from .reasons import (
     ONE_DEVICE,
     ONE_QUANTISATION,
     ONE_RENDERER,
-    OWN_MODELS,
     READ_ON_DEMAND,
     REPOSITORY_CODE,
     SAMPLING_NOISE,
@@ -32,8 +31,6 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # model
-    Refused("model.code_revision", str | None, None, REPOSITORY_CODE, "Revision of the repository of a model's code."),
-    Refused("model.trust_remote_code", Flag, False, REPOSITORY_CODE, "Run Python code of the model's repository."),
     Refused(
         "model.config_format",
         Literal["auto", "hf", "mistral"],
@@ -59,14 +56,6 @@ ROWS: tuple[Refused, ...] = (
         same=("none",),
     ),
     Refused("model.pooler_config", dict[str, Any], {}, GENERATION_ONLY, "How hidden states are pooled into a vector."),
-    Refused(
-        "model.model_impl",
-        Literal["auto", "native", "vllm", "transformers", "terratorch"],
-        "auto",
-        OWN_MODELS,
-        "Which implementation of the architecture runs: `native` is the one of this engine.",
-        same=("native",),
-    ),
     Refused("model.allowed_local_media_path", str, "", TEXT_ONLY, "Folder from which requests may read media files."),
     Refused("model.allowed_media_domains", Texts, (), TEXT_ONLY, "Hosts from which requests may fetch media."),
     Refused("model.enable_prompt_embeds", Flag, False, NO_PROMPT_TENSORS, "Accept prompts as embedding vectors."),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-REPOSITORY_CODE = "code in a model's repository is never run; choose a model whose architecture this build has"
+REPOSITORY_CODE = "a class that this build lacks comes from the model's repository: `model.trust_remote_code`"
 ONE_CONFIG_FORMAT = "this build reads config.json; choose a repository that has one, not params.json alone"
 GENERATION_ONLY = "this build generates text; it computes no embeddings, scores or rewards"
-OWN_MODELS = (
-    "this build runs its own implementations only, of the families in docs/reference/models.md; write auto or native"
-)
 TEXT_ONLY = "this build serves text; it reads no images, audio or video"
 NO_PROMPT_TENSORS = "prompts are text, messages or token ids; tensors are not accepted"
 NO_SLEEP = "this build does not free GPU memory while the process runs; stop the process"

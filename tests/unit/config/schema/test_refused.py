@@ -16,9 +16,9 @@ def test_every_row_is_a_refused_option_of_its_section_and_there_are_no_others() 
 
 
 def test_a_row_becomes_an_option_that_accepts_its_default_and_what_means_the_same() -> None:
-    option = options()["model.model_impl"]
-    assert (option.status, option.accepted) == ("refused", ("auto", "native"))
-    assert option.reason.startswith("this build runs its own implementations only, of the families in docs/")
+    option = options()["model.config_format"]
+    assert (option.status, option.accepted) == ("refused", ("auto", "hf"))
+    assert option.reason == "this build reads config.json; choose a repository that has one, not params.json alone"
     assert options()["parallel.tensor_parallel_size"].flags == (
         *("--tensor-parallel-size", "-tp", "--parallel.tensor-parallel-size"),
     )

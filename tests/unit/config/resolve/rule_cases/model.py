@@ -63,9 +63,38 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--skip-tokenizer-init --tokenizer a/b", "--skip-tokenizer-init --tokenizer-mode hf"],
         ["--tokenizer MODEL", "--skip-tokenizer-init", "--skip-tokenizer-init --tokenizer MODEL"],
     ),
+    "R299": (
+        ["--model-impl transformers --batch-invariant"],
+        ["--batch-invariant", "--model-impl transformers"],
+    ),
+    "R300": (
+        ['--model-impl transformers --hf-overrides {"architectures":["OddForCausalLM"]}'],
+        ["", "--model-impl transformers"],
+    ),
+    "R301": (
+        ["--trust-remote-code", "--trust-remote-code --model-impl native"],
+        ["", "--trust-remote-code --model-impl transformers"],
+    ),
+    "R302": (
+        [
+            "--model Qwen/none --trust-remote-code --model-impl transformers",
+            "--model Qwen/none --trust-remote-code --model-impl transformers --code-revision main",
+        ],
+        [
+            f"--model Qwen/none --trust-remote-code --model-impl transformers --code-revision {'0f' * 20}",
+            "--trust-remote-code --model-impl transformers",
+            "--model Qwen/none",
+        ],
+    ),
+    "R303": (
+        ["--code-revision main", "--code-revision main --trust-remote-code", "--model Qwen/none --code-revision main"],
+        ["", f"--model Qwen/none --trust-remote-code --code-revision {'0f' * 20}"],
+    ),
+    "R304": (["--trust-remote-code --model-impl transformers"], ["", "--no-trust-remote-code"]),
     "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R298": (["--model-impl transformers"], ["", "--model-impl transformers --device cpu"]),
     "R232": (["--quantization int8"], ["--quantization int8 --device cpu", ""]),
     "R233": (["--batch-invariant"], ["--batch-invariant --device cpu", ""]),
     "R236": (["--logits-processors a.b:C"], ["--logits-processors a.b:C --device cpu", ""]),

@@ -1,0 +1,89 @@
+"""Whether a model runs on its own implementation here or on the modules of the transformers library.
+
+The library is not imported: what is known about it before a start is in transformers_table.py and in the description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from .activations import HIDDEN_ACTS
+from .config_json import ModelConfigError
+from .rope import ROPE_KINDS
+from .spec import MLP, Attention, LatentAttention, ModelSpec
+from .support import not_supported
+from .transformers_table import TESTED
+
+Implementation = Literal["native", "transformers"]
+_ADVICE = "`model.model_impl: transformers` tries to run it on the modules of the transformers library, untested"
+
+
+def implementation(spec: ModelSpec, wanted: str) -> Implementation:
+    """wanted: `model.model_impl`. Raises ModelConfigError, with the reason, for a model that cannot run so."""
+    if wanted != "transformers" and not (reason := not_supported(spec)):
+        return "native"
+    obstacle = not_through_transformers(spec)
+    if wanted == "transformers":
+        if obstacle:
+            raise ModelConfigError(f"{obstacle}, which `model.model_impl: transformers` cannot serve", "M304")
+        return "transformers"
+    if wanted == "native" or obstacle:
+        raise ModelConfigError(reason, "M304")
+    if spec.architecture not in TESTED:
+        raise ModelConfigError(f"{reason}; {_ADVICE}", "M304")
+    return "transformers"
+
+
+def is_tested(spec: ModelSpec) -> bool:
+    return spec.architecture in TESTED
+
+
+def not_through_transformers(spec: ModelSpec) -> str:
+    """The part of the model that keeps it from running on the library's modules; empty if there is none."""
+    return next(_obstacles(spec), "")
+
+
+def _obstacles(spec: ModelSpec) -> Iterator[str]:
+    if not spec.layers or not spec.vocab_size or not spec.hidden_size:
+        yield "config.json names no layers, no vocabulary or no width"
+    if spec.quantization is not None:
+        yield "this is a quantised checkpoint (`quantization_config`)"
+    if spec.is_part:
+        yield "this is a model with encoders of images or sound"
+    kinds = {"no attention" if layer.mixer is None else layer.mixer.kind for layer in spec.layers}
+    if "cross_attention" in kinds:
+        yield "this is an encoder-decoder, or a model with another input than its tokens"
+    if other := sorted(kinds - {"attention", "latent_attention"}):
+        yield f"the model has layers with {', '.join(other).replace('_', ' ')}, which keep no keys and values"
+    shapes = set()
+    for layer in set(spec.layers):
+        match layer.feed_forward:
+            case MLP(activation=activation) if activation not in HIDDEN_ACTS:
+                yield f"`hidden_act` is '{activation}'"
+        match layer.mixer:
+            case Attention() as mixer:
+                shapes.add((mixer.num_kv_heads, mixer.head_dim))
+                if mixer.rope is not None and mixer.rope.kind not in ROPE_KINDS:
+                    yield f"the rope type is {mixer.rope.kind}"
+            case LatentAttention() as mixer:
+                shapes.add((mixer.expanded.num_kv_heads, mixer.expanded.head_dim))
+                if mixer.index_heads:
+                    yield "the model has an index that chooses the tokens of its attention"
+    if len(shapes) > 1:
+        yield "the keys and values of the model's layers differ in size"
+
+
+def through_transformers(spec: ModelSpec, version: str = "", fused: str | None = None) -> dict[str, str]:
+    """Rows of the start-up table about a model on the library's modules.
+
+    version: of the library, if it is known. fused: None for what a tested architecture has.
+    """
+    if fused is None:
+        fused = TESTED.get(spec.architecture, "known when the model is loaded")
+    modules = "modules of transformers"
+    return {
+        "model": f"through transformers{f' {version}' * bool(version)} (fused: {fused})",
+        "silu_and_mul": f"torch: {modules}",
+        "decode_step": f"op by op: {modules} run between the kernels",
+    }

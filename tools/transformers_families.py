@@ -1,0 +1,143 @@
+"""Writes the table of architectures that are tested through transformers: `python -m tools.transformers_families`.
+
+Each has a tiny configuration here. tests/models/test_transformers_families.py generates text with all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from stoker.config import load_deployment, read_model_files
+from stoker.engine.kernels import KernelSet
+from stoker.engine.models.transformers_model import TransformersModel
+
+TABLE = Path(__file__).parent.parent / "src/model/transformers_table.py"
+COMMON: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_ALL_HEADS = {"num_key_value_heads": 4}
+_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
+_LATENT = _ALL_HEADS | {
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}
+FAMILIES: dict[str, dict[str, Any]] = {  # model_type -> what differs from COMMON
+    "llama": {},
+    "mistral": {"sliding_window": 6},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 8, "num_hidden_layers": 7},
+    "phi3": {},
+    "olmo2": {},
+    "granite": {"logits_scaling": 3.0, "embedding_multiplier": 2.0, "residual_multiplier": 0.5},
+    "cohere": {},
+    "starcoder2": {"sliding_window": 5},
+    "gpt_neox": _ALL_HEADS,
+    "stablelm": {},
+    "gpt2": _ALL_HEADS | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "opt": _ALL_HEADS | {"ffn_dim": 96, "word_embed_proj_dim": 64, "dropout": 0.0},
+    "glm4": {"head_dim": 16},
+    "smollm3": {},
+    "qwen3_moe": _EXPERTS | {"head_dim": 16},
+    "mixtral": _EXPERTS,
+    "gpt_oss": _EXPERTS | {"head_dim": 16, "sliding_window": 5},
+    "deepseek_v3": _LATENT | _ROUTED | {"first_k_dense_replace": 1},
+    "afmoe": _EXPERTS,
+    "apertus": {},
+    "arcee": {},
+    "biogpt": _ALL_HEADS,
+    "cohere2": {"sliding_window": 5, "num_hidden_layers": 5},
+    "cwm": {},
+    "dots1": _ROUTED | {"n_shared_experts": 1},
+    "ernie4_5": {},
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16},
+    "exaone4": {"sliding_window": 5, "num_hidden_layers": 5},
+    "flex_olmo": _EXPERTS,
+    "glm": {"head_dim": 16},
+    "glm4_moe": _ROUTED | {"head_dim": 16, "first_k_dense_replace": 1},
+    "glm4_moe_lite": _LATENT | _ROUTED | {"first_k_dense_replace": 1},
+    "gpt_bigcode": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "num_key_value_heads": 1},
+    "granitemoe": _EXPERTS,
+    "granitemoeshared": _EXPERTS | {"shared_intermediate_size": 32},
+    "hyperclovax": {},
+    "minimax_m2": _EXPERTS | {"head_dim": 16, "rotary_dim": 8},
+    "ministral3": {},
+    "nanochat": {},
+    "nemotron": {"head_dim": 16},
+    "olmo": {},
+    "olmo3": {"sliding_window": 5, "num_hidden_layers": 5},
+    "olmoe": _EXPERTS,
+    "persimmon": _ALL_HEADS,
+    "phi": {},
+    "phimoe": _EXPERTS,
+    "qwen2_moe": _EXPERTS | {"shared_expert_intermediate_size": 32},
+    "seed_oss": {"head_dim": 16},
+    "solar_open": _ROUTED | {"head_dim": 16},
+    "vaultgemma": {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 8},
+}
+
+
+def config_of(model_type: str) -> PretrainedConfig:
+    found: PretrainedConfig = CONFIG_MAPPING[model_type](**COMMON | FAMILIES[model_type])
+    return found
+
+
+def architecture_of(model_type: str) -> str:
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]
+    return found if isinstance(found, str) else found[0]
+
+
+def table() -> dict[str, str]:
+    """What is fused in each architecture with the installed transformers."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {architecture_of(each): fused(each, Path(folder) / each) for each in FAMILIES}
+
+
+def written_config(model_type: str, folder: Path) -> Path:
+    """A folder with nothing but a config.json."""
+    folder.mkdir(exist_ok=True)
+    config = config_of(model_type).to_dict() | {"architectures": [architecture_of(model_type)]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def fused(model_type: str, folder: Path) -> str:
+    written_config(model_type, folder)
+    words = ["--model", str(folder), "--model-impl", "transformers", "--load-format", "dummy", "--skip-tokenizer-init"]
+    files = read_model_files(load_deployment([], words, {}))
+    return TransformersModel(files, KernelSet(), torch.float32, torch.device("cpu")).fused
+
+
+def written(found: Mapping[str, str]) -> str:
+    head = TABLE.read_text().partition("TESTED:")[0]
+    rows = "".join(f'    "{name}": "{fusion}",\n' for name, fusion in sorted(found.items()))
+    return f"{head}TESTED: dict[str, str] = {{\n{rows}}}\n"
+
+
+if __name__ == "__main__":
+    logging.disable()
+    TABLE.write_text(written(table()))
