@@ -63,7 +63,7 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
         _renamed(name, family.renames): tensor for name, tensor in stored.items() if not name.startswith(family.ignored)
     }
     if family.fused_experts is not None:
-        tensors = _split_experts(tensors)
+        tensors = split_experts(tensors)
     return matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
 
 
@@ -73,7 +73,7 @@ def _renamed(name: str, renames: Mapping[str, str]) -> str:
     return name
 
 
-def _split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Tensors of all experts as those of each: [experts, inputs, outputs], gates and ups in turns, become strided."""
     split: dict[str, StoredTensor] = {}
     for name, stored in tensors.items():

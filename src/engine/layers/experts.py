@@ -1,7 +1,7 @@
 """Mixture of experts: a router chooses a few feed-forward blocks for each token, and their outputs are added, weighted.
 
-Shazeer et al., arXiv:1701.06538. Experts are stored in two layouts: a tensor for each projection of each expert, or one
-for each projection of all experts.
+Shazeer et al., arXiv:1701.06538. Checkpoints that have one tensor for all experts are read as tensors of each
+(config/checkpoint/match.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 
@@ -30,21 +30,9 @@ class ExpertSizes:
     inner: int  # of the gates, and of the ups
 
 
-class ExpertLayout(Protocol):
-    """How a checkpoint stores the experts of a layer."""
-
-    def wanted(self, sizes: ExpertSizes) -> Iterator[tuple[str, Shape]]: ...
-
-    def experts(
-        self, tensors: TensorReader, sizes: ExpertSizes, dtype: torch.dtype, device: torch.device
-    ) -> Iterator[ExpertWeights]:
-        """The experts in order, each in memory of its own."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class OneByOne:
-    """Tensors of each expert: Qwen-MoE, DeepSeek, Mixtral. Names are without `.weight`; {} is the expert's index."""
+class ExpertNames:
+    """The tensors of each expert, without `.weight`; {} is the expert's index."""
 
     gate: str
     up: str
@@ -79,74 +67,12 @@ class OneByOne:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
-    """All experts in one tensor: gpt-oss, Llama 4, Qwen3-VL-MoE. Names are complete.
-
-    is_transposed: inputs before outputs, [E, H, 2 * I] and [E, I, H].
-    is_interleaved: gates and ups take turns, else all gates are first.
-    """
-
-    gate_up: str
-    down: str
-    gate_up_bias: str | None = None
-    down_bias: str | None = None
-    is_transposed: bool = False
-    is_interleaved: bool = False
-
-    def wanted(self, sizes: ExpertSizes) -> Iterator[tuple[str, Shape]]:
-        for name, outputs, inputs in (
-            (self.gate_up, 2 * sizes.inner, sizes.hidden),
-            (self.down, sizes.hidden, sizes.inner),
-        ):
-            yield name, (sizes.count, inputs, outputs) if self.is_transposed else (sizes.count, outputs, inputs)
-        if self.gate_up_bias is not None:
-            yield self.gate_up_bias, (sizes.count, 2 * sizes.inner)
-        if self.down_bias is not None:
-            yield self.down_bias, (sizes.count, sizes.hidden)
-
-    def experts(
-        self, tensors: TensorReader, sizes: ExpertSizes, dtype: torch.dtype, device: torch.device
-    ) -> Iterator[ExpertWeights]:
-        shapes = dict(self.wanted(sizes))
-
-        def whole(name: str) -> torch.Tensor:
-            view = tensors.view(name, dtype) if device.type == "cpu" else None
-            if view is not None:
-                return view
-            found = torch.empty(shapes[name], dtype=dtype, device=device)
-            tensors.read(name, found)
-            return found
-
-        gate_ups, downs = whole(self.gate_up), whole(self.down)
-        gate_up_biases = None if self.gate_up_bias is None else whole(self.gate_up_bias)
-        down_biases = None if self.down_bias is None else whole(self.down_bias)
-        for expert in range(sizes.count):
-            gate_up, down = gate_ups[expert], downs[expert]
-            if self.is_transposed:
-                gate_up, down = gate_up.T, down.T
-            yield ExpertWeights(
-                self._gates_first(gate_up),
-                _own(down),
-                None if gate_up_biases is None else self._gates_first(gate_up_biases[expert]),
-                None if down_biases is None else _own(down_biases[expert]),
-            )
-
-    def _gates_first(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.cat((rows[::2], rows[1::2])) if self.is_interleaved else _own(rows)
-
-
-def _own(part: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy: the file's map is released, and the tensor of all experts too."""
-    return part.clone(memory_format=torch.contiguous_format)
-
-
 class Experts:
     """The weights of all experts of a layer."""
 
     def __init__(
         self,
-        layout: ExpertLayout,
+        names: ExpertNames,
         sizes: ExpertSizes,
         gate: ExpertGate,
         kernels: KernelSet,
@@ -156,16 +82,16 @@ class Experts:
     ) -> None:
         """scheme: quantises the weights."""
         self.sizes = sizes
-        self._layout, self._gate, self._kernels = layout, gate, kernels
+        self._names, self._gate, self._kernels = names, gate, kernels
         self._dtype, self._device, self._scheme = dtype, device, scheme
         self._packed: PackedExperts | None = None
 
     def wanted(self) -> Iterator[tuple[str, Shape]]:
-        return self._layout.wanted(self.sizes)
+        return self._names.wanted(self.sizes)
 
     def load(self, tensors: TensorReader) -> None:
         """At no time do more than the weights of this layer exist twice."""
-        experts = self._layout.experts(tensors, self.sizes, self._dtype, self._device)
+        experts = self._names.experts(tensors, self.sizes, self._dtype, self._device)
         self._packed = self._kernels.pack_experts(experts, self.sizes.count, self._gate, self._scheme)
 
     def take_weights(self, other: Self) -> None:

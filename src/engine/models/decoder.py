@@ -21,7 +21,7 @@ from ...model.tensors import FUSED, LAYER_NORMS, head_norm_shape
 from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
 from ..layers.attention import Attention, AttentionShape, LayerCache
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
-from ..layers.experts import Experts, ExpertSizes, MixtureOfExperts, OneByOne, Router
+from ..layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
 from ..layers.linear import Linear
 from ..layers.loading import Loadable, TensorReader
 from ..layers.mlp import MLP, GatedMLP
@@ -323,11 +323,11 @@ class _Parts:
     def experts(self, prefix: str, spec: ExpertsSpec) -> MixtureOfExperts:
         hidden = self._spec.hidden_size
         gate, up, down = (f"{prefix}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
-        layout = OneByOne(gate, up, down, has_bias=spec.has_bias)
+        names = ExpertNames(gate, up, down, has_bias=spec.has_bias)
         sizes = ExpertSizes(spec.count, hidden, spec.width)
         scheme = self._scheme and self._scheme.layers
         activation = expert_gate(spec.activation)
-        experts = Experts(layout, sizes, activation, self._kernels, self._dtype, self._device, scheme)
+        experts = Experts(names, sizes, activation, self._kernels, self._dtype, self._device, scheme)
         shared: GatedMLP | None = None
         if spec.shared_width:
             block = self.mlp(f"{prefix}.shared_experts", MLPSpec(width=spec.shared_width, activation=spec.activation))

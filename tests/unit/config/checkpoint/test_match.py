@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stoker.config import ModelFilesError
-from stoker.config.checkpoint.match import matched, split_fused
+from stoker.config.checkpoint.match import matched, split_experts, split_fused
 from stoker.config.checkpoint.stored import StoredTensor
 
 WANTED = {"a": (3, 4), "b": (2,)}
@@ -55,3 +56,31 @@ def test_the_rows_of_a_fused_tensor_are_its_parts() -> None:
         "l.k_proj.w": ((1, 2), 132),
         "l.v_proj.w": ((1, 2), 140),
     }
+
+
+def test_tensors_of_all_experts_become_those_of_each(tmp_path: Path) -> None:
+    """gpt-oss: [experts, inputs, gates and ups in turn]. The elements are found where strides say."""
+    experts, inputs, inner = 3, 4, 2
+    whole = np.arange(experts * inputs * 2 * inner, dtype=np.float32)
+    (tmp_path / "w").write_bytes(bytes(8) + whole.tobytes())
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    tensor = StoredTensor(tmp_path / "w", "F32", (experts, inputs, 2 * inner), 8)
+    split = split_experts({name: tensor, "model.norm.weight": stored(4)})
+    assert split.pop("model.norm.weight") == stored(4)
+    assert len(split) == 2 * experts
+    for expert, values in enumerate(whole.reshape(tensor.shape)):
+        for first, part in enumerate(("gate_proj", "up_proj")):
+            own = split[f"model.layers.0.mlp.experts.{expert}.{part}.weight"]
+            assert own.shape == (inner, inputs)
+            assert own.strides is not None
+            found = np.lib.stride_tricks.as_strided(
+                whole[(own.offset - 8) // 4 :], own.shape, [4 * stride for stride in own.strides]
+            )
+            assert (found == values.T[first::2]).all()
+
+
+def test_biases_of_all_experts_become_those_of_each() -> None:
+    split = split_experts({"mlp.experts.gate_up_proj_bias": stored(2, 6, offset=100)})
+    up = split["mlp.experts.1.up_proj.bias"]
+    assert (up.shape, up.strides, up.offset) == ((3,), (2,), 100 + 24 + 4)
+    assert set(split) == {f"mlp.experts.{expert}.{part}_proj.bias" for expert in (0, 1) for part in ("gate", "up")}

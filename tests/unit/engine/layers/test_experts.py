@@ -12,7 +12,7 @@ from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBl
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from stoker.engine.kernels import ExpertGate, Routing
-from stoker.engine.layers.experts import Experts, ExpertSizes, MixtureOfExperts, OneByOne, Router, Together
+from stoker.engine.layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
 from stoker.engine.layers.linear import Linear
 from stoker.engine.layers.mlp import GatedMLP
 from stoker.engine.layers.norm import RMSNorm
@@ -70,9 +70,9 @@ class Maker:
         return MixtureOfExperts(router, experts, self.kernels, **more)
 
 
-QWEN = OneByOne("experts.{}.gate_proj", "experts.{}.up_proj", "experts.{}.down_proj")
-MIXTRAL = OneByOne("experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
-FUSED = Together("experts.gate_up_proj", "experts.down_proj")
+QWEN = ExpertNames("experts.{}.gate_proj", "experts.{}.up_proj", "experts.{}.down_proj")
+MIXTRAL = ExpertNames("experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
+GPT_OSS = ExpertNames("experts.{}.gate_proj", "experts.{}.up_proj", "experts.{}.down_proj", has_bias=True)
 
 
 def one_by_one(tensors, layout):
@@ -86,6 +86,19 @@ def one_by_one(tensors, layout):
     return tensors
 
 
+def of_gpt_oss(tensors):
+    """Its tensors have inputs before outputs, and gates and ups in turn."""
+    found = {name.replace("router.", "gate."): tensor for name, tensor in tensors.items() if "experts" not in name}
+    for expert in range(COUNT):
+        weight, bias = tensors["experts.gate_up_proj"][expert].T, tensors["experts.gate_up_proj_bias"][expert]
+        for first, name in enumerate(("gate", "up")):
+            found[f"experts.{expert}.{name}_proj.weight"] = weight[first::2].contiguous()
+            found[f"experts.{expert}.{name}_proj.bias"] = bias[first::2].contiguous()
+        found[f"experts.{expert}.down_proj.weight"] = tensors["experts.down_proj"][expert].T.contiguous()
+        found[f"experts.{expert}.down_proj.bias"] = tensors["experts.down_proj_bias"][expert]
+    return found
+
+
 def qwen3_moe(maker):
     config = Qwen3MoeConfig(
         hidden_size=HIDDEN, moe_intermediate_size=INNER, num_experts=COUNT, num_experts_per_tok=PER_TOKEN,
@@ -94,12 +107,6 @@ def qwen3_moe(maker):
     module = Qwen3MoeSparseMoeBlock(config)
     block = maker.block(maker.router(Routing(COUNT, PER_TOKEN, renormalises=True)), maker.experts(QWEN))
     return module, block, lambda tensors: one_by_one(tensors, QWEN)
-
-
-def qwen3_moe_together(maker):
-    module, _, _ = qwen3_moe(maker)
-    routing = Routing(COUNT, PER_TOKEN, renormalises=True)
-    return module, maker.block(maker.router(routing), maker.experts(FUSED)), dict
 
 
 def qwen2_moe(maker):
@@ -129,19 +136,11 @@ def gpt_oss(maker):
         hidden_size=HIDDEN, intermediate_size=INNER, num_local_experts=COUNT, num_experts_per_tok=PER_TOKEN,
         swiglu_limit=0.7,
     )  # fmt: skip
-    layout = Together(
-        "experts.gate_up_proj", "experts.down_proj", "experts.gate_up_proj_bias", "experts.down_proj_bias",
-        is_transposed=True, is_interleaved=True,
-    )  # fmt: skip
     block = maker.block(
         maker.router(Routing(COUNT, PER_TOKEN, "softmax_of_chosen"), has_bias=True),
-        maker.experts(layout, ExpertGate("clamped_swiglu", alpha=1.702, limit=0.7)),
+        maker.experts(GPT_OSS, ExpertGate("clamped_swiglu", alpha=1.702, limit=0.7)),
     )
-    return (
-        GptOssMLP(config),
-        block,
-        lambda tensors: {name.replace("router.", "gate."): t for name, t in tensors.items()},
-    )
+    return GptOssMLP(config), block, of_gpt_oss
 
 
 def deepseek_v3(maker):
@@ -170,10 +169,7 @@ def minimax_m2(maker):
     return MiniMaxM2SparseMoeBlock(config), block, lambda tensors: one_by_one(tensors, MIXTRAL)
 
 
-FAMILIES = {
-    each.__name__: each
-    for each in (qwen3_moe, qwen3_moe_together, qwen2_moe, mixtral, gpt_oss, deepseek_v3, minimax_m2)
-}
+FAMILIES = {each.__name__: each for each in (qwen3_moe, qwen2_moe, mixtral, gpt_oss, deepseek_v3, minimax_m2)}
 
 
 def made(family, level, dtype=torch.float32, scheme=None):
