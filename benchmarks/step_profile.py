@@ -1,11 +1,13 @@
 """Profile of a decode step: milliseconds of each part, its floor, and the whole step.
 
     python -m benchmarks.step_profile [--rows 1 32 128] [--context 160] [--quantization int8]
+    python -m benchmarks.step_profile --prompt 1024              one row of a whole prompt
+    python -m benchmarks.step_profile --model qwen3.5-0.8b       another shape of benchmarks/models
     python -m benchmarks.step_profile --sampling [--rows 32]     sampling time by sampling parameters
 
 For the parts, the model's ops run one by one and each is timed; the whole step is the runner's own, which may execute
 ops differently. The floor is a lower bound: bytes divided by the measured read bandwidth, or floating-point operations
-divided by the measured speed, whichever is longer. Weights are random; the shape is that of Qwen3-0.6B.
+divided by the measured speed, whichever is longer. Weights are random.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from stoker.model.quantised import SCHEMES
 
 from .floors import Floors
 
-MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
+MODELS = Path(__file__).parent / "models"
 BLOCK = 16
 REPEATS = 12  # of each step; medians are reported
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
@@ -63,6 +65,12 @@ def _attention_cost(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tenso
     return 2.0 * num_tokens * kv_heads * head_dim * k_cache.itemsize + 2 * q.nbytes, 4.0 * num_tokens * q[0].numel()
 
 
+def _delta_cost(mixed: torch.Tensor, projected: torch.Tensor, _: Any, state: torch.Tensor, step: StepInput) -> Cost:
+    """Each row reads and writes its state once; each token takes 4 multiply-adds per element."""
+    moved = 2.0 * step.num_rows * state[0].nbytes + mixed.nbytes + projected.nbytes
+    return moved, 8.0 * len(mixed) * state[0].numel()
+
+
 COSTS: dict[str, Callable[..., Cost]] = {
     "embed": lambda token_ids, packed: (4.0 * len(token_ids) * packed.in_features, 0.0),
     "add_rms_norm": lambda x, residual, *_: (x.nbytes * (2.0 if residual is None else 4.0), 0.0),
@@ -70,6 +78,9 @@ COSTS: dict[str, Callable[..., Cost]] = {
     "rope_and_store": lambda qkv, *_: (2.0 * qkv.nbytes, 0.0),
     "paged_attention": _attention_cost,
     "activate_and_mul": lambda x, *_: (1.5 * x.nbytes, 0.0),
+    "gate_outputs": lambda x, *_: (3.0 * x.nbytes, 0.0),
+    "causal_convolution": lambda x, taps, *_: (2.0 * len(x) * taps.shape[1] * x.itemsize, 0.0),
+    "gated_delta": _delta_cost,
 }
 
 
@@ -108,18 +119,18 @@ class Clock:
 
 
 class Bench:
-    def __init__(self, max_rows: int, context: int, quantization: str | None) -> None:
+    def __init__(self, model: str, max_rows: int, context: int, quantization: str | None) -> None:
         self.context = context
         longest = context + 512
         num_blocks = max(max_rows * -(-context // BLOCK), -(-longest // BLOCK))
         arguments = {
-            "model": str(MODEL),
+            "model": str(MODELS / model),
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "dtype": "bfloat16",
             "max_model_len": longest,
             "max_num_seqs": max_rows,
-            "max_num_batched_tokens": max(max_rows, 512),
+            "max_num_batched_tokens": max(max_rows, longest),
             "num_gpu_blocks_override": num_blocks,
             "block_size": BLOCK,
             **({"quantization": quantization} if quantization else {}),
@@ -135,23 +146,24 @@ class Bench:
         torch.set_num_threads(resolved.device.num_threads)
         self.floors = Floors((torch.bfloat16,))
 
-    def plan(self, rows: int, sampling: SamplingParams) -> StepPlan:
-        """A step of decode rows whose context counts as already computed. It can be executed repeatedly."""
+    def plan(self, rows: int, sampling: SamplingParams, *, is_prompt: bool = False) -> StepPlan:
+        """A step of decode rows whose context counts as computed, or of prompts. It can be executed repeatedly."""
         per_row, ids = -(-self.context // BLOCK), np.random.default_rng(1)
         admissions = [
             Admission(
                 slot=row,
                 token_ids=ids.integers(0, self.vocab_size, self.context).tolist(),
                 num_prompt_tokens=self.context // 2,
-                block_ids=self._blocks[row * per_row : (row + 1) * per_row],
+                block_ids=[self._blocks[row * per_row : (row + 1) * per_row]],
                 sampling=sampling,
                 seed=row,
             )
             for row in range(rows)
         ]
         none, slots = np.empty(0, np.int32), np.arange(rows, dtype=np.int32)
-        computed, ones = np.full(rows, self.context - 1, np.int32), np.ones(rows, np.int32)
-        first = StepPlan(0, [], admissions, none, none, slots, computed, ones, np.ones(rows, np.bool_))
+        counts = np.full(rows, self.context if is_prompt else 1, np.int32)
+        computed, trues = self.context - counts, np.ones(rows, np.bool_)
+        first = StepPlan(0, [], admissions, none, none.reshape(0, 1), slots, computed, counts, trues)
         self.runner.execute(first)  # lazy initialisation happens here
         return dataclasses.replace(first, admissions=[])
 
@@ -170,8 +182,9 @@ class Bench:
                 began = time.perf_counter()
                 steps = build_step_input(plan, runner.slots, torch.device("cpu"))
                 laid_out = time.perf_counter()
+                last = None if len(slots) == steps[0].num_tokens else steps[0].query_start[1:].long() - 1
                 logits = runner._model.logits(
-                    *runner._model.forward(runner._cache.by_layer(steps), runner._cache.layers, None)
+                    *runner._model.forward(runner._cache.by_layer(steps), runner._cache.layers, last)
                 )
                 computed = time.perf_counter()
                 runner._sampler.sample(logits, slots, lengths, runner.slots.token_ids)
@@ -201,11 +214,13 @@ def _median_ms(run: Callable[[], object]) -> float:
     return statistics.median(times) * 1e3
 
 
-def show_parts(bench: Bench, rows: int) -> None:
-    plan = bench.plan(rows, GREEDY)
+def show_parts(bench: Bench, rows: int, *, is_prompt: bool) -> None:
+    plan = bench.plan(rows, GREEDY, is_prompt=is_prompt)
     whole, parts = bench.whole(plan), bench.parts(plan)
     total, all_floors = sum(parts.values()), 0.0
-    print(f"\n{rows} rows, context {bench.context}: {whole:.2f} ms, {rows / whole * 1e3:.1f} tokens/s\n")
+    speed = plan.num_batched_tokens / whole * 1e3
+    kind = "prompts of" if is_prompt else "rows, context"
+    print(f"\n{rows} {kind} {bench.context}: {whole:.2f} ms, {speed:.1f} tokens/s\n")
     print("| part | calls | ms | share | floor, ms | x floor |\n|---|---|---|---|---|---|")
     for name, ms in sorted(parts.items(), key=lambda part: -part[1]):
         costs = bench.clock.costs.get(name, [])
@@ -230,15 +245,21 @@ def show_sampling(bench: Bench, rows: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="qwen3-0.6b", help="a folder of benchmarks/models")
+    parser.add_argument("--prompt", type=int, help="tokens of a whole prompt in each row, in place of a decode step")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 128])
     parser.add_argument("--context", type=int, default=160)
     parser.add_argument("--quantization", choices=SCHEMES)
     parser.add_argument("--sampling", action="store_true")
     chosen = parser.parse_args()
-    bench = Bench(max(chosen.rows), chosen.context, chosen.quantization)
-    print(f"{chosen.quantization or 'bfloat16'}; {torch.get_num_threads()} threads; {bench.floors}")
-    for rows in chosen.rows:
-        (show_sampling if chosen.sampling else show_parts)(bench, rows)
+    rows = [1] if chosen.prompt else chosen.rows
+    bench = Bench(chosen.model, max(rows), chosen.prompt or chosen.context, chosen.quantization)
+    print(f"{chosen.model}; {chosen.quantization or 'bfloat16'}; {torch.get_num_threads()} threads; {bench.floors}")
+    for count in rows:
+        if chosen.sampling:
+            show_sampling(bench, count)
+        else:
+            show_parts(bench, count, is_prompt=chosen.prompt is not None)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from stoker.config.schema.server import ServerConfig
 from stoker.config.source.flags import read_flag
 from stoker.model.families import FAMILIES
 from stoker.model.read import read_config
-from stoker.model.spec import MLP, Attention, Experts, ModelSpec
+from stoker.model.spec import MLP, Attention, Experts, GatedDelta, ModelSpec, ShortConvolution
 from stoker.model.support import not_supported
 from stoker.model.transformers_table import TESTED
 from stoker.server.protocol.chat import ChatRequest
@@ -133,6 +134,11 @@ def _attention(spec: ModelSpec) -> str:
     said += ["sinks"] * attention.has_sinks + ["capped scores"] * (attention.softcap is not None)
     turned = [layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)]
     said += [f"no positions in {turned.count(None)} layers"] * (None in turned)
+    said += ["gated outputs"] * attention.has_gate
+    states = Counter(
+        layer.mixer.kind for layer in spec.layers if isinstance(layer.mixer, GatedDelta | ShortConvolution)
+    )
+    said += [f"{kind.replace('_', ' ')} in {count} of {spec.num_layers} layers" for kind, count in states.items()]
     return ", ".join(said)
 
 

@@ -75,6 +75,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
+        *([("states", f"{about(found.state_bytes)} for {ask.max_num_seqs} sequences")] if found.state_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
     for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype):

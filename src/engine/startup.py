@@ -52,7 +52,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_model_len=resolved.model.max_model_len,
         max_prefill_share=scheduler.max_prefill_share,
         step_sizes=mixed_buckets(scheduler.max_num_batched_tokens) if scheduler.cuda_graph_sizes else (),
-        enable_prefix_caching=cache.enable_prefix_caching,
+        enable_prefix_caching=cache.enable_prefix_caching and not resolved.model_spec.has_states,
         prefix_caching_hash_algo=cache.prefix_caching_hash_algo,
         enable_chunked_prefill=scheduler.enable_chunked_prefill,
         max_num_partial_prefills=scheduler.max_num_partial_prefills,

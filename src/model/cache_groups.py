@@ -9,7 +9,7 @@ groups have the same size, any block of the pool serves any of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .sizes import DTYPE_BYTES
 from .spec import ModelSpec
@@ -20,27 +20,29 @@ MAX_UNUSED = 0.15  # share of the blocks' memory that incomplete groups leave un
 
 @dataclass(frozen=True, slots=True)
 class CacheGroups:
-    """windows: of each group, in tokens; None: its layers see all tokens. layers: group of each layer of the model.
+    """windows: of each group, in tokens; None: its layers see all tokens.
 
+    layers: group of each layer of the model; None of a layer without keys and values, which has a state.
     num_planes: layers of a group. A group with fewer leaves a part of its blocks unused.
     """
 
     windows: tuple[int | None, ...]
     num_planes: int
-    layers: tuple[int, ...]
+    layers: tuple[int | None, ...]
 
     @property
     def num_groups(self) -> int:
         return len(self.windows)
 
     @property
-    def planes(self) -> tuple[int, ...]:
-        """The plane of each layer: its place within its group's blocks."""
+    def planes(self) -> tuple[int | None, ...]:
+        """The plane of each layer: its place within its group's blocks. None of a layer without keys and values."""
         counts = [0] * self.num_groups
-        found = []
+        found: list[int | None] = []
         for group in self.layers:
-            found.append(counts[group])
-            counts[group] += 1
+            found.append(None if group is None else counts[group])
+            if group is not None:
+                counts[group] += 1
         return tuple(found)
 
 
@@ -57,8 +59,15 @@ def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> Ca
 
     is_hybrid: groups for each kind of layer, or one for all.
     """
-    windows = [window if window is not None and window < max_context else None for window in spec.windows]
-    return cache_groups(windows) if is_hybrid else all_in_one(spec.num_layers)
+    has_keys = [state is None for state in spec.states]
+    windows = [
+        window if window is not None and window < max_context else None
+        for window, has_some in zip(spec.windows, has_keys, strict=True)
+        if has_some
+    ]
+    groups = cache_groups(windows) if is_hybrid else all_in_one(len(windows))
+    of_attention = iter(groups.layers)
+    return replace(groups, layers=tuple(next(of_attention) if has_some else None for has_some in has_keys))
 
 
 def kv_bytes_per_token(spec: ModelSpec, dtype: str, groups: CacheGroups) -> int:

@@ -49,7 +49,11 @@ def _qwen(config: ConfigJson, index: int) -> Experts | None:
     routing = Routing(is_renormalised=config.flag("norm_topk_prob"))
     key = "num_experts" if "num_experts" in config.values else "num_local_experts"
     key = key if key in config.values else "num_experts"
-    return _checked(config, key, config.count("moe_intermediate_size"), routing)
+    experts = _checked(config, key, config.count("moe_intermediate_size"), routing)
+    if config.get("shared_expert_intermediate_size") is None:
+        return experts
+    width = config.count("shared_expert_intermediate_size")
+    return experts.model_copy(update={"shared_width": width, "has_shared_gate": True})
 
 
 def _deepseek(config: ConfigJson, index: int) -> Experts | None:

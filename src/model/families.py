@@ -52,6 +52,8 @@ class Family:
     scales_embedding: bool = False  # by the square root of the width
     experts: Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss"] = "none"
     has_sinks: bool = False
+    has_gate: bool = False  # on the outputs of attention
+    states: Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"] = "none"  # of other layers
     renames: Mapping[str, str] = field(default_factory=dict)
     fused_experts: Literal["interleaved"] | None = None
     ignored: tuple[str, ...] = ()
@@ -196,6 +198,30 @@ _TOWERS = (
     ),
     *("visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
 )
+_MTP = ("mtp.",)  # draft of several tokens at a time, of models that can be served without
+_QWEN_3_5 = _COMMON | {
+    "vocab_size": 248320,
+    "intermediate_size": 12288,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 32768,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+_QWEN_3_5_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "head_norm": "head",
+    "norm": Norm(is_offset=True),
+    "partial": 0.25,
+    "has_gate": True,
+    "states": "gated_delta",
+}
 FAMILIES = {
     "LlamaForCausalLM": Family(
         "llama", "Llama 2 and 3.x (text), and many derivatives", _LLAMA, "attention_bias", "attention_bias", "mlp_bias"
@@ -619,6 +645,75 @@ FAMILIES = {
         text_in="text_config",
         renames=_MULTIMODAL_NAMES,
         ignored=_TOWERS,
+    ),
+    "Qwen3NextForCausalLM": Family(
+        "qwen3_next",
+        "Qwen3-Next",
+        _QWEN_3_5
+        | {
+            "vocab_size": 151936,
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 48,
+            "num_key_value_heads": 2,
+            "num_experts": 512,
+            "num_experts_per_tok": 10,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "norm_topk_prob": True,
+        },
+        experts="qwen",
+        renames={".mlp.shared_expert.": ".mlp.shared_experts."},
+        ignored=_MTP,
+        **_QWEN_3_5_PARTS | {"states": "grouped_gated_delta"},
+    ),
+    "Qwen3_5ForCausalLM": Family(
+        "qwen3_5_text", "Qwen3.5, text only", _QWEN_3_5, ignored=(*_MTP, *_TOWERS), **_QWEN_3_5_PARTS
+    ),
+    "Qwen3_5ForConditionalGeneration": Family(
+        "qwen3_5",
+        "Qwen3.5, dense",
+        _QWEN_3_5,
+        text_in="text_config",
+        renames=_MULTIMODAL_NAMES,
+        ignored=(*_MTP, *_TOWERS),
+        **_QWEN_3_5_PARTS,
+    ),
+    "Lfm2ForCausalLM": Family(
+        "lfm2",
+        "LFM2",
+        _COMMON
+        | {
+            "vocab_size": 65536,
+            "hidden_size": 2560,
+            "intermediate_size": 12288,
+            "num_key_value_heads": 8,
+            "norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 128000,
+            "rope_theta": 1e6,
+            "conv_L_cache": 3,
+            "block_auto_adjust_ff_dim": True,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_multiple_of": 256,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        head_norm="head",
+        eps_key="norm_eps",
+        states="short_convolution",
+        renames={
+            "model.embedding_norm.": "model.norm.",
+            ".operator_norm.": ".input_layernorm.",
+            ".ffn_norm.": ".post_attention_layernorm.",
+            ".feed_forward.w1.": ".mlp.gate_proj.",
+            ".feed_forward.w2.": ".mlp.down_proj.",
+            ".feed_forward.w3.": ".mlp.up_proj.",
+            ".self_attn.out_proj.": ".self_attn.o_proj.",
+            ".q_layernorm.": ".q_norm.",
+            ".k_layernorm.": ".k_norm.",
+        },
     ),
     "NemotronForCausalLM": Family(
         "nemotron",

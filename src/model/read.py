@@ -14,6 +14,7 @@ from .experts import read_experts
 from .families import FAMILIES, Family, Setting
 from .guess import guess, named_dtype
 from .quantisation_config import read_quantisation
+from .recurrent import adjusted_width, read_states
 from .rope import has_kinds, read_rope
 from .spec import MLP, Attention, HeadNorm, LayerSpec, ModelSpec, NormPlaces, RopeSpec
 
@@ -58,8 +59,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
     norms: NormPlaces = family.norms
     if family.parallel_if is not None and config.flag(family.parallel_if):
         norms = family.parallel_norms
+    states = read_states(config, family.states, num_layers)
     mlp = MLP(
-        width=config.count("intermediate_size"),
+        width=adjusted_width(config) if family.model_type == "lfm2" else config.count("intermediate_size"),
         activation=_activation(config, family),
         is_gated=family.is_gated,
         has_bias=_flag(config, family.mlp_bias),
@@ -68,9 +70,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
 
     def layer(index: int) -> LayerSpec:
         experts = read_experts(config, family.experts, index)
-        key = windows[index], ropes[index], experts
+        key = states[index], windows[index], ropes[index], experts
         if key not in layers:
-            mixer = attention.model_copy(update={"window": windows[index], "rope": ropes[index]})
+            mixer = states[index] or attention.model_copy(update={"window": windows[index], "rope": ropes[index]})
             layers[key] = LayerSpec(mixer=mixer, feed_forward=experts or mlp, norms=norms)
         return layers[key]
 
@@ -81,7 +83,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         hidden_size=hidden,
         vocab_size=config.count("vocab_size"),
         max_position_embeddings=config.count("max_position_embeddings"),
-        is_tied=config.flag("tie_word_embeddings"),
+        is_tied=config.flag("tie_embedding", config.flag("tie_word_embeddings")),
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=tuple(layer(index) for index in range(num_layers)),
         rounds_embedding_scale=family.scales_embedding,
@@ -124,6 +126,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         scale=scale,
         softcap=_limit(config, family, "softcap"),
         has_sinks=family.has_sinks,
+        has_gate=family.has_gate,
     )
 
 

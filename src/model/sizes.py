@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .quantised import SCHEMES, Scheme, quantised_bytes
-from .spec import ModelSpec
+from .spec import Keeps, ModelSpec
 from .tensors import EMBEDDING, FUSED, OUTPUT, Tensor, layer_tensors, outer_tensors
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -64,6 +64,17 @@ def _fused_matrices(tensors: Iterator[Tensor]) -> Iterator[tuple[int, int, int]]
             before = wholes[whole][1] if whole in wholes else 0
             wholes[whole] = tensor.copies, before + outputs, inputs
     yield from wholes.values()
+
+
+def state_bytes(spec: ModelSpec, dtype: str) -> int:
+    """Bytes of the recurrent states of one sequence."""
+    kept = [state.keeps for state in spec.states if state is not None]
+    return sum(kept_bytes(keeps, DTYPE_BYTES[dtype]) for keeps in kept)
+
+
+def kept_bytes(keeps: Keeps, size: int) -> int:
+    """Of one layer, per token or per sequence. size: bytes of an element that is not always float32."""
+    return keeps.float32_width * 4 + (keeps.width - keeps.float32_width) * size
 
 
 def activation_elements(spec: ModelSpec) -> tuple[int, int]:

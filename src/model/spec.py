@@ -6,6 +6,7 @@ A mixer lets tokens see each other: attention of several kinds, or a recurrent s
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -136,6 +137,21 @@ class LatentAttention(Record):
         return 2 * self.num_heads * (self.plain_dim + self.rope_dim + self.value_dim)
 
 
+class StateShape(Record):
+    """The shapes of what a layer keeps of a sequence, however long it is.
+
+    inputs: the last inputs of a convolution, in the dtype of the model. sums: in float32; () if there are none.
+    """
+
+    inputs: tuple[int, ...]
+    sums: tuple[int, ...] = ()
+
+    @property
+    def keeps(self) -> Keeps:
+        sums = math.prod(self.sums) if self.sums else 0
+        return Keeps(kind="state", width=math.prod(self.inputs) + sums, float32_width=sums)
+
+
 class GatedDelta(Record):
     """A gated delta network: a state per value head, arXiv:2412.06464; a short convolution before it."""
 
@@ -145,16 +161,22 @@ class GatedDelta(Record):
     key_dim: int
     value_dim: int
     conv_width: int
+    is_grouped: bool = False  # its projections are stored by key head, in two tensors
 
     @property
     def conv_channels(self) -> int:
         return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
 
     @property
+    def state(self) -> StateShape:
+        return StateShape(
+            inputs=(self.conv_width - 1, self.conv_channels),
+            sums=(self.num_value_heads, self.key_dim, self.value_dim),
+        )
+
+    @property
     def keeps(self) -> Keeps:
-        state = self.num_value_heads * self.value_dim * self.key_dim
-        width = self.conv_channels * (self.conv_width - 1) + state
-        return Keeps(kind="state", width=width, float32_width=state)
+        return self.state.keeps
 
     @property
     def activations(self) -> int:
@@ -191,11 +213,16 @@ class ShortConvolution(Record):
 
     kind: Literal["short_convolution"] = "short_convolution"
     width: int  # channels
-    conv_width: int  # tokens
+    conv_width: int  # tokens, the newest included
+    has_bias: bool = False
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(inputs=(self.conv_width - 1, self.width))
 
     @property
     def keeps(self) -> Keeps:
-        return Keeps(kind="state", width=self.width * self.conv_width)
+        return self.state.keeps
 
     @property
     def activations(self) -> int:
@@ -264,6 +291,7 @@ class Experts(Record):
     width: int
     routing: Routing = Routing()
     shared_width: int = 0
+    has_shared_gate: bool = False  # the sigmoid of one output of a linear layer multiplies that of the shared one
     has_router_bias: bool = False
     has_bias: bool = False
     activation: str = "silu"
@@ -341,6 +369,18 @@ class ModelSpec(Record):
     def windows(self) -> tuple[int | None, ...]:
         """By layer: the sliding window of its attention, in tokens."""
         return tuple(layer.mixer.window if isinstance(layer.mixer, Attention) else None for layer in self.layers)
+
+    @property
+    def states(self) -> tuple[StateShape | None, ...]:
+        """By layer: what it keeps of a sequence; None of a layer without a recurrent state that the engine computes."""
+        return tuple(
+            layer.mixer.state if isinstance(layer.mixer, GatedDelta | ShortConvolution) else None
+            for layer in self.layers
+        )
+
+    @property
+    def has_states(self) -> bool:
+        return any(state is not None for state in self.states)
 
     @property
     def has_experts(self) -> bool:

@@ -8,7 +8,7 @@ from .activations import HIDDEN_ACTS
 from .experts import CLAMPED_SWIGLU
 from .families import FAMILIES
 from .rope import ROPE_KINDS
-from .spec import MLP, Attention, Experts, LayerSpec, ModelSpec
+from .spec import MLP, Attention, Experts, GatedDelta, LayerSpec, ModelSpec, ShortConvolution
 
 
 def not_supported(spec: ModelSpec) -> str:
@@ -34,6 +34,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         case Attention(rope=rope):
             if rope is not None and rope.kind not in ROPE_KINDS:
                 yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
+        case GatedDelta() | ShortConvolution():
+            pass
         case mixer:
             yield f"layers with {'no attention' if mixer is None else mixer.kind.replace('_', ' ')} are not supported"
     match layer.feed_forward:

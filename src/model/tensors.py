@@ -25,7 +25,12 @@ from .spec import (
     ShortConvolution,
 )
 
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "in_proj_qkvzba": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+    "in_proj_by_head": ("in_proj_qkvz", "in_proj_ba"),
+}
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "inputs": ("input_layernorm", "post_attention_layernorm"),
@@ -107,9 +112,11 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         case Mamba() as mixer:
             yield from _mamba(hidden, mixer)
         case ShortConvolution() as mixer:
-            yield from _linear("conv.in_proj", 3 * mixer.width, hidden)
+            yield from _linear("conv.in_proj", 3 * mixer.width, hidden, mixer.has_bias)
             yield Tensor("conv.conv.weight", (mixer.width, 1, mixer.conv_width))
-            yield from _linear("conv.out_proj", hidden, mixer.width)
+            if mixer.has_bias:
+                yield Tensor("conv.conv.bias", (mixer.width,))
+            yield from _linear("conv.out_proj", hidden, mixer.width, mixer.has_bias)
         case LinearAttention() as mixer:
             inner = mixer.num_heads * mixer.head_dim
             yield from _linear("self_attn.qkv_proj", 3 * inner, hidden)
@@ -173,13 +180,22 @@ def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
 
 def _gated_delta(hidden: int, mixer: GatedDelta) -> Iterator[Tensor]:
     values = mixer.num_value_heads * mixer.value_dim
-    yield from _linear("linear_attn.in_proj_qkvz", mixer.conv_channels + values, hidden)
-    yield from _linear("linear_attn.in_proj_ba", 2 * mixer.num_value_heads, hidden)
+    for name, size in gated_delta_parts(mixer).items():
+        yield from _linear(f"linear_attn.{name}", size, hidden)
     yield Tensor("linear_attn.conv1d.weight", (mixer.conv_channels, 1, mixer.conv_width))
     yield Tensor("linear_attn.dt_bias", (mixer.num_value_heads,))
     yield Tensor("linear_attn.A_log", (mixer.num_value_heads,))
     yield Tensor("linear_attn.norm.weight", (mixer.value_dim,))
     yield from _linear("linear_attn.out_proj", hidden, values)
+
+
+def gated_delta_parts(mixer: GatedDelta) -> dict[str, int]:
+    """Its projections of the input: names in the checkpoint, and their numbers of outputs."""
+    values = mixer.num_value_heads * mixer.value_dim
+    if mixer.is_grouped:
+        return {"in_proj_qkvz": mixer.conv_channels + values, "in_proj_ba": 2 * mixer.num_value_heads}
+    heads = mixer.num_value_heads
+    return {"in_proj_qkv": mixer.conv_channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
 
 
 def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:
@@ -217,6 +233,8 @@ def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:
         yield replace(tensor, copies=experts.count, used=experts.per_token)
     if experts.shared_width:
         yield from _mlp("mlp.shared_experts", hidden, MLP(width=experts.shared_width, is_gated=experts.is_gated))
+    if experts.has_shared_gate:
+        yield Tensor("mlp.shared_expert_gate.weight", (1, hidden))
 
 
 def _linear(name: str, outputs: int, inputs: int, has_bias: bool = False) -> Iterator[Tensor]:

@@ -123,6 +123,38 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 6,
         "layer_types": SLIDING_THEN_FULL,
     },
+    "qwen3_5": {
+        "model_type": "qwen3_5_text",
+        "head_dim": 16,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 24,
+        "linear_value_head_dim": 20,
+        "rms_norm_eps": 1e-3,  # outputs of a random model nearly vanish: their norm would amplify rounding errors
+    },
+    "qwen3_next": {
+        "model_type": "qwen3_next",
+        "head_dim": 16,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 24,
+        "linear_value_head_dim": 20,
+        "num_experts": 6,
+        "mlp_only_layers": [1],
+        "shared_expert_intermediate_size": 40,
+        "rms_norm_eps": 1e-3,  # as above
+        **EXPERTS,
+    },
+    "lfm2": {
+        "model_type": "lfm2",
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_multiple_of": 32,
+    },
 }
 
 
@@ -151,6 +183,11 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
         "vision_config": _QWEN_VISION,
         **_TOKENS_OF_MEDIA,
     },
+    "qwen3_5": {
+        "text_config": {key: value for key, value in FAMILIES["qwen3_5"].items() if key != "model_type"},
+        "vision_config": _QWEN_VISION,
+        **_TOKENS_OF_MEDIA,
+    },
     "qwen3_vl": {
         "text_config": {"head_dim": 16},
         "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]},
@@ -160,7 +197,7 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
 
 
 # one of each way to place norms, to turn heads and to see windows; the others are tested by `make test-slow`
-QUICK = ("llama with biases", "mistral", "qwen2", "qwen3", "granite", "olmo3", "cohere2", "gemma2")
+QUICK = ("llama with biases", "mistral", "qwen2", "qwen3", "granite", "olmo3", "cohere2", "gemma2", "qwen3_5")
 
 
 def families() -> list[Any]:

@@ -44,7 +44,7 @@ def test_greedy_output_equals_transformers_generate(family: str, saved: Callable
         assert token_ids == reference_greedy(model, prompt, 24), f"prompt {prompt}"
     stats = engine.scheduler.stats()
     assert stats.num_preemptions >= 1
-    assert stats.prefix_hits > 0
+    assert (stats.prefix_hits > 0) is not engine.runner.loaded.model.model_spec.has_states
     assert engine.num_mixed_steps > 0
     assert stats.num_free_blocks == stats.num_blocks
 
@@ -69,7 +69,8 @@ def test_the_kernels_sample_what_torch_samples(family: str, saved: Callable[[str
         for is_eager in (False, True)
     )
     assert kernels.generate(prompts, sampling) == torchs.generate(prompts, sampling)
-    assert kernels.scheduler.stats().num_preemptions >= 1
+    has_states = kernels.runner.loaded.model.model_spec.has_states  # then no prefix is shared, and fewer run at a time
+    assert kernels.scheduler.stats().num_preemptions >= 1 or has_states
 
 
 def test_seeded_samples_are_the_same_alone_and_in_a_batch_with_preemption(

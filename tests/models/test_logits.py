@@ -15,8 +15,9 @@ from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.models.registry import model_class
 from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.runner.weights import Checkpoint
-from stoker.model.cache_groups import all_in_one
+from stoker.model.cache_groups import model_cache_groups
 from stoker.model.tensors import model_shapes
 
 from .checkpoints import (
@@ -48,7 +49,10 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
     with torch.inference_mode():
         model.load(files)
         cache = KVCache(
-            all_in_one(model_spec.num_layers), 9, attention.num_kv_heads, BLOCK_SIZE, attention.head_dim, dtype
+            model_cache_groups(model_spec, 64, is_hybrid=False),
+            *(9, attention.num_kv_heads, BLOCK_SIZE, attention.head_dim),
+            dtype,
+            states=StateCache(model_spec, 3, dtype),
         )
         for layer in cache.layers:  # whatever was not written must not be read
             for tensor in layer:
@@ -66,6 +70,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
                 block_tables=blocks[None, : -(-end // BLOCK_SIZE)].contiguous(),
                 max_query_len=end - start,
                 max_context_len=end,
+                seq_slots=torch.tensor([1], dtype=torch.int32),
             )
             parts.append(model.logits(*model.forward(cache.by_layer([step]), cache.layers, None)).float())
     return torch.cat(parts)

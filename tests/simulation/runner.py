@@ -38,6 +38,8 @@ class FakeRunner:
         self._settings = settings
         self.cells = np.zeros((settings.num_blocks, settings.block_size), np.int64)
         self.slots: dict[int, Slot] = {}
+        # Of models with recurrent layers: the fingerprint of the tokens that a slot's state was computed from.
+        self._states: dict[int, int] = {}
         self._unsure: set[int] = set()  # slots that a failed step may or may not have changed
         self._nonsense = 0
         sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
@@ -53,6 +55,7 @@ class FakeRunner:
         self._check_tables(plan, rows)
         for slot, start, count in rows:
             self._write(self.slots[slot], start, start + count)
+            self._change_state(slot, start, start + count)
         result = StepResult(np.full(len(rows), -1, np.int32))
         for row, (slot, start, count) in enumerate(rows):
             state, end = self.slots[slot], start + count
@@ -82,6 +85,7 @@ class FakeRunner:
         if is_begun:
             self._apply(plan)
             for slot, start, count in zip(plan.slots, plan.num_computed, plan.num_tokens, strict=True):
+                self._states[int(slot)] = -1
                 for position in range(start, start + count):
                     block, offset = divmod(position, self._settings.block_size)
                     self._nonsense -= 1
@@ -137,6 +141,13 @@ class FakeRunner:
             blocks = np.array(table)[positions // self._settings.block_size]
             assert (blocks >= 0).all(), "a row writes to no block"
             self.cells[blocks, positions % self._settings.block_size] = state.marks[start:end] ^ mark
+
+    def _change_state(self, slot: int, start: int, end: int) -> None:
+        """A state is not in blocks: a row without computed tokens begins a new one, another continues its slot's."""
+        marks = self.slots[slot].marks
+        if not self._settings.enable_prefix_caching and start:  # with it, tokens of others count as computed
+            assert self._states.get(slot) == marks[start - 1], f"slot {slot}: the state of another prefix"
+        self._states[slot] = int(marks[end - 1])
 
     def _read(self, plan: StepPlan, state: Slot, start: int, end: int) -> None:
         """Each group reads as far back as its window, from the first of the row's tokens."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ...model.cache_groups import model_cache_groups
 from ...model.record import Record
-from ...model.sizes import DTYPE_BYTES, activation_elements
+from ...model.sizes import DTYPE_BYTES, activation_elements, state_bytes
 from ..auto_values import MAX_AUTO_KV_BYTES
 from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, step_bytes
 from ..schema.types import format_about as about
@@ -48,6 +48,7 @@ class Estimate(Record):
     memory_bytes: int
     budget_bytes: int  # memory_share of it
     weights_bytes: int
+    state_bytes: int  # recurrent states of max_num_seqs sequences
     process: Range
     activations: Range
     graphs: Range
@@ -58,7 +59,12 @@ class Estimate(Record):
     @property
     def peak(self) -> Range:
         """The highest total at any time."""
-        return self.process + self.activations + self.graphs + (self.weights_bytes + self.kv_cache_bytes)
+        return (
+            self.process
+            + self.activations
+            + self.graphs
+            + (self.weights_bytes + self.state_bytes + self.kv_cache_bytes)
+        )
 
     @property
     def is_blocked(self) -> bool:
@@ -69,34 +75,38 @@ class Estimate(Record):
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
     weights = model.weights_bytes(ask.dtype, ask.held_in) // parts
+    states = 0
     if model.files is None:
         kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     else:
         groups = model_cache_groups(model.spec, model.limit, ask.has_cache_groups)
         kv = kv_cost_of_groups(groups, model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
+        states = ask.max_num_seqs * state_bytes(model.spec, ask.dtype) // parts
     budget = int(ask.memory_share * device.memory)
     process, activations = process_memory(model, device, ask), activation_memory(model, device, ask)
     graphs = graph_memory(ask)
     extra = process + activations + graphs
     written = _written_kv(ask, kv)
-    room = budget - weights - (extra.likely if device.is_gpu else 0)  # a CPU's budget is for weights and KV cache only
+    fixed = weights + states
+    room = budget - fixed - (extra.likely if device.is_gpu else 0)  # a CPU's budget is for weights and KV cache only
     cache = max(0, room if written is None and device.is_gpu else _auto_kv(model, ask, kv, room, written))
     held = kv.longest(cache, model.limit)
     length = ask.max_model_len if ask.max_model_len is not None else held
     if written is None and device.is_gpu:  # the same without subtracting what is only estimated
-        at_best = max(0, budget - weights)
+        at_best = max(0, budget - fixed)
     else:
         at_best = cache
-    status, reason = _status(model, device, ask, kv, weights, cache, at_best, held)
-    if status in ("fits", "fits with less context") and weights + cache + extra.likely > device.memory:
+    status, reason = _status(model, device, ask, kv, fixed, cache, at_best, held)
+    if status in ("fits", "fits with less context") and fixed + cache + extra.likely > device.memory:
         status = "may not fit"
-        reason = f"all together is estimated at {about(weights + cache + extra.likely)} of {about(device.memory)}"
+        reason = f"all together is estimated at {about(fixed + cache + extra.likely)} of {about(device.memory)}"
     return Estimate(
         status=status,
         reason=reason,
         memory_bytes=device.memory,
         budget_bytes=budget,
         weights_bytes=weights,
+        state_bytes=states,
         process=process,
         activations=activations,
         graphs=graphs,
@@ -111,28 +121,30 @@ def _status(
     device: DeviceProfile,
     ask: Ask,
     kv: KVCost,
-    weights: int,
+    fixed: int,
     cache: int,
     at_best: int,
     held: int,
 ) -> tuple[Status, str]:
+    """fixed: bytes of weights and states."""
     budget = int(ask.memory_share * device.memory)
+    weights = "weights and states" if model.spec.has_states else "weights"
     if ask.kv_cache_bytes is not None or ask.num_kv_blocks is not None:
-        if weights + cache > device.memory:
-            return "does not fit", f"weights and KV cache need {about(weights + cache)} of {about(device.memory)}"
+        if fixed + cache > device.memory:
+            return "does not fit", f"{weights} and KV cache need {about(fixed + cache)} of {about(device.memory)}"
     elif at_best < kv.to_admit(1):
-        return "does not fit", f"the weights alone need {about(weights)} of the {about(budget)} that may be used"
+        return "does not fit", f"the {weights} alone need {about(fixed)} of the {about(budget)} that may be used"
     wanted = ask.max_model_len
     if wanted is not None and kv.to_admit(wanted) > at_best:
         one = about(kv.to_admit(wanted))
-        return "does not fit", f"one sequence of {wanted} tokens needs {one}; the weights leave {about(at_best)}"
+        return "does not fit", f"one sequence of {wanted} tokens needs {one}; the {weights} leave {about(at_best)}"
     if wanted is not None and kv.to_admit(wanted) > cache:
         reason = (
             f"one sequence of {wanted} tokens needs {about(kv.to_admit(wanted))}; about {about(cache)} are left for it"
         )
         return "may not fit", reason
     if cache < kv.to_admit(1):
-        return "may not fit", f"weights ({about(weights)}) and the memory of a step leave nothing for the KV cache"
+        return "may not fit", f"{weights} ({about(fixed)}) and the memory of a step leave nothing for the KV cache"
     if wanted is None and held < model.limit:
         return "fits with less context", f"{held} of the {model.limit} tokens that the model goes to"
     return "fits", ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...model.cache_groups import CacheGroups
 from ...model.record import Record
-from ...model.sizes import DTYPE_BYTES
+from ...model.sizes import DTYPE_BYTES, kept_bytes
 from ...model.spec import Keeps, ModelSpec
 
 
@@ -95,7 +95,7 @@ def kv_cost(
 def kv_cost_of_groups(
     groups: CacheGroups, spec: ModelSpec, kv_dtype: str, block_size: int, *, tensor_parallel_size: int = 1
 ) -> KVCost:
-    """Of this build's engine, whose blocks are those of groups of layers."""
+    """Of this build's engine, whose blocks are those of groups of layers. States have memory of their own."""
     assert spec.attention is not None
     keeps = spec.attention.keeps
     one = groups.num_planes * _bytes(keeps, DTYPE_BYTES[kv_dtype]) // _parts(keeps, tensor_parallel_size)
@@ -124,9 +124,7 @@ def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
 
 def _bytes(keeps: Keeps, size: int) -> int:
     """Of one layer, per token or per sequence."""
-    if keeps.kind == "state":
-        return keeps.float32_width * 4 + (keeps.width - keeps.float32_width) * 2
-    return keeps.width * size
+    return kept_bytes(keeps, max(2, size) if keeps.kind == "state" else size)  # a state is never in 8 bits
 
 
 def _parts(keeps: Keeps, tensor_parallel_size: int) -> int:

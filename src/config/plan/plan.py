@@ -155,6 +155,13 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
         keeps_all = model.files is not None and not ask.has_cache_groups
         kept = "this build keeps every token in them" if keeps_all else "they keep no more than that"
         notes.append(f"some layers attend to a window only; {kept}")
+    if model.files is not None and model.spec.has_states and device.is_gpu:
+        notes.append("this build computes layers with a recurrent state on CPUs only; this is what they would need")
+    elif model.files is not None and model.spec.has_states:
+        notes.append(
+            f"some layers keep a recurrent state, allocated for {ask.max_num_seqs} sequences "
+            "(`scheduler.max_num_seqs`); prompts are computed whole, no prefix is reused"
+        )
     if ask.max_num_batched_tokens > 16384:
         notes.append(
             "a step of more than 16384 tokens makes the activations large: chunked prefill cuts prompts into steps"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.cache_groups import has_cache_groups, kv_bytes_per_token, model_cache_groups
 from ...model.quantised import held_in
-from ...model.sizes import weights_bytes
+from ...model.sizes import state_bytes, weights_bytes
 from ..auto_values import (
     BLOCK_SIZE,
     CLIENT_SHARE,
@@ -295,6 +295,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     if (gpu := done.gpu) is not None:  # a share of the total memory, as far as it is free
         budget = min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
         activations = _activations(done, model_files, dtype)
+    states = done.get("scheduler.max_num_seqs") * state_bytes(model_files.spec, dtype)
     block_bytes = block_size * per_token
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
@@ -304,11 +305,12 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, model_files, budget - weights - activations, block_bytes, share)
+        blocks = _auto_blocks(done, model_files, budget - weights - states - activations, block_bytes, share)
     done.num_kv_blocks = blocks
     done.memory = MemoryPlan(
         budget_bytes=budget,
         weights_bytes=weights,
+        state_bytes=states,
         activation_bytes=activations,
         kv_bytes_per_token=per_token,
         kv_cache_bytes=blocks * block_bytes,
@@ -342,10 +344,11 @@ def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_byte
     longest = model_files.max_context if written_len == "auto" else written_len
     one = -(-longest // block_size) * block_bytes  # of one sequence of full length
     ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
+    beside = "weights and states" if model_files.spec.has_states else "the weights"
     wanted, reason = min(
         (seqs * one, f"{seqs} sequences of {longest} tokens each"),
         (ceiling, f"the maximum for auto is {format_about(ceiling)}"),
-        (room, f"what cache.gpu_memory_utilization ({share:g}) leaves beside the weights"),
+        (room, f"what cache.gpu_memory_utilization ({share:g}) leaves beside {beside}"),
         key=lambda choice: choice[0],
     )
     blocks = max(0, int(wanted) // block_bytes)

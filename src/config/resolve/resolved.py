@@ -97,13 +97,14 @@ class MemoryPlan(Record):
 
     budget_bytes: int  # gpu_memory_utilization x what is available on a CPU, x all there is on a GPU
     weights_bytes: int
+    state_bytes: int = 0  # recurrent states of max_num_seqs sequences
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.kv_cache_bytes
+        return self.weights_bytes + self.state_bytes + self.kv_cache_bytes
 
 
 class ResolvedModel(ModelConfig):

@@ -101,6 +101,12 @@ class Values:
         return no_graphs(self.decisions, self.decisions.get("device.device"))
 
     @property
+    def has_states(self) -> bool:
+        """Whether layers of the model keep a recurrent state; False if its files are not known."""
+        model_files = self.decisions.model_files
+        return model_files is not None and model_files.spec.has_states
+
+    @property
     def model_limit(self) -> int:
         return self.decisions.model_files.max_context if self.decisions.model_files else 0
 
@@ -230,7 +236,8 @@ class Values:
         if memory is not None and model_files is not None:
             blocks = -(-int(self.max_model_len) // int(self.block_size))
             one = blocks * int(self.block_size) * memory.kv_bytes_per_token
-            room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - memory.activation_bytes)
+            others = memory.state_bytes + memory.activation_bytes
+            room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - others)
             said |= {
                 "num_kv_tokens": self.num_kv_tokens,
                 "one_sequence": format_about(one),
@@ -241,7 +248,12 @@ class Values:
                 "weights": format_about(memory.weights_bytes),
                 "budget": format_about(memory.budget_bytes),
                 "total": format_about(memory.total_bytes),
-                "steps": f", steps {format_about(memory.activation_bytes)}" if memory.activation_bytes else "",
+                "others": "".join(
+                    f", {name} {format_about(size)}"
+                    for name, size in (("states", memory.state_bytes), ("steps", memory.activation_bytes))
+                    if size
+                ),
+                "fewer_states": self._fewer_states(memory.state_bytes),
                 "kv_room": format_size(room // 1024**2 * 1024**2),
                 "smaller_weights": self._smaller_weights(),
             }
@@ -257,6 +269,13 @@ class Values:
         if gpu.available_memory_bytes < self.gpu_memory_utilization * gpu.total_memory_bytes:
             memory += f", as far as they are free ({format_about(gpu.available_memory_bytes)}),"
         return {"gpu": gpu.name, "capability": ".".join(map(str, gpu.compute_capability)), "memory": memory}
+
+    def _fewer_states(self, state_bytes: int) -> str:
+        """What recurrent states need, as text; empty if there are none."""
+        if not state_bytes:
+            return ""
+        one = format_about(state_bytes // int(self.max_num_seqs))
+        return f"or set `scheduler.max_num_seqs` below {self.max_num_seqs}: the states of each sequence need {one}"
 
     def _smaller_weights(self) -> str:
         """The memory that the next smaller format needs, as text; empty if there is none."""

@@ -2,6 +2,7 @@
 
 from .attention_variant import AttentionVariant
 from .experts import ExpertGate, ExpertWeights, PackedExperts
+from .gated_delta import GatedDeltaWeights
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet, select_kernels
 from .linear import PackedLinear
@@ -14,6 +15,7 @@ __all__ = [
     "AttentionVariant",
     "ExpertGate",
     "ExpertWeights",
+    "GatedDeltaWeights",
     "HeadVariant",
     "KernelSet",
     "PackedExperts",

@@ -15,6 +15,11 @@ import torch
 class NotCapturable(RuntimeError):
     """The step computes something that cannot be replayed. The message says what."""
 
+    def __init__(self, reason: str, output: torch.Tensor | None = None) -> None:
+        """output: what the function returned, if it was called: a second call would change recurrent states again."""
+        super().__init__(reason)
+        self.output = output
+
 
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:
@@ -24,6 +29,7 @@ class CapturedGraph:
     replay: Callable[[], None]  # computes again from what the inputs hold now
 
 
-# Takes a function of no arguments, which is called one or more times and must give the same result each time.
+# Takes a function of no arguments. A CPU calls it once. A GPU calls it several times, and it must give the same result
+# each time.
 # Raises NotCapturable, and torch.OutOfMemoryError; the function can still be called without capture.
 Capture = Callable[[Callable[[], torch.Tensor]], CapturedGraph]

@@ -19,6 +19,7 @@ from .activation import Activate, activate_and_mul_cpu, activate_and_mul_referen
 from .add_layer_norm import AddLayerNorm, add_layer_norm_cpu, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
 from .capture import Capture
+from .causal_convolution import CausalConvolution, causal_convolution_cpu, causal_convolution_reference
 from .copy_rows import CopyRows, copy_rows_cpu, copy_rows_reference
 from .count_above import CountAbove, count_above_cpu, count_above_reference
 from .cpu.captured_graph import CallRecorder, native_capture, recorded
@@ -36,6 +37,7 @@ from .experts import (
     repack_experts_cpu,
     repack_experts_reference,
 )
+from .gated_delta import GatedDelta, gated_delta_cpu, gated_delta_reference
 from .linear import (
     Embed,
     Linear,
@@ -56,7 +58,8 @@ from .linear import (
     repack_linear_reference,
     rounding_rows,
 )
-from .one_row import one_query, one_row
+from .one_row import one_query, one_row, one_token
+from .output_gate import GateOutputs, gate_outputs_cpu, gate_outputs_reference
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
@@ -104,6 +107,9 @@ class KernelSet:
     pack_experts: PackExperts = pack_experts_reference
     repack_experts: RepackExperts = repack_experts_reference
     experts: Experts = experts_reference
+    gate_outputs: GateOutputs = gate_outputs_reference
+    causal_convolution: CausalConvolution = causal_convolution_reference
+    gated_delta: GatedDelta = gated_delta_reference
     fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
     fused_norm_gate_up: NormLinear | None = None
     sample_tokens: SampleTokens = _sample_tokens
@@ -153,6 +159,9 @@ ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare: no r
     scale_and_cap=one_row(scale_and_cap_reference, 0),
     experts=one_row(experts_reference, 0, 1, 2, 4, 5),
     route_experts=one_row(route_experts_reference, 0),
+    gate_outputs=one_row(gate_outputs_reference, 0, 1),
+    causal_convolution=one_token(causal_convolution_reference, 0),
+    gated_delta=one_token(gated_delta_reference, 0, 1),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )
@@ -272,6 +281,9 @@ def cpu_kernels(
         pack_experts=pack_experts,
         repack_experts=repack_experts_cpu(pack_experts),
         experts=experts_cpu(library, torchs.experts),
+        gate_outputs=gate_outputs_cpu(library, dtype),
+        causal_convolution=causal_convolution_cpu(library, dtype),
+        gated_delta=gated_delta_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

@@ -14,6 +14,7 @@ import torch
 
 from .attention_variant import PLAIN, AttentionVariant
 from .paged_attention import AttentionStep, PagedAttention
+from .recurrent_step import rows_of
 
 
 def one_row(op: Callable[..., Any], *by_row: int) -> Callable[..., Any]:
@@ -78,6 +79,38 @@ def one_query(attention: PagedAttention) -> PagedAttention:
                     max_context_len=seen,
                 )
                 found.append(attention(q[token : token + 1].clone(), k_cache, v_cache, one, scale, variant))
+        return torch.cat(found)
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class _OneToken:
+    """A RecurrentStep of one row with one token."""
+
+    seq_slots: torch.Tensor
+    context_lens: torch.Tensor
+    query_start: torch.Tensor = field(default_factory=lambda: torch.tensor([0, 1], dtype=torch.int32))
+
+
+def one_token(op: Callable[..., torch.Tensor], *by_token: int) -> Callable[..., torch.Tensor]:
+    """An op with a state per sequence that computes each token as if it were the only one of the step.
+
+    by_token: positions of the arguments that have one entry per token. One of the others is the RecurrentStep.
+    """
+
+    def call(*arguments: Any) -> torch.Tensor:
+        at, step = next((at, each) for at, each in enumerate(arguments) if hasattr(each, "seq_slots"))
+        found = []
+        for start, end, slot, is_new in rows_of(step):
+            for token in range(start, end):
+                context = 1 if is_new and token == start else 2
+                slots, contexts = (torch.tensor([value], dtype=torch.int32) for value in (slot, context))
+                own: list[Any] = list(arguments)
+                own[at] = _OneToken(slots, contexts)
+                for index in by_token:
+                    own[index] = arguments[index][token : token + 1].clone()
+                found.append(op(*own))
         return torch.cat(found)
 
     return call

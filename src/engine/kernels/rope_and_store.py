@@ -46,7 +46,7 @@ def rope_and_store_reference(
     """Norms and rotates queries and keys, and writes keys and values to their slots.
 
     Args:
-        qkv: [T, (num_heads + 2 * num_kv_heads) * D]: queries, keys, values.
+        qkv: [T, at least (num_heads + 2 * num_kv_heads) * D]: queries, keys, values; further columns are not read.
         q_norm, k_norm: weights of the norms, in float32 for the C++ kernels: [D] if all heads share them, else
             [num_heads * D] and [num_kv_heads * D]; None for a model without head norms.
         eps: of the head norms.
@@ -63,7 +63,8 @@ def rope_and_store_reference(
     Source: RoFormer, arXiv:2104.09864, section 3.4.2.
     """
     head_dim, block_size = k_cache.shape[3], k_cache.shape[2]
-    heads = qkv.view(qkv.shape[0], num_heads + 2 * num_kv_heads, head_dim)
+    num_parts = num_heads + 2 * num_kv_heads
+    heads = qkv[:, : num_parts * head_dim].view(len(qkv), num_parts, head_dim)
     queries, keys, values = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
     check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
 
@@ -117,7 +118,7 @@ def _to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
     """For heads whose width is a multiple of 16."""
     empty = library.memory.empty
-    call = library.op("rope_and_store", dtype, [POINTER] * 10 + [INT64] + [INT] * 7 + [FLOAT])
+    call = library.op("rope_and_store", dtype, [POINTER] * 10 + [INT64] * 2 + [INT] * 7 + [FLOAT])
 
     def rope_and_store(
         qkv: torch.Tensor,
@@ -135,7 +136,7 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
     ) -> torch.Tensor:
         num_tokens = qkv.shape[0]
         block_size, head_dim = k_cache.shape[2], k_cache.shape[3]
-        if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or k_cache.shape[1] != num_kv_heads:
+        if qkv.shape[1] < (num_heads + 2 * num_kv_heads) * head_dim or k_cache.shape[1] != num_kv_heads:
             raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
         has_own_weights = check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
         scales = variant.query_scales
@@ -152,6 +153,7 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
             pointer(k_cache, dtype),
             pointer(v_cache, dtype),
             num_tokens,
+            qkv.shape[1],
             num_heads,
             num_kv_heads,
             head_dim,

@@ -10,11 +10,10 @@ import torch
 from ..kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, KernelSet
 from .linear import Linear
 from .loading import Loadable
+from .mixer import LayerCache
 from .norm import LayerNorm, Norm
 from .step_input import StepInput
 from .vector import Vector
-
-LayerCache = tuple[torch.Tensor, torch.Tensor]  # keys and values, each [num_blocks, num_kv_heads, block_size, head_dim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,8 @@ class Attention:
     def __init__(
         self,
         shape: AttentionShape,
-        qkv_proj: Linear,
-        o_proj: Linear,
+        in_proj: Linear,
+        out_proj: Linear,
         q_norm: Norm | None,
         k_norm: Norm | None,
         cos_sin: torch.Tensor | None,
@@ -41,21 +40,24 @@ class Attention:
         *,
         sinks: Vector | None = None,
         heads: HeadVariant = PLAIN_HEADS,
+        has_gate: bool = False,
     ) -> None:
         """A layer of the model.
 
         Args:
+            in_proj: queries, keys and values of all heads, then the gates of the outputs.
             q_norm, k_norm: as wide as one head, or as all query heads and all key heads; of the same kind and eps.
             cos_sin: [max_position, rotary_dim] float32 of `rotary.cos_sin_table`, shared by layers with the same
                 rotary embedding; None for a layer without.
             sinks: one per query head.
             heads: what else differs between models; `is_layer_norm` is that of the norms.
+            has_gate: each element of the outputs is multiplied by the sigmoid of a gate.
         """
         if isinstance(q_norm, LayerNorm) and q_norm.bias is not None:
             raise ValueError("the LayerNorm of a head has no bias")
         self.shape = shape
-        self.qkv_proj = qkv_proj
-        self.o_proj = o_proj
+        self.in_proj = in_proj
+        self.out_proj = out_proj
         self.q_norm = q_norm
         self.k_norm = k_norm
         self.sinks = sinks
@@ -68,25 +70,22 @@ class Attention:
         self._variant = AttentionVariant(
             shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values
         )
+        self._has_gate = has_gate
         self._kernels = kernels
 
     def loadables(self) -> Iterator[Loadable]:
-        yield self.qkv_proj
-        yield self.o_proj
+        yield self.in_proj
+        yield self.out_proj
         yield from (part for part in (self.q_norm, self.k_norm, self.sinks) if part is not None)
 
     def __call__(
-        self, qkv: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+        self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """Writes the keys and values of all tokens, then attends.
-
-        qkv: [T, (num_heads + 2 * num_kv_heads) * D], of `qkv_proj`. rows: the tokens whose result is needed; None for
-        all. Returns the input of `o_proj` for these rows, [N, num_heads * D].
-        """
+        """As Mixer: writes the keys and values of all tokens, then attends."""
         shape = self.shape
         k_cache, v_cache = cache
         queries = self._kernels.rope_and_store(
-            qkv,
+            projected,
             self._q_norm_weight,
             self._k_norm_weight,
             self._norm_eps,
@@ -102,6 +101,17 @@ class Attention:
         if (
             rows is not None and len(rows) <= step.num_rows
         ):  # with several tokens of one row it is faster to attend with all
-            queries, step, rows = queries[rows], step.of_tokens(rows), None
+            queries, projected, step, rows = queries[rows], projected[rows], step.of_tokens(rows), None
         attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, self._variant)
+        if self._has_gate:
+            attended = self._kernels.gate_outputs(attended, projected)
         return attended if rows is None else attended[rows]
+
+
+def order_of_gates(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
+    """The outputs of `in_proj` in the order of a checkpoint whose query projection has the gate of each head after its
+    query: to queries, keys, values, gates."""
+    queries, gates = torch.arange(2 * num_heads * head_dim).view(num_heads, 2, head_dim).unbind(1)
+    first = queries.numel() + gates.numel()
+    keys_and_values = torch.arange(first, first + 2 * num_kv_heads * head_dim)
+    return torch.cat((queries.flatten(), keys_and_values, gates.flatten()))

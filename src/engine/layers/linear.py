@@ -26,14 +26,20 @@ class Linear:
         dtype: torch.dtype,
         device: torch.device,
         scheme: str | None = None,
+        order: torch.Tensor | None = None,
     ) -> None:
-        """parts: name in the checkpoint (without `.weight`) -> out_features. scheme: quantises the weight."""
+        """
+        parts: name in the checkpoint (without `.weight`) -> out_features.
+        scheme: quantises the weight.
+        order: of the outputs, as indices of the stacked rows; None for the order of the parts.
+        """
         self.parts = parts
         self.in_features = in_features
         self.has_bias = has_bias
         self._kernels = kernels
         self._dtype, self._device = dtype, device
         self._scheme = scheme
+        self._order = order
         self._packed: PackedLinear | None = None
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -44,7 +50,7 @@ class Linear:
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked(tensors, "bias", ()) if self.has_bias else None
-        is_single = len(self.parts) == 1 and self._device.type == "cpu"
+        is_single = len(self.parts) == 1 and self._device.type == "cpu" and self._order is None
         view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_single else None
         weight = self._stacked(tensors, "weight", (self.in_features,)) if view is None else view
         if self._scheme is None:
@@ -66,7 +72,7 @@ class Linear:
         whole = torch.empty(sum(sizes), *width, dtype=self._dtype, device=self._device)
         for name, part in zip(self.parts, torch.split(whole, sizes), strict=True):
             tensors.read(f"{name}.{kind}", part)
-        return whole
+        return whole if self._order is None else whole[self._order]
 
     @property
     def num_bytes(self) -> int:

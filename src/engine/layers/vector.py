@@ -23,6 +23,8 @@ class Vector:
         dtype: torch.dtype,
         device: torch.device,
         offset: float = 0.0,
+        *,
+        is_exact: bool = False,
     ) -> None:
         """A vector of the checkpoint.
 
@@ -31,19 +33,21 @@ class Vector:
             shape: in the checkpoint; of several tensors the number of all elements.
             dtype: the model's, to which values are rounded.
             offset: is added to them.
+            is_exact: they are not rounded: an error of what goes through an exponential grows.
         """
         self.names = (names,) if isinstance(names, str) else tuple(names)
         size = shape if isinstance(shape, int) else math.prod(shape)
         self._shape = (size // len(self.names),) if isinstance(shape, int) else shape
         self.values = torch.empty(size, dtype=torch.float32, device=device)
-        self._dtype, self._offset = dtype, offset
+        self._dtype, self._offset, self._is_exact = dtype, offset, is_exact
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name in self.names:
             yield name, self._shape
 
     def load(self, tensors: TensorReader) -> None:
-        given = torch.empty(len(self.names), *self._shape, dtype=self._dtype, device=self.values.device)
+        dtype = self.values.dtype if self._is_exact else self._dtype
+        given = torch.empty(len(self.names), *self._shape, dtype=dtype, device=self.values.device)
         for name, part in zip(self.names, given, strict=True):
             tensors.read(name, part)
         self.values.copy_(given.flatten()).add_(self._offset)

@@ -15,15 +15,20 @@ from ...model.quantised import SCHEMES
 from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
-from ...model.spec import ModelSpec, NormPlaces, RopeSpec
+from ...model.spec import GatedDelta as GatedDeltaSpec
+from ...model.spec import LayerSpec, ModelSpec, NormPlaces, RopeSpec
 from ...model.spec import Norm as NormSpec
-from ...model.tensors import FUSED, LAYER_NORMS, head_norm_shape
+from ...model.spec import ShortConvolution as ShortConvolutionSpec
+from ...model.tensors import FUSED, LAYER_NORMS, gated_delta_parts, head_norm_shape
 from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
-from ..layers.attention import Attention, AttentionShape, LayerCache
+from ..layers.attention import Attention, AttentionShape, order_of_gates
+from ..layers.convolution import ShortConvolution, Taps
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
 from ..layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
+from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.linear import Linear
 from ..layers.loading import Loadable, TensorReader
+from ..layers.mixer import LayerCache, Mixer
 from ..layers.mlp import MLP, GatedMLP
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.rotary import cos_sin_table, query_scales
@@ -41,14 +46,14 @@ class DecoderLayer:
         self,
         places: NormPlaces,
         norms: Sequence[Norm],
-        self_attn: Attention,
+        mixer: Mixer,
         mlp: FeedForward,
         kernels: KernelSet,
         residual_scale: float,
     ) -> None:
         """norms: in the order of their use, as LAYER_NORMS names them. residual_scale: of what the parts add."""
         self.norms = norms
-        self.self_attn = self_attn
+        self.mixer = mixer
         self.mlp = mlp
         self._kernels = kernels
         self._scale = residual_scale
@@ -63,74 +68,74 @@ class DecoderLayer:
 
     def loadables(self) -> Iterator[Loadable]:
         yield from self.norms
-        yield from self.self_attn.loadables()
+        yield from self.mixer.loadables()
         yield from self.mlp.loadables()
 
     def __call__(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """hidden, residual: [T, hidden_size]. Returns both, of the rows that `attend` returns."""
-        return self._forward(hidden, residual, attend)
+        """hidden, residual: [T, hidden_size]. Returns both, of the rows that `mix` returns."""
+        return self._forward(hidden, residual, mix)
 
     def _of_inputs(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv, residual = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
-        return self.mlp(self.norms[1], attend(self.self_attn, qkv), attend.rows_of(residual))
+        projected, residual = self.mixer.in_proj.of_normed(self.norms[0], hidden, residual)
+        return self.mlp(self.norms[1], mix(self.mixer, projected), mix.rows_of(residual))
 
     def _of_scaled(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv, stream = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
-        stream = self._kernels.add_scaled(attend(self.self_attn, qkv), attend.rows_of(stream), self._scale)
+        projected, stream = self.mixer.in_proj.of_normed(self.norms[0], hidden, residual)
+        stream = self._kernels.add_scaled(mix(self.mixer, projected), mix.rows_of(stream), self._scale)
         added, stream = self.mlp(self.norms[1], stream, None)
         return self._kernels.add_scaled(added, stream, self._scale), None
 
     def _of_outputs(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         stream = hidden if residual is None else self._kernels.add_scaled(hidden, residual)
-        attended, _ = self.norms[0](self._kernels, attend(self.self_attn, self.self_attn.qkv_proj(stream)))
-        stream = self._kernels.add_scaled(attended, attend.rows_of(stream))
+        mixed, _ = self.norms[0](self._kernels, mix(self.mixer, self.mixer.in_proj(stream)))
+        stream = self._kernels.add_scaled(mixed, mix.rows_of(stream))
         added, _ = self.norms[1](self._kernels, self.mlp.of(stream))
         return added, stream
 
     def _of_both(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv, residual = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
-        attended, _ = self.norms[1](self._kernels, attend(self.self_attn, qkv))
-        added, stream = self.mlp(self.norms[2], attended, attend.rows_of(residual))
+        projected, residual = self.mixer.in_proj.of_normed(self.norms[0], hidden, residual)
+        mixed, _ = self.norms[1](self._kernels, mix(self.mixer, projected))
+        added, stream = self.mlp(self.norms[2], mixed, mix.rows_of(residual))
         return self.norms[3](self._kernels, added)[0], stream
 
     def _of_common(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         normed, residual = self.norms[0](self._kernels, hidden, residual)
-        attended = attend(self.self_attn, self.self_attn.qkv_proj(normed))
-        added = self.mlp.of(attend.rows_of(normed))
-        return self._kernels.add_scaled(attended, added), attend.rows_of(residual)
+        mixed = mix(self.mixer, self.mixer.in_proj(normed))
+        added = self.mlp.of(mix.rows_of(normed))
+        return self._kernels.add_scaled(mixed, added), mix.rows_of(residual)
 
     def _of_parallel(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, attend: Attend
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv, residual = self.self_attn.qkv_proj.of_normed(self.norms[0], hidden, residual)
-        stream = attend.rows_of(residual)
-        attended = attend(self.self_attn, qkv)
+        projected, residual = self.mixer.in_proj.of_normed(self.norms[0], hidden, residual)
+        stream = mix.rows_of(residual)
+        mixed = mix(self.mixer, projected)
         added, _ = self.mlp(self.norms[1], stream, None)
-        return self._kernels.add_scaled(attended, added), stream
+        return self._kernels.add_scaled(mixed, added), stream
 
 
-class Attend:
-    """Attention of one layer in one step, for the rows that are needed."""
+class Mix:
+    """The mixer of one layer in one step, for the rows that are needed."""
 
     def __init__(self, step: StepInput, cache: LayerCache, rows: torch.Tensor | None) -> None:
-        """rows: the tokens whose result is needed; None for all. Keys and values of all tokens are written."""
+        """rows: the tokens whose result is needed; None for all. The cache gets what it keeps of all tokens."""
         self._step, self._cache, self._rows = step, cache, rows
 
-    def __call__(self, attention: Attention, qkv: torch.Tensor) -> torch.Tensor:
-        """The output of `o_proj`, [N, hidden_size]."""
-        return attention.o_proj(attention(qkv, self._step, self._cache, self._rows))
+    def __call__(self, mixer: Mixer, projected: torch.Tensor) -> torch.Tensor:
+        """The output of `out_proj`, [N, hidden_size]."""
+        return mixer.out_proj(mixer(projected, self._step, self._cache, self._rows))
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
         return x if self._rows is None else x[self._rows]
@@ -200,7 +205,7 @@ class Decoder:
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Writes keys and values of all T tokens into the caches. Returns hidden and residual of `rows`, for `logits`.
+        """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`, for `logits`.
 
         steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
         tokens whose logits are needed; None for all.
@@ -211,7 +216,7 @@ class Decoder:
         residual: torch.Tensor | None = None
         last = len(self.layers) - 1
         for index, (layer, step, cache) in enumerate(zip(self.layers, steps, caches, strict=True)):
-            hidden, residual = layer(hidden, residual, Attend(step, cache, rows if index == last else None))
+            hidden, residual = layer(hidden, residual, Mix(step, cache, rows if index == last else None))
         return hidden, residual
 
     def logits(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
@@ -262,23 +267,41 @@ class _Parts:
         rows, columns = {name: self._spec.vocab_size}, self._spec.hidden_size
         return Linear(rows, columns, False, self._kernels, self._dtype, self._device, scheme)
 
-    def linear(self, prefix: str, parts: dict[str, int], in_features: int, has_bias: bool) -> Linear:
+    def linear(
+        self,
+        prefix: str,
+        parts: dict[str, int],
+        in_features: int,
+        has_bias: bool,
+        order: torch.Tensor | None = None,
+    ) -> Linear:
         named = {f"{prefix}.{name}": size for name, size in parts.items()}
         scheme = self._scheme and self._scheme.layers
-        return Linear(named, in_features, has_bias, self._kernels, self._dtype, self._device, scheme)
+        return Linear(named, in_features, has_bias, self._kernels, self._dtype, self._device, scheme, order)
 
     def layer(self, index: int) -> DecoderLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
-        assert isinstance(spec.mixer, AttentionSpec)
         assert spec.feed_forward is not None
         norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in LAYER_NORMS[spec.norms]]
-        attention = self.attention(f"{prefix}.self_attn", spec.mixer)
+        mixer = self.mixer(prefix, spec)
         feed_forward = self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
-        return DecoderLayer(spec.norms, norms, attention, feed_forward, self._kernels, self._spec.residual_scale)
+        return DecoderLayer(spec.norms, norms, mixer, feed_forward, self._kernels, self._spec.residual_scale)
+
+    def mixer(self, prefix: str, layer: LayerSpec) -> Mixer:
+        match layer.mixer:
+            case AttentionSpec() as spec:
+                return self.attention(f"{prefix}.self_attn", spec)
+            case GatedDeltaSpec() as spec:
+                return self.gated_delta(f"{prefix}.linear_attn", spec)
+            case ShortConvolutionSpec() as spec:
+                return self.short_convolution(f"{prefix}.conv", spec)
+        raise AssertionError(f"support.py accepts layers with {layer.mixer}")
 
     def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        hidden, qkv = self._spec.hidden_size, dict(zip(FUSED["qkv_proj"], (queries, keys, keys), strict=True))
+        sizes = queries * (1 + spec.has_gate), keys, keys
+        hidden, qkv = self._spec.hidden_size, dict(zip(FUSED["qkv_proj"], sizes, strict=True))
+        order = order_of_gates(spec.num_heads, spec.num_kv_heads, spec.head_dim) if spec.has_gate else None
         q_norm, k_norm = (
             self.head_norm(f"{prefix}.{name}", spec, heads)
             for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_kv_heads))
@@ -299,7 +322,7 @@ class _Parts:
                 softcap=spec.softcap,
                 scale=spec.scale,
             ),
-            self.linear(prefix, qkv, hidden, spec.has_bias),
+            self.linear(prefix, qkv, hidden, spec.has_bias, order),
             self.linear(prefix, {"o_proj": hidden}, queries, spec.has_out_bias),
             q_norm,
             k_norm,
@@ -307,6 +330,30 @@ class _Parts:
             self._kernels,
             sinks=sinks,
             heads=heads,
+            has_gate=spec.has_gate,
+        )
+
+    def gated_delta(self, prefix: str, spec: GatedDeltaSpec) -> GatedDelta:
+        heads, dtype, device = spec.num_value_heads, self._dtype, self._device
+        hidden, values = self._spec.hidden_size, heads * spec.value_dim
+        return GatedDelta(
+            self.linear(prefix, gated_delta_parts(spec), hidden, has_bias=False, order=order_by_part(spec)),
+            self.linear(prefix, {"out_proj": hidden}, values, has_bias=False),
+            Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
+            Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
+            RMSNorm(f"{prefix}.norm", spec.value_dim, self._spec.norm.eps, dtype, device),
+            self._kernels,
+        )
+
+    def short_convolution(self, prefix: str, spec: ShortConvolutionSpec) -> ShortConvolution:
+        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
+        return ShortConvolution(
+            self.linear(prefix, {"in_proj": 3 * spec.width}, hidden, spec.has_bias),
+            self.linear(prefix, {"out_proj": hidden}, spec.width, spec.has_bias),
+            Taps(f"{prefix}.conv.weight", spec.width, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.conv.bias", spec.width, dtype, device) if spec.has_bias else None,
+            self._kernels,
         )
 
     def head_norm(self, name: str, spec: AttentionSpec, num_heads: int) -> Norm | None:
@@ -333,7 +380,11 @@ class _Parts:
             block = self.mlp(f"{prefix}.shared_experts", MLPSpec(width=spec.shared_width, activation=spec.activation))
             assert isinstance(block, GatedMLP)
             shared = block
-        return MixtureOfExperts(self.router(f"{prefix}.gate", spec), experts, self._kernels, shared)
+        shared_gate: Linear | None = None
+        if spec.has_shared_gate:  # not quantised, as the router
+            part = {f"{prefix}.shared_expert_gate": 1}
+            shared_gate = Linear(part, hidden, False, self._kernels, self._dtype, self._device)
+        return MixtureOfExperts(self.router(f"{prefix}.gate", spec), experts, self._kernels, shared, shared_gate)
 
     def router(self, name: str, spec: ExpertsSpec) -> Router:
         """Its weights are not quantised: they are few, and decide what is computed."""

@@ -16,7 +16,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ...config import ModelFilesError
 from ..kernels import AttentionVariant, KernelSet
-from ..layers.attention import LayerCache
+from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 
 NAME = "stoker_paged"

@@ -10,8 +10,8 @@ import torch
 
 from ...config.checkpoint.stored import StoredTensor
 from ...model.spec import ModelSpec
-from ..layers.attention import LayerCache
 from ..layers.loading import Loadable
+from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 
 
@@ -49,7 +49,7 @@ class Model(Protocol):
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Writes keys and values of all T tokens into the caches. Returns hidden and residual of `rows`, for `logits`.
+        """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`, for `logits`.
 
         steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
         tokens whose logits are needed; None for all.

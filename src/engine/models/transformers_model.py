@@ -17,9 +17,9 @@ from ...config.checkpoint.stored import StoredTensor
 from ...model.quantised import SCHEMES
 from ...model.through_transformers import through_transformers
 from ..kernels import KernelSet
-from ..layers.attention import LayerCache
 from ..layers.linear import Linear
 from ..layers.loading import Loadable
+from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from . import hf_build
 from .hf_attention import LayerCall, PagedAttention

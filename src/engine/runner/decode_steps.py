@@ -42,6 +42,7 @@ class DecodeSteps:
             self._positions = column(max_rows, torch.int64)
             self._slot_mapping = column(num_groups * max_rows, torch.int64).view(num_groups, max_rows)
             self._context_lens = column(max_rows, torch.int32)
+            self._seq_slots = column(max_rows, torch.int32)
             self._query_start = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
             max_blocks = -(-max_model_len // block_size)
             tables = column(num_groups * max_rows * max_blocks, torch.int32)
@@ -73,6 +74,7 @@ class DecodeSteps:
                 context_lens=self._context_lens[:rows],
                 block_tables=tables[:rows],
                 max_query_len=1,
+                seq_slots=self._seq_slots[:rows],
                 max_context_len=self._max_model_len,  # the step's own would be a constant of the captured graph
             )
             for mapping, tables in zip(self._slot_mapping, self._block_tables, strict=True)
@@ -83,7 +85,7 @@ class DecodeSteps:
         except NotCapturable as error:
             self._capture = None
             self.table = {"decode_step": f"op by op: {error}"}
-            return self._compute(steps)
+            return self._compute(steps) if error.output is None else error.output
         self._graphs[rows] = inputs, graph
         return graph.output
 
@@ -93,6 +95,7 @@ def _fill(inputs: Sequence[StepInput], steps: Sequence[StepInput]) -> None:
     first.token_ids.copy_(step.token_ids)
     first.positions.copy_(step.positions)
     first.context_lens.copy_(step.context_lens)
+    first.seq_slots.copy_(step.seq_slots)
     for group, step in zip(inputs, steps, strict=True):
         group.slot_mapping.copy_(step.slot_mapping)
         group.block_tables[:, : step.block_tables.shape[1]].copy_(step.block_tables)

@@ -1,4 +1,5 @@
-"""KVCache: keys and values by block id, in memory that kv_memory.py requests from the system."""
+"""KVCache: what the layers of a model keep: keys and values by block id, in memory that kv_memory.py requests from the
+system, and recurrent states (state_cache.py)."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from ...model.cache_groups import CacheGroups
-from ..layers.attention import LayerCache
+from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .kv_memory import KVMemory
+from .state_cache import StateCache
 
 
 def kv_dtype(name: str) -> torch.dtype:
@@ -34,10 +36,12 @@ class KVCache:
         dtype: torch.dtype,
         memory: KVMemory | None = None,
         device: torch.device | None = None,
+        states: StateCache | None = None,
     ) -> None:
         """num_blocks: of all groups together.
         memory: of the cache's size, with one region for each plane's keys and one for its values.
         device: None for host memory.
+        states: of the layers without keys and values.
 
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
         device has too little.
@@ -54,7 +58,13 @@ class KVCache:
             if self._memory.num_bytes != self.num_bytes:
                 raise ValueError(f"a cache of {self.num_bytes} bytes over {self._memory.num_bytes} bytes of memory")
             whole = torch.frombuffer(self._memory.buffer, dtype=dtype).view(shape)
-        self._layers: list[LayerCache] = [(whole[plane, 0], whole[plane, 1]) for plane in groups.planes]
+        self.states = states
+        of_states = states.layers if states is not None else [None] * len(groups.layers)
+        self._layers: list[LayerCache] = []
+        for plane, state in zip(groups.planes, of_states, strict=True):
+            layer = state if plane is None else (whole[plane, 0], whole[plane, 1])
+            assert layer is not None, "a layer without keys and values has a state"
+            self._layers.append(layer)
 
     @property
     def num_untouched(self) -> int:
@@ -63,11 +73,11 @@ class KVCache:
 
     def by_layer(self, steps: Sequence[StepInput]) -> list[StepInput]:
         """steps: a step as each group sees it. Returns it as each layer does."""
-        return [steps[group] for group in self.groups.layers]
+        return [steps[group or 0] for group in self.groups.layers]
 
     @property
     def layers(self) -> list[LayerCache]:
-        """Raises MemoryError if the system has refused reserved memory."""
+        """What each layer keeps. Raises MemoryError if the system has refused reserved memory."""
         if self._memory is not None:
             self._memory.check()
         return self._layers

@@ -20,6 +20,7 @@ from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
 from .measure import PhaseClock
+from .state_cache import StateCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def load_on_cpu(
     model = load_model(resolved, phases, device, kernels)
     phases.start("kv cache")
     kv_memory = kv_memory or reserve_kv_memory(resolved)
-    kv_memory.check_room(read_machine_spec().available_memory_bytes)
+    kv_memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
     kv_memory.touch_first()
     cache = kv_cache_of(resolved, resolved.num_kv_blocks, kv_memory)
     return LoadedModel(device, kernels, model, cache, compilation)
@@ -94,7 +95,7 @@ def _may_begin_with_torch(resolved: Resolved) -> bool:
     largest = (
         model_spec.vocab_size * model_spec.hidden_size * getattr(torch, resolved.model.dtype).itemsize
     )  # exists twice
-    needed = weights + largest + resolved.memory.kv_cache_bytes
+    needed = weights + largest + resolved.memory.state_bytes + resolved.memory.kv_cache_bytes
     return bool(needed < read_machine_spec().available_memory_bytes)
 
 
@@ -123,4 +124,8 @@ def kv_cache_of(
     attention, cache = resolved.attention, resolved.cache
     groups = resolved.cache_groups
     shape = (num_blocks * groups.num_groups, attention.num_kv_heads, cache.block_size, attention.head_dim)
-    return KVCache(groups, *shape, kv_dtype(cache.kv_cache_dtype), memory, device)
+    states = None
+    if resolved.model_spec.has_states:
+        dtype = getattr(torch, resolved.model.dtype)
+        states = StateCache(resolved.model_spec, resolved.scheduler.max_num_seqs, dtype)
+    return KVCache(groups, *shape, kv_dtype(cache.kv_cache_dtype), memory, device, states)

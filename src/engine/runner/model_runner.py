@@ -16,6 +16,7 @@ import torch
 
 from ...config import Resolved
 from ...config.cpu_kernels import torch_table
+from ...config.schema.types import format_about
 from ..api import EngineInfo, SamplingParams, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
 from ..kernels.cpu.library import CpuLibrary
@@ -207,7 +208,8 @@ class ModelRunner:
         resolved, model_spec = self._resolved, self._resolved.model_spec
         resident = peak = None
         if (held := process_memory()) is not None:
-            resident = held[0] + self._cache.num_untouched
+            states = 0 if self._cache.states is None else self._cache.states.num_bytes
+            resident = held[0] + self._cache.num_untouched + states
             peak = max(resident, held[1])
         return EngineInfo(
             model=resolved.model.model,
@@ -230,9 +232,17 @@ class ModelRunner:
 
     def _table(self) -> dict[str, str]:
         compilation, model = self.loaded.compilation, self._resolved.model
+        others = self._model.table | self._states_table() | self._self_test
         if compilation is not None:
-            return torch_table(str(compilation), model.quantization) | self._model.table | self._self_test
-        return self._kernels.table | self._decode_steps.table | self._model.table | self._self_test
+            return torch_table(str(compilation), model.quantization) | others
+        return self._kernels.table | self._decode_steps.table | others
+
+    def _states_table(self) -> dict[str, str]:
+        states = self._cache.states
+        if states is None:
+            return {}
+        size, slots = format_about(states.num_bytes), self._resolved.scheduler.max_num_seqs
+        return {"recurrent_states": f"{size} for {slots} sequences; prompts are computed whole, no prefix is reused"}
 
 
 def _one_row_plan(

@@ -56,6 +56,7 @@ def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> 
         return torch.from_numpy(values) if device.type == "cpu" else torch.from_numpy(values).to(device)
 
     token_ids = tensor(slots.tokens_at(token_slots, positions).astype(np.int64))
+    seq_slots = tensor(plan.slots)
     of_tokens, of_rows, starts = tensor(positions), tensor(context_lens), tensor(query_start)
     return tuple(
         StepInput(
@@ -67,6 +68,7 @@ def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> 
             block_tables=tensor(table[row_slots, :max_blocks]),
             max_query_len=max_query_len,
             max_context_len=max_context_len,
+            seq_slots=seq_slots,
         )
         for mapping, table in zip(slot_mapping, slots.block_ids, strict=True)
     )

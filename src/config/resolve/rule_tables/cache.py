@@ -55,6 +55,19 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `cache.enable_prefix_caching: true`, or remove `prefix_caching_hash_algo`",),
     ),
     Rule(
+        id="R321",
+        title="recurrent states are not reused",
+        fields=("cache.enable_prefix_caching",),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: (
+            v.decisions.is_written("cache.enable_prefix_caching") and v.enable_prefix_caching and v.has_states
+        ),
+        message="`cache.enable_prefix_caching` has no effect for this model: some of its layers keep a recurrent state",
+        why="Only the state after the newest token is kept, so a sequence cannot continue from the prefix of another.",
+        fixes=("remove `enable_prefix_caching`",),
+    ),
+    Rule(
         id="R237",
         title="a written KV cache holds at least one block",
         fields=("cache.kv_cache_memory_bytes", "cache.block_size"),
@@ -74,9 +87,15 @@ RULES: tuple[Rule, ...] = (
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
         is_broken=lambda v: v.is_kv_written and v.total_bytes > v.decisions.available_memory_bytes,
-        message=("weights ({weights}) and KV cache ({kv_cache}) need {total}; {where} has {available} available"),
+        message=(
+            "weights ({weights}{others}) and KV cache ({kv_cache}) need {total}; {where} has {available} available"
+        ),
         why="The engine would be killed during the start, or other programs would run out of memory.",
-        fixes=("leave `cache.kv_cache_memory_bytes` to auto, or set it to at most {kv_room}", "{smaller_weights}"),
+        fixes=(
+            "leave `cache.kv_cache_memory_bytes` to auto, or set it to at most {kv_room}",
+            "{smaller_weights}",
+            "{fewer_states}",
+        ),
     ),
     Rule(
         id="R234",

@@ -126,11 +126,11 @@ RULES: tuple[Rule, ...] = (
         exit_code=EXIT_ENVIRONMENT,
         is_broken=lambda v: not v.is_kv_written and v.num_kv_blocks == 0,
         message=(
-            "the weights need {weights} in {dtype}{steps}; `cache.gpu_memory_utilization` {gpu_memory_utilization} of "
+            "the weights need {weights} in {dtype}{others}; `cache.gpu_memory_utilization` {gpu_memory_utilization} of "
             "the {memory} is {budget}"
         ),
         why="Weights and KV cache share this memory, and without a KV cache nothing can run.",
-        fixes=("{smaller_weights}", "choose a smaller model, or free memory on this machine"),
+        fixes=("{smaller_weights}", "{fewer_states}", "choose a smaller model, or free memory on this machine"),
     ),
     Rule(
         id="R205",
@@ -154,12 +154,13 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: v.num_kv_blocks > 0 and v.num_kv_tokens < v.max_model_len and not v.is_kv_written,
         message=(
             "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; after the weights ({weights}"
-            "{steps}) this machine's budget of {budget} leaves {kv_cache} = {num_kv_tokens} tokens"
+            "{others}) this machine's budget of {budget} leaves {kv_cache} = {num_kv_tokens} tokens"
         ),
         why="Otherwise a request within max_model_len would be accepted and could never finish.",
         fixes=(
             "set `model.max_model_len` to at most {num_kv_tokens}, or to auto",
             "{smaller_weights}",
+            "{fewer_states}",
             "or raise `cache.gpu_memory_utilization` or free memory on this machine",
         ),
     ),

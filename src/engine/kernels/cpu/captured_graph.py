@@ -168,7 +168,7 @@ def native_capture(library: CpuLibrary, recorder: CallRecorder) -> Capture:
         finally:
             calls = recorder.end()
         if recorder.obstacle:
-            raise NotCapturable(f"{recorder.obstacle} cannot be replayed")
+            raise NotCapturable(f"{recorder.obstacle} cannot be replayed", output)
         return CapturedGraph(output, _replay_of(calls, replay_graph))
 
     return capture

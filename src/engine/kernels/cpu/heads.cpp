@@ -139,13 +139,12 @@ void store_values(const T* in, int head_dim, bool has_norm, float eps, T* out) {
     for (int i = 0; i < head_dim; i += kWidth) store(out + i, load(in + i) * scale);
 }
 
-// query_scales: by position, or null.
+// qkv: [tokens, row_width]: queries, keys, values, and what is not read. query_scales: by position, or null.
 template <class T>
 void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const float* cos_sin, int rotary_dim,
                     const float* query_scales, const int64_t* positions, const int64_t* slots, T* to_queries,
-                    T* k_cache, T* v_cache, int64_t tokens, int block_size) {
+                    T* k_cache, T* v_cache, int64_t tokens, int64_t row_width, int block_size) {
     const int head_dim = queries.head_dim;
-    const int64_t row_width = int64_t(queries.count + 2 * keys.count) * head_dim;
     parallel_ranges(tokens, min_rows_per_thread(row_width), [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; token++) {
             const int half = rotary_dim / 2;
@@ -172,12 +171,12 @@ void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const
 #define EXPORT_FOR(T, suffix)                                                                                         \
     EXPORT void rope_and_store_##suffix(const T* qkv, const float* q_norm, const float* k_norm, const float* cos_sin, \
                                         const float* query_scales, const int64_t* positions, const int64_t* slots,    \
-                                        T* queries, T* k_cache, T* v_cache, int64_t tokens, int num_heads,            \
-                                        int num_kv_heads, int head_dim, int rotary_dim, int block_size,               \
-                                        int norm_stride, int flags, float eps) {                                      \
+                                        T* queries, T* k_cache, T* v_cache, int64_t tokens, int64_t row_width,        \
+                                        int num_heads, int num_kv_heads, int head_dim, int rotary_dim,                \
+                                        int block_size, int norm_stride, int flags, float eps) {                      \
         rope_and_store(qkv, Heads{num_heads, head_dim, q_norm, norm_stride, eps, flags},                              \
                        Heads{num_kv_heads, head_dim, k_norm, norm_stride, eps, flags}, cos_sin, rotary_dim,           \
-                       query_scales, positions, slots, queries, k_cache, v_cache, tokens, block_size);                \
+                       query_scales, positions, slots, queries, k_cache, v_cache, tokens, row_width, block_size);     \
     }                                                                                                                 \
     CAPTURABLE(rope_and_store_##suffix)
 

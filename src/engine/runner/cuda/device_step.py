@@ -11,7 +11,7 @@ from ...core.step_plan import Int32, StepPlan
 from ...kernels.gpu.finish_step import finish_step
 from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from ...kernels.gpu.sample import sample, sampling_workspace
-from ...layers.attention import LayerCache
+from ...layers.mixer import LayerCache
 from ...layers.step_input import StepInput
 from ...models.model import Model
 from .buckets import StepShape

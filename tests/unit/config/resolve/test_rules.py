@@ -16,6 +16,7 @@ from stoker.config.schema.options import options
 
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
+from ..plan.shapes import write_config
 from .rule_cases import cache, compilation, device, load, model, scheduler, server
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
@@ -42,7 +43,9 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     logging_file = tmp_path / "logging.json"
     logging_file.write_text("{}")
 
-    files = {"MODEL": model, "FILE": template, "JSON": logging_file}
+    states = write_config(tmp_path / "states", "qwen3.5-0.8b")
+
+    files = {"MODEL": model, "FILE": template, "JSON": logging_file, "STATES": states}
 
     def of(kind: str, line: str) -> set[str]:
         words = [str(files.get(word, word)) for word in line.split()]

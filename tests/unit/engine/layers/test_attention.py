@@ -236,7 +236,7 @@ def ours(family: Family, module: nn.Module, dtype: torch.dtype, kernels: KernelS
         sinks=sinks,
         heads=family.heads,
     )
-    for part in (layer.qkv_proj, layer.o_proj, q_norm, k_norm, sinks):
+    for part in (layer.in_proj, layer.out_proj, q_norm, k_norm, sinks):
         if part is not None:
             part.load(Tensors(module))
     return layer
@@ -272,7 +272,7 @@ def test_attention_equals_transformers(name: str, level: str, dtype: torch.dtype
     with torch.inference_mode():
         for first, end in ((0, 20), (20, 40), *((token, token + 1) for token in range(40, TOKENS))):
             step = step_of(first, end)
-            parts.append(layer.o_proj(layer(layer.qkv_proj(x[first:end]), step, (cache[0], cache[1]), None)))
+            parts.append(layer.out_proj(layer(layer.in_proj(x[first:end]), step, (cache[0], cache[1]), None)))
     found, expected = torch.cat(parts), theirs(family, module, embedding, x)
     if dtype == torch.float32:
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)

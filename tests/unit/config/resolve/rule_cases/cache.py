@@ -21,6 +21,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--no-enable-prefix-caching --prefix-caching-hash-algo blake2b"],
         ["--no-enable-prefix-caching", "--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
     ),
+    "R321": (
+        ["--model STATES --load-format dummy --skip-tokenizer-init --enable-prefix-caching"],
+        [
+            "--model STATES --load-format dummy --skip-tokenizer-init",
+            "--model STATES --load-format dummy --skip-tokenizer-init --no-enable-prefix-caching",
+            "--enable-prefix-caching",
+        ],
+    ),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
     "R234": (["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"], ["--kv-cache-dtype bfloat16"]),
 }

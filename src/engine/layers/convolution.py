@@ -1,0 +1,53 @@
+"""Causal convolution over the last tokens: its weights, and the short convolution of LFM2 as a mixer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ..kernels import KernelSet
+from .linear import Linear
+from .loading import Loadable, TensorReader
+from .mixer import LayerCache
+from .step_input import StepInput
+from .vector import Vector
+
+
+class Taps(Vector):
+    """The weight of a convolution of each channel by itself, by token: [width * channels], the oldest token first."""
+
+    def __init__(self, name: str, channels: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(name, (channels, 1, width), dtype, device)
+        self.by_token = self.values.view(width, channels)
+
+    def load(self, tensors: TensorReader) -> None:
+        super().load(tensors)
+        channels, _, width = self._shape
+        self.by_token.copy_(self.values.view(channels, width).T.clone())
+
+
+class ShortConvolution:
+    """Two gates around a convolution: arXiv:2511.23404, section 2.1."""
+
+    def __init__(self, in_proj: Linear, out_proj: Linear, taps: Taps, bias: Vector | None, kernels: KernelSet) -> None:
+        """in_proj: the gate of the inputs, the gate of the results, and the inputs."""
+        self.in_proj = in_proj
+        self.out_proj = out_proj
+        self._taps, self._bias = taps, bias
+        self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.in_proj
+        yield self._taps
+        if self._bias is not None:
+            yield self._bias
+        yield self.out_proj
+
+    def __call__(
+        self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """As Mixer."""
+        bias = None if self._bias is None else self._bias.values
+        out = self._kernels.causal_convolution(projected, self._taps.by_token, bias, cache[0], step, "gated")
+        return out if rows is None else out[rows]

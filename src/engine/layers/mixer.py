@@ -1,0 +1,33 @@
+"""Mixer: the part of a layer by which tokens see each other, between two linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+
+from .linear import Linear
+from .loading import Loadable
+from .step_input import StepInput
+
+# Of attention: keys and values, each [num_blocks, num_kv_heads, block_size, head_dim]. Of a layer with a recurrent
+# state: the last inputs of its convolution and its sums, each [num_slots, ...] (StateShape in model/spec.py).
+LayerCache = tuple[torch.Tensor, torch.Tensor]
+
+
+class Mixer(Protocol):
+    in_proj: Linear
+    out_proj: Linear
+
+    def loadables(self) -> Iterator[Loadable]: ...
+
+    def __call__(
+        self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Writes what the cache keeps of all T tokens of the step.
+
+        projected: of `in_proj`, [T, outputs]. rows: [N] int64, the tokens whose result is needed; None for all.
+        Returns the input of `out_proj` for these.
+        """
+        ...

@@ -1,0 +1,143 @@
+"""Models with recurrent states: each token changes its sequence's state once, whatever happens to the sequence."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.engine.api import EngineRequest, FinishReason
+from stoker.engine.core.step_plan import StepPlan, StepResult
+from stoker.engine.kernels import KernelSet, causal_convolution, gated_delta, select_kernels
+from stoker.engine.kernels.recurrent_step import RecurrentStep, rows_of
+from stoker.engine.runner import loaded_model
+
+from .checkpoints import reference_greedy
+from .conftest import Saved
+from .engine import GREEDY, Engine, resolved
+from .test_generation import FEW_BLOCKS, make_prompts
+
+STATEFUL = ["qwen3_5", pytest.param("lfm2", marks=pytest.mark.slow)]
+
+
+def requests_of(prompts: list[list[int]]) -> list[EngineRequest]:
+    return [
+        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=GREEDY)
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def run_ahead(engine: Engine, prompts: list[list[int]], fails: Callable[[StepPlan], bool]) -> dict[str, list[int]]:
+    """With two plans in flight, as with `scheduler.async_scheduling`. A step that fails is not executed, nor are the
+    steps that were planned after it. Returns the tokens of the requests that were not in such a step."""
+    for request in requests_of(prompts):
+        engine.scheduler.add(request)
+    in_flight: deque[StepPlan] = deque()
+    results: dict[int, StepResult] = {}
+    tokens: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
+    while engine.scheduler.has_work:
+        while len(in_flight) < 2 and (plan := engine.scheduler.schedule()) is not None:
+            in_flight.append(plan)
+            if not fails(plan):
+                results[plan.step] = engine.runner.execute(plan)
+                continue
+            while in_flight and in_flight[0].step in results:
+                plan = in_flight.popleft()
+                for output in engine.scheduler.finish_step(plan, results[plan.step]):
+                    tokens[output.request_id] += output.token_ids
+            for plan in [*in_flight]:
+                for output in engine.scheduler.fail_step(plan, "failed"):
+                    tokens.pop(output.request_id)
+            in_flight.clear()
+        if in_flight:
+            plan = in_flight.popleft()
+            for output in engine.scheduler.finish_step(plan, results[plan.step]):
+                tokens[output.request_id] += output.token_ids
+    return tokens
+
+
+@pytest.mark.parametrize("family", STATEFUL)
+@pytest.mark.parametrize("has_failures", [False, True])
+def test_steps_ahead_and_failed_steps_leave_the_states_of_others(
+    family: str, has_failures: bool, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    model, folder = saved(family)
+    engine = Engine(resolved(folder, tmp_path, cache=FEW_BLOCKS))
+    prompts = make_prompts(20)
+    found = run_ahead(engine, prompts, lambda plan: has_failures and plan.step in (9, 31))
+    assert (0 < len(found) < 20) if has_failures else len(found) == 20
+    for index, token_ids in found.items():
+        assert token_ids == reference_greedy(model, prompts[int(index)], 24)
+    assert engine.scheduler.stats().num_preemptions >= 1
+
+
+def test_an_aborted_sequence_leaves_nothing_in_its_slot(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    model, folder = saved("qwen3_5")
+    engine = Engine(resolved(folder, tmp_path, scheduler={"max_num_seqs": 1}))
+    first, second = make_prompts(2)
+    for request in requests_of([first, second]):
+        engine.scheduler.add(request)
+    for _ in range(5):
+        plan = engine.scheduler.schedule()
+        assert plan is not None
+        engine.scheduler.finish_step(plan, engine.runner.execute(plan))
+    output = engine.scheduler.abort("0")
+    assert output is not None
+    assert output.finish_reason is FinishReason.ABORT
+    assert engine.run([])["1"].token_ids == reference_greedy(model, second, 24)
+
+
+def test_the_states_have_the_planned_size(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    settings = resolved(saved("qwen3_5")[1], tmp_path)
+    engine = Engine(settings)
+    states = engine.runner.loaded.cache.states
+    assert states is not None
+    channels, sums = 2 * 2 * 24 + 4 * 20, 4 * 24 * 20
+    assert settings.memory.state_bytes == states.num_bytes == 8 * 2 * 4 * (3 * channels + sums)
+    assert "no prefix is reused" in engine.runner.info().kernels["recurrent_states"]
+
+
+def test_a_step_that_cannot_be_captured_changes_the_states_once(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt has computed it: computing it again would give wrong tokens from the second one on."""
+    model, folder = saved("qwen3_5")
+    monkeypatch.setattr(
+        loaded_model,
+        "select_kernels",
+        lambda *a, **k: replace(select_kernels(*a, **k), gate_outputs=KernelSet().gate_outputs),
+    )
+    engine = Engine(resolved(folder, tmp_path))
+    prompts = make_prompts(12)
+    assert engine.generate(prompts) == [reference_greedy(model, prompt, 24) for prompt in prompts]
+    stages = engine.runner.info().kernels
+    assert stages["linear"].startswith("torch") or "cannot be replayed" in stages["decode_step"]
+
+
+Row = tuple[int, int, int, bool]
+MUTATIONS: dict[str, Callable[[Row], Row]] = {
+    "not reset": lambda row: (*row[:3], False),
+    "always reset": lambda row: (*row[:3], True),
+    "another slot": lambda row: (row[0], row[1], row[2] // 2, row[3]),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("op", [causal_convolution, gated_delta])
+def test_a_wrong_state_changes_the_tokens(
+    mutation: str, op: Any, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the other tests would notice one."""
+    model, folder = saved("qwen3_5")
+    prompts = make_prompts(12)
+
+    def mutated(step: RecurrentStep) -> Iterator[Row]:
+        return map(MUTATIONS[mutation], rows_of(step))
+
+    monkeypatch.setattr(op, "rows_of", mutated)
+    engine = Engine(resolved(folder, tmp_path, model={"enforce_eager": True}))
+    assert engine.generate(prompts) != [reference_greedy(model, prompt, 24) for prompt in prompts]

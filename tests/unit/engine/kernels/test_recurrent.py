@@ -1,0 +1,217 @@
+"""Ops with a state per sequence: the convolution over the last tokens and the gated delta rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stoker.engine.kernels import GatedDeltaWeights, KernelSet
+from stoker.engine.kernels.causal_convolution import Kind
+
+from .levels import LEVEL_NAMES, assert_close, kernels_of
+
+LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+@dataclass
+class Step:
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    seq_slots: torch.Tensor
+
+
+def step_of(*rows: tuple[int, int, int]) -> Step:
+    """rows: tokens computed before, tokens of the step, slot."""
+    counts = [count for _, count, _ in rows]
+    return Step(
+        torch.tensor([0, *counts], dtype=torch.int32).cumsum(0).int(),
+        torch.tensor([before + count for before, count, _ in rows], dtype=torch.int32),
+        torch.tensor([slot for *_, slot in rows], dtype=torch.int32),
+    )
+
+
+ROWS = [(0, 19, 2), (5, 1, 0), (0, 1, 4), (3, 35, 1)]  # new and continued, one token and many
+
+
+# ---- the convolution
+
+
+def convolution_inputs(
+    channels: int, width: int, kind: Kind, dtype: torch.dtype, tokens: int = 56
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, with further columns for silu; taps, bias, state."""
+    torch.manual_seed(channels + width)
+    x = torch.randn(tokens, channels + 5 if kind == "silu" else 3 * channels).to(dtype)
+    return x, torch.randn(width, channels), torch.randn(channels), torch.randn(6, width - 1, channels).to(dtype)
+
+
+def convolved(x: torch.Tensor, taps: torch.Tensor, bias: torch.Tensor, past: torch.Tensor, kind: Kind) -> torch.Tensor:
+    """torch's convolution in float64, of one sequence."""
+    channels = taps.shape[1]
+    gate, after, given = x.split(channels, 1) if kind == "gated" else (None, None, x[:, :channels])
+    inputs = torch.cat((past, given if gate is None else gate * given)).double()
+    summed = F.conv1d(inputs.T[None], taps.double().T[:, None], bias.double(), groups=channels)[0].T
+    return F.silu(summed) if after is None else summed * after.double()
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("kind", ["silu", "gated"])
+@pytest.mark.parametrize(("channels", "width"), [(7, 2), (100, 4), (192, 3)])
+def test_the_convolution_is_that_of_the_whole_sequence(
+    level: str, dtype: torch.dtype, kind: Kind, channels: int, width: int
+) -> None:
+    x, taps, bias, state = convolution_inputs(channels, width, kind, dtype)
+    before = state.clone()
+    step = step_of(*ROWS)
+    found = kernels_of(level, dtype).causal_convolution(x, taps, bias, state, step, kind)
+    for (computed, count, slot), part, own in zip(
+        ROWS, x.split([count for _, count, _ in ROWS]), found.split([count for _, count, _ in ROWS]), strict=True
+    ):
+        past = before[slot] if computed else torch.zeros_like(before[slot])
+        assert_close(own, convolved(part, taps, bias, past, kind), absolute=2e-6 * width)
+        inputs = part[:, :channels] if kind == "silu" else part[:, :channels] * part[:, 2 * channels :]
+        assert torch.equal(state[slot], torch.cat((past, inputs))[count:])
+    assert torch.equal(state[[3, 5]], before[[3, 5]])  # of other sequences
+
+
+# ---- the gated delta rule
+
+
+def delta_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: int = 56) -> dict[str, Any]:
+    key_heads, heads, key_dim, value_dim = shape
+    torch.manual_seed(sum(shape))
+    channels = 2 * key_heads * key_dim + heads * value_dim
+    return {
+        "mixed": torch.randn(tokens, channels).to(dtype),
+        "projected": torch.randn(tokens, channels + heads * value_dim + 2 * heads).to(dtype),
+        "weights": GatedDeltaWeights(
+            torch.randn(heads), torch.randn(heads), 1 + 0.1 * torch.randn(value_dim), eps=1e-6
+        ),
+        "state": torch.randn(6, heads, key_dim, value_dim),
+    }
+
+
+def delta_in_float64(inputs: dict[str, Any], key_heads: int, state: torch.Tensor) -> torch.Tensor:
+    """Of one sequence, by the formulas of the paper; `state` [heads, key_dim, value_dim] is changed."""
+    heads, key_dim, value_dim = state.shape
+    mixed, weights = inputs["mixed"].double(), inputs["weights"]
+    q, k, v = mixed.split([key_heads * key_dim] * 2 + [heads * value_dim], 1)
+    z, b, a = inputs["projected"].double()[:, mixed.shape[1] :].split([heads * value_dim, heads, heads], 1)
+    rows = []
+    for token in range(len(mixed)):
+        row = []
+        for head in range(heads):
+            own = slice(head // (heads // key_heads) * key_dim, (head // (heads // key_heads) + 1) * key_dim)
+            columns = slice(head * value_dim, (head + 1) * value_dim)
+            query, key = (x[token, own] / (x[token, own].square().sum() + 1e-6).sqrt() for x in (q, k))
+            rate = weights.a_log[head].double().exp() * F.softplus(a[token, head] + weights.dt_bias[head])
+            decayed = state[head] * torch.exp(-rate)
+            change = (v[token, columns] - key @ decayed) * b[token, head].sigmoid()
+            state[head] = decayed + torch.outer(key, change)
+            out = query @ state[head] / math.sqrt(key_dim)
+            out = out * torch.rsqrt(out.square().mean() + weights.eps) * weights.norm
+            row.append(out * F.silu(z[token, columns]))
+        rows.append(torch.cat(row))
+    return torch.stack(rows)
+
+
+def rows_of(inputs: dict[str, Any], rows: list[tuple[int, int, int]]) -> list[dict[str, Any]]:
+    sizes = [count for _, count, _ in rows]
+    parts = zip(inputs["mixed"].split(sizes), inputs["projected"].split(sizes), strict=True)
+    return [{**inputs, "mixed": mixed, "projected": projected} for mixed, projected in parts]
+
+
+def run_delta(kernels: KernelSet, inputs: dict[str, Any], state: torch.Tensor, step: Step) -> torch.Tensor:
+    return kernels.gated_delta(inputs["mixed"], inputs["projected"], inputs["weights"], state, step)
+
+
+SHAPES = [(1, 1, 8, 3), (2, 4, 24, 20), (1, 2, 128, 128), (2, 2, 16, 100)]
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_rule_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]) -> None:
+    inputs = delta_inputs(shape, dtype)
+    exact, state = inputs["state"].double(), inputs["state"].clone()
+    found = run_delta(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
+    for (computed, _, slot), part, own in zip(
+        ROWS, rows_of(inputs, ROWS), found.split([count for _, count, _ in ROWS]), strict=True
+    ):
+        if not computed:
+            exact[slot] = 0
+        expected = delta_in_float64(part, shape[0], exact[slot])
+        # The norm divides by the size of an output, which may be small where terms of the sum cancel.
+        assert_close(own, expected, absolute=2e-4)
+        torch.testing.assert_close(state[slot].double(), exact[slot], rtol=1e-5, atol=2e-5)
+    assert torch.equal(state[[3, 5]], inputs["state"][[3, 5]])
+
+
+# ---- both
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES[1:3])
+def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(
+    level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]
+) -> None:
+    """Bit for bit, with any number of threads: the rows of a batch one by one, their tokens in steps of 1, 3 and 16.
+
+    With `model.batch_invariant`; the C++ kernels are the same without.
+    """
+    is_torch = level == "torch"
+    kernels, inputs = kernels_of(level, dtype, threads=2, batch_invariant=is_torch), delta_inputs(shape, dtype)
+    channels = inputs["mixed"].shape[1]
+    _, taps, bias, past = convolution_inputs(channels, 4, "silu", dtype)
+
+    def run(kernels: KernelSet, part: dict[str, Any], kept: torch.Tensor, sums: torch.Tensor, step: Step) -> Any:
+        mixed = kernels.causal_convolution(part["projected"], taps, bias, kept, step, "silu")
+        return run_delta(kernels, part | {"mixed": mixed}, sums, step)
+
+    kept, sums = past.clone(), inputs["state"].clone()
+    together = run(kernels, inputs, kept, sums, step_of(*ROWS)).split([count for _, count, _ in ROWS])
+    kernels = kernels_of(level, dtype, threads=1, batch_invariant=is_torch)
+    for (computed, count, slot), part, expected in zip(ROWS, rows_of(inputs, ROWS), together, strict=True):
+        for most in (1, 3, 16):
+            own_kept, own_sums, found = past.clone(), inputs["state"].clone(), []
+            for first in range(0, count, most):
+                own = {name: part[name][first : first + most] for name in ("mixed", "projected")}
+                step = step_of((computed + first, len(own["mixed"]), slot))
+                found.append(run(kernels, part | own, own_kept, own_sums, step))
+            assert torch.equal(torch.cat(found), expected)
+            assert torch.equal(own_kept[slot], kept[slot])
+            assert torch.equal(own_sums[slot], sums[slot])
+
+
+@LEVELS
+def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) -> None:
+    """Also in a step of one token per row, as of a prompt of one token."""
+    kernels, inputs = kernels_of(level, torch.float32), delta_inputs((1, 2, 16, 16), torch.float32, tokens=1)
+    _, taps, bias, _ = convolution_inputs(inputs["mixed"].shape[1], 4, "silu", torch.float32)
+    step, results = step_of((0, 1, 1)), []
+    for left in (0.0, torch.nan):
+        kept, sums = torch.full((2, 3, taps.shape[1]), left), torch.full((2, 2, 16, 16), left)
+        mixed = kernels.causal_convolution(inputs["projected"], taps, bias, kept, step, "silu")
+        results.append(run_delta(kernels, inputs | {"mixed": mixed}, sums, step))
+        assert not kept[1].isnan().any()
+        assert not sums[1].isnan().any()
+    assert torch.equal(*results)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 7), (33, 640)])
+def test_outputs_are_multiplied_by_the_sigmoid_of_the_last_columns(
+    level: str, dtype: torch.dtype, rows: int, width: int
+) -> None:
+    x, projected = torch.randn(rows, width).to(dtype), (torch.randn(rows, 2 * width + 3) * 8).to(dtype)
+    found = kernels_of(level, dtype).gate_outputs(x, projected)
+    assert_close(found, x.double() * projected[:, -width:].double().sigmoid(), absolute=1e-7)
