@@ -84,6 +84,6 @@ def through_transformers(spec: ModelSpec, version: str = "", fused: str | None =
     modules = "modules of transformers"
     return {
         "model": f"through transformers{f' {version}' * bool(version)} (fused: {fused})",
-        "silu_and_mul": f"torch: {modules}",
+        "activation": f"torch: {modules}",
         "decode_step": f"op by op: {modules} run between the kernels",
     }

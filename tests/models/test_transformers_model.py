@@ -212,6 +212,14 @@ def test_linear_layers_are_quantised_as_in_own_models(scheme: str, saved: Callab
     assert native.generate(prompts) == library.generate(prompts)
 
 
+def test_the_plan_counts_what_the_files_have(tmp_path: Path):
+    """The description takes a gated MLP for granted, which Arcee has not."""
+    model = random_model("arcee")
+    settings = deployment(save(model, tmp_path / "model"), tmp_path)
+    assert settings.model_files.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert settings.memory.weights_bytes == Engine(settings).runner.info().weights_bytes
+
+
 def test_dummy_weights_and_bfloat16(tmp_path: Path):
     folder = save(random_model("gemma2"), tmp_path / "model")
     settings = deployment(folder, tmp_path, model={"dtype": "bfloat16"}, load={"load_format": "dummy"})

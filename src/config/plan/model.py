@@ -10,7 +10,7 @@ from ...model.guess import guess
 from ...model.quantised import SCHEMES, TWELVE_BITS
 from ...model.read import read_config
 from ...model.record import Record
-from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters, weights_bytes
+from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters
 from ...model.spec import ModelSpec
 from ..checkpoint.model_files import read_json
 from ..errors import ModelFilesError, ModelNotLocal
@@ -42,8 +42,10 @@ class PlannedModel(Record):
 
     @property
     def num_parameters(self) -> int:
+        if self.files is not None:
+            return self.files.num_parameters
         is_plain = self.stored is not None and self.spec.quantization is None and not self.stored.missing_bytes
-        if self.files is None and self.stored is not None and is_plain:
+        if self.stored is not None and is_plain:
             return sum(self.stored.numbers.values())
         return self.parameters.total
 
@@ -86,7 +88,7 @@ class PlannedModel(Record):
         """Bytes of all weights in memory. quantization: one that the checkpoint does not have, or TWELVE_BITS."""
         size = DTYPE_BYTES[dtype]
         if self.files is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
-            return weights_bytes(self.spec, dtype, quantization)
+            return self.files.weights_bytes(dtype, quantization)
         if quantization not in (None, TWELVE_BITS):
             matrices = min(self.parameters.matrices, self.num_parameters)
             return round(matrices * QUANTISED_BYTES[quantization] + (self.num_parameters - matrices) * size)

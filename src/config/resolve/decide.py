@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.cache_groups import has_cache_groups, kv_bytes_per_token, model_cache_groups
 from ...model.quantised import held_in
-from ...model.sizes import state_bytes, weights_bytes
+from ...model.sizes import state_bytes
 from ..auto_values import (
     BLOCK_SIZE,
     CLIENT_SHARE,
@@ -285,7 +285,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     is_on_cpu = done.get("device.device") == "cpu"
     keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
     held = held_in(dtype, done.get("model.quantization"), keeps_twelve_bits)
-    weights = weights_bytes(model_files.spec, dtype, held)
+    weights = model_files.weights_bytes(dtype, held)
     is_disabled = done.get("scheduler.disable_hybrid_kv_cache_manager")
     is_hybrid = has_cache_groups(done.get("device.device"), is_disabled)
     groups = model_cache_groups(model_files.spec, model_files.max_context, is_hybrid)

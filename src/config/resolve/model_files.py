@@ -17,8 +17,8 @@ from ...model.through_transformers import implementation
 from ..checkpoint.layout import WeightFiles, read_weight_files
 from ..checkpoint.match import tensors_of
 from ..checkpoint.model_files import is_hub_id, locate, read_json, read_json_if_any
+from ..checkpoint.repository_code import COMMIT, RepositoryCode, read_code
 from ..checkpoint.repository_code import PATTERN as CODE_PATTERN
-from ..checkpoint.repository_code import RepositoryCode, read_code
 from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES
 from ..errors import ModelFilesError
@@ -89,6 +89,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         tokenizer_path=_tokenizer_path(deployment, folder),
         weight_files=weights.names if weights else (),
         weight_format=weights.format if weights else "dummy",
+        num_stored=sum(weights.count().values()) if weights is not None and chosen == "transformers" else None,
         unused_overrides=tuple(
             key
             for key in model.hf_overrides
@@ -162,10 +163,19 @@ def _apply_overrides(written: Mapping[str, Any], overrides: Mapping[str, Any]) -
 
 
 def code_folder(deployment: Deployment, folder: Path) -> Path:
-    """The directory whose code `model.trust_remote_code` allows. Raises ModelNotLocal if it must be downloaded."""
+    """The directory whose code `model.trust_remote_code` allows.
+
+    Raises ModelNotLocal if it must be downloaded, ModelFilesError for code from the hub that is not pinned.
+    """
     name, revision = deployment.located("model.model"), deployment.model.code_revision
-    if not is_hub_id(name) or revision is None:
+    if not is_hub_id(name):
         return folder
+    if not COMMIT.fullmatch(revision or ""):
+        raise ModelFilesError(
+            f"`model.trust_remote_code` runs code of `{name}`, and `model.code_revision` is no commit; write the one "
+            "whose code you have read",
+            code="M304",
+        )
     return locate(name, revision, hub_cache(deployment), CODE_PATTERN)
 
 

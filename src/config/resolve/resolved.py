@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ...model.cache_groups import CacheGroups, has_cache_groups, model_cache_groups
 from ...model.record import Record
+from ...model.sizes import count_parameters, weights_bytes
 from ...model.spec import Attention, ModelSpec
 from ...model.through_transformers import Implementation
 from ..auto_values import RESERVED_FILES
@@ -52,7 +53,19 @@ class ModelFiles(Record):
     tokenizer_path: str | None  # directory that holds the tokenizer; None with skip_tokenizer_init
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     weight_format: WeightFormat
+    num_stored: int | None = None  # elements in the weight files, where the description is an estimate
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
+
+    @property
+    def num_parameters(self) -> int:
+        return count_parameters(self.spec).total if self.num_stored is None else self.num_stored
+
+    def weights_bytes(self, dtype: str, held: str | None = None) -> int:
+        """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says."""
+        described = weights_bytes(self.spec, dtype, held)
+        return (
+            described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
+        )
 
 
 class GpuSpec(Record):

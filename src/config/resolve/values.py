@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...input_file import read_file
 from ...model.rope import SCALINGS
-from ...model.sizes import DTYPE_BYTES, weights_bytes
+from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
 from ..checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
@@ -284,8 +284,8 @@ class Values:
             return ""
         if DTYPE_BYTES[self.dtype] == 2 or self.quantization is not None:
             smaller = {None: "int8", "int8": "int4", "int4": "int4_pure"}[self.quantization]
-            size = format_about(weights_bytes(model_files.spec, self.dtype, smaller))
+            size = format_about(model_files.weights_bytes(self.dtype, smaller))
             return f"or `model.quantization: {smaller}`, in which the weights need {size}"
-        half = format_about(weights_bytes(model_files.spec, "bfloat16"))
+        half = format_about(model_files.weights_bytes("bfloat16"))
         smaller = "float16" if self.decisions.is_interpreted else "bfloat16"
         return f"or `model.dtype: {smaller}`, in which the weights need {half} and the KV cache half as much"

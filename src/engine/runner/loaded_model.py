@@ -10,7 +10,6 @@ import torch
 from ...config import Resolved, read_machine_spec
 from ...config.cpu_features import NoKernels, find_compiler
 from ...config.cpu_library import LibrarySpec
-from ...model.sizes import weights_bytes
 from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
@@ -91,7 +90,7 @@ def _may_begin_with_torch(resolved: Resolved) -> bool:
     model_spec, model = resolved.model_spec, resolved.model
     if model.batch_invariant or model.quantization is not None:
         return False
-    weights = weights_bytes(model_spec, model.dtype)
+    weights = resolved.model_files.weights_bytes(model.dtype)
     largest = (
         model_spec.vocab_size * model_spec.hidden_size * getattr(torch, resolved.model.dtype).itemsize
     )  # exists twice

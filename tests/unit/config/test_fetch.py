@@ -53,6 +53,32 @@ def test_a_hub_model_and_its_tokenizer_are_downloaded_with_token_and_revision(
     assert asked == [("a/model", "v1", "hf_x"), ("a/words", None, "hf_x")]
 
 
+def test_code_of_a_repository_is_downloaded_at_its_commit_and_never_at_a_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    asked: list[tuple[str | None, list[str]]] = []
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str], **_: Any) -> None:
+        asked.append((revision, allow_patterns))
+        code = tmp_path / f"models--{name.replace('/', '--')}" / "snapshots" / str(revision)
+        code.mkdir()
+        (code / "modeling.py").write_text("")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    folder = snapshot(tmp_path, "a/model")
+    words = ["--model", "a/model", "--download-dir", str(tmp_path), "--skip-tokenizer-init"]
+    words += ["--trust-remote-code", "--model-impl", "transformers"]
+    commit = "0f" * 20
+    assert fetch_model(load_deployment([], [*words, "--code-revision", commit], {})) == folder
+    assert asked == [(commit, ["*.py"])]
+    for unpinned in ([], ["--code-revision", "main"]):
+        with pytest.raises(ModelFilesError, match=r"`model\.code_revision` is no commit"):
+            fetch_model(load_deployment([], [*words, *unpinned], {}))
+    assert len(asked) == 1
+
+
 def test_a_hub_that_cannot_be_reached_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
