@@ -41,7 +41,8 @@ from .floors import Floors
 
 MODELS = Path(__file__).parent / "models"
 BLOCK = 16
-REPEATS = 12  # of each step; medians are reported
+REPEATS = 12  # of each decode step; medians are reported
+PROMPT_REPEATS = 4
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
 SAMPLINGS = {
     "greedy": GREEDY,
@@ -119,8 +120,8 @@ class Clock:
 
 
 class Bench:
-    def __init__(self, model: str, max_rows: int, context: int, quantization: str | None) -> None:
-        self.context = context
+    def __init__(self, model: str, max_rows: int, context: int, quantization: str | None, repeats: int) -> None:
+        self.context, self.repeats = context, repeats
         longest = context + 512
         num_blocks = max(max_rows * -(-context // BLOCK), -(-longest // BLOCK))
         arguments = {
@@ -170,7 +171,7 @@ class Bench:
     def whole(self, plan: StepPlan) -> float:
         """Milliseconds of the runner's own step."""
         self.runner.execute(plan)
-        return _median_ms(lambda: self.runner.execute(plan))
+        return _median_ms(lambda: self.runner.execute(plan), self.repeats)
 
     def parts(self, plan: StepPlan) -> dict[str, float]:
         """Milliseconds of each part, run separately."""
@@ -178,7 +179,7 @@ class Bench:
         slots, lengths = plan.slots, runner.slots.num_tokens[plan.slots]
         self.clock.clear()
         with torch.inference_mode():
-            for _ in range(REPEATS):
+            for _ in range(self.repeats):
                 began = time.perf_counter()
                 steps = build_step_input(plan, runner.slots, torch.device("cpu"))
                 laid_out = time.perf_counter()
@@ -193,7 +194,7 @@ class Bench:
                 parts["between the ops"] = computed - laid_out - sum(parts.values())
                 parts |= {"plan to tensors": laid_out - began, "sampling": sampled - computed}
                 found.append(parts)
-        self.clock.costs["sampling"] = [(float(logits.nbytes), 0.0)] * REPEATS
+        self.clock.costs["sampling"] = [(float(logits.nbytes), 0.0)] * self.repeats
         return {name: statistics.median(parts[name] for parts in found) * 1e3 for name in found[0]}
 
     def sampling_ms(self, rows: int, sampling: SamplingParams) -> float:
@@ -202,12 +203,14 @@ class Bench:
         logits = (3 * torch.randn(rows, self.vocab_size, generator=torch.Generator().manual_seed(0))).bfloat16()
         lengths = runner.slots.num_tokens[plan.slots]
         with torch.inference_mode():
-            return _median_ms(lambda: runner._sampler.sample(logits, plan.slots, lengths, runner.slots.token_ids))
+            return _median_ms(
+                lambda: runner._sampler.sample(logits, plan.slots, lengths, runner.slots.token_ids), self.repeats
+            )
 
 
-def _median_ms(run: Callable[[], object]) -> float:
+def _median_ms(run: Callable[[], object], repeats: int) -> float:
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         began = time.perf_counter()
         run()
         times.append(time.perf_counter() - began)
@@ -224,9 +227,9 @@ def show_parts(bench: Bench, rows: int, *, is_prompt: bool) -> None:
     print("| part | calls | ms | share | floor, ms | x floor |\n|---|---|---|---|---|---|")
     for name, ms in sorted(parts.items(), key=lambda part: -part[1]):
         costs = bench.clock.costs.get(name, [])
-        floor = sum(bench.floors.seconds(*cost, torch.bfloat16) for cost in costs) / REPEATS * 1e3
+        floor = sum(bench.floors.seconds(*cost, torch.bfloat16) for cost in costs) / bench.repeats * 1e3
         all_floors += floor
-        calls = bench.clock.calls[name] // REPEATS
+        calls = bench.clock.calls[name] // bench.repeats
         columns = f"{floor:.2f} | {ms / floor:.2f}" if floor else " | "
         print(f"| {name} | {calls or ''} | {ms:.2f} | {ms / total:.1%} | {columns} |")
     print(f"| sum of the parts | | {total:.2f} | | {all_floors:.2f} | {total / all_floors:.2f} |")
@@ -253,7 +256,8 @@ def main() -> None:
     parser.add_argument("--sampling", action="store_true")
     chosen = parser.parse_args()
     rows = [1] if chosen.prompt else chosen.rows
-    bench = Bench(chosen.model, max(rows), chosen.prompt or chosen.context, chosen.quantization)
+    repeats = PROMPT_REPEATS if chosen.prompt else REPEATS
+    bench = Bench(chosen.model, max(rows), chosen.prompt or chosen.context, chosen.quantization, repeats)
     print(f"{chosen.model}; {chosen.quantization or 'bfloat16'}; {torch.get_num_threads()} threads; {bench.floors}")
     for count in rows:
         if chosen.sampling:

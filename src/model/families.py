@@ -14,6 +14,7 @@ Windows = Literal["none", "all", "last"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1
 RopeLayers = Literal["all", "windows_if_any", "windows", "listed"]
+FusedExperts = Literal["interleaved", "stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
 
 
@@ -22,7 +23,8 @@ class Family:
     """One architecture: the defaults of its config class, and what its code does whatever config.json says.
 
     renames: parts of the names in its checkpoints -> the names of tensors.py, in this order.
-    fused_experts: its checkpoints have one tensor for all experts; interleaved: [experts, inputs, gate and up in turn].
+    fused_experts: its checkpoints may have one tensor for all experts; interleaved: [experts, inputs, gate and up in
+        turn]; stacked: [experts, gates and then ups, inputs].
     ignored: beginnings of the names of tensors that a text model does not need.
     text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
     """
@@ -55,7 +57,7 @@ class Family:
     has_gate: bool = False  # on the outputs of attention
     states: Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"] = "none"  # of other layers
     renames: Mapping[str, str] = field(default_factory=dict)
-    fused_experts: Literal["interleaved"] | None = None
+    fused_experts: FusedExperts | None = None
     ignored: tuple[str, ...] = ()
     text_in: str | None = None
 
@@ -221,6 +223,24 @@ _QWEN_3_5_PARTS: dict[str, Any] = {
     "partial": 0.25,
     "has_gate": True,
     "states": "gated_delta",
+}
+_SHARED_EXPERT = {".mlp.shared_expert.": ".mlp.shared_experts."}
+_QWEN_3_5_MOE = _QWEN_3_5 | {
+    "hidden_size": 2048,
+    "intermediate_size": 512,  # of no layer: all have experts
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "norm_topk_prob": True,
+}
+_QWEN_3_5_MOE_PARTS: dict[str, Any] = _QWEN_3_5_PARTS | {
+    "experts": "qwen",
+    "fused_experts": "stacked",
+    "renames": _SHARED_EXPERT,
+    "ignored": (*_MTP, *_TOWERS),
 }
 FAMILIES = {
     "LlamaForCausalLM": Family(
@@ -663,9 +683,19 @@ FAMILIES = {
             "norm_topk_prob": True,
         },
         experts="qwen",
-        renames={".mlp.shared_expert.": ".mlp.shared_experts."},
+        renames=_SHARED_EXPERT,
         ignored=_MTP,
         **_QWEN_3_5_PARTS | {"states": "grouped_gated_delta"},
+    ),
+    "Qwen3_5MoeForCausalLM": Family(
+        "qwen3_5_moe_text", "Qwen3.5 with experts, text only", _QWEN_3_5_MOE, **_QWEN_3_5_MOE_PARTS
+    ),
+    "Qwen3_5MoeForConditionalGeneration": Family(
+        "qwen3_5_moe",
+        "Qwen3.5 with experts",
+        _QWEN_3_5_MOE,
+        text_in="text_config",
+        **_QWEN_3_5_MOE_PARTS | {"renames": _MULTIMODAL_NAMES | _SHARED_EXPERT},
     ),
     "Qwen3_5ForCausalLM": Family(
         "qwen3_5_text", "Qwen3.5, text only", _QWEN_3_5, ignored=(*_MTP, *_TOWERS), **_QWEN_3_5_PARTS

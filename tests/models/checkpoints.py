@@ -149,6 +149,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-3,  # as above
         **EXPERTS,
     },
+    "qwen3_5_moe": {
+        "model_type": "qwen3_5_moe_text",
+        "head_dim": 16,
+        "layer_types": ["full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 24,
+        "linear_value_head_dim": 20,
+        "num_experts": 6,
+        "shared_expert_intermediate_size": 40,
+        "rms_norm_eps": 1e-3,  # as above
+        **EXPERTS,
+    },
     "lfm2": {
         "model_type": "lfm2",
         "num_hidden_layers": 3,
@@ -185,6 +198,11 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
     },
     "qwen3_5": {
         "text_config": {key: value for key, value in FAMILIES["qwen3_5"].items() if key != "model_type"},
+        "vision_config": _QWEN_VISION,
+        **_TOKENS_OF_MEDIA,
+    },
+    "qwen3_5_moe": {
+        "text_config": {key: value for key, value in FAMILIES["qwen3_5_moe"].items() if key != "model_type"},
         "vision_config": _QWEN_VISION,
         **_TOKENS_OF_MEDIA,
     },

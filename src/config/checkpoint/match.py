@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ...model.families import FAMILIES
+from ...model.families import FAMILIES, FusedExperts
 from ...model.spec import ModelSpec
 from ...model.tensors import FUSED, model_shapes
 from ..errors import ModelFilesError
@@ -63,7 +63,7 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
         _renamed(name, family.renames): tensor for name, tensor in stored.items() if not name.startswith(family.ignored)
     }
     if family.fused_experts is not None:
-        tensors = split_experts(tensors)
+        tensors = split_experts(tensors, family.fused_experts)
     return matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
 
 
@@ -73,8 +73,8 @@ def _renamed(name: str, renames: Mapping[str, str]) -> str:
     return name
 
 
-def split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Tensors of all experts as those of each: [experts, inputs, outputs], gates and ups in turns, become strided."""
+def split_experts(tensors: Mapping[str, StoredTensor], layout: FusedExperts) -> dict[str, StoredTensor]:
+    """Tensors of all experts as those of each. layout: as in FAMILIES; interleaved ones become strided."""
     split: dict[str, StoredTensor] = {}
     for name, stored in tensors.items():
         match = _FUSED_EXPERTS.fullmatch(name)
@@ -82,19 +82,36 @@ def split_experts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor
             split[name] = stored
             continue
         place, part, kind = match["place"], match["part"], "bias" if match["bias"] else "weight"
-        *inputs, outputs = stored.shape[1:]
         names = FUSED.get(part, (part,))
-        width, size = len(names), DTYPE_BYTES[stored.dtype]
-        for expert in range(stored.shape[0]):
-            first = stored.offset + expert * math.prod(stored.shape[1:]) * size
-            for index, own in enumerate(names):
-                split[f"{place}.{expert}.{own}.{kind}"] = replace(
-                    stored,
-                    shape=(outputs // width, *inputs),
-                    offset=first + index * size,
-                    strides=(width, outputs) if inputs else (width,),
-                )
+        parts = (_stacked if layout == "stacked" else _interleaved)(stored, len(names))
+        for index, own in enumerate(parts):
+            expert, at = divmod(index, len(names))
+            split[f"{place}.{expert}.{names[at]}.{kind}"] = own
     return split
+
+
+def _interleaved(stored: StoredTensor, width: int) -> Iterator[StoredTensor]:
+    """Of [experts, inputs, outputs], with the outputs of `width` parts in turns."""
+    count, *inputs, outputs = stored.shape
+    size = DTYPE_BYTES[stored.dtype]
+    for expert in range(count):
+        first = stored.offset + expert * math.prod(stored.shape[1:]) * size
+        for index in range(width):
+            yield replace(
+                stored,
+                shape=(outputs // width, *inputs),
+                offset=first + index * size,
+                strides=(width, outputs) if inputs else (width,),
+            )
+
+
+def _stacked(stored: StoredTensor, width: int) -> Iterator[StoredTensor]:
+    """Of [experts, outputs, inputs], with the outputs of `width` parts one after another."""
+    count, outputs, *inputs = stored.shape
+    shape = outputs // width, *inputs
+    for index in range(count * width):
+        offset = stored.offset + index * math.prod(shape) * DTYPE_BYTES[stored.dtype]
+        yield replace(stored, shape=shape, offset=offset)
 
 
 def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str, StoredTensor]:

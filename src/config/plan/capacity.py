@@ -32,8 +32,9 @@ def capacity(found: Estimate, ask: Ask) -> Capacity:
     contexts = [*contexts[-7:], longest] if longest else []
     counts = sorted({count for count in (1, 8, 32, ask.max_num_seqs) if count <= ask.max_num_seqs})
     most = found.kv_cache_bytes
+    limit = ask.max_num_seqs if found.state_bytes else most  # there are no more states than that
     return Capacity(
-        sequences={length: found.kv.num_sequences(most, length) for length in contexts},
+        sequences={length: min(limit, found.kv.num_sequences(most, length)) for length in contexts},
         longest={count: found.kv.longest(most // count, longest) for count in counts if longest},
     )
 
@@ -75,6 +76,7 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
         ]
         return num_seqs / seconds[0], num_seqs / seconds[1]
 
+    kept = found.kv.of(context) + 2 * found.state_bytes // ask.max_num_seqs  # a state is read and written
     step = ask.max_num_batched_tokens
     prefill = [
         step / (step * per_token / (operations * share * factor) + fixed)
@@ -83,7 +85,7 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
     return Speed(
         context=context,
         num_seqs=seqs,
-        decode_one=decode(one + found.kv.of(context), 1),
-        decode_all=decode(touched + seqs * found.kv.of(context), seqs),
+        decode_one=decode(one + kept, 1),
+        decode_all=decode(touched + seqs * kept, seqs),
         prefill=(prefill[0], prefill[1]),
     )

@@ -70,7 +70,7 @@ void convolve(const Inputs<kind, T>& inputs, const float* taps, const float* bia
               const RecurrentRows& rows, int width) {
     const int64_t channels = inputs.channels, tokens = rows.query_start[rows.count];
     const int64_t pieces = (channels + kChannels - 1) / kChannels;
-    parallel_ranges(pieces, min_rows_per_thread(kChannels * width * tokens), [&](int64_t first, int64_t last) {
+    parallel_ranges(pieces, min_rows_per_thread(kChannels * tokens), [&](int64_t first, int64_t last) {
         const int64_t begin = first * kChannels, end = last * kChannels < channels ? last * kChannels : channels;
         for (int64_t row = 0; row < rows.count; row++) {
             T* past = state + rows.slot(row) * (width - 1) * channels;

@@ -65,7 +65,7 @@ def test_tensors_of_all_experts_become_those_of_each(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(bytes(8) + whole.tobytes())
     name = "model.layers.0.mlp.experts.gate_up_proj"
     tensor = StoredTensor(tmp_path / "w", "F32", (experts, inputs, 2 * inner), 8)
-    split = split_experts({name: tensor, "model.norm.weight": stored(4)})
+    split = split_experts({name: tensor, "model.norm.weight": stored(4)}, "interleaved")
     assert split.pop("model.norm.weight") == stored(4)
     assert len(split) == 2 * experts
     for expert, values in enumerate(whole.reshape(tensor.shape)):
@@ -80,7 +80,20 @@ def test_tensors_of_all_experts_become_those_of_each(tmp_path: Path) -> None:
 
 
 def test_biases_of_all_experts_become_those_of_each() -> None:
-    split = split_experts({"mlp.experts.gate_up_proj_bias": stored(2, 6, offset=100)})
+    split = split_experts({"mlp.experts.gate_up_proj_bias": stored(2, 6, offset=100)}, "interleaved")
     up = split["mlp.experts.1.up_proj.bias"]
     assert (up.shape, up.strides, up.offset) == ((3,), (2,), 100 + 24 + 4)
     assert set(split) == {f"mlp.experts.{expert}.{part}_proj.bias" for expert in (0, 1) for part in ("gate", "up")}
+
+
+def test_stacked_experts_become_those_of_each() -> None:
+    """Qwen3.5: [experts, gates and then ups, inputs], and [experts, outputs, inputs]."""
+    split = split_experts({"e.experts.gate_up_proj": stored(2, 6, 5, offset=100)}, "stacked")
+    assert {name: (part.shape, part.offset, part.strides) for name, part in split.items()} == {
+        "e.experts.0.gate_proj.weight": ((3, 5), 100, None),
+        "e.experts.0.up_proj.weight": ((3, 5), 160, None),
+        "e.experts.1.gate_proj.weight": ((3, 5), 220, None),
+        "e.experts.1.up_proj.weight": ((3, 5), 280, None),
+    }
+    split = split_experts({"e.experts.down_proj": stored(2, 5, 3, offset=100)}, "stacked")
+    assert [(part.shape, part.offset) for part in split.values()] == [((5, 3), 100), ((5, 3), 160)]
