@@ -21,7 +21,7 @@ $(BIN)/.installed: pyproject.toml
 	$(call stage,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
 	$(call stage,packages (torch is the largest: a minute or more),\
 	  STOKER_BUILD_KERNELS=none $(RUN) pip install --disable-pip-version-check --editable '.[engine$(COMMA)dev$(COMMA)docs]')
-	$(call stage,C++ kernels for this machine,$(RUN) stoker.engine.kernels.cpu)
+	$(call stage,C++ kernels for this machine,$(RUN) stoker.engine.kernels.cpu --quantised)
 	@touch $@
 
 install: $(BIN)/.installed  ## create .venv with everything

@@ -100,11 +100,25 @@ def draft_of(launch: Launch) -> Draft:
     for path, entry in merge([source.trees]).items():
         if entry.effective is not None and entry.origin is not None:
             _settle(draft, options()[path], entry.effective, entry.origin.span)
+    _leave_repository_code(draft)
     for path in set(draft.remarks) - set(draft.values) - set(draft.secrets) - {left.path for left in draft.left}:
         for said in draft.remarks.pop(path):
             draft.leave(Left(path, "needless", said, path))
     _tell_defaults(draft)
     return draft
+
+
+def _leave_repository_code(draft: Draft) -> None:
+    """The flag is in many scripts whose model needs no code; here it needs a decision that the script does not have."""
+    path = "model.trust_remote_code"
+    node = draft.values.get(path)
+    if draft.engine != "stoker" and node is not None and node.value is True:
+        del draft.values[path]
+        said = (
+            "few models need code of their repository; for those that do, write it together with "
+            "`model_impl: transformers` and a commit in `code_revision`"
+        )
+        draft.leave(Left(path, "refused", said, path, node))
 
 
 def _options(launch: Launch, draft: Draft) -> list[Override]:

@@ -65,7 +65,8 @@ class Values:
     def _value_without(self, path: str) -> Any:
         """The default, or what `auto` would choose."""
         if path == "model.rope_theta" and self.decisions.model_files is not None:
-            return self.decisions.model_files.own_rope_theta  # the rest depends on the written value
+            own = self.decisions.model_files.own_rope_theta  # the rest depends on the written value
+            return "auto" if own is None else own
         section, _, name = path.partition(".")
         unset = getattr(self.config, section).model_copy(update={name: options()[path].default})
         deployment = replace(

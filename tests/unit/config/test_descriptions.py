@@ -8,7 +8,7 @@ from stoker.config.schema.options import options
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.supervision import RESTART_WINDOW_S
 from stoker.model.rope import SCALINGS
-from stoker.server.text.chat_template import TIME_LIMIT_S
+from stoker.server.isolation import TIME_LIMIT_S
 from stoker.server.tls import WATCH_INTERVAL_S
 
 OPTIONS = options()

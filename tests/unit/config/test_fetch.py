@@ -53,6 +53,7 @@ def test_a_hub_model_and_its_tokenizer_are_downloaded_with_token_and_revision(
     assert asked == [("a/model", "v1", "hf_x"), ("a/words", None, "hf_x")]
 
 
+@pytest.mark.effect("model.code_revision")
 def test_code_of_a_repository_is_downloaded_at_its_commit_and_never_at_a_branch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

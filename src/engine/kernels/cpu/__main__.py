@@ -12,15 +12,20 @@ from ....config.cpu_library import PREBUILT
 from .build import compile_here
 
 
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m stoker.engine.kernels.cpu",
         description="Compile the C++ kernels for this machine into the package, so that no start has to.",
     )
-    parser.parse_args(words)
+    parser.add_argument("--quantised", action="store_true", help="those for quantised weights too")
+    has_quantised = parser.parse_args(words).quantised
     began = time.monotonic()
     try:
-        made = compile_here(lambda line: print(line, file=sys.stderr, flush=True), PREBUILT)
+        made = compile_here(_tell, PREBUILT, has_quantised=has_quantised)
     except ValueError as error:  # STOKER_CPU_FEATURES
         print(f"error: {error}", file=sys.stderr)
         return 2

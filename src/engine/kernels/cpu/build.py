@@ -213,13 +213,17 @@ def specs_of(levels: Iterable[str], *, has_quantised: bool) -> list[LibrarySpec]
     return [LibrarySpec(LEVELS[name], is_invariant, has_quantised) for name in levels for is_invariant in (False, True)]
 
 
-def compile_here(tell: Callable[[str], None], folder: Path) -> list[Path]:
-    """Compiles what is missing in `folder` for this machine, without quantised kernels, and removes outdated libraries.
+def compile_here(tell: Callable[[str], None], folder: Path, *, has_quantised: bool = False) -> list[Path]:
+    """Compiles what is missing in `folder` for this machine, and removes outdated libraries.
+
+    has_quantised: the libraries with kernels for quantised weights too.
 
     Raises NoKernels where the kernels cannot be compiled or used.
     """
     level, _ = choose_level(wanted_level(), this_cpu())
     specs = specs_of([level.name], has_quantised=False)
+    if has_quantised:
+        specs += specs_of([level.name], has_quantised=True)
     missing = [spec for spec in specs if find_library(spec, folder) is None]
     kept = {each.file_name for spec in specs for each in (spec, replace(spec, has_quantised=True))}
     for path in folder.glob("*.so"):

@@ -145,7 +145,8 @@ def test_every_effective_option_comes_through(option: Option, tmp_path: Path) ->
     assert draft.left == []
     assert loaded(tmp_path, draft).config == load_deployment([], words, SET).config
     as_text = import_script("vllm serve " + " ".join(map(shlex.quote, words)))
-    assert as_text.values.keys() | {"server.auth"} == draft.values.keys() | {"server.auth"}
+    decided = {"server.auth", "model.trust_remote_code"}  # not by a script of another engine
+    assert as_text.values.keys() | decided == draft.values.keys() | decided
 
 
 def test_sizes_and_numbers_stay_as_they_were_written() -> None:
@@ -288,3 +289,12 @@ def test_a_dollar_in_a_key_is_not_doubled_since_keys_are_not_interpolated(tmp_pa
     file = tmp_path / "deploy.yaml"
     file.write_text(text)
     assert load_deployment([file], [], {}).model.hf_overrides == {"a$b": "c$d"}
+
+
+def test_the_flag_that_lets_a_repositorys_code_run_is_left_to_the_user() -> None:
+    """It is in many scripts whose model needs no code; here it needs a commit too."""
+    draft = import_script("vllm serve Qwen/Qwen3-0.6B --trust-remote-code")
+    assert "model.trust_remote_code" not in draft.values
+    (left,) = draft.left
+    assert (left.path, left.kind) == ("model.trust_remote_code", "refused")
+    assert "`model_impl: transformers`" in left.reason
