@@ -105,7 +105,8 @@ def test_tokens_equal_those_of_the_cpu(
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
-@pytest.mark.parametrize("mode", ["raw_logprobs", pytest.param("processed_logits", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logits"])
 def test_log_probabilities_equal_those_of_the_cpu(mode: str, saved: Callable[[str], Saved], tmp_path: Path):
     """Also those of prompts and processed ones, which only the host computes: host and device steps alternate."""
     folder = saved("qwen3")[1]

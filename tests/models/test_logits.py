@@ -21,7 +21,6 @@ from stoker.model.cache_groups import model_cache_groups
 from stoker.model.tensors import model_shapes
 
 from .checkpoints import (
-    FAMILIES,
     VOCAB,
     WITH_ENCODERS,
     build,
@@ -76,7 +75,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
     return torch.cat(parts)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_logits_equal_transformers(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
     difference = our_logits(folder, tmp_path) - reference_logits(model, TOKENS)
@@ -154,7 +153,7 @@ def test_bfloat16_stays_within_a_tolerance_of_transformers_in_bfloat16(
     assert torch.equal(ours.argmax(-1)[is_clear], best.indices[is_clear, 0])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_the_checkpoint_is_described_as_the_decoder_reads_it(
     family: str, saved: Callable[[str], Saved], tmp_path: Path
 ):

@@ -51,6 +51,7 @@ def run_part(folder: Path, monkeypatch: pytest.MonkeyPatch, cases: str, seconds:
     return records.records
 
 
+@pytest.mark.slow
 def test_without_a_gpu_everything_runs_and_no_time_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     out = tmp_path / "gpu.json"
     gpu_suite.main(["--out", str(out), "--reduced", "--engine-device", "cpu", "--only", "kernels,qwen3-0.6b"])
