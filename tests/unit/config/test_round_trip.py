@@ -147,6 +147,7 @@ def check_import_of_own_flags(folder: Path, words: list[str]) -> None:
         direct = load_deployment([], [f"--model={ENV['MODEL']}", *words], ENV)
     except ConfigError:
         assume(False)
+    assume(not direct.config.model.trust_remote_code)  # left to the user
     text = manifest_text(import_script(shlex.join(["vllm", "serve", ENV["MODEL"], *words])))
     (folder / "imported.yaml").write_text(text)
     again = load_deployment([folder / "imported.yaml"], [], ENV)
