@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LIMITS = {  # about ten times the largest model of 2026
@@ -61,6 +61,17 @@ class ConfigJson:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a whole number from 1 to {most}")
         return value
+
+    def layer_types(self, num_layers: int, known: Sequence[str]) -> list[str] | None:
+        """The kind of each layer, of those that are known; None if the file does not say."""
+        names = self.get("layer_types")
+        if names is None:
+            return None
+        if not isinstance(names, list) or len(names) != num_layers:
+            raise ModelConfigError(f"`layer_types` must name {num_layers} layers")
+        if unknown := [name for name in names if name not in known]:
+            raise ModelConfigError(f"`layer_types` has {shown(unknown[0])}; known: {', '.join(known)}", "M304")
+        return names
 
     def optional_int(self, key: str) -> int | None:
         value = self.get(key)

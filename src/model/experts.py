@@ -40,6 +40,12 @@ def _checked(config: ConfigJson, count_key: str, width: int, routing: Routing) -
     return Experts(count=count, per_token=per_token, width=width, routing=routing, activation=named)
 
 
+def _count_key(config: ConfigJson, own: str) -> str:
+    """The family's own key, unless config.json has only the one that transformers writes."""
+    is_renamed = own not in config.values and "num_local_experts" in config.values
+    return "num_local_experts" if is_renamed else own
+
+
 def _qwen(config: ConfigJson, index: int) -> Experts | None:
     dense = config.get("mlp_only_layers") or []
     if not isinstance(dense, list):
@@ -47,9 +53,7 @@ def _qwen(config: ConfigJson, index: int) -> Experts | None:
     if index in dense or (index + 1) % config.count("decoder_sparse_step", 1):
         return None
     routing = Routing(is_renormalised=config.flag("norm_topk_prob"))
-    key = "num_experts" if "num_experts" in config.values else "num_local_experts"
-    key = key if key in config.values else "num_experts"
-    experts = _checked(config, key, config.count("moe_intermediate_size"), routing)
+    experts = _checked(config, _count_key(config, "num_experts"), config.count("moe_intermediate_size"), routing)
     if config.get("shared_expert_intermediate_size") is None:
         return experts
     width = config.count("shared_expert_intermediate_size")
@@ -61,8 +65,7 @@ def _deepseek(config: ConfigJson, index: int) -> Experts | None:
     if isinstance(first, int) and index < first:
         return None
     groups, kept = config.count("n_group", 1), config.count("topk_group", 1)
-    key = "n_routed_experts" if "n_routed_experts" in config.values else "num_local_experts"
-    key = key if key in config.values else "n_routed_experts"
+    key = _count_key(config, "n_routed_experts")
     if config.count(key) % groups or kept > groups:
         raise ModelConfigError(f"{config.count(key)} experts cannot be chosen in {kept} of {groups} groups")
     routing = Routing(

@@ -159,13 +159,9 @@ def _windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[int |
     window = config.count("sliding_window")
     if family.windows == "all":
         return (window,) * num_layers
-    kinds = config.get("layer_types")
+    kinds = config.layer_types(num_layers, _LAYER_KINDS)
     if kinds is None:
         return tuple(window if has_one else None for has_one in _has_window(config, family, num_layers))
-    if not isinstance(kinds, list) or len(kinds) != num_layers:
-        raise ModelConfigError(f"`layer_types` must name {num_layers} layers")
-    if unknown := [kind for kind in kinds if kind not in _LAYER_KINDS]:
-        raise ModelConfigError(f"`layer_types` has {shown(unknown[0])}; known: {', '.join(_LAYER_KINDS)}", "M304")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 

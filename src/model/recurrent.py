@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .config_json import ConfigJson, ModelConfigError, shown
+from .config_json import ConfigJson, ModelConfigError
 from .spec import GatedDelta, ShortConvolution
 
 Kind = Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"]
@@ -28,13 +28,8 @@ def read_states(config: ConfigJson, kind: Kind, num_layers: int) -> tuple[GatedD
 
 
 def _has_state(config: ConfigJson, kind: Kind, num_layers: int) -> list[bool]:
-    names = config.get("layer_types")
+    names = config.layer_types(num_layers, ("full_attention", _NAMES[kind]))
     if names is not None:
-        if not isinstance(names, list) or len(names) != num_layers:
-            raise ModelConfigError(f"`layer_types` must name {num_layers} layers")
-        known = ("full_attention", _NAMES[kind])
-        if unknown := [name for name in names if name not in known]:
-            raise ModelConfigError(f"`layer_types` has {shown(unknown[0])}; known: {', '.join(known)}", "M304")
         return [name == _NAMES[kind] for name in names]
     if kind != "short_convolution":
         interval = config.count("full_attention_interval")

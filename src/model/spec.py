@@ -18,7 +18,7 @@ class RopeSpec(Record):
     """Rotary embedding: base, kind, and the kind's parameters under the names of config.json."""
 
     theta: float
-    kind: str = "default"  # default, linear, dynamic, llama3, yarn; others are not computed
+    kind: str = "default"  # one of ROPE_KINDS in rope.py; others are not computed
     factor: float | None = None
     original_max_position_embeddings: int | None = None  # tokens
     low_freq_factor: float | None = None

@@ -132,6 +132,12 @@ def experts_reference(
     return total.to(x.dtype)
 
 
+def check_shapes(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, hidden: int) -> None:
+    """Raises ValueError for tensors that kernels would read past their end."""
+    if x.shape != (len(ids), hidden) or weights.shape != ids.shape:
+        raise ValueError(f"x is {tuple(x.shape)}, ids are {tuple(ids.shape)}, weights {tuple(weights.shape)}")
+
+
 def _pack_expert_with(
     pack_linear: PackLinear, quantise_linear: QuantiseLinear
 ) -> Callable[[ExpertWeights, str | None], PackedExpert]:
@@ -263,8 +269,7 @@ def experts_cpu(library: CpuLibrary, unpacked: Experts = experts_reference) -> E
             return unpacked(x, ids, weights, packed, base, base_gate)
         gate_up, down = packed.experts[0].gate_up, packed.experts[0].down
         tokens, per_token = ids.shape
-        if x.shape != (tokens, gate_up.in_features) or weights.shape != ids.shape:
-            raise ValueError(f"x is {tuple(x.shape)}, ids are {tuple(ids.shape)}, weights {tuple(weights.shape)}")
+        check_shapes(x, ids, weights, gate_up.in_features)
         dtype = gate_up.dtype
         out = empty(tokens, down.out_features, dtype=dtype)
         failed = calls[dtype](

@@ -251,6 +251,7 @@ class _Parts:
         self._dtype, self._device = dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
         self._rotations: dict[tuple[RopeSpec, int], torch.Tensor] = {}
+        self._query_scales: dict[RopeSpec, torch.Tensor] = {}
 
     def norm(self, name: str, width: int) -> Norm:
         return self._norm(self._spec.norm, name, width)
@@ -425,8 +426,11 @@ class _Parts:
         return self._rotations[rope, head_dim]
 
     def query_scales(self, rope: RopeSpec) -> torch.Tensor | None:
-        """None if all positions are alike."""
+        """By position, shared by all layers with the same embedding; None if all positions are alike."""
         if rope.llama_4_scaling_beta is None:
             return None
-        trained = rope.original_max_position_embeddings or self._spec.max_position_embeddings
-        return query_scales(self._max_model_len, trained, rope.llama_4_scaling_beta, 0).to(self._device)
+        if rope not in self._query_scales:
+            trained = rope.original_max_position_embeddings or self._spec.max_position_embeddings
+            table = query_scales(self._max_model_len, trained, rope.llama_4_scaling_beta, 0).to(self._device)
+            self._query_scales[rope] = table
+        return self._query_scales[rope]

@@ -6,7 +6,6 @@ A norm becomes the engine's if that reproduces the module on random input. Every
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import NamedTuple
@@ -77,13 +76,11 @@ class ScaledEmbedding(nn.Module):
 
     def __init__(self, output: Linear, kernels: KernelSet, scale: float) -> None:
         super().__init__()
-        self._embedding = TiedEmbedding(output, kernels)
-        self._width, self._scale = output.in_features, scale
+        self._embedding = TiedEmbedding(output, kernels, scale)
+        self._width = output.in_features
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        rows = self._embedding(token_ids.reshape(-1))
-        rows = rows if self._scale == 1 else rows * self._scale
-        return rows.view(*token_ids.shape, self._width)
+        return self._embedding(token_ids.reshape(-1)).view(*token_ids.shape, self._width)
 
 
 class Norm(nn.Module):
@@ -188,4 +185,4 @@ def replace_module(model: nn.Module, name: str, new: nn.Module) -> None:
 
 def described(fused: Iterable[str]) -> str:
     """Kinds of fused modules, each once, in the order of the model."""
-    return ", ".join(Counter(fused)) or "nothing"
+    return ", ".join(dict.fromkeys(fused)) or "nothing"

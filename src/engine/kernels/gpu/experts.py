@@ -22,6 +22,7 @@ from ..experts import (
     ExpertWeights,
     PackedExpert,
     PackedExperts,
+    check_shapes,
     experts_reference,
     pack_experts_reference,
 )
@@ -193,8 +194,7 @@ def experts_gpu(
         return experts_reference(x, ids, weights, packed, base, base_gate)
     num_experts, hidden, inner = packed.downs.shape
     tokens, per_token = ids.shape
-    if x.shape != (tokens, hidden) or weights.shape != ids.shape:
-        raise ValueError(f"x is {tuple(x.shape)}, ids are {tuple(ids.shape)}, weights {tuple(weights.shape)}")
+    check_shapes(x, ids, weights, hidden)
     num_rows = tokens * per_token
     out = torch.empty_like(x)
     if not num_rows:
