@@ -39,16 +39,14 @@ def logits_of(
     words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
     deployment = load_deployment([], words)
     resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
-    spec, attention, kind = resolved.model_spec, resolved.attention, getattr(torch, dtype)
-    kernels = select_kernels(
-        "cpu", kind, attention.head_dim, features, quantization=quantization, activations=activations
-    )
+    spec, kind = resolved.model_spec, getattr(torch, dtype)
+    kernels = select_kernels("cpu", kind, spec.head_dims, features, quantization=quantization, activations=activations)
     length = max(map(len, texts))
     model = model_class(spec)(spec, kernels, length, kind, torch.device("cpu"), quantization)
     load_weights(model, resolved)
     blocks = torch.arange(-(-length // BLOCK), dtype=torch.int32)
     groups = all_in_one(spec.num_layers)
-    cache = KVCache(groups, len(blocks), attention.num_kv_heads, BLOCK, attention.head_dim, kind)
+    cache = KVCache(groups, len(blocks), BLOCK, spec.keeps.tensors, kind)
     for text in texts:
         positions = torch.arange(len(text))
         step = StepInput(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..model.quantised import shown
 from .cpu_features import Level, NoKernels, choose_level, this_cpu, wanted_level
 from .cpu_library import LibrarySpec, check_obtainable
@@ -9,6 +11,7 @@ from .cpu_library import LibrarySpec, check_obtainable
 STAGES = ("add_rms_norm", "linear", "rope_and_store", "paged_attention", "activation", "sampling", "decode_step")
 MAX_HEAD_DIM = 512  # the largest that is tested
 KERNEL_DTYPES = ("float32", "bfloat16")
+HeadDims = int | Sequence[int]  # elements of an attention head; several if layers differ (ModelSpec.head_dims)
 EAGER = "model.enforce_eager"  # the reason why there are no kernels
 _ONE_ORDER, _ONE_ROW = "; the same sums in any batch", "; one row at a time for the same sums in any batch: slow"
 
@@ -23,16 +26,20 @@ def keeps_twelve_bits() -> bool:
     return level.has_twelve_bits
 
 
-def takes_heads(head_dim: int) -> bool:
-    """Whether the C++ attention kernels support this head size."""
-    return head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM
+def takes_heads(head_dims: HeadDims) -> bool:
+    """Whether the C++ attention kernels support these head sizes."""
+    return all(head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM for head_dim in _each(head_dims))
+
+
+def _each(head_dims: HeadDims) -> Sequence[int]:
+    return [head_dims] if isinstance(head_dims, int) else head_dims
 
 
 def stage_table(
     level: Level,
     reason: str,
     dtype: str,
-    head_dim: int,
+    head_dims: HeadDims,
     kv_dtype: str,
     quantization: str | None = None,
     *,
@@ -56,9 +63,10 @@ def stage_table(
         table["linear"] += "; bfloat16 kept in 12 bits, exactly"
     elif not level.multiplies(dtype):
         table["linear"] = f"torch: its product of {dtype} matrices"
-    if not takes_heads(head_dim):
+    if not takes_heads(head_dims):
+        shown_dims = ", ".join(map(str, _each(head_dims)))
         table["rope_and_store"] = table["paged_attention"] = (
-            f"torch: head size {head_dim}; the C++ kernels support multiples of 16 up to {MAX_HEAD_DIM}"
+            f"torch: head size {shown_dims}; the C++ kernels support multiples of 16 up to {MAX_HEAD_DIM}"
         )
     if kv_dtype != dtype:
         table["rope_and_store"] = table["paged_attention"] = (
@@ -90,7 +98,7 @@ def _with_batch_invariance(table: dict[str, str]) -> dict[str, str]:
 
 def planned_kernels(
     dtype: str,
-    head_dim: int,
+    head_dims: HeadDims,
     kv_dtype: str | None = None,
     *,
     is_eager: bool = False,
@@ -111,7 +119,7 @@ def planned_kernels(
             level,
             reason,
             dtype,
-            head_dim,
+            head_dims,
             kv_dtype or dtype,
             quantization,
             activations=activations,

@@ -71,10 +71,8 @@ def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> Ca
 
 
 def kv_bytes_per_token(spec: ModelSpec, dtype: str, groups: CacheGroups) -> int:
-    """Bytes of keys and values of one token in the blocks of all groups."""
-    attention = spec.attention
-    width = attention.keeps.width if attention is not None else 0
-    return groups.num_groups * groups.num_planes * width * DTYPE_BYTES[dtype]
+    """Bytes of one token in the blocks of all groups."""
+    return groups.num_groups * groups.num_planes * spec.keeps.width * DTYPE_BYTES[dtype]
 
 
 def all_in_one(num_layers: int) -> CacheGroups:

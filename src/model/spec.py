@@ -42,6 +42,7 @@ class Keeps(Record):
     full, window, latent: `width` elements per token, for a window at most `window` tokens.
     state: `width` elements per sequence however long it is, `float32_width` of them always in float32.
     cross: `width` elements per token of another input, which has `window` tokens.
+    tensors: of full, window and latent, which hold the elements of a token: (heads, elements of a head) of each.
     num_heads: key-value heads, by which it can be divided over devices; 0: every device keeps all of it.
     """
 
@@ -50,6 +51,7 @@ class Keeps(Record):
     window: int = 0
     float32_width: int = 0
     num_heads: int = 0
+    tensors: tuple[tuple[int, int], ...] = ()
 
 
 # RMS norm over each head of q and k, also after the rotation; over all heads together; layer norm of each head with
@@ -76,10 +78,9 @@ class Attention(Record):
 
     @property
     def keeps(self) -> Keeps:
-        width = 2 * self.num_kv_heads * self.head_dim
-        if self.window is None:
-            return Keeps(kind="full", width=width, num_heads=self.num_kv_heads)
-        return Keeps(kind="window", width=width, window=self.window, num_heads=self.num_kv_heads)
+        heads = self.num_kv_heads, self.head_dim
+        kept = Keeps(kind="full", width=2 * math.prod(heads), num_heads=self.num_kv_heads, tensors=(heads, heads))
+        return kept if self.window is None else kept.model_copy(update={"kind": "window", "window": self.window})
 
     @property
     def activations(self) -> int:
@@ -130,7 +131,8 @@ class LatentAttention(Record):
         if self.is_expanded:
             return self.expanded.keeps
         index = self.index_dim // 2 + 2 if self.index_dim else 0  # keys of the index: one byte each, and a scale
-        return Keeps(kind="latent", width=self.rank + self.rope_dim + index)
+        width = self.rank + self.rope_dim + index
+        return Keeps(kind="latent", width=width, tensors=((1, width),))
 
     @property
     def activations(self) -> int:
@@ -364,6 +366,33 @@ class ModelSpec(Record):
             if isinstance(layer.mixer, LatentAttention) and layer.mixer.is_expanded:
                 return layer.mixer.expanded
         return None
+
+    @property
+    def keeps(self) -> Keeps:
+        """What a layer keeps of each token: the same in all layers that keep some, but for their windows."""
+        kept = (layer.mixer.keeps for layer in self.layers if layer.mixer is not None)
+        return next((keeps for keeps in kept if keeps.tensors), Keeps(kind="full", width=0))
+
+    @property
+    def head_dims(self) -> tuple[int, ...]:
+        """Elements of the vectors that attention kernels multiply: of a head, or of a latent and its rotated part."""
+        dims: dict[int, None] = {}
+        for layer in self.layers:
+            match layer.mixer:
+                case Attention(head_dim=head_dim):
+                    dims[head_dim] = None
+                case LatentAttention(is_expanded=True) as mixer:
+                    dims[mixer.expanded.head_dim] = None
+                case LatentAttention(rank=rank, rope_dim=rope_dim):
+                    dims |= {rank: None, rope_dim: None}
+        return tuple(dims)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Elements of a head that can be rotated; 0 without attention."""
+        mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention | LatentAttention)]
+        dims = (mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim for mixer in mixers)
+        return max(dims, default=0)
 
     @property
     def windows(self) -> tuple[int | None, ...]:

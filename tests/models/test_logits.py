@@ -40,8 +40,8 @@ TOKENS = torch.randint(3, VOCAB, (37,), generator=torch.Generator().manual_seed(
 def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """[37, vocab] of TOKENS in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
     settings = resolved(folder, place)
-    model_spec, attention = settings.model_spec, settings.attention
-    kernels = select_kernels(CPU, dtype, attention.head_dim, features)
+    model_spec = settings.model_spec
+    kernels = select_kernels(CPU, dtype, model_spec.head_dims, features)
     model = model_class(model_spec)(model_spec, kernels, 64, dtype, CPU)
     stored = read_tensors(folder, settings.model_files.weight_files)
     files = Checkpoint(folder, tensors_of(folder, stored, model_spec))
@@ -49,7 +49,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
         model.load(files)
         cache = KVCache(
             model_cache_groups(model_spec, 64, is_hybrid=False),
-            *(9, attention.num_kv_heads, BLOCK_SIZE, attention.head_dim),
+            *(9, BLOCK_SIZE, model_spec.keeps.tensors),
             dtype,
             states=StateCache(model_spec, 3, dtype),
         )

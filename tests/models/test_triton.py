@@ -55,7 +55,7 @@ def test_a_plan_is_not_reused_for_the_next_step_in_the_same_tensors(saved: Calla
     """Captured graphs reuse their input tensors; plans of the previous step must not be found."""
     reference, folder = saved("qwen2")  # windows in some layers
     settings = resolved(folder, tmp_path)
-    model_spec, attention = settings.model_spec, settings.attention
+    model_spec = settings.model_spec
     model = model_class(model_spec)(model_spec, gpu_kernels(CPU, max_rows=1), 80, torch.float32, CPU)
     tokens = [3 + 7 * place % 50 for place in range(70)]
     table = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
@@ -74,9 +74,7 @@ def test_a_plan_is_not_reused_for_the_next_step_in_the_same_tensors(saved: Calla
 
     with torch.inference_mode():
         model.load(Checkpoint(folder, read_tensors(folder, settings.model_files.weight_files)))
-        cache = KVCache(
-            all_in_one(model_spec.num_layers), 6, attention.num_kv_heads, 16, attention.head_dim, torch.float32
-        )
+        cache = KVCache(all_in_one(model_spec.num_layers), 6, 16, model_spec.keeps.tensors, torch.float32)
         expected = reference_logits(reference, tokens)
         assert (
             model.logits(*model.forward(cache.by_layer([step_of(70)]), cache.layers, None)) - expected

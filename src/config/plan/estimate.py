@@ -175,7 +175,7 @@ def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Rang
     # Measured with torch's CPU build on Linux: 234 MiB after the libraries, 26 more once it has run.
     # Packed matrices are aligned to pages of 2 MiB: 0.8 MiB lost per matrix over the 4 x 28 of Qwen3-0.6B.
     length = ask.max_model_len or model.limit
-    turns = length * model.head_dim * 4
+    turns = length * model.spec.rotary_dim * 4
     packed = ask.dtype == "bfloat16" and model.spec.hidden_size >= 1024
     pages = 4 * model.spec.num_layers * (8 * MIB // 10) if packed else 0
     fixed = Range(low=235 * MIB, likely=262 * MIB, high=520 * MIB)  # high: torch's CUDA build

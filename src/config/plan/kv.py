@@ -96,8 +96,7 @@ def kv_cost_of_groups(
     groups: CacheGroups, spec: ModelSpec, kv_dtype: str, block_size: int, *, tensor_parallel_size: int = 1
 ) -> KVCost:
     """Of this build's engine, whose blocks are those of groups of layers. States have memory of their own."""
-    assert spec.attention is not None
-    keeps = spec.attention.keeps
+    keeps = spec.keeps
     one = groups.num_planes * _bytes(keeps, DTYPE_BYTES[kv_dtype]) // _parts(keeps, tensor_parallel_size)
     counts = Counter(window for window in groups.windows if window is not None)
     return KVCost(

@@ -69,11 +69,6 @@ class PlannedModel(Record):
         return self.files.max_context if self.files is not None else self.spec.max_position_embeddings
 
     @property
-    def head_dim(self) -> int:
-        """Of the attention; 0 without one."""
-        return self.spec.attention.head_dim if self.spec.attention is not None else 0
-
-    @property
     def num_heads(self) -> int:
         """The smallest number of heads of a layer: devices must divide it."""
         return min((getattr(layer.mixer, "num_heads", 1) for layer in self.spec.layers), default=1)

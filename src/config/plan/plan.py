@@ -106,7 +106,7 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         is_eager = decisions.get("model.enforce_eager")
         kernels = planned_kernels(
             ask.dtype,
-            model.head_dim,
+            model.spec.head_dims,
             ask.kv_dtype,
             is_eager=is_eager,
             quantization=ask.quantization,

@@ -12,7 +12,7 @@ from pydantic import Field
 from ...model.cache_groups import CacheGroups, has_cache_groups, model_cache_groups
 from ...model.record import Record
 from ...model.sizes import count_parameters, weights_bytes
-from ...model.spec import Attention, ModelSpec
+from ...model.spec import ModelSpec
 from ...model.through_transformers import Implementation
 from ..auto_values import RESERVED_FILES
 from ..checkpoint.chat_templates import TemplateSource
@@ -209,13 +209,6 @@ class Resolved(Record):
     @property
     def model_spec(self) -> ModelSpec:
         return self.model_files.spec
-
-    @property
-    def attention(self) -> Attention:
-        """Of every layer, but for its window."""
-        attention = self.model_spec.attention
-        assert attention is not None
-        return attention
 
     @property
     def cache_groups(self) -> CacheGroups:

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from ...config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
-from ...config.cpu_kernels import EAGER, stage_table, takes_heads, torch_table
+from ...config.cpu_kernels import EAGER, HeadDims, stage_table, takes_heads, torch_table
 from ...config.cpu_library import LibrarySpec
 from ...model.quantised import PANEL_WIDTH
 from .activation import Activate, activate_and_mul_cpu, activate_and_mul_reference, activate_cpu, activate_reference
@@ -170,7 +170,7 @@ ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare: no r
 def select_kernels(
     device: torch.device | str,
     dtype: torch.dtype,
-    head_dim: int,
+    head_dims: HeadDims,
     features: str | None = None,
     *,
     kv_dtype: torch.dtype | None = None,
@@ -187,7 +187,7 @@ def select_kernels(
     Args:
         device: where the model runs.
         dtype: of weights and activations.
-        head_dim: elements per attention head.
+        head_dims: elements per attention head, or all sizes that the layers have.
         features: `auto`, a level of config/cpu_features.py, or `torch`; None for what STOKER_CPU_FEATURES says.
         kv_dtype: of keys and values; None for `dtype`.
         is_eager: use torch's operations alone.
@@ -209,7 +209,7 @@ def select_kernels(
         if is_eager:
             raise NoKernels(EAGER)
         level, reason = choose_level(features or wanted_level(), this_cpu())
-        stage_table(level, reason, _name(dtype), head_dim, _name(kv_dtype))  # raises before anything is compiled
+        stage_table(level, reason, _name(dtype), head_dims, _name(kv_dtype))  # raises before anything is compiled
         library = load(LibrarySpec(level, batch_invariant, quantization is not None))
     except NoKernels as error:
         return torchs(str(error))
@@ -218,7 +218,7 @@ def select_kernels(
     return cpu_kernels(
         library,
         dtype,
-        head_dim,
+        head_dims,
         kv_dtype,
         reason,
         quantization,
@@ -230,7 +230,7 @@ def select_kernels(
 def cpu_kernels(
     library: CpuLibrary,
     dtype: torch.dtype,
-    head_dim: int,
+    head_dims: HeadDims,
     kv_dtype: torch.dtype,
     reason: str,
     quantization: str | None = None,
@@ -248,7 +248,7 @@ def cpu_kernels(
     recorder = CallRecorder()
     library = recorded(library, recorder)
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
-    if kv_dtype != dtype or not takes_heads(head_dim):
+    if kv_dtype != dtype or not takes_heads(head_dims):
         rope, attention = torchs.rope_and_store, torchs.paged_attention
     is_capturable = attention is not torchs.paged_attention and (
         quantization is not None or library.level.multiplies(_name(dtype))
@@ -296,7 +296,7 @@ def cpu_kernels(
             library.level,
             reason,
             _name(dtype),
-            head_dim,
+            head_dims,
             _name(kv_dtype),
             quantization,
             activations=activations,

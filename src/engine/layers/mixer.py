@@ -11,9 +11,10 @@ from .linear import Linear
 from .loading import Loadable
 from .step_input import StepInput
 
-# Of attention: keys and values, each [num_blocks, num_kv_heads, block_size, head_dim]. Of a layer with a recurrent
-# state: the last inputs of its convolution and its sums, each [num_slots, ...] (StateShape in model/spec.py).
-LayerCache = tuple[torch.Tensor, torch.Tensor]
+# Of attention: keys and values, each [num_blocks, num_kv_heads, block_size, head_dim]; of latent attention one tensor,
+# [num_blocks, 1, block_size, width]. Of a layer with a recurrent state: the last inputs of its convolution and its
+# sums, each [num_slots, ...] (StateShape in model/spec.py).
+LayerCache = tuple[torch.Tensor, ...]
 
 
 class Mixer(Protocol):

@@ -1,5 +1,5 @@
-"""KVCache: what the layers of a model keep: keys and values by block id, in memory that kv_memory.py requests from the
-system, and recurrent states (state_cache.py)."""
+"""KVCache: what the layers of a model keep: keys and values, or latents, by block id, in memory that kv_memory.py
+requests from the system, and recurrent states (state_cache.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kv_dtype(name: str) -> torch.dtype:
 
 
 class KVCache:
-    """Keys and values of every layer, [num_blocks, num_kv_heads, block_size, head_dim] each, in one allocation.
+    """The tensors of every layer, [num_blocks, heads, block_size, elements of a head] each, in one allocation.
 
     Layers of different groups that have the same plane share its memory, and use different blocks of it.
     """
@@ -30,23 +30,24 @@ class KVCache:
         self,
         groups: CacheGroups,
         num_blocks: int,
-        num_kv_heads: int,
         block_size: int,
-        head_dim: int,
+        tensors: Sequence[tuple[int, int]],
         dtype: torch.dtype,
         memory: KVMemory | None = None,
         device: torch.device | None = None,
         states: StateCache | None = None,
     ) -> None:
         """num_blocks: of all groups together.
-        memory: of the cache's size, with one region for each plane's keys and one for its values.
+        tensors: heads and elements of a head, of each tensor of a layer (Keeps in model/spec.py); all of one size.
+        memory: of the cache's size, with one region for each tensor of each plane.
         device: None for host memory.
         states: of the layers without keys and values.
 
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
         device has too little.
         """
-        shape = (groups.num_planes, 2, num_blocks, num_kv_heads, block_size, head_dim)
+        shapes = [(num_blocks, heads, block_size, width) for heads, width in tensors]
+        shape = (groups.num_planes, len(tensors), torch.Size(shapes[0]).numel())
         self.groups = groups
         self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
@@ -54,7 +55,7 @@ class KVCache:
         if device is not None:
             whole = torch.zeros(shape, dtype=dtype, device=device)
         else:
-            self._memory = memory or KVMemory(self.num_bytes, 2 * groups.num_planes)
+            self._memory = memory or KVMemory(self.num_bytes, len(tensors) * groups.num_planes)
             if self._memory.num_bytes != self.num_bytes:
                 raise ValueError(f"a cache of {self.num_bytes} bytes over {self._memory.num_bytes} bytes of memory")
             whole = torch.frombuffer(self._memory.buffer, dtype=dtype).view(shape)
@@ -62,9 +63,11 @@ class KVCache:
         of_states = states.layers if states is not None else [None] * len(groups.layers)
         self._layers: list[LayerCache] = []
         for plane, state in zip(groups.planes, of_states, strict=True):
-            layer = state if plane is None else (whole[plane, 0], whole[plane, 1])
-            assert layer is not None, "a layer without keys and values has a state"
-            self._layers.append(layer)
+            if plane is None:
+                assert state is not None, "a layer without keys and values has a state"
+                self._layers.append(state)
+            else:
+                self._layers.append(tuple(part.view(each) for part, each in zip(whole[plane], shapes, strict=True)))
 
     @property
     def num_untouched(self) -> int:

@@ -72,7 +72,7 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
     kernels = select_kernels(
         "cpu",
         getattr(torch, resolved.model.dtype),
-        resolved.attention.head_dim,
+        resolved.model_spec.head_dims,
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
         quantization=resolved.model.quantization,
@@ -120,11 +120,18 @@ def kv_cache_of(
     resolved: Resolved, num_blocks: int, memory: KVMemory | None = None, device: torch.device | None = None
 ) -> KVCache:
     """A cache of `num_blocks` blocks for each group of layers. Raises what KVCache raises."""
-    attention, cache = resolved.attention, resolved.cache
-    groups = resolved.cache_groups
-    shape = (num_blocks * groups.num_groups, attention.num_kv_heads, cache.block_size, attention.head_dim)
+    cache, groups = resolved.cache, resolved.cache_groups
     states = None
     if resolved.model_spec.has_states:
         dtype = getattr(torch, resolved.model.dtype)
         states = StateCache(resolved.model_spec, resolved.scheduler.max_num_seqs, dtype)
-    return KVCache(groups, *shape, kv_dtype(cache.kv_cache_dtype), memory, device, states)
+    return KVCache(
+        groups,
+        num_blocks * groups.num_groups,
+        cache.block_size,
+        resolved.model_spec.keeps.tensors,
+        kv_dtype(cache.kv_cache_dtype),
+        memory,
+        device,
+        states,
+    )

@@ -47,8 +47,8 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
 
 def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:
     if resolved.model.batch_invariant:  # in Triton's kernels the order of a row's sums depends on the batch
-        dtype, head_dim = getattr(torch, resolved.model.dtype), resolved.attention.head_dim
-        return select_kernels("cuda", dtype, head_dim, batch_invariant=True)
+        dtype = getattr(torch, resolved.model.dtype)
+        return select_kernels("cuda", dtype, resolved.model_spec.head_dims, batch_invariant=True)
     return gpu_kernels(device, max_rows=resolved.scheduler.max_num_seqs)
 
 

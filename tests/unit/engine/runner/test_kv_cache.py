@@ -11,7 +11,7 @@ from stoker.model.cache_groups import all_in_one
 
 
 def test_layers_share_no_memory_and_start_as_zeros():
-    cache = KVCache(all_in_one(2), num_blocks=3, num_kv_heads=2, block_size=4, head_dim=8, dtype=torch.bfloat16)
+    cache = KVCache(all_in_one(2), num_blocks=3, block_size=4, tensors=[(2, 8)] * 2, dtype=torch.bfloat16)
     assert cache.num_bytes == 2 * 2 * 3 * 2 * 4 * 8 * 2
     tensors = [tensor for layer in cache.layers for tensor in layer]
     assert [tuple(tensor.shape) for tensor in tensors] == [(3, 2, 4, 8)] * 4
@@ -22,9 +22,18 @@ def test_layers_share_no_memory_and_start_as_zeros():
     assert [tensor.unique().tolist() for tensor in tensors] == [[1], [2], [3], [4]]
 
 
+def test_a_layer_with_latents_keeps_one_tensor():
+    cache = KVCache(all_in_one(2), num_blocks=3, block_size=4, tensors=[(1, 24)], dtype=torch.float32)
+    assert cache.num_bytes == 2 * 3 * 4 * 24 * 4
+    (first,), (second,) = cache.layers
+    assert first.shape == second.shape == (3, 1, 4, 24)
+    first.fill_(1)
+    assert not second.any()
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mapped memory")
 def test_the_memory_is_private_so_that_it_can_have_huge_pages():
-    cache = KVCache(all_in_one(1), 4, 1, 16, 16, torch.float32)
+    cache = KVCache(all_in_one(1), 4, 16, [(1, 16)] * 2, torch.float32)
     address = cache.layers[0][0].data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, permissions, *_ = line.split()
@@ -37,4 +46,4 @@ def test_the_memory_is_private_so_that_it_can_have_huge_pages():
 
 def test_memory_of_another_size_is_refused():
     with pytest.raises(ValueError, match="a cache of 8192 bytes over 64 bytes of memory"):
-        KVCache(all_in_one(1), 4, 1, 16, 16, torch.float32, KVMemory(64, 2))
+        KVCache(all_in_one(1), 4, 16, [(1, 16)] * 2, torch.float32, KVMemory(64, 2))
