@@ -16,28 +16,29 @@ from typing import Any
 
 from .. import workload
 from .contestants import Contestant
-from .environments import HOME, SetupError, python_of, variables, weights
+from .environments import HOME, SetupError, python_of, variables, vocab_size, weights
 from .process import Failed, Process, busy_s
 
 SETTLE_S = 12.0  # after the warm-up: an engine may touch the rest of its memory while idle
-KV_GIB, MAX_LEN, STREAMS, VOCAB_SIZE = 4, 4096, 128, 151_936
+KV_GIB, MAX_LEN, STREAMS = 4, 4096, 128
 START_LIMIT_S, RUN_LIMIT_S = 420.0, 900.0
 PORT = 8719
 STREAMS_OF = {"http-1": 1, "http-8": 8}
 
 
-def make(contestant: Contestant) -> Offline | Served:
+def make(contestant: Contestant, model: str) -> Offline | Served:
+    """model: a folder of benchmarks/models."""
     try:
         python = str(python_of(contestant.environment))
-        files = str(weights(contestant.weights))
+        files = str(weights(contestant.weights, model))
     except SetupError as error:
         raise Failed(f"setup failed: {error}") from None
-    return (Offline if contestant.adapter else Served)(contestant, python, files)
+    return (Offline if contestant.adapter else Served)(contestant, python, files, vocab_size(model))
 
 
 class Contest:
-    def __init__(self, contestant: Contestant, python: str, files: str) -> None:
-        self.contestant, self.python, self.files = contestant, python, files
+    def __init__(self, contestant: Contestant, python: str, files: str, vocab_size: int) -> None:
+        self.contestant, self.python, self.files, self.vocab_size = contestant, python, files, vocab_size
         self.cores = sorted(os.sched_getaffinity(0))
         self.process: Process | None = None
 
@@ -75,7 +76,7 @@ class Offline(Contest):
     def run(self, name: str, seed: int) -> dict[str, Any]:
         """Also raises Failed if the number of generated tokens differs from the request."""
         assert self.process is not None
-        job = workload.read(name, VOCAB_SIZE, seed)
+        job = workload.read(name, self.vocab_size, seed)
         busy, own = busy_s(), self.process.cpu_s()
         answer = self.process.ask([[request.prompt, request.output] for request in job.requests], RUN_LIMIT_S)
         others = busy_s() - busy - (self.process.cpu_s() - own)

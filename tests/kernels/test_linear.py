@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.slow_cases import slow
 
 from stoker.engine.kernels import KernelSet
 
-from .batches import DTYPES, LIMITS, slow
+from .batches import DTYPES, LIMITS
 
 pytest.importorskip("triton")
 from stoker.engine.kernels.gpu.kernels import gpu_kernels

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.slow_cases import slow
 
 from stoker.engine.kernels.activation import activate_and_mul_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
 
-from .batches import DTYPES, LIMITS, slow
+from .batches import DTYPES, LIMITS
 
 pytest.importorskip("triton")
 from stoker.engine.kernels.gpu import linear_few as gpu

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.slow_cases import slow
 
 from stoker.engine.kernels import noise
 from stoker.engine.kernels.sample_tokens import sample_tokens_reference
 
-from .batches import DTYPES, slow
+from .batches import DTYPES
 
 pytest.importorskip("triton")
 import triton

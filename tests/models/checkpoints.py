@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from tests.slow_cases import slow_but
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 VOCAB = 97
@@ -220,7 +220,7 @@ QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5")
 
 def families() -> list[Any]:
     """For parametrize."""
-    return [family if family in QUICK else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES]
+    return slow_but(FAMILIES, *QUICK)
 
 
 def build(family: str, **changes: Any) -> PreTrainedModel:

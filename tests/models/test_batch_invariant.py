@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.slow_cases import slow
 
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.startup import build_core
@@ -51,17 +52,17 @@ ROOMY: dict[str, dict[str, Any]] = {
     "cache": {"enable_prefix_caching": False},
     "scheduler": {"max_num_batched_tokens": 64},
 }
-SLOW = pytest.mark.slow  # installations compile no batch-invariant kernels of int8 and int4
+# Installations compile no batch-invariant kernels of int8 and int4
 CASES = [
     ("qwen3", {"dtype": "float32"}),
     ("qwen3", {"dtype": "bfloat16"}),
-    pytest.param("qwen3", {"dtype": "bfloat16", "quantization": "int8"}, marks=SLOW),
-    pytest.param("qwen3", {"dtype": "bfloat16", "quantization": "int4"}, marks=SLOW),
-    pytest.param("qwen3", {"dtype": "float32", "quantization": "int8"}, marks=SLOW),
-    ("qwen3 untied", {"dtype": "bfloat16"}),  # heads of 8 elements: torch computes attention
-    ("mistral", {"dtype": "bfloat16"}),  # a window of 6 tokens
-    pytest.param("qwen2", {"dtype": "bfloat16", "quantization": "int4"}, marks=SLOW),  # one layer with a window, biases
-    ("llama", {"dtype": "bfloat16", "enforce_eager": True}),
+    slow("qwen3", {"dtype": "bfloat16", "quantization": "int8"}),
+    slow("qwen3", {"dtype": "bfloat16", "quantization": "int4"}),
+    slow("qwen3", {"dtype": "float32", "quantization": "int8"}),
+    slow("qwen3 untied", {"dtype": "bfloat16"}),  # heads of 8 elements: torch computes attention
+    slow("mistral", {"dtype": "bfloat16"}),  # a window of 6 tokens
+    slow("qwen2", {"dtype": "bfloat16", "quantization": "int4"}),  # one layer with a window, biases
+    slow("llama", {"dtype": "bfloat16", "enforce_eager": True}),
     ("llama with biases", {"dtype": "float32", "enforce_eager": True}),
 ]
 
@@ -89,8 +90,8 @@ def test_results_are_the_same_alone_and_in_a_batch_of_32(
     assert engine.num_mixed_steps > 0
 
 
-@pytest.mark.parametrize("scheme", [None, pytest.param("int8", marks=SLOW)])
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("scheme", [None, slow("int8")])
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     budget=st.integers(20, 70),
     share=st.sampled_from([0.3, 0.75, 1.0]),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.slow_cases import slow
 from transformers import PreTrainedModel
 
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
@@ -94,7 +95,7 @@ def token_ids(outputs: list[EngineOutput]) -> list[list[int]]:
 
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [1.0, 0.0, 2.5, -1.0])
+@pytest.mark.parametrize("length_penalty", [slow(1.0), slow(0.0), 2.5, slow(-1.0)])
 def test_answers_equal_those_of_transformers(
     ends: str, early_stopping: EarlyStopping, length_penalty: float, checkpoint: Saved, engine: Engine
 ):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow
 
 from .checkpoints import build, reference_greedy, save
 from .conftest import Saved
@@ -55,7 +56,7 @@ def test_greedy_output_equals_transformers_generate(mixed: Saved, tmp_path: Path
 
 @pytest.mark.parametrize(
     "family",  # all layers with a window, and one of two
-    ["mistral", "gemma2", *(pytest.param(each, marks=pytest.mark.slow) for each in WITH_WINDOWS)],
+    ["mistral", "gemma2", *map(slow, WITH_WINDOWS)],
 )
 def test_families_with_windows_equal_transformers_generate(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow
 
 from stoker.engine.api import EngineRequest, FinishReason
 from stoker.engine.core.step_plan import StepPlan, StepResult
@@ -21,7 +22,7 @@ from .conftest import Saved
 from .engine import GREEDY, Engine, resolved
 from .test_generation import FEW_BLOCKS, make_prompts
 
-STATEFUL = ["qwen3_5", pytest.param("lfm2", marks=pytest.mark.slow)]
+STATEFUL = ["qwen3_5", slow("lfm2")]
 
 
 def requests_of(prompts: list[list[int]]) -> list[EngineRequest]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow_cases import slow_but
 from tools import transformers_families
 from tools.transformers_families import FAMILIES, config_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -25,7 +26,7 @@ from .engine import GREEDY, Engine, resolved
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 
 QUICK = ("gemma2", "deepseek_v3")
-BY_SPEED = [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES]
+BY_SPEED = slow_but(FAMILIES, *QUICK)
 
 
 _SEEDS = {"gpt_oss": 2}  # with 1 two experts of a token are 3e-7 apart, and rounding decides

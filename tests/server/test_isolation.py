@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow_but
 
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
@@ -38,7 +39,7 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("source", BOMBS)
+@pytest.mark.parametrize("source", slow_but(BOMBS, *list(BOMBS)[1:3]))
 def test_a_template_is_ended_at_its_limits_also_within_one_operation(tokenizer: Tokenizer, source: str):
     """Before, it held the interpreter for minutes, and /health with it."""
     renderer = Renderer(tokenizer, TemplateSource(source, "a.jinja"), processes=HASTY)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.slow_cases import slow_but
 
 from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.block_pool import BlockPool
@@ -179,7 +180,7 @@ def first_broken() -> Broken | None:
 
 def each(faults: Iterable[str]) -> list[Any]:
     """Test parameters; those outside IN_EVERY_RUN are slow tests."""
-    return [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow) for name in faults]
+    return slow_but(faults, *IN_EVERY_RUN)
 
 
 @pytest.mark.parametrize("name", each(FAULTS))

@@ -1,6 +1,6 @@
 """Writes a checkpoint with the shape of a config.json: random bfloat16 weights and a tokenizer.
 
-    python -m benchmarks.peers.convert.checkpoint FOLDER
+    python -m benchmarks.peers.convert.checkpoint MODEL FOLDER
 
 The tokenizer is a byte-level BPE trained on the prompts of `engine bench serve`. Every id of the vocabulary has a text,
 so that every token of a stream produces output.
@@ -18,7 +18,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from stoker.cli.bench.workload import Shape, text_jobs
 
-MODEL = Path(__file__).parents[2] / "models" / "qwen3-0.6b"
 SPECIAL = ("<|endoftext|>", "<|im_end|>")
 
 
@@ -45,8 +44,8 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def write_checkpoint(folder: Path, model: Path = MODEL) -> None:
-    config = AutoConfig.from_pretrained(model)
+def write_checkpoint(model: Path, folder: Path) -> None:
+    config = AutoConfig.from_pretrained(model).get_text_config()
     config.bos_token_id, config.eos_token_id = None, config.vocab_size - 1
     torch.manual_seed(0)
     network = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -56,4 +55,4 @@ def write_checkpoint(folder: Path, model: Path = MODEL) -> None:
 
 
 if __name__ == "__main__":
-    write_checkpoint(Path(sys.argv[1]))
+    write_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]))

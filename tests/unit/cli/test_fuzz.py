@@ -78,7 +78,7 @@ def test_any_file_is_answered(content: bytes, verb: list[str]) -> None:
     run(words)
 
 
-@SOME
+@settings(SOME, max_examples=20)  # each runs a command
 @given(oddities.command_words, st.sampled_from(WORD_VERBS))
 @example(["--", "-x"], ["validate"])
 @example(["\udcff"], ["validate"])

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.slow_cases import slow_but
 
 from stoker.cli.app import main
 
@@ -207,7 +208,7 @@ def write(content: str) -> None:
     Path("deploy.yaml").write_bytes(content.encode("utf-8", "surrogateescape"))
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", slow_but(RIGHT, *list(RIGHT)[:7]))
 def test_no_verb_shows_the_secret_of_a_deployment_that_is_right(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     write(RIGHT[name])
     assert check(["validate", "deploy.yaml"], capfd) == 0

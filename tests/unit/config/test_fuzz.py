@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.slow_cases import slow_but
 
 from stoker.config import ConfigError
 from stoker.config.codes import CODES
@@ -155,7 +156,7 @@ LARGE: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", slow_but(LARGE, "one long value", "braces", "laughs", "merges", "forms", "anchors"))
 def test_large_files_are_answered_soon(name: str, tmp_path: Path) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text(LARGE[name]())

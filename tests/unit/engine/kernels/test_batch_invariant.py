@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow_cases import slow
 
 from stoker.engine.kernels.activation import ACTIVATIONS
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
@@ -19,7 +20,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=[
 
 
 # Installations compile no batch-invariant kernels of int8 and int4.
-SCHEMES = [None, *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("int8", "int4"))]
+SCHEMES = [None, slow("int8"), slow("int4")]
 
 
 def invariant(level, dtype, head_dim=64, threads=1, scheme=None):

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.slow_cases import slow
 
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, PackedExperts, expert_gate_reference
 from stoker.engine.kernels.quantised import dequantise_reference, quantise_reference
@@ -88,7 +89,7 @@ def assert_within_rounding(out, expected, magnitude, scheme=None):
 @LEVELS
 @DTYPES
 @SCHEMES
-@pytest.mark.parametrize("tokens", [1, 2, 9, 70])
+@pytest.mark.parametrize("tokens", [1, slow(2), 9, slow(70)])
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.kind)
 def test_the_output_is_the_weighted_sum_of_the_experts(level, dtype, scheme, tokens, gate):
     kernels = kernels_of(level, dtype, threads=2)
@@ -138,7 +139,7 @@ def test_the_output_of_shared_experts_is_part_of_the_sum(level, dtype, has_gate)
 @pytest.mark.parametrize(
     ("scheme", "rounds_rows"), [(None, False), ("int8", False), ("int4", False), ("int8", True), ("int4", True)]
 )
-@pytest.mark.parametrize("counts", [[1, 0, 1], [5, 3, 40], [0, 150, 1], [300, 0, 0]])
+@pytest.mark.parametrize("counts", [[1, 0, 1], [5, 3, 40], slow([0, 150, 1]), slow([300, 0, 0])])
 def test_an_expert_has_the_bits_of_its_linear_layers(level, dtype, scheme, rounds_rows, counts):
     """Rows, chunks and panels are divided by the same rules, so every format has the same products."""
     if level == "portable" and dtype == torch.float32 and scheme is None:
@@ -182,9 +183,7 @@ def test_results_do_not_depend_on_the_number_of_threads(level, dtype):
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize(
-    "scheme", [None, *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ("int8", "int4"))]
-)
+@pytest.mark.parametrize("scheme", [None, slow("int8"), slow("int4")])
 def test_a_batch_invariant_row_does_not_depend_on_the_others(level, dtype, scheme):
     kernels = kernels_of(level, dtype, threads=2, batch_invariant=True, has_quantised=scheme is not None)
     x, gate_up = sums_of_rounding_errors(90, 2 * 64, 256)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.own_code import Ban, NoRepeats, cuts
+from tests.slow_cases import slow
 
 from stoker.engine.api import ProcessorCall, SamplingParams
 from stoker.engine.kernels import KernelSet, select_kernels
@@ -67,12 +68,12 @@ def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(),
-        SamplingParams(temperature=0.5),
+        slow(SamplingParams()),
+        slow(SamplingParams(temperature=0.5)),
         SamplingParams(temperature=1.7, min_p=0.1),
-        SamplingParams(top_k=5),
-        SamplingParams(top_p=0.6),
-        SamplingParams(top_p=0.9, min_p=0.05, temperature=1.3),
+        slow(SamplingParams(top_k=5)),
+        slow(SamplingParams(top_p=0.6)),
+        slow(SamplingParams(top_p=0.9, min_p=0.05, temperature=1.3)),
         SamplingParams(top_k=9, top_p=0.8, min_p=0.02, temperature=0.9),
         SamplingParams(top_k=1),
     ],
