@@ -39,11 +39,20 @@ class ModelConfigError(ValueError):
 
 
 class ConfigJson:
-    """config.json with the defaults of the model's family. Errors contain the key. `read`: keys that were asked for."""
+    """config.json with the defaults of the model's family. Errors contain the key. `read`: keys that were asked for.
 
-    def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+    own_keys: the name that most families give a key -> that of this family. Either may be in the file.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        own_keys: Mapping[str, str] | None = None,
+    ) -> None:
         self.values = values
         self.defaults = defaults or {}
+        self.own_keys = own_keys or {}
         self.read: set[str] = set()
 
     def part(self, values: Mapping[str, Any]) -> ConfigJson:
@@ -52,14 +61,21 @@ class ConfigJson:
 
     def get(self, key: str) -> Any:
         """As written, also if that is null; else the default, else None."""
-        self.read.add(key)
-        return self.values[key] if key in self.values else self.defaults.get(key)
+        written = self.written(key)
+        self.read |= {key, written}
+        return self.values[written] if written in self.values else self.defaults.get(key)
+
+    def written(self, key: str) -> str:
+        """The name of the key in this file."""
+        return key if key in self.values else self.own_keys.get(key, key)
 
     def count(self, key: str, default: int | None = None) -> int:
         value, most = self.get(key), LIMITS.get(key, LARGEST)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a whole number from 1 to {most}")
+            raise ModelConfigError(
+                f"`{self.written(key)}` is {shown(value)}; it must be a whole number from 1 to {most}"
+            )
         return value
 
     def layer_types(self, num_layers: int, known: Sequence[str]) -> list[str] | None:
@@ -76,14 +92,14 @@ class ConfigJson:
     def optional_int(self, key: str) -> int | None:
         value = self.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):
-            raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a token id")
+            raise ModelConfigError(f"`{self.written(key)}` is {shown(value)}; it must be a token id")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.get(key)
         value = default if value is None else value
         if not isinstance(value, bool):
-            raise ModelConfigError(f"`{key}` is {shown(value)}; it must be true or false")
+            raise ModelConfigError(f"`{self.written(key)}` is {shown(value)}; it must be true or false")
         return value
 
     def number(self, key: str, least: float, most: float, default: float | None = None) -> float:
@@ -95,7 +111,7 @@ class ConfigJson:
             if least <= number <= most and number > 0:
                 return number
         bounds = f"above 0 and at most {most:g}" if least == 0 else f"from {least:g} to {most:g}"
-        raise ModelConfigError(f"`{key}` is {shown(value)}; it must be a number {bounds}")
+        raise ModelConfigError(f"`{self.written(key)}` is {shown(value)}; it must be a number {bounds}")
 
 
 def _float(value: int | float) -> float:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .spec import HeadNorm, Norm, NormPlaces
+from .spec import Alibi, HeadNorm, Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
 # it is missing, those from `max_window_layers` on, or all but every n-th
 Windows = Literal["none", "all", "last"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
-# `no_rope_layers` lists with 1
-RopeLayers = Literal["all", "windows_if_any", "windows", "listed"]
+# `no_rope_layers` lists with 1; all, unless `alibi` is true; none
+RopeLayers = Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "none"]
 FusedExperts = Literal["interleaved", "stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
 
@@ -22,7 +22,10 @@ Setting = bool | str  # a string is the key of config.json that decides
 class Family:
     """One architecture: the defaults of its config class, and what its code does whatever config.json says.
 
-    renames: parts of the names in its checkpoints -> the names of tensors.py, in this order.
+    own_keys: names of keys that most families have -> those in its config.json.
+    fixed: keys of config.json that must have this value, or that of the key with this name.
+    renames: parts of the names in its checkpoints -> the names of tensors.py, in this order; ^: only at the beginning.
+    is_transposed: matrices of its layers are stored as [inputs, outputs].
     fused_experts: its checkpoints may have one tensor for all experts; interleaved: [experts, inputs, gate and up in
         turn]; stacked: [experts, gates and then ups, inputs].
     ignored: beginnings of the names of tensors that a text model does not need.
@@ -32,6 +35,8 @@ class Family:
     model_type: str
     models: str  # for people
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    own_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    fixed: Mapping[str, bool | str] = field(default_factory=dict, kw_only=True)
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
     mlp_bias: Setting = False
@@ -48,15 +53,22 @@ class Family:
     window_if: str | None = None  # the key of config.json that decides whether there is a window
     rope_layers: RopeLayers = "all"
     is_interleaved: bool = False
-    partial: float = 1.0  # default of `partial_rotary_factor`
+    partial: float | str = 1.0  # default of `partial_rotary_factor`; a string: key of the number of elements instead
+    alibi: Alibi = "none"  # in models without a rotary embedding
+    position_offset: int | None = None  # of the first position in a table of learned ones; None: there is no table
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
     multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
     scales_embedding: bool = False  # by the square root of the width
     experts: Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss"] = "none"
+    one_key_if: str | None = None  # the key of config.json by which all heads share one key
+    is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
+    has_embedding_norm: bool = False
+    has_output_bias: bool = False
     has_sinks: bool = False
     has_gate: bool = False  # on the outputs of attention
     states: Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"] = "none"  # of other layers
     renames: Mapping[str, str] = field(default_factory=dict)
+    is_transposed: bool = False
     fused_experts: FusedExperts | None = None
     ignored: tuple[str, ...] = ()
     text_in: str | None = None
@@ -242,6 +254,67 @@ _QWEN_3_5_MOE_PARTS: dict[str, Any] = _QWEN_3_5_PARTS | {
     "renames": _SHARED_EXPERT,
     "ignored": (*_MTP, *_TOWERS),
 }
+_GPT = {
+    "vocab_size": 50257,
+    "hidden_size": 4096,
+    "hidden_act": "gelu_new",
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
+}
+_GPT_KEYS = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "intermediate_size": "n_inner",
+    "hidden_act": "activation_function",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+_GPT_FIXED = {"add_cross_attention": False, "scale_attn_weights": True}
+_GPT_NAMES = {
+    "^transformer.": "",
+    "^wte.": "model.embed_tokens.",
+    "^wpe.": "model.embed_positions.",
+    "^ln_f.": "model.norm.",
+    "^h.": "model.layers.",
+    ".ln_1.": ".input_layernorm.",
+    ".ln_2.": ".post_attention_layernorm.",
+    ".mlp.c_fc.": ".mlp.up_proj.",
+    ".mlp.c_proj.": ".mlp.down_proj.",
+    ".mlp.fc_in.": ".mlp.up_proj.",
+    ".mlp.fc_out.": ".mlp.down_proj.",
+}
+_GPT_2 = _GPT | {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 1024,
+}
+_GPT_2_PARTS: dict[str, Any] = {
+    "bias": True,
+    "out_bias": True,
+    "mlp_bias": True,
+    "own_keys": _GPT_KEYS,
+    "norm": Norm(kind="layer", has_bias=True),
+    "is_gated": False,
+    "rope_layers": "none",
+    "position_offset": 0,
+    "renames": _GPT_NAMES | {".attn.c_attn.": ".self_attn.qkv_proj.", ".attn.c_proj.": ".self_attn.o_proj."},
+}
+_BLOOM_NAMES = {
+    "^transformer.": "",
+    "^word_embeddings.": "model.embed_tokens.",
+    "^ln_f.": "model.norm.",
+    "^h.": "model.layers.",
+    ".self_attention.query_key_value.": ".self_attn.qkv_proj.",
+    ".self_attention.dense.": ".self_attn.o_proj.",
+    ".dense_h_to_4h.": ".up_proj.",
+    ".dense_4h_to_h.": ".down_proj.",
+}
 FAMILIES = {
     "LlamaForCausalLM": Family(
         "llama", "Llama 2 and 3.x (text), and many derivatives", _LLAMA, "attention_bias", "attention_bias", "mlp_bias"
@@ -335,6 +408,7 @@ FAMILIES = {
             "eos_token_id": 200020,
         },
         head_norm="whole",
+        partial="rotary_dim",
         experts="minimax",
         renames=_MIXTRAL_NAMES,
     ),
@@ -768,5 +842,221 @@ FAMILIES = {
         eps_key="norm_eps",
         is_gated=False,
         partial=0.5,
+    ),
+    "GPT2LMHeadModel": Family(
+        "gpt2",
+        "GPT-2",
+        _GPT_2,
+        fixed={**_GPT_FIXED, "scale_attn_by_inverse_layer_idx": False},
+        is_transposed=True,
+        **_GPT_2_PARTS,
+    ),
+    "GPTBigCodeForCausalLM": Family(
+        "gpt_bigcode",
+        "StarCoder, SantaCoder",
+        _GPT_2 | {"hidden_act": "gelu_pytorch_tanh", "multi_query": True},
+        fixed={**_GPT_FIXED, "multi_query": True},
+        one_key_if="multi_query",
+        **_GPT_2_PARTS,
+    ),
+    "GPTJForCausalLM": Family(
+        "gptj",
+        "GPT-J 6B",
+        _GPT | {"vocab_size": 50400, "num_hidden_layers": 28, "num_attention_heads": 16, "rotary_dim": 64},
+        mlp_bias=True,
+        own_keys=_GPT_KEYS,
+        norm=Norm(kind="layer", has_bias=True),
+        norms="common",
+        is_gated=False,
+        is_interleaved=True,
+        partial="rotary_dim",
+        has_output_bias=True,
+        renames=_GPT_NAMES | {".attn.out_proj.": ".self_attn.o_proj.", ".attn.": ".self_attn."},
+    ),
+    "OPTForCausalLM": Family(
+        "opt",
+        "OPT",
+        {
+            "vocab_size": 50272,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "hidden_act": "relu",
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+            "enable_bias": True,
+            "pad_token_id": 1,
+            "bos_token_id": 2,
+            "eos_token_id": 2,
+        },
+        "enable_bias",
+        "enable_bias",
+        "enable_bias",
+        own_keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
+        fixed={
+            "word_embed_proj_dim": "hidden_size",
+            "do_layer_norm_before": True,
+            "_remove_final_layer_norm": False,
+            "layer_norm_elementwise_affine": True,
+        },
+        norm=Norm(kind="layer", has_bias=True),
+        is_gated=False,
+        rope_layers="none",
+        position_offset=2,
+        renames={
+            "^model.decoder.": "model.",
+            "^decoder.": "model.",
+            "^model.final_layer_norm.": "model.norm.",
+            ".self_attn_layer_norm.": ".input_layernorm.",
+            ".final_layer_norm.": ".post_attention_layernorm.",
+            ".self_attn.out_proj.": ".self_attn.o_proj.",
+            ".fc1.": ".mlp.up_proj.",
+            ".fc2.": ".mlp.down_proj.",
+        },
+    ),
+    "GPTNeoXForCausalLM": Family(
+        "gpt_neox",
+        "Pythia, GPT-NeoX, Dolly 2",
+        {
+            "vocab_size": 50432,
+            "hidden_size": 6144,
+            "num_hidden_layers": 44,
+            "num_attention_heads": 64,
+            "intermediate_size": 24576,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 2048,
+            "use_parallel_residual": True,
+            "attention_bias": True,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+        },
+        "attention_bias",
+        "attention_bias",
+        True,
+        own_keys={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
+        norm=Norm(kind="layer", has_bias=True),
+        eps_key="layer_norm_eps",
+        parallel_if="use_parallel_residual",
+        parallel_norms="parallel",
+        is_gated=False,
+        partial=0.25,
+        is_grouped=True,
+        renames={
+            "gpt_neox.embed_in.": "model.embed_tokens.",
+            "gpt_neox.final_layer_norm.": "model.norm.",
+            "gpt_neox.": "model.",
+            "embed_out.": "lm_head.",
+            ".attention.query_key_value.": ".self_attn.qkv_proj.",
+            ".attention.dense.": ".self_attn.o_proj.",
+            ".attention.": ".self_attn.",
+            ".dense_h_to_4h.": ".up_proj.",
+            ".dense_4h_to_h.": ".down_proj.",
+        },
+    ),
+    "FalconForCausalLM": Family(
+        "falcon",
+        "Falcon 7B, 11B, 40B, 180B, RW",
+        {
+            "vocab_size": 65024,
+            "hidden_size": 4544,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 71,
+            "hidden_act": "gelu",
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+            "multi_query": True,
+            "parallel_attn": True,
+            "bos_token_id": 11,
+            "eos_token_id": 11,
+        },
+        "bias",
+        "bias",
+        "bias",
+        own_keys={
+            "num_key_value_heads": "num_kv_heads",
+            "intermediate_size": "ffn_hidden_size",
+            "hidden_act": "activation",
+            "rms_norm_eps": "layer_norm_epsilon",
+        },
+        norm=Norm(kind="layer", has_bias=True),
+        parallel_if="parallel_attn",
+        is_gated=False,
+        rope_layers="not_alibi",
+        alibi="before_scale",
+        one_key_if="multi_query",
+        is_grouped=True,
+        renames={**_BLOOM_NAMES, ".ln_attn.": ".input_layernorm.", ".ln_mlp.": ".post_attention_layernorm."},
+    ),
+    "BloomForCausalLM": Family(
+        "bloom",
+        "BLOOM, BLOOMZ",
+        {
+            "vocab_size": 250880,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 8,
+            "hidden_act": "gelu_pytorch_tanh",
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        True,
+        True,
+        True,
+        own_keys={
+            "hidden_size": "n_embed",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "max_position_embeddings": "seq_length",
+            "rms_norm_eps": "layer_norm_epsilon",
+        },
+        fixed={"apply_residual_connection_post_layernorm": False},
+        norm=Norm(kind="layer", has_bias=True),
+        is_gated=False,
+        rope_layers="none",
+        alibi="after_scale",
+        is_grouped=True,
+        has_embedding_norm=True,
+        renames={**_BLOOM_NAMES, "^word_embeddings_layernorm.": "model.embed_norm."},
+    ),
+    "PhiForCausalLM": Family(
+        "phi",
+        "Phi-1, Phi-1.5, Phi-2",
+        {
+            "vocab_size": 51200,
+            "hidden_size": 2048,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "intermediate_size": 8192,
+            "hidden_act": "gelu_new",
+            "layer_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 2048,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        True,
+        True,
+        True,
+        fixed={"qk_layernorm": False},
+        norm=Norm(kind="layer", has_bias=True),
+        eps_key="layer_norm_eps",
+        norms="common",
+        is_gated=False,
+        partial=0.5,
+        has_output_bias=True,
+        renames={
+            "^model.final_layernorm.": "model.norm.",
+            ".self_attn.dense.": ".self_attn.o_proj.",
+            ".fc1.": ".up_proj.",
+            ".fc2.": ".down_proj.",
+        },
     ),
 }

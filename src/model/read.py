@@ -6,7 +6,7 @@ releases are read: `dtype` and `torch_dtype`, `rope_parameters` and `rope_theta`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .config_json import ConfigJson, ModelConfigError, shown
@@ -28,17 +28,28 @@ def read_config(values: Mapping[str, Any]) -> tuple[ModelSpec, ConfigJson]:
 
     Raises ModelConfigError if it is malformed or absurd.
     """
+    config, name = config_json(values), _architecture(values)
+    if name is None:
+        return guess(values), config
+    config.read |= _OFTEN_READ
+    return _read(config, values, name, FAMILIES[name]), config
+
+
+def config_json(values: Mapping[str, Any]) -> ConfigJson:
+    """The language model's part of the file, with the defaults and the names of keys of its family, if it is known."""
+    name = _architecture(values)
+    if name is None:
+        return ConfigJson(values)
+    family = FAMILIES[name]
+    text = values if family.text_in is None else _text_part(values, family.text_in)
+    return ConfigJson(text, family.defaults, family.own_keys)
+
+
+def _architecture(values: Mapping[str, Any]) -> str | None:
+    """None if its family is not known."""
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    family = FAMILIES.get(name) if isinstance(name, str) else None
-    if family is None:
-        return guess(values), ConfigJson(values)
-    text = values
-    if family.text_in is not None:
-        text = _text_part(values, family.text_in)
-    config = ConfigJson(text, family.defaults)
-    config.read |= _OFTEN_READ
-    return _read(config, values, str(name), family), config
+    return name if isinstance(name, str) and name in FAMILIES else None
 
 
 def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -56,12 +67,10 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
     windows = _windows(config, family, num_layers)
     attention = _attention(config, family, hidden)
     ropes = _ropes(config, family, attention.head_dim, windows)
-    norms: NormPlaces = family.norms
-    if family.parallel_if is not None and config.flag(family.parallel_if):
-        norms = family.parallel_norms
+    norms = _norm_places(config, family)
     states = read_states(config, family.states, num_layers)
     mlp = MLP(
-        width=adjusted_width(config) if family.model_type == "lfm2" else config.count("intermediate_size"),
+        width=adjusted_width(config) if family.model_type == "lfm2" else config.count("intermediate_size", 4 * hidden),
         activation=_activation(config, family),
         is_gated=family.is_gated,
         has_bias=_flag(config, family.mlp_bias),
@@ -84,6 +93,10 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         vocab_size=config.count("vocab_size"),
         max_position_embeddings=config.count("max_position_embeddings"),
         is_tied=config.flag("tie_embedding", config.flag("tie_word_embeddings")),
+        has_position_table=family.position_offset is not None,
+        position_offset=family.position_offset or 0,
+        has_embedding_norm=family.has_embedding_norm,
+        has_output_bias=family.has_output_bias,
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=tuple(layer(index) for index in range(num_layers)),
         rounds_embedding_scale=family.scales_embedding,
@@ -95,13 +108,30 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         quantization=method,
         quantization_bits=bits,
         is_part=family.text_in is not None,
+        unsupported=tuple(_unsupported(config, family)),
     )
+
+
+def _norm_places(config: ConfigJson, family: Family) -> NormPlaces:
+    if config.flag("new_decoder_architecture"):  # Falcon 40B and later
+        return "parallel" if config.count("num_ln_in_parallel_attn", 2) == 2 else "common"
+    if family.parallel_if is not None and config.flag(family.parallel_if):
+        return family.parallel_norms
+    return family.norms
+
+
+def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
+    for key, value in family.fixed.items():
+        needed = config.get(value) if isinstance(value, str) else value
+        found = config.get(key)
+        if found is not None and found != needed:
+            yield f"`{key}` is {shown(found)}; supported: {shown(needed)}"
 
 
 def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
     """Without windows and positions."""
     heads = config.count("num_attention_heads")
-    kv_heads = config.count("num_key_value_heads", heads)
+    kv_heads = _kv_heads(config, family, heads)
     if heads % kv_heads:
         raise ModelConfigError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
     if config.get("head_dim") is None and hidden % heads:
@@ -127,7 +157,16 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         softcap=_limit(config, family, "softcap"),
         has_sinks=family.has_sinks,
         has_gate=family.has_gate,
+        alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
+        is_grouped=family.is_grouped,
     )
+
+
+def _kv_heads(config: ConfigJson, family: Family, heads: int) -> int:
+    is_new = config.flag("new_decoder_architecture")  # Falcon 40B and later
+    if family.one_key_if is not None and config.flag(family.one_key_if) and not is_new:
+        return 1
+    return config.count("num_key_value_heads", heads)
 
 
 def _activation(config: ConfigJson, family: Family) -> str:
@@ -184,9 +223,11 @@ def _ropes(
     config: ConfigJson, family: Family, head_dim: int, windows: tuple[int | None, ...]
 ) -> tuple[RopeSpec | None, ...]:
     """The rotary embedding of each layer; None where queries and keys are not turned."""
-    partial = family.partial
-    if family.model_type == "minimax_m2" and config.get("rotary_dim") is not None:
-        partial = config.count("rotary_dim") / head_dim
+    partial = 1.0
+    if not isinstance(family.partial, str):
+        partial = family.partial
+    elif config.get(family.partial) is not None:
+        partial = config.count(family.partial) / head_dim
     full = read_rope(config, head_dim, partial=partial)
     local = full
     if has_kinds(config):
@@ -208,6 +249,10 @@ def _ropes(
 def _turned(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[bool]:
     """By layer: whether queries and keys are turned."""
     match family.rope_layers:
+        case "none":
+            return [False] * len(windows)
+        case "not_alibi":
+            return [not config.flag("alibi")] * len(windows)
         case "windows":
             return [window is not None for window in windows]
         case "windows_if_any":

@@ -54,6 +54,9 @@ class Keeps(Record):
     tensors: tuple[tuple[int, int], ...] = ()
 
 
+# ALiBi: a slope per head, times the distance to a key, is added to the products of queries and keys, before or after
+# these are scaled. arXiv:2108.12409
+Alibi = Literal["none", "before_scale", "after_scale"]
 # RMS norm over each head of q and k, also after the rotation; over all heads together; layer norm of each head with
 # weights of its own
 HeadNorm = Literal["none", "head", "head_after_rope", "whole", "layer"]
@@ -75,6 +78,8 @@ class Attention(Record):
     softcap: float | None = None  # limit c of the products s: c * tanh(s / c)
     has_sinks: bool = False  # a learned logit per head in the softmax, without a value
     rope: RopeSpec | None = None  # None: queries and keys have no position
+    alibi: Alibi = "none"
+    is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
 
     @property
     def keeps(self) -> Keeps:
@@ -340,6 +345,9 @@ class ModelSpec(Record):
     max_position_embeddings: int  # tokens
     is_tied: bool  # the output layer is the embedding
     has_position_table: bool = False  # learned positions, added to the embedding
+    position_offset: int = 0  # rows of the table before that of the first position
+    has_embedding_norm: bool = False
+    has_output_bias: bool = False
     norm: Norm = Norm()
     layers: tuple[LayerSpec, ...]
     embedding_scale: float = 1.0
@@ -352,6 +360,7 @@ class ModelSpec(Record):
     quantization_bits: int = 16  # of its weights
     is_part: bool = False  # of a model with encoders
     assumptions: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute
 
     @property
     def num_layers(self) -> int:
@@ -393,6 +402,15 @@ class ModelSpec(Record):
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention | LatentAttention)]
         dims = (mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim for mixer in mixers)
         return max(dims, default=0)
+
+    @property
+    def has_rotation(self) -> bool:
+        """Whether some layer has a rotary embedding."""
+        mixers = [layer.mixer for layer in self.layers]
+        return any(
+            isinstance(mixer, LatentAttention) or (isinstance(mixer, Attention) and mixer.rope is not None)
+            for mixer in mixers
+        )
 
     @property
     def windows(self) -> tuple[int | None, ...]:

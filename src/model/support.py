@@ -25,6 +25,7 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
             "quantised checkpoints (`quantization_config`) are not supported by this build; `model.quantization` "
             "makes an unquantised one smaller while it loads"
         )
+    yield from spec.unsupported
     for layer in dict.fromkeys(spec.layers):
         yield from _of_layer(layer)
 

@@ -32,6 +32,7 @@ FUSED = {
     "in_proj_by_head": ("in_proj_qkvz", "in_proj_ba"),
 }
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
+POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "inputs": ("input_layernorm", "post_attention_layernorm"),
     "outputs": ("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -85,10 +86,15 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
     table = (spec.vocab_size, spec.hidden_size)
     yield Tensor(EMBEDDING, table)
     if spec.has_position_table:
-        yield Tensor("model.embed_positions.weight", (spec.max_position_embeddings, spec.hidden_size))
+        rows = spec.max_position_embeddings + spec.position_offset
+        yield Tensor(f"{POSITIONS}.weight", (rows, spec.hidden_size))
+    if spec.has_embedding_norm:
+        yield from _norm(spec, EMBEDDING_NORM)
     yield from _norm(spec, FINAL_NORM)
     if not spec.is_tied:
         yield Tensor(OUTPUT, table)
+    if spec.has_output_bias:
+        yield Tensor("lm_head.bias", (spec.vocab_size,))
 
 
 def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
@@ -136,16 +142,22 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
 
 
 def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
-    queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
-    yield from _linear("self_attn.q_proj", queries * (1 + mixer.has_gate), hidden, mixer.has_bias)
-    yield from _linear("self_attn.k_proj", keys, hidden, mixer.has_bias)
-    yield from _linear("self_attn.v_proj", keys, hidden, mixer.has_bias)
-    yield from _linear("self_attn.o_proj", hidden, queries, mixer.has_out_bias)
+    for name, size in attention_parts(mixer).items():
+        yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias)
+    yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.head_dim, mixer.has_out_bias)
     if mixer.head_norm != "none":
         yield Tensor("self_attn.q_norm.weight", head_norm_shape(mixer, mixer.num_heads))
         yield Tensor("self_attn.k_norm.weight", head_norm_shape(mixer, mixer.num_kv_heads))
     if mixer.has_sinks:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))
+
+
+def attention_parts(mixer: Attention) -> dict[str, int]:
+    """The projections of its input: names in the checkpoint, and their numbers of outputs."""
+    queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
+    if mixer.is_grouped:
+        return {"qkv_proj": queries + 2 * keys}
+    return dict(zip(FUSED["qkv_proj"], (queries * (1 + mixer.has_gate), keys, keys), strict=True))
 
 
 def head_norm_shape(mixer: Attention, num_heads: int) -> tuple[int, ...]:

@@ -37,6 +37,17 @@ LONGROPE: dict[str, Any] = {
     "short_factor": [1.0 + 0.1 * pair for pair in range(8)],
     "long_factor": [1.5 + 0.5 * pair for pair in range(8)],
 }
+# names of keys in families older than those of COMMON
+NO_GROUPS = {"num_key_value_heads": ...}
+OLD = {**NO_GROUPS, "intermediate_size": ...}
+GPT = {
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"), ...),
+    **OLD,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 32},
@@ -162,6 +173,30 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-3,  # as above
         **EXPERTS,
     },
+    "gpt2": {"model_type": "gpt2", **GPT, "n_inner": 80},
+    "gpt_bigcode": {"model_type": "gpt_bigcode", **GPT},
+    "gptj": {"model_type": "gptj", **GPT, "rotary_dim": 12},
+    "opt": {"model_type": "opt", **OLD, "ffn_dim": 96, "word_embed_proj_dim": 64},
+    "gpt_neox": {"model_type": "gpt_neox", **NO_GROUPS},
+    "gpt_neox sequential": {
+        "model_type": "gpt_neox",
+        **NO_GROUPS,
+        "use_parallel_residual": False,
+        "attention_bias": False,
+    },
+    "falcon": {"model_type": "falcon", **OLD},
+    "falcon grouped": {"model_type": "falcon", **OLD, "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon rw": {
+        "model_type": "falcon",
+        **OLD,
+        "alibi": True,
+        "multi_query": False,
+        "parallel_attn": False,
+        "bias": True,
+        "ffn_hidden_size": 96,
+    },
+    "bloom": {"model_type": "bloom", **GPT, "hidden_size": 64, "n_embd": ..., "n_positions": ..., "seq_length": 128},
+    "phi": {"model_type": "phi", "partial_rotary_factor": 0.5},
     "lfm2": {
         "model_type": "lfm2",
         "num_hidden_layers": 3,
@@ -215,7 +250,7 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
 
 
 # one of each way to place norms, to turn heads and to see windows; the others are tested by `make test-slow`
-QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5")
+QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5", "bloom")
 
 
 def families() -> list[Any]:
@@ -225,7 +260,7 @@ def families() -> list[Any]:
 
 def build(family: str, **changes: Any) -> PreTrainedModel:
     """A float32 model whose logits are spread out, so that a wrong number gives a wrong token."""
-    settings = {**COMMON, **FAMILIES[family], **changes}
+    settings = {key: value for key, value in {**COMMON, **FAMILIES[family], **changes}.items() if value is not ...}
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
     torch.manual_seed(0)
     return _spread(AutoModelForCausalLM.from_config(config, dtype=torch.float32))

@@ -12,7 +12,7 @@ from ...model.families import FAMILIES, FusedExperts
 from ...model.spec import ModelSpec
 from ...model.tensors import FUSED, model_shapes
 from ..errors import ModelFilesError
-from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor
+from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, contiguous_strides
 
 _FUSED_EXPERTS = re.compile(r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")
 _UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
@@ -62,6 +62,8 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     tensors = {
         _renamed(name, family.renames): tensor for name, tensor in stored.items() if not name.startswith(family.ignored)
     }
+    if family.is_transposed:
+        tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
     if family.fused_experts is not None:
         tensors = split_experts(tensors, family.fused_experts)
     return matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
@@ -69,8 +71,19 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
 
 def _renamed(name: str, renames: Mapping[str, str]) -> str:
     for old, new in renames.items():
-        name = name.replace(old, new, 1)
+        if not old.startswith("^"):
+            name = name.replace(old, new, 1)
+        elif name.startswith(old[1:]):
+            name = new + name.removeprefix(old[1:])
     return name
+
+
+def _transposed(name: str, stored: StoredTensor) -> StoredTensor:
+    """A matrix of a layer, from [inputs, outputs] to [outputs, inputs]."""
+    if len(stored.shape) != 2 or not name.startswith("model.layers."):
+        return stored
+    strides = stored.strides or contiguous_strides(stored.shape)
+    return replace(stored, shape=stored.shape[::-1], strides=strides[::-1])
 
 
 def split_experts(tensors: Mapping[str, StoredTensor], layout: FusedExperts) -> dict[str, StoredTensor]:
@@ -133,10 +146,11 @@ def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str
                     f"{sum(rows)} rows",
                     code="M306",
                 )
+            row = (stored.strides or contiguous_strides(stored.shape))[0] * DTYPE_BYTES[stored.dtype]
             offset = stored.offset
             for part, count in zip(names, rows, strict=True):
                 split[part] = replace(stored, shape=(count, *stored.shape[1:]), offset=offset)
-                offset += split[part].num_bytes
+                offset += count * row
     return split
 
 

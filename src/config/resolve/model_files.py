@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.config_json import ConfigJson, ModelConfigError, shown
+from ...model.read import config_json as config_json_of
 from ...model.read import read_config
 from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
 from ...model.spec import ModelSpec
@@ -47,7 +48,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
     merged = _apply_overrides(written, model.hf_overrides)
     try:
         code = _repository_code(deployment, path, folder, merged)
-        own_theta = read_theta(ConfigJson(merged))
+        own_theta = read_theta(config_json_of(merged))
         has_one_rope = is_one_rope(merged)
         values = apply_options(merged, model.rope_scaling, model.rope_theta)
         spec, config_json = read_config(values)
@@ -59,6 +60,11 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
                     "describes no single rotary embedding for all layers, so `model.rope_scaling` and "
                     "`model.rope_theta` have nothing to change; write the keys of this model in `model.hf_overrides`"
                 )
+        elif not spec.has_rotation and (model.rope_scaling or model.rope_theta != "auto"):
+            raise ModelConfigError(
+                "describes a model without a rotary embedding, so `model.rope_scaling` and `model.rope_theta` have "
+                "nothing to change"
+            )
         bos, pad = config_json.optional_int("bos_token_id"), config_json.optional_int("pad_token_id")
     except ModelConfigError as error:
         raise ModelFilesError(f"{path}: {error}", code=error.code) from None

@@ -15,6 +15,7 @@ class AttentionVariant:
     is_chunked: bool = False  # a query sees its own chunk of `window` tokens, up to itself. Llama 4
     softcap: float | None = None  # scores become softcap * tanh(score / softcap). Gemma 2, arXiv:2408.00118
     sinks: torch.Tensor | None = None  # [num_heads] float32, a score without a value per head. arXiv:2309.17453
+    slopes: torch.Tensor | None = None  # [num_heads] float32, times the distance to a key. ALiBi, arXiv:2108.12409
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:

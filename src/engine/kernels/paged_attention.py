@@ -90,12 +90,13 @@ def paged_attention_reference(
             )
             visible &= key_positions >= edge
         queries = q[start:end].transpose(0, 1)[None]
-        if variant.softcap is None and variant.sinks is None:
+        if variant.softcap is None and variant.sinks is None and variant.slopes is None:
             attended = F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=visible, scale=scale, enable_gqa=True
             )
         else:
-            attended = _attention(queries, keys, values, visible, scale, variant)
+            distances = key_positions - query_positions
+            attended = _attention(queries, keys, values, visible, distances, scale, variant)
         out[start:end] = attended[0].transpose(0, 1).reshape(end - start, -1)
     return out
 
@@ -105,15 +106,18 @@ def _attention(
     keys: torch.Tensor,
     values: torch.Tensor,
     visible: torch.Tensor,
+    distances: torch.Tensor,
     scale: float,
     variant: AttentionVariant,
 ) -> torch.Tensor:
-    """scaled_dot_product_attention with grouped heads, a cap of the scores and sinks; arithmetic in float32."""
+    """scaled_dot_product_attention with grouped heads, a cap of the scores, slopes and sinks; arithmetic in float32."""
     group = queries.shape[1] // keys.shape[1]
     keys, values = (each.float().repeat_interleave(group, 1) for each in (keys, values))
     scores = queries.float() @ keys.transpose(-1, -2) * scale
     if variant.softcap is not None:
         scores = variant.softcap * torch.tanh(scores / variant.softcap)
+    if variant.slopes is not None:
+        scores = scores + variant.slopes[:, None, None] * distances
     scores = scores.masked_fill(~visible, -torch.inf)
     if variant.sinks is not None:
         sinks = variant.sinks.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
@@ -126,7 +130,7 @@ def _attention(
 def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttention:
     """For heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM."""
     empty = library.memory.empty
-    call = library.op("paged_attention", dtype, [POINTER] * 8 + [INT, INT64] + [INT] * 4 + [INT64, INT, FLOAT, FLOAT])
+    call = library.op("paged_attention", dtype, [POINTER] * 9 + [INT, INT64] + [INT] * 4 + [INT64, INT, FLOAT, FLOAT])
     no_window = 2**62
 
     def paged_attention(
@@ -138,9 +142,10 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
         variant: AttentionVariant = PLAIN,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
-        sinks = variant.sinks
-        if sinks is not None and sinks.shape != (num_heads,):
-            raise ValueError(f"sinks are {tuple(sinks.shape)} for {num_heads} heads")
+        sinks, slopes = variant.sinks, variant.slopes
+        for name, values in (("sinks", sinks), ("slopes", slopes)):
+            if values is not None and values.shape != (num_heads,):
+                raise ValueError(f"{name} are {tuple(values.shape)} for {num_heads} heads")
         _, num_kv_heads, block_size, _ = k_cache.shape
         block_tables = step.block_tables
         out = empty(num_tokens, num_heads * head_dim, dtype=dtype)
@@ -152,6 +157,7 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
             pointer(step.context_lens, torch.int32),
             pointer(block_tables, torch.int32),
             None if sinks is None else pointer(sinks, torch.float32),
+            None if slopes is None else pointer(slopes, torch.float32),
             out.data_ptr(),
             block_tables.shape[0],
             block_tables.shape[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,7 @@ class Attention:
         kernels: KernelSet,
         *,
         sinks: Vector | None = None,
+        slopes: torch.Tensor | None = None,
         heads: HeadVariant = PLAIN_HEADS,
         has_gate: bool = False,
     ) -> None:
@@ -50,6 +52,7 @@ class Attention:
             cos_sin: [max_position, rotary_dim] float32 of `rotary.cos_sin_table`, shared by layers with the same
                 rotary embedding; None for a layer without.
             sinks: one per query head.
+            slopes: [num_heads] float32, of ALiBi.
             heads: what else differs between models; `is_layer_norm` is that of the norms.
             has_gate: each element of the outputs is multiplied by the sigmoid of a gate.
         """
@@ -68,7 +71,7 @@ class Attention:
         self._scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
         self._heads = replace(heads, is_layer_norm=isinstance(q_norm, LayerNorm))
         self._variant = AttentionVariant(
-            shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values
+            shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values, slopes
         )
         self._has_gate = has_gate
         self._kernels = kernels
@@ -106,6 +109,26 @@ class Attention:
         if self._has_gate:
             attended = self._kernels.gate_outputs(attended, projected)
         return attended if rows is None else attended[rows]
+
+
+def alibi_slopes(num_heads: int) -> torch.Tensor:
+    """[num_heads] float32. Source: Press et al., arXiv:2108.12409, section 3.
+
+    For other numbers than powers of two: the slopes of the power below, then every second one of the power above.
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    exponents = [8 * (head + 1) / power for head in range(power)]
+    exponents += [4 * (2 * head + 1) / power for head in range(num_heads - power)]
+    return torch.tensor([2**-exponent for exponent in exponents], dtype=torch.float32)
+
+
+def order_of_groups(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
+    """The outputs of `in_proj` in the order of a checkpoint that has the queries of a group, their key and their value
+    one after another: to queries, keys, values."""
+    queries_per_key = num_heads // num_kv_heads
+    rows = torch.arange((num_heads + 2 * num_kv_heads) * head_dim)
+    queries, keys, values = torch.split(rows.view(num_kv_heads, -1, head_dim), [queries_per_key, 1, 1], dim=1)
+    return torch.cat((queries.flatten(), keys.flatten(), values.flatten()))
 
 
 def order_of_gates(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:

@@ -27,8 +27,11 @@ class Embedding:
         dtype: torch.dtype,
         device: torch.device,
         multiplier: float = 1.0,
+        offset: int = 0,
     ) -> None:
+        """offset: the row of id 0."""
         self.name = name
+        self._offset = offset
         self._kernels = kernels
         self._multiplier = multiplier
         self.weight = torch.empty(vocab_size, width, dtype=dtype, device=device)
@@ -48,7 +51,7 @@ class Embedding:
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """token_ids: [T] int64. Returns [T, width]."""
-        return _scaled(self._kernels.copy_rows(self.weight, token_ids), self._multiplier, self._kernels)
+        return _scaled(self._kernels.copy_rows(self.weight[self._offset :], token_ids), self._multiplier, self._kernels)
 
 
 class TiedEmbedding:

@@ -19,9 +19,18 @@ from ...model.spec import GatedDelta as GatedDeltaSpec
 from ...model.spec import LayerSpec, ModelSpec, NormPlaces, RopeSpec
 from ...model.spec import Norm as NormSpec
 from ...model.spec import ShortConvolution as ShortConvolutionSpec
-from ...model.tensors import FUSED, LAYER_NORMS, gated_delta_parts, head_norm_shape
+from ...model.tensors import (
+    EMBEDDING_NORM,
+    FINAL_NORM,
+    FUSED,
+    LAYER_NORMS,
+    POSITIONS,
+    attention_parts,
+    gated_delta_parts,
+    head_norm_shape,
+)
 from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
-from ..layers.attention import Attention, AttentionShape, order_of_gates
+from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
 from ..layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
@@ -170,14 +179,24 @@ class Decoder:
         else:
             name = "model.embed_tokens"
             self.embed_tokens = Embedding(name, vocabulary, hidden, kernels, dtype, device, multiplier)
+        self.embed_positions: Embedding | None = None
+        if model_spec.has_position_table:
+            offset = model_spec.position_offset
+            rows = model_spec.max_position_embeddings + offset
+            self.embed_positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
+        self.embed_norm = make.norm(EMBEDDING_NORM, hidden) if model_spec.has_embedding_norm else None
         self.layers = [make.layer(index) for index in range(model_spec.num_layers)]
-        self.norm = make.norm("model.norm", hidden)
+        self.norm = make.norm(FINAL_NORM, hidden)
 
     def loadables(self) -> Iterator[Loadable]:
         """All parts with weights, in the order of loading."""
         yield self.lm_head
         if isinstance(self.embed_tokens, Embedding):
             yield self.embed_tokens
+        if self.embed_positions is not None:
+            yield self.embed_positions
+        if self.embed_norm is not None:
+            yield self.embed_norm
         for layer in self.layers:
             yield from layer.loadables()
         yield self.norm
@@ -212,12 +231,21 @@ class Decoder:
         """
         for step in steps:
             step.plans.clear()
-        hidden: torch.Tensor = self.embed_tokens(steps[0].token_ids)
+        hidden = self.embedded(steps[0])
         residual: torch.Tensor | None = None
         last = len(self.layers) - 1
         for index, (layer, step, cache) in enumerate(zip(self.layers, steps, caches, strict=True)):
             hidden, residual = layer(hidden, residual, Mix(step, cache, rows if index == last else None))
         return hidden, residual
+
+    def embedded(self, step: StepInput) -> torch.Tensor:
+        """The input of the first layer, [T, hidden_size]."""
+        hidden: torch.Tensor = self.embed_tokens(step.token_ids)
+        if self.embed_positions is not None:
+            hidden = self._kernels.add_scaled(hidden, self.embed_positions(step.positions))
+        if self.embed_norm is not None:
+            hidden, _ = self.embed_norm(self._kernels, hidden)
+        return hidden
 
     def logits(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype."""
@@ -266,7 +294,7 @@ class _Parts:
     def output(self, name: str) -> Linear:
         scheme = self._scheme and self._scheme.output
         rows, columns = {name: self._spec.vocab_size}, self._spec.hidden_size
-        return Linear(rows, columns, False, self._kernels, self._dtype, self._device, scheme)
+        return Linear(rows, columns, self._spec.has_output_bias, self._kernels, self._dtype, self._device, scheme)
 
     def linear(
         self,
@@ -299,10 +327,15 @@ class _Parts:
         raise AssertionError(f"support.py accepts layers with {layer.mixer}")
 
     def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
-        queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        sizes = queries * (1 + spec.has_gate), keys, keys
-        hidden, qkv = self._spec.hidden_size, dict(zip(FUSED["qkv_proj"], sizes, strict=True))
-        order = order_of_gates(spec.num_heads, spec.num_kv_heads, spec.head_dim) if spec.has_gate else None
+        hidden, order = self._spec.hidden_size, None
+        if spec.has_gate or spec.is_grouped:
+            order_of = order_of_gates if spec.has_gate else order_of_groups
+            order = order_of(spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        slopes: torch.Tensor | None = None
+        if spec.alibi != "none":
+            slopes = alibi_slopes(spec.num_heads).to(self._device)
+            if spec.alibi == "before_scale":
+                slopes = slopes * spec.head_dim**-0.5
         q_norm, k_norm = (
             self.head_norm(f"{prefix}.{name}", spec, heads)
             for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_kv_heads))
@@ -323,13 +356,14 @@ class _Parts:
                 softcap=spec.softcap,
                 scale=spec.scale,
             ),
-            self.linear(prefix, qkv, hidden, spec.has_bias, order),
-            self.linear(prefix, {"o_proj": hidden}, queries, spec.has_out_bias),
+            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order),
+            self.linear(prefix, {"o_proj": hidden}, spec.num_heads * spec.head_dim, spec.has_out_bias),
             q_norm,
             k_norm,
             None if spec.rope is None else self.rotations(spec.rope, spec.head_dim),
             self._kernels,
             sinks=sinks,
+            slopes=slopes,
             heads=heads,
             has_gate=spec.has_gate,
         )

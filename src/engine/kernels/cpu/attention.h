@@ -19,6 +19,7 @@ struct Attention {
     bool is_chunked;  // a query sees its own chunk of `window` tokens; false: the last `window` tokens
     float scale, softcap;  // softcap: 0 if there is none
     const float* sinks;    // [num_heads], or null
+    const float* slopes;   // [num_heads], times the distance of a key from the query; or null
 
     int group() const { return num_heads / num_kv_heads; }  // query heads that share a kv head
 
@@ -30,6 +31,16 @@ struct Attention {
     // Products of queries and keys with the cap, still to be multiplied by the scale.
     ALWAYS_INLINE Floats capped(Floats products) const {
         return hyperbolic_tangent(products * (scale / softcap)) * (softcap / scale);
+    }
+
+    // Adds ALiBi to the products of a head's query at `position` with the keys from `first` on.
+    void add_slopes(int head, int64_t position, int64_t first, int64_t count, float* products) const {
+        if (!slopes) return;
+        const float slope = slopes[head] / scale;
+        for (int64_t key = 0; key < count; key += kWidth) {
+            const Floats distances = ascending() + float(first + key - position);
+            store(products + key, multiply_add(distances, broadcast(slope), load(products + key)));
+        }
     }
 
     // The part of a head's sink in its total of weights, which are relative to e ** `zero`.

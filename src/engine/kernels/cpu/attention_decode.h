@@ -160,6 +160,7 @@ class Decode {
         if (call_.softcap) {
             for (int t = 0; t < tokens; t += kWidth) store(scores + t, call_.capped(load(scores + t)));
         }
+        call_.add_slopes(query_head(head), position(head), first_, tokens, scores);
         for (int t = tokens; t < kTileTokens; t++) scores[t] = -__builtin_inff();
         Floats maxima = broadcast(result_.max_score[head]);
         for (int t = 0; t < kTileTokens; t += kWidth) maxima = maximum(maxima, load(scores + t));
@@ -172,6 +173,15 @@ class Decode {
             total += weights;
         }
         result_.total[head] += sum(total);
+    }
+
+    // The query head of the model, and the position of its query. head: among those of the task.
+    int query_head(int head) const {
+        return (kv_head_ + head / num_heads_) * call_.group() + head % num_heads_ % call_.group();
+    }
+    int64_t position(int head) const {
+        const int64_t query = query_ + head % num_heads_ / call_.group();
+        return call_.context_lens[row_] - call_.query_start[row_ + 1] + query;
     }
 
     const Attention<T>& call_;

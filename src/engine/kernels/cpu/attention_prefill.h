@@ -176,6 +176,7 @@ class Prefill {
         if (call_.softcap) {
             for (int64_t key = 0; key < padded; key += kWidth) store(scores + key, call_.capped(load(scores + key)));
         }
+        call_.add_slopes(head(row), position(row), first, padded, scores);
         for (int64_t key = 0; key < std::min(begin, padded); key++) scores[key] = -__builtin_inff();
         for (int64_t key = std::max<int64_t>(0, end); key < padded; key++) scores[key] = -__builtin_inff();
         if (begin >= end) {

@@ -33,6 +33,12 @@ struct BFloat16 {
 
 ALWAYS_INLINE Floats broadcast(float value) { return value - Floats{}; }
 
+ALWAYS_INLINE Floats ascending() {  // 0, 1, 2, ...
+    Floats value{};
+    for (int i = 0; i < kWidth; i++) value[i] = float(i);
+    return value;
+}
+
 ALWAYS_INLINE Floats maximum(Floats a, Floats b) {  // b if either is NaN
 #if defined(__AVX512F__)
     return (Floats)_mm512_max_ps((__m512)a, (__m512)b);

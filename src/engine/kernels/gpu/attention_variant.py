@@ -14,7 +14,6 @@ from ..paged_attention import AttentionStep
 class GpuAttentionVariant(AttentionVariant):
     """With what only these kernels support. No supported model has it."""
 
-    slopes: torch.Tensor | None = None  # [num_heads] float32, times the distance to a key. ALiBi, arXiv:2108.12409
     k_scale: float = 1.0  # factor of the keys in the cache, for fp8; they were divided by it when written
     v_scale: float = 1.0
 

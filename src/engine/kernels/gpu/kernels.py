@@ -93,7 +93,7 @@ class PagedAttentionGpu:
         variant: AttentionVariant = PLAIN,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
-        given = GpuAttentionVariant(variant.window, variant.is_chunked, variant.softcap, variant.sinks)
+        given = GpuAttentionVariant(variant.window, variant.is_chunked, variant.softcap, variant.sinks, variant.slopes)
         out = torch.empty(num_tokens, num_heads * head_dim, dtype=q.dtype, device=q.device)
         workspace = self._workspace(num_heads, k_cache.shape[1], head_dim)
         decode_attention(q, k_cache, v_cache, step, scale, out, workspace, given)

@@ -58,6 +58,14 @@ def test_the_rows_of_a_fused_tensor_are_its_parts() -> None:
     }
 
 
+def test_the_columns_of_a_transposed_fused_tensor_are_its_parts() -> None:
+    """GPT-2: [inputs, queries and keys and values]."""
+    shapes = {"l.q_proj.w": (2, 3), "l.k_proj.w": (2, 3), "l.v_proj.w": (2, 3)}
+    whole = StoredTensor(FILE, "F32", (6, 3), 100, strides=(1, 6))
+    parts = split_fused({"l.qkv_proj.w": whole}, shapes)
+    assert [(part.offset, part.strides) for part in parts.values()] == [(100, (1, 6)), (108, (1, 6)), (116, (1, 6))]
+
+
 def test_tensors_of_all_experts_become_those_of_each(tmp_path: Path) -> None:
     """gpt-oss: [experts, inputs, gates and ups in turn]. The elements are found where strides say."""
     experts, inputs, inner = 3, 4, 2

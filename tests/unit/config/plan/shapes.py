@@ -52,7 +52,6 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     "qwen3-30b-a3b": (
         _llama(
             **_EXPERTS,
-            architectures=["Qwen3MoeForCausalLM"],
             model_type="qwen3_moe",
             vocab_size=151936,
             hidden_size=2048,
@@ -107,7 +106,6 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     "deepseek-v3": (
         _llama(
             **_MLA,
-            architectures=["DeepseekV3ForCausalLM"],
             model_type="deepseek_v3",
             vocab_size=129280,
             hidden_size=7168,
@@ -127,7 +125,6 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     ),
     "gpt-oss-20b": (
         _llama(
-            architectures=["GptOssForCausalLM"],
             model_type="gpt_oss",
             vocab_size=201088,
             hidden_size=2880,
@@ -197,8 +194,6 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
         396_346_000_000,  # of the language model
         (30720, (), 45 * (64 * 128 * 128 * 4 + 12288 * 3 * 2)),
     ),
-    "qwen3.5-27b": (config_of("qwen3.5-27b"), 26_895_998_464, (65536, (), 48 * (48 * 128 * 128 * 4 + 10240 * 3 * 2))),
-    "lfm2-1.2b": (config_of("lfm2-1.2b"), 1_170_340_608, (12288, (), 10 * 2048 * 2 * 2)),
     "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120, (49152, ((8192, 147456),), 0)),
     "kimi-k2": (config_of("kimi-k2"), 1_026_408_000_000, (70272, (), 0)),
     "glm-4.7-flash": (config_of("glm-4.7-flash"), 29_943_000_000, (54144, (), 0)),
@@ -207,5 +202,83 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
         {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
         124_439_808,
         (36864, (), 0),
+    ),
+}
+
+
+def _of(architecture: str, **config: Any) -> dict[str, Any]:
+    return {"architectures": [architecture], **config}
+
+
+# name -> config, parameters: of families that are described exactly
+NATIVE: dict[str, tuple[dict[str, Any], int]] = {
+    "gpt2": (
+        _of("GPT2LMHeadModel", n_embd=768, n_layer=12, n_head=12, n_positions=1024, vocab_size=50257),
+        124_439_808,
+    ),
+    "opt-1.3b": (
+        _of(
+            "OPTForCausalLM",
+            hidden_size=2048,
+            ffn_dim=8192,
+            num_hidden_layers=24,
+            num_attention_heads=32,
+            word_embed_proj_dim=2048,
+        ),
+        1_315_758_080,
+    ),
+    "pythia-1b": (
+        _of(
+            "GPTNeoXForCausalLM",
+            hidden_size=2048,
+            intermediate_size=8192,
+            num_hidden_layers=16,
+            num_attention_heads=8,
+            vocab_size=50304,
+            rotary_pct=0.25,
+            rotary_emb_base=10000,
+        ),
+        1_011_781_632,
+    ),
+    "gpt-j-6b": (_of("GPTJForCausalLM", n_embd=4096, n_layer=28, n_head=16, rotary_dim=64), 6_050_882_784),
+    "falcon-7b": (_of("FalconForCausalLM", multi_query=True, num_kv_heads=71), 6_921_720_704),
+    "falcon-40b": (
+        _of(
+            "FalconForCausalLM",
+            hidden_size=8192,
+            num_hidden_layers=60,
+            num_attention_heads=128,
+            num_kv_heads=8,
+            new_decoder_architecture=True,
+        ),
+        41_303_293_952,
+    ),
+    "falcon-rw-1b": (
+        _of(
+            "FalconForCausalLM",
+            hidden_size=2048,
+            num_hidden_layers=24,
+            num_attention_heads=32,
+            vocab_size=50304,
+            alibi=True,
+            bias=True,
+            multi_query=False,
+            parallel_attn=False,
+        ),
+        1_311_625_216,
+    ),
+    "bloom-560m": (_of("BloomForCausalLM", n_embed=1024, n_layer=24, n_head=16), 559_214_592),
+    "phi-2": (_of("PhiForCausalLM", hidden_size=2560, intermediate_size=10240, num_hidden_layers=32), 2_779_683_840),
+    "starcoder": (
+        _of(
+            "GPTBigCodeForCausalLM",
+            n_embd=6144,
+            n_inner=24576,
+            n_layer=40,
+            n_head=48,
+            n_positions=8192,
+            vocab_size=49152,
+        ),
+        15_517_456_384,
     ),
 }

@@ -71,6 +71,8 @@ def attended(case, scale, variant=PLAIN):
             scores = torch.einsum("hd,thd->ht", case.q[token].double(), keys[seen]).mul(scale)
             if variant.softcap is not None:
                 scores = variant.softcap * torch.tanh(scores / variant.softcap)
+            if variant.slopes is not None:
+                scores = scores + variant.slopes.double()[:, None] * (torch.arange(seen.start, last + 1) - last)
             if variant.sinks is not None:
                 scores = torch.cat((scores, variant.sinks.double()[:, None]), -1)
             weights = scores.softmax(-1)[:, : last + 1 - seen.start]
@@ -146,7 +148,8 @@ VARIANTS = {
     "softcap": AttentionVariant(softcap=0.7),
     "sinks": AttentionVariant(sinks=torch.tensor([0.5, -3.0, 4.0, -200.0])),
     "large sink": AttentionVariant(sinks=torch.tensor([200.0, 8.0, -0.5, 0.0])),
-    "all": AttentionVariant(70, True, 1.5, torch.tensor([0.5, -3.0, 4.0, -200.0])),
+    "slopes": AttentionVariant(slopes=torch.tensor([0.5, 0.25, 0.004, 0.0])),
+    "all": AttentionVariant(70, True, 1.5, torch.tensor([0.5, -3.0, 4.0, -200.0]), torch.tensor([0.5, 0.0, 0.1, 0.3])),
     "window, softcap and sinks": AttentionVariant(70, False, 1.5, torch.tensor([0.5, -3.0, 4.0, -200.0])),
 }
 
@@ -162,7 +165,14 @@ def test_variants_of_models(level, dtype, batch_invariant, variant):
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize("variant", [AttentionVariant(700, True), AttentionVariant(None, False, 1.5, torch.ones(6))])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        AttentionVariant(700, True),
+        AttentionVariant(None, False, 1.5, torch.ones(6)),
+        AttentionVariant(slopes=torch.tensor([0.5, 0.1, 0.02, 0.01, 0.003, 0.001])),
+    ],
+)
 def test_variants_of_contexts_of_several_segments(level, dtype, variant):
     check(level, dtype, [(1, 1300), (1, 700), (1, 701), (1, 2100)], 6, 3, 32, 16, variant)
     check(level, dtype, [(1, 1300)], 6, 3, 32, 16, variant, threads=2)
@@ -184,11 +194,12 @@ def test_keys_before_the_window_are_not_read(level, is_chunked):
 
 
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
-def test_sinks_that_do_not_fit_the_heads_are_refused(level):
+@pytest.mark.parametrize("name", ["sinks", "slopes"])
+def test_values_of_heads_that_do_not_fit_their_number_are_refused(level, name):
     case = make_case([(1, 5)], 4, 2, 16, 16, torch.float32)
-    with pytest.raises(ValueError, match=r"sinks are \(3,\) for 4 heads"):
+    with pytest.raises(ValueError, match=rf"{name} are \(3,\) for 4 heads"):
         kernels_of(level, torch.float32, 16).paged_attention(
-            case.q, case.k_cache, case.v_cache, case.step, 0.25, AttentionVariant(sinks=torch.zeros(3))
+            case.q, case.k_cache, case.v_cache, case.step, 0.25, AttentionVariant(**{name: torch.zeros(3)})
         )
 
 
