@@ -23,3 +23,6 @@ def test_every_family_equals_transformers_and_notices_a_wrong_cache():
         shares = STATES.isdisjoint(FAMILIES[family].get("layer_types", ()))  # no prefix is reused with states
         assert (found["prefix_hits"] > 0) is shares, family
         assert found["notices_mutation"], family
+        if (library := found.get("through_library")) is not None:
+            assert library["largest_change"] < 1e-4, family
+            assert library["equal_prompts"] == 20, family

@@ -33,10 +33,23 @@ Small random checkpoints of every family, made by transformers and compared with
 - *greedy*: of {count} prompts of 1 to 26 tokens, those whose 24 tokens are equal, through the scheduler: chunks of at
   most 11 tokens, mixed with decode steps, shared prefixes, and a cache so small that sequences are preempted.
 - *mutation*: whether tokens differ when block tables are read in reverse.
+- *through transformers*: the same model with `model.model_impl: transformers`: the largest difference of a
+  log-probability from a plain run of the library, and equal prompts; -: it is refused.
 
-| family | logits, C++ | logits, torch | bfloat16 | greedy | mixed steps | prefix hits | preempted | mutation | run |
-|---|---|---|---|---|---|---|---|---|---|
 """
+_COLUMNS = [
+    "family",
+    "logits, C++",
+    "logits, torch",
+    "bfloat16",
+    "greedy",
+    "mixed steps",
+    "prefix hits",
+    "preempted",
+    "mutation",
+    "through transformers",
+    "run",
+]
 
 
 def main() -> int:
@@ -55,11 +68,13 @@ def main() -> int:
 
 
 def page(record: dict[str, dict[str, Any]]) -> str:
-    return _HEAD.format(count=NUM_PROMPTS) + "".join(_row(family, found) for family, found in record.items())
+    rows = [_COLUMNS, ["---"] * len(_COLUMNS), *(_row(family, found) for family, found in record.items())]
+    return _HEAD.format(count=NUM_PROMPTS) + "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
-def _row(family: str, found: dict[str, Any]) -> str:
-    cells = [
+def _row(family: str, found: dict[str, Any]) -> list[object]:
+    library = found.get("through_library")
+    return [
         family,
         f"{found['largest_change']:.1e}",
         f"{found['largest_change_in_torch']:.1e}",
@@ -69,9 +84,9 @@ def _row(family: str, found: dict[str, Any]) -> str:
         found["prefix_hits"],
         found["num_preemptions"],
         "found" if found["notices_mutation"] else "not found",
+        f"{library['largest_change']:.1e}, {library['equal_prompts']} of {NUM_PROMPTS}" if library else "-",
         found["versions"],
     ]
-    return f"| {' | '.join(map(str, cells))} |\n"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,10 @@ from tests.models.checkpoints import build, reference_greedy, reference_logits, 
 from tests.models.engine import Engine, resolved
 from tests.models.test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 from tests.models.test_logits import TOKENS, our_logits
+from tests.models.test_transformers_families import largest_difference
+from transformers import PreTrainedModel
 
+from stoker.config.errors import ModelFilesError
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.kv_cache import KVCache
 
@@ -23,9 +26,18 @@ NUM_PROMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
+class ThroughLibrary:
+    """largest_change: of a log-probability, in float32."""
+
+    largest_change: float
+    equal_prompts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Parity:
     """largest_change: of a logit, in float32. bfloat16_error: root mean square error against float32, relative to that
-    of transformers in bfloat16. notices_mutation: with reversed block tables tokens differ."""
+    of transformers in bfloat16. notices_mutation: with reversed block tables tokens differ. through_library: the same
+    model on the modules of transformers, whose results are compared with a plain run of it; None if that is refused."""
 
     largest_change: float
     largest_change_in_torch: float
@@ -35,6 +47,7 @@ class Parity:
     prefix_hits: int
     num_preemptions: int
     notices_mutation: bool
+    through_library: ThroughLibrary | None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,17 +68,35 @@ def compare(family: str) -> Parity:
         found = engine.generate(prompts)
         with reversed_block_tables():
             mutated = Engine(resolved(folder, place_, cache=FEW_BLOCKS, scheduler=ONE_GROUP)).generate(prompts)
+        through_library = _through_library(model, folder, place_, prompts, expected)
     stats = engine.scheduler.stats()
     return Parity(
         largest_change=changes[0],
         largest_change_in_torch=changes[1],
         bfloat16_error=(ours.pow(2).mean().sqrt() / theirs.pow(2).mean().sqrt()).item(),
-        equal_prompts=sum(tokens == wanted for tokens, wanted in zip(found, expected, strict=True)),
+        equal_prompts=_num_equal(found, expected),
         num_mixed_steps=engine.num_mixed_steps,
         prefix_hits=stats.prefix_hits,
         num_preemptions=stats.num_preemptions,
         notices_mutation=mutated != expected,
+        through_library=through_library,
     )
+
+
+def _through_library(
+    model: PreTrainedModel, folder: Path, place: Path, prompts: list[list[int]], expected: list[list[int]]
+) -> ThroughLibrary | None:
+    try:
+        settings = resolved(folder, place, model={"model_impl": "transformers"}, cache=FEW_BLOCKS, scheduler=ONE_GROUP)
+    except ModelFilesError:
+        return None
+    engine = Engine(settings)
+    found = engine.generate(prompts)
+    return ThroughLibrary(largest_difference(engine, model, prompts[:4]), _num_equal(found, expected))
+
+
+def _num_equal(found: list[list[int]], expected: list[list[int]]) -> int:
+    return sum(tokens == wanted for tokens, wanted in zip(found, expected, strict=True))
 
 
 @contextmanager
