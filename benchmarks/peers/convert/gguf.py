@@ -8,14 +8,21 @@ Every matrix gets the same type, including the embedding, which is also the outp
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
 
-OUTER = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+OUTER = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
 INNER = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -28,10 +35,35 @@ INNER = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+}
+_WITH_FOUR_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 
 
-def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+@dataclass(frozen=True)
+class Architecture:
+    """name: of llama.cpp. norm_offset: what a stored norm's weight lacks. inner: names that differ from INNER."""
+
+    name: str
+    norm_offset: float = 0.0
+    inner: dict[str, str] = field(default_factory=dict)
+
+
+ARCHITECTURES = {
+    "qwen3": Architecture("qwen3"),
+    "qwen3_moe": Architecture("qwen3moe"),
+    "gemma3_text": Architecture("gemma3", norm_offset=1.0, inner=_WITH_FOUR_NORMS),
+}
+
+
+def stored_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Names and float32 values of a safetensors file in bfloat16, a type that numpy does not have."""
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     start = 8 + int(raw[:8].view(np.uint64)[0])
@@ -40,15 +72,31 @@ def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             continue
         assert entry["dtype"] == "BF16", (name, entry["dtype"])
         first, last = entry["data_offsets"]
-        halves = np.frombuffer(bytes(raw[start + first : start + last]), dtype=np.uint16)
-        yield name, (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+        halves = np.frombuffer(raw[start + first : start + last], dtype=np.uint16)
+        yield name.removesuffix(".weight"), (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
-def name_in_gguf(name: str) -> str:
+def tensors(checkpoint: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """The matrices of a layer's experts as one tensor, [experts, out, in]."""
+    experts: dict[str, dict[int, np.ndarray]] = defaultdict(dict)
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        for name, values in stored_tensors(path):
+            found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)", name)
+            if found is None:
+                yield name, values
+                continue
+            prefix, number, part = found.groups()
+            together = experts[f"{prefix}.{part}"]
+            together[int(number)] = values
+    for name, parts in experts.items():
+        yield name, np.stack([parts[number] for number in range(len(parts))])
+
+
+def name_in_gguf(name: str, inner: dict[str, str]) -> str:
     if name in OUTER:
-        return OUTER[name]
-    _, _, layer, inner = name.removesuffix(".weight").split(".", 3)
-    return f"blk.{layer}.{INNER[inner]}.weight"
+        return f"{OUTER[name]}.weight"
+    _, _, layer, part = name.split(".", 3)
+    return f"blk.{layer}.{inner[part]}.weight"
 
 
 def write_tokenizer(writer: GGUFWriter, checkpoint: Path) -> None:
@@ -68,9 +116,11 @@ def write_tokenizer(writer: GGUFWriter, checkpoint: Path) -> None:
 
 def write(checkpoint: Path, target: Path, kind: str) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
+    architecture = ARCHITECTURES[config["model_type"]]
+    inner = INNER | architecture.inner
     rope = config.get("rope_parameters") or config
     quant = GGMLQuantizationType[kind.upper()]
-    writer = GGUFWriter(target, "qwen3")
+    writer = GGUFWriter(target, architecture.name)
     writer.add_name(checkpoint.name)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -81,16 +131,24 @@ def write(checkpoint: Path, target: Path, kind: str) -> None:
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_file_type(LlamaFileType[f"MOSTLY_{kind.upper()}"])
     write_tokenizer(writer, checkpoint)
-    for name, values in tensors(checkpoint / "model.safetensors"):
-        if name == "lm_head.weight" and config["tie_word_embeddings"]:
+    for name, values in tensors(checkpoint):
+        if name == "lm_head" and config["tie_word_embeddings"]:
             continue
         if values.ndim == 1:
-            writer.add_tensor(name_in_gguf(name), values)
+            writer.add_tensor(name_in_gguf(name, inner), values + np.float32(architecture.norm_offset))
+        elif name.endswith("mlp.gate"):  # a router's weights are float32
+            writer.add_tensor(name_in_gguf(name, inner), values)
         else:
-            writer.add_tensor(name_in_gguf(name), quants.quantize(values, quant), raw_dtype=quant)
+            writer.add_tensor(name_in_gguf(name, inner), quants.quantize(values, quant), raw_dtype=quant)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

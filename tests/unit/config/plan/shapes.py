@@ -52,6 +52,7 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     "qwen3-30b-a3b": (
         _llama(
             **_EXPERTS,
+            architectures=["Qwen3MoeForCausalLM"],
             model_type="qwen3_moe",
             vocab_size=151936,
             hidden_size=2048,
@@ -106,6 +107,7 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     "deepseek-v3": (
         _llama(
             **_MLA,
+            architectures=["DeepseekV3ForCausalLM"],
             model_type="deepseek_v3",
             vocab_size=129280,
             hidden_size=7168,
@@ -125,6 +127,7 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     ),
     "gpt-oss-20b": (
         _llama(
+            architectures=["GptOssForCausalLM"],
             model_type="gpt_oss",
             vocab_size=201088,
             hidden_size=2880,
@@ -194,6 +197,8 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
         396_346_000_000,  # of the language model
         (30720, (), 45 * (64 * 128 * 128 * 4 + 12288 * 3 * 2)),
     ),
+    "qwen3.5-27b": (config_of("qwen3.5-27b"), 26_895_998_464, (65536, (), 48 * (48 * 128 * 128 * 4 + 10240 * 3 * 2))),
+    "lfm2-1.2b": (config_of("lfm2-1.2b"), 1_170_340_608, (12288, (), 10 * 2048 * 2 * 2)),
     "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120, (49152, ((8192, 147456),), 0)),
     "kimi-k2": (config_of("kimi-k2"), 1_026_408_000_000, (70272, (), 0)),
     "glm-4.7-flash": (config_of("glm-4.7-flash"), 29_943_000_000, (54144, (), 0)),

@@ -5,6 +5,7 @@ import pytest
 from stoker.config.plan.kv import kv_cost, kv_cost_of_groups
 from stoker.model.cache_groups import cache_groups
 from stoker.model.guess import guess
+from stoker.model.read import read_config
 
 from .shapes import SHAPES
 
@@ -12,7 +13,7 @@ from .shapes import SHAPES
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_kind_of_layer_has_its_price(name: str) -> None:
     config, _, (per_token, windows, per_sequence) = SHAPES[name]
-    cost = kv_cost(guess(config), "bfloat16", 16)
+    cost = kv_cost(read_config(config)[0], "bfloat16", 16)
     assert (cost.token_bytes, cost.windows, cost.sequence_bytes) == (per_token, windows, per_sequence)
 
 
