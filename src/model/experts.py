@@ -7,7 +7,7 @@ from typing import Literal
 from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import Experts, Routing
 
-Kind = Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss"]
+Kind = Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss", "hunyuan", "ernie", "granite"]
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
 
@@ -29,10 +29,18 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _deepseek(config, index)
         case "gpt_oss":
             return _gpt_oss(config)
+        case "hunyuan":
+            return _hunyuan(config, index)
+        case "ernie":
+            return _ernie(config, index)
+        case "granite":
+            routing = Routing(scoring="softmax_of_chosen")
+            return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
 
 
-def _checked(config: ConfigJson, count_key: str, width: int, routing: Routing) -> Experts:
-    count, per_token = config.count(count_key), config.count("num_experts_per_tok")
+def _checked(config: ConfigJson, count_key: str, width: int, routing: Routing, per_token: int | None = None) -> Experts:
+    count = config.count(count_key)
+    per_token = per_token or config.count("num_experts_per_tok")
     if per_token > count:
         raise ModelConfigError(f"`num_experts_per_tok` is {per_token}, but there are {count} experts")
     activation = config.get("hidden_act")
@@ -61,8 +69,11 @@ def _qwen(config: ConfigJson, index: int) -> Experts | None:
 
 
 def _deepseek(config: ConfigJson, index: int) -> Experts | None:
-    first = config.get("first_k_dense_replace")
-    if isinstance(first, int) and index < first:
+    kinds, first = config.get("mlp_layer_types"), config.get("first_k_dense_replace")
+    if isinstance(kinds, list):
+        if index < len(kinds) and kinds[index] == "dense":
+            return None
+    elif isinstance(first, int) and index < first:
         return None
     groups, kept = config.count("n_group", 1), config.count("topk_group", 1)
     key = _count_key(config, "n_routed_experts")
@@ -89,3 +100,33 @@ def _gpt_oss(config: ConfigJson) -> Experts:
     limit = config.number("swiglu_limit", 0, 1e6, SWIGLU_LIMIT)
     activation = CLAMPED_SWIGLU if limit == SWIGLU_LIMIT else f"swiglu clamped at {limit:g}"
     return experts.model_copy(update={"has_router_bias": True, "has_bias": True, "activation": activation})
+
+
+def _hunyuan(config: ConfigJson, index: int) -> Experts:
+    """Some files list the numbers of each layer."""
+
+    def of_layer(key: str) -> int | None:
+        values = config.get(key)
+        return (
+            config.part({key: values[index]}).count(key) if isinstance(values, list) and index < len(values) else None
+        )
+
+    width = of_layer("moe_intermediate_size") or config.count(
+        "moe_intermediate_size", config.count("intermediate_size")
+    )
+    routing = Routing(is_renormalised=True, is_float32=True)
+    experts = _checked(config, "num_experts", width, routing, of_layer("num_experts_per_tok"))
+    return experts.model_copy(update={"shared_width": width * (of_layer("num_shared_expert") or 1)})
+
+
+def _ernie(config: ConfigJson, index: int) -> Experts | None:
+    first, last = config.get("moe_layer_start_index"), config.get("moe_layer_end_index")
+    if (isinstance(first, int) and index < first) or (isinstance(last, int) and 0 <= last < index):
+        return None
+    if (index + 1) % config.count("moe_layer_interval", 1):
+        return None
+    width = config.count("moe_intermediate_size")
+    routing = Routing(is_renormalised=True, has_correction=True, is_float32=True)
+    experts = _checked(config, "num_experts", width, routing)
+    shared = config.get("moe_num_shared_experts")
+    return experts.model_copy(update={"shared_width": width * shared if isinstance(shared, int) else 0})

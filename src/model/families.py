@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .experts import Kind as ExpertsKind
 from .spec import Alibi, HeadNorm, Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
@@ -36,7 +37,7 @@ class Family:
     models: str  # for people
     defaults: Mapping[str, Any] = field(default_factory=dict)
     own_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    fixed: Mapping[str, bool | str] = field(default_factory=dict, kw_only=True)
+    fixed: Mapping[str, bool | str | None] = field(default_factory=dict, kw_only=True)
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
     mlp_bias: Setting = False
@@ -59,7 +60,7 @@ class Family:
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
     multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
     scales_embedding: bool = False  # by the square root of the width
-    experts: Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss"] = "none"
+    experts: ExpertsKind = "none"
     one_key_if: str | None = None  # the key of config.json by which all heads share one key
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     has_embedding_norm: bool = False
@@ -254,6 +255,37 @@ _QWEN_3_5_MOE_PARTS: dict[str, Any] = _QWEN_3_5_PARTS | {
     "renames": _SHARED_EXPERT,
     "ignored": (*_MTP, *_TOWERS),
 }
+_GRANITE_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "multipliers": {
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "scale": "attention_multiplier",
+        "logits_divisor": "logits_scaling",
+    },
+}
+_ERNIE = _LLAMA | {
+    "vocab_size": 103424,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "pad_token_id": 0,
+}
+_HUNYUAN = _LLAMA | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "pad_token_id": 0}
+_HUNYUAN_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "head_norm": "head_after_rope",
+}
+_HUNYUAN_NAMES = {".query_layernorm.": ".q_norm.", ".key_layernorm.": ".k_norm."}
 _GPT = {
     "vocab_size": 50257,
     "hidden_size": 4096,
@@ -489,20 +521,7 @@ FAMILIES = {
         },
         windows="all",
     ),
-    "GraniteForCausalLM": Family(
-        "granite",
-        "Granite 3",
-        _LLAMA,
-        "attention_bias",
-        "attention_bias",
-        "mlp_bias",
-        multipliers={
-            "embedding_scale": "embedding_multiplier",
-            "residual_scale": "residual_multiplier",
-            "scale": "attention_multiplier",
-            "logits_divisor": "logits_scaling",
-        },
-    ),
+    "GraniteForCausalLM": Family("granite", "Granite 3", _LLAMA, mlp_bias="mlp_bias", **_GRANITE_PARTS),
     "Olmo2ForCausalLM": Family(
         "olmo2", "OLMo 2", _OLMO, "attention_bias", "attention_bias", head_norm="whole", norms="outputs"
     ),
@@ -580,34 +599,14 @@ FAMILIES = {
     "Ernie4_5ForCausalLM": Family(
         "ernie4_5",
         "ERNIE 4.5, dense",
-        _LLAMA
-        | {
-            "vocab_size": 103424,
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 18,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 2,
-            "head_dim": 128,
-            "rms_norm_eps": 1e-5,
-            "tie_word_embeddings": True,
-            "max_position_embeddings": 131072,
-            "rope_theta": 500000.0,
-            "pad_token_id": 0,
-        },
+        _ERNIE,
         "use_bias",
         "use_bias",
         "use_bias",
         is_interleaved=True,
     ),
     "HunYuanDenseV1ForCausalLM": Family(
-        "hunyuan_v1_dense",
-        "Hunyuan, dense",
-        _LLAMA | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "pad_token_id": 0},
-        "attention_bias",
-        "attention_bias",
-        head_norm="head_after_rope",
-        renames={".query_layernorm.": ".q_norm.", ".key_layernorm.": ".k_norm."},
+        "hunyuan_v1_dense", "Hunyuan, dense", _HUNYUAN, **_HUNYUAN_PARTS | {"renames": _HUNYUAN_NAMES}
     ),
     "Starcoder2ForCausalLM": Family(
         "starcoder2",
@@ -1058,5 +1057,156 @@ FAMILIES = {
             ".fc1.": ".up_proj.",
             ".fc2.": ".down_proj.",
         },
+    ),
+    "Qwen2MoeForCausalLM": Family(
+        "qwen2_moe",
+        "Qwen1.5-MoE, Qwen2 57B-A14B",
+        _QWEN
+        | {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "shared_expert_intermediate_size": 5632,
+            "qkv_bias": True,
+        },
+        "qkv_bias",
+        windows=2,
+        window_if="use_sliding_window",
+        experts="qwen",
+        renames=_SHARED_EXPERT,
+    ),
+    "OlmoeForCausalLM": Family(
+        "olmoe",
+        "OLMoE",
+        _OLMO
+        | {
+            "hidden_size": 2048,
+            "intermediate_size": 2048,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "max_position_embeddings": 4096,
+            "num_experts": 64,
+            "num_experts_per_tok": 8,
+        },
+        "attention_bias",
+        "attention_bias",
+        own_keys={"moe_intermediate_size": "intermediate_size"},
+        fixed={"clip_qkv": None},
+        head_norm="whole",
+        experts="qwen",
+    ),
+    "Dots1ForCausalLM": Family(
+        "dots1",
+        "dots.llm1",
+        _QWEN
+        | {
+            "vocab_size": 152064,
+            "hidden_size": 4608,
+            "intermediate_size": 10944,
+            "num_hidden_layers": 62,
+            "max_position_embeddings": 2048,
+            "max_window_layers": 62,
+            "moe_intermediate_size": 1408,
+            "first_k_dense_replace": 0,
+            "n_routed_experts": 128,
+            "num_experts_per_tok": 6,
+            "n_shared_experts": 2,
+        },
+        "attention_bias",
+        "attention_bias",
+        head_norm="head",
+        windows="last",
+        experts="deepseek",
+    ),
+    "HYV3ForCausalLM": Family(
+        "hy_v3",
+        "Hunyuan 3 with experts",
+        _COMMON
+        | {
+            "vocab_size": 120832,
+            "intermediate_size": 13312,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 131072,
+            "rope_theta": 11158840.0,
+            "n_routed_experts": 192,
+            "num_experts_per_tok": 8,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 1536,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 2.826,
+        },
+        "attention_bias",
+        "attention_bias",
+        "mlp_bias",
+        own_keys={
+            "n_routed_experts": "num_experts",
+            "n_shared_experts": "num_shared_experts",
+            "routed_scaling_factor": "router_scaling_factor",
+        },
+        head_norm="head",
+        experts="deepseek",
+        renames={
+            ".mlp.router.gate.": ".mlp.gate.",
+            ".mlp.expert_bias": ".mlp.gate.e_score_correction_bias",
+            ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias",
+            ".mlp.shared_mlp.": ".mlp.shared_experts.",
+        },
+    ),
+    "HunYuanMoEV1ForCausalLM": Family(
+        "hunyuan_v1_moe",
+        "Hunyuan A13B, Hunyuan-Large",
+        _HUNYUAN | {"num_experts": 1, "num_experts_per_tok": 1},
+        own_keys={"num_experts_per_tok": "moe_topk"},
+        experts="hunyuan",
+        **_HUNYUAN_PARTS | {"renames": _HUNYUAN_NAMES | {".gate.wg.": ".gate.", ".shared_mlp.": ".shared_experts."}},
+    ),
+    "Ernie4_5_MoeForCausalLM": Family(
+        "ernie4_5_moe",
+        "ERNIE 4.5 with experts",
+        _ERNIE
+        | {
+            "hidden_size": 2560,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 20,
+            "num_key_value_heads": 4,
+            "num_experts": 64,
+            "num_experts_per_tok": 6,
+            "moe_num_shared_experts": 2,
+            "moe_intermediate_size": 1536,
+            "moe_layer_start_index": 1,
+        },
+        "use_bias",
+        "use_bias",
+        own_keys={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
+        fixed={"use_bias": False},
+        is_interleaved=True,
+        experts="ernie",
+        renames={".mlp.moe_statics.": ".mlp.gate."},
+        ignored=("model.mtp_",),
+    ),
+    "GraniteMoeForCausalLM": Family(
+        "granitemoe",
+        "Granite 3 with experts",
+        _LLAMA | {"num_local_experts": 8, "num_experts_per_tok": 2},
+        experts="granite",
+        renames={
+            ".block_sparse_moe.input_linear.weight": ".mlp.experts.gate_up_proj",
+            ".block_sparse_moe.output_linear.weight": ".mlp.experts.down_proj",
+            ".block_sparse_moe.router.layer.": ".mlp.gate.",
+        },
+        fused_experts="stacked",
+        **_GRANITE_PARTS,
     ),
 }

@@ -105,6 +105,9 @@ def read_rope(config: ConfigJson, head_dim: int, layer_type: str = FULL, *, part
     if not isinstance(kind, str) or kind not in ROPE_KINDS:
         return RopeSpec(theta=theta, kind=shown(kind))
     part = config.part(given)
+    if kind == "dynamic" and given.get("alpha") is not None and head_dim > 2:  # Hunyuan: another base, always
+        theta *= part.number("alpha", 0, 1e6) ** (head_dim / (head_dim - 2))
+        kind = "default"
     for key in _NEEDED.get(kind, ()):
         if given.get(key) is None:
             raise ModelConfigError(f"rope type `{kind}` needs `{key}`")

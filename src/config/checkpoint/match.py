@@ -64,6 +64,7 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     }
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
+    tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}
     if family.fused_experts is not None:
         tensors = split_experts(tensors, family.fused_experts)
     return matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
@@ -76,6 +77,12 @@ def _renamed(name: str, renames: Mapping[str, str]) -> str:
         elif name.startswith(old[1:]):
             name = new + name.removeprefix(old[1:])
     return name
+
+
+def _without_rows(stored: StoredTensor, shape: tuple[int, ...] | None) -> StoredTensor:
+    """A vector that is stored as a matrix of one row."""
+    is_row = shape is not None and stored.shape == (1, *shape) and stored.strides is None
+    return replace(stored, shape=stored.shape[1:]) if is_row else stored
 
 
 def _transposed(name: str, stored: StoredTensor) -> StoredTensor:

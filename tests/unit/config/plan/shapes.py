@@ -273,6 +273,34 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         1_311_625_216,
     ),
     "bloom-560m": (_of("BloomForCausalLM", n_embed=1024, n_layer=24, n_head=16), 559_214_592),
+    "olmoe-1b-7b": (_of("OlmoeForCausalLM", intermediate_size=1024), 6_919_161_856),
+    "qwen1.5-moe-a2.7b": (_of("Qwen2MoeForCausalLM"), 14_315_784_192),
+    "ernie-4.5-21b-a3b": (_of("Ernie4_5_MoeForCausalLM"), 21_830_000_000),
+    "dots.llm1": (
+        _of(
+            "Dots1ForCausalLM",
+            hidden_size=4096,
+            n_routed_experts=128,
+            n_shared_experts=2,
+            num_experts_per_tok=6,
+            first_k_dense_replace=1,
+        ),
+        142_774_000_000,
+    ),
+    "hunyuan-a13b": (
+        _of(
+            "HunYuanMoEV1ForCausalLM",
+            vocab_size=128167,
+            hidden_size=4096,
+            intermediate_size=3072,
+            num_key_value_heads=8,
+            head_dim=128,
+            num_experts=64,
+            moe_topk=[8] * 32,
+            tie_word_embeddings=True,
+        ),
+        80_393_000_000,
+    ),
     "phi-2": (_of("PhiForCausalLM", hidden_size=2560, intermediate_size=10240, num_hidden_layers=32), 2_779_683_840),
     "starcoder": (
         _of(
