@@ -76,8 +76,8 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         yield name.removesuffix(".weight"), (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
-def tensors(checkpoint: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """The matrices of a layer's experts as one tensor, [experts, out, in]."""
+def tensors(checkpoint: Path, num_experts: int) -> Iterator[tuple[str, np.ndarray]]:
+    """The matrices of a layer's experts as one tensor, [experts, out, in], as soon as all of them were read."""
     experts: dict[str, dict[int, np.ndarray]] = defaultdict(dict)
     for path in sorted(checkpoint.glob("*.safetensors")):
         for name, values in stored_tensors(path):
@@ -88,8 +88,8 @@ def tensors(checkpoint: Path) -> Iterator[tuple[str, np.ndarray]]:
             prefix, number, part = found.groups()
             together = experts[f"{prefix}.{part}"]
             together[int(number)] = values
-    for name, parts in experts.items():
-        yield name, np.stack([parts[number] for number in range(len(parts))])
+            if len(together) == num_experts:
+                yield f"{prefix}.{part}", np.stack([together.pop(each) for each in range(num_experts)])
 
 
 def name_in_gguf(name: str, inner: dict[str, str]) -> str:
@@ -120,7 +120,7 @@ def write(checkpoint: Path, target: Path, kind: str) -> None:
     inner = INNER | architecture.inner
     rope = config.get("rope_parameters") or config
     quant = GGMLQuantizationType[kind.upper()]
-    writer = GGUFWriter(target, architecture.name)
+    writer = GGUFWriter(target, architecture.name, use_temp_file=True)  # the tensors are not held in memory
     writer.add_name(checkpoint.name)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -140,7 +140,7 @@ def write(checkpoint: Path, target: Path, kind: str) -> None:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_file_type(LlamaFileType[f"MOSTLY_{kind.upper()}"])
     write_tokenizer(writer, checkpoint)
-    for name, values in tensors(checkpoint):
+    for name, values in tensors(checkpoint, config.get("num_experts", 0)):
         if name == "lm_head" and config["tie_word_embeddings"]:
             continue
         if values.ndim == 1:
