@@ -32,9 +32,12 @@ from stoker.config import load_deployment, read_machine_spec, read_model_files, 
 from stoker.engine.api import SamplingParams
 from stoker.engine.core.step_plan import Admission, StepPlan
 from stoker.engine.kernels import KernelSet
+from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
+from stoker.engine.kernels.experts import PackedExperts
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner import loaded_model, model_runner
 from stoker.engine.runner.step_input import build_step_input
+from stoker.model.cache_groups import MAX_GROUPS
 from stoker.model.quantised import SCHEMES
 
 from .floors import Floors
@@ -61,9 +64,29 @@ def _linear_cost(x: torch.Tensor, packed: Any) -> Cost:
     return moved, 2.0 * rows * packed.out_features * packed.in_features
 
 
-def _attention_cost(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: StepInput, *_: Any) -> Cost:
-    num_tokens, (kv_heads, _, head_dim) = int(step.context_lens.sum()), k_cache.shape[1:]
-    return 2.0 * num_tokens * kv_heads * head_dim * k_cache.itemsize + 2 * q.nbytes, 4.0 * num_tokens * q[0].numel()
+def _attention_cost(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    step: StepInput,
+    scale: float,
+    variant: AttentionVariant = PLAIN,
+) -> Cost:
+    """Each row reads the keys and values that its queries see once; each query multiplies those that it sees."""
+    kv_heads, _, head_dim = k_cache.shape[1:]
+    contexts, counts = step.context_lens.tolist(), step.query_start.diff().tolist()
+    window = variant.window or max(contexts)
+    read = sum(min(context, window + count - 1) for context, count in zip(contexts, counts, strict=True))
+    seen = int((step.positions + 1).clamp(max=window).sum())
+    return 2.0 * read * kv_heads * head_dim * k_cache.itemsize + 2 * q.nbytes, 4.0 * seen * q[0].numel()
+
+
+def _experts_cost(x: torch.Tensor, ids: torch.Tensor, _: torch.Tensor, packed: PackedExperts, *more: Any) -> Cost:
+    """The experts in use are read once."""
+    one = packed.experts[0]
+    used = sum(packed.experts[expert].num_bytes for expert in ids.unique().tolist())
+    multiplied = sum(part.out_features * part.in_features for part in (one.gate_up, one.down))
+    return used + 2.0 * x.nbytes, 2.0 * ids.numel() * multiplied
 
 
 def _delta_cost(mixed: torch.Tensor, projected: torch.Tensor, _: Any, state: torch.Tensor, step: StepInput) -> Cost:
@@ -82,6 +105,9 @@ COSTS: dict[str, Callable[..., Cost]] = {
     "gate_outputs": lambda x, *_: (3.0 * x.nbytes, 0.0),
     "causal_convolution": lambda x, taps, *_: (2.0 * len(x) * taps.shape[1] * x.itemsize, 0.0),
     "gated_delta": _delta_cost,
+    "route_experts": lambda logits, *_: (float(logits.nbytes), 0.0),
+    "experts": _experts_cost,
+    "add_scaled": lambda x, *_: (3.0 * x.nbytes, 0.0),
 }
 
 
@@ -123,7 +149,7 @@ class Bench:
     def __init__(self, model: str, max_rows: int, context: int, quantization: str | None, repeats: int) -> None:
         self.context, self.repeats = context, repeats
         longest = context + 512
-        num_blocks = max(max_rows * -(-context // BLOCK), -(-longest // BLOCK))
+        per_group = max(max_rows * -(-context // BLOCK), -(-longest // BLOCK))
         arguments = {
             "model": str(MODELS / model),
             "load_format": "dummy",
@@ -132,7 +158,7 @@ class Bench:
             "max_model_len": longest,
             "max_num_seqs": max_rows,
             "max_num_batched_tokens": max(max_rows, longest),
-            "num_gpu_blocks_override": num_blocks,
+            "num_gpu_blocks_override": MAX_GROUPS * per_group,
             "block_size": BLOCK,
             **({"quantization": quantization} if quantization else {}),
         }
@@ -143,7 +169,8 @@ class Bench:
         loaded_model.select_kernels = lambda *args, **kwargs: self.clock.around(select(*args, **kwargs))
         self.runner = model_runner.ModelRunner(resolved)
         self.vocab_size = resolved.model_spec.vocab_size
-        self._blocks = np.random.default_rng(0).permutation(num_blocks).tolist()
+        blocks = np.random.default_rng(0).permutation(resolved.cache_groups.num_groups * per_group)
+        self._blocks = blocks.reshape(-1, per_group).tolist()  # of each group
         torch.set_num_threads(resolved.device.num_threads)
         self.floors = Floors((torch.bfloat16,))
 
@@ -155,7 +182,7 @@ class Bench:
                 slot=row,
                 token_ids=ids.integers(0, self.vocab_size, self.context).tolist(),
                 num_prompt_tokens=self.context // 2,
-                block_ids=[self._blocks[row * per_row : (row + 1) * per_row]],
+                block_ids=[blocks[row * per_row : (row + 1) * per_row] for blocks in self._blocks],
                 sampling=sampling,
                 seed=row,
             )
