@@ -7,7 +7,7 @@ from typing import Literal
 from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import Experts, Routing
 
-Kind = Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss", "hunyuan", "ernie", "granite"]
+Kind = Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss", "hunyuan", "ernie", "granite", "llama4"]
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
 
@@ -31,6 +31,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _gpt_oss(config)
         case "hunyuan":
             return _hunyuan(config, index)
+        case "llama4":
+            return _llama4(config, index)
         case "ernie":
             return _ernie(config, index)
         case "granite":
@@ -130,3 +132,15 @@ def _ernie(config: ConfigJson, index: int) -> Experts | None:
     experts = _checked(config, "num_experts", width, routing)
     shared = config.get("moe_num_shared_experts")
     return experts.model_copy(update={"shared_width": width * shared if isinstance(shared, int) else 0})
+
+
+def _llama4(config: ConfigJson, index: int) -> Experts | None:
+    listed = config.get("moe_layers")
+    if isinstance(listed, list):
+        if index not in listed:
+            return None
+    elif (index + 1) % config.count("interleave_moe_layer_step", 1):
+        return None
+    width = config.count("intermediate_size")
+    experts = _checked(config, "num_local_experts", width, Routing(scoring="sigmoid"))
+    return experts.model_copy(update={"scales_input": True, "shared_width": width})

@@ -10,12 +10,13 @@ from .experts import Kind as ExpertsKind
 from .spec import Alibi, HeadNorm, Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
-# it is missing, those from `max_window_layers` on, or all but every n-th
-Windows = Literal["none", "all", "last"] | int
+# it is missing, those from `max_window_layers` on, or all but every n-th; chunks of `attention_chunk_size` tokens, in
+# those that turn queries and keys
+Windows = Literal["none", "all", "last", "chunks"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1; all, unless `alibi` is true; none
 RopeLayers = Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "none"]
-FusedExperts = Literal["interleaved", "stacked"]
+FusedExperts = Literal["interleaved", "columns", "stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
 
 
@@ -28,7 +29,7 @@ class Family:
     renames: parts of the names in its checkpoints -> the names of tensors.py, in this order; ^: only at the beginning.
     is_transposed: matrices of its layers are stored as [inputs, outputs].
     fused_experts: its checkpoints may have one tensor for all experts; interleaved: [experts, inputs, gate and up in
-        turn]; stacked: [experts, gates and then ups, inputs].
+        turn]; columns: [experts, inputs, gates and then ups]; stacked: [experts, gates and then ups, inputs].
     ignored: beginnings of the names of tensors that a text model does not need.
     text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
     """
@@ -50,6 +51,7 @@ class Family:
     parallel_norms: NormPlaces = "common"
     activation_key: str = "hidden_act"
     is_gated: bool = True
+    mlp_width_key: str = "intermediate_size"
     windows: Windows = "none"
     window_if: str | None = None  # the key of config.json that decides whether there is a window
     rope_layers: RopeLayers = "all"
@@ -211,7 +213,14 @@ _TOWERS = (
         "multi_modal_projector.",
         "model.visual.",
     ),
-    *("visual.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
+    *(
+        "vision_model.",
+        "model.vision_model.",
+        "visual.",
+        "model.audio_tower.",
+        "model.embed_vision.",
+        "model.embed_audio.",
+    ),
 )
 _MTP = ("mtp.",)  # draft of several tokens at a time, of models that can be served without
 _QWEN_3_5 = _COMMON | {
@@ -286,6 +295,43 @@ _HUNYUAN_PARTS: dict[str, Any] = {
     "head_norm": "head_after_rope",
 }
 _HUNYUAN_NAMES = {".query_layernorm.": ".q_norm.", ".key_layernorm.": ".k_norm."}
+_LLAMA_4 = _COMMON | {
+    "vocab_size": 202048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+    "attention_chunk_size": 8192,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "use_qk_norm": True,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_LLAMA_4_NAMES = {".feed_forward.": ".mlp.", ".mlp.router.": ".mlp.gate.", ".shared_expert.": ".shared_experts."}
+_LLAMA_4_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "head_norm": "bare_after_rope",
+    "head_norm_if": "use_qk_norm",
+    "mlp_width_key": "intermediate_size_mlp",
+    "windows": "chunks",
+    "rope_layers": "listed",
+    "is_interleaved": True,
+    "experts": "llama4",
+    "renames": _LLAMA_4_NAMES,
+    "fused_experts": "columns",
+    "ignored": _TOWERS,
+}
 _GPT = {
     "vocab_size": 50257,
     "hidden_size": 4096,
@@ -1208,5 +1254,13 @@ FAMILIES = {
         },
         fused_experts="stacked",
         **_GRANITE_PARTS,
+    ),
+    "Llama4ForCausalLM": Family("llama4_text", "Llama 4, text only", _LLAMA_4, **_LLAMA_4_PARTS),
+    "Llama4ForConditionalGeneration": Family(
+        "llama4",
+        "Llama 4 Scout, Maverick",
+        _LLAMA_4,
+        text_in="text_config",
+        **_LLAMA_4_PARTS | {"renames": _MULTIMODAL_NAMES | _LLAMA_4_NAMES},
     ),
 }

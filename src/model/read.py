@@ -16,9 +16,9 @@ from .guess import guess, named_dtype
 from .quantisation_config import read_quantisation
 from .recurrent import adjusted_width, read_states
 from .rope import has_kinds, read_rope
-from .spec import MLP, Attention, HeadNorm, LayerSpec, ModelSpec, NormPlaces, RopeSpec
+from .spec import MLP, Attention, HeadNorm, LayerSpec, ModelSpec, NormPlaces, QueryGrowth, RopeSpec
 
-_LAYER_KINDS = ("full_attention", "sliding_attention")
+_LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 _MAX_SCALE = 1e6
 
@@ -70,7 +70,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
     norms = _norm_places(config, family)
     states = read_states(config, family.states, num_layers)
     mlp = MLP(
-        width=adjusted_width(config) if family.model_type == "lfm2" else config.count("intermediate_size", 4 * hidden),
+        width=adjusted_width(config) if family.model_type == "lfm2" else config.count(family.mlp_width_key, 4 * hidden),
         activation=_activation(config, family),
         is_gated=family.is_gated,
         has_bias=_flag(config, family.mlp_bias),
@@ -81,7 +81,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         experts = read_experts(config, family.experts, index)
         key = states[index], windows[index], ropes[index], experts
         if key not in layers:
-            mixer = states[index] or attention.model_copy(update={"window": windows[index], "rope": ropes[index]})
+            mixer = states[index] or _of_layer(config, attention, windows[index], ropes[index])
             layers[key] = LayerSpec(mixer=mixer, feed_forward=experts or mlp, norms=norms)
         return layers[key]
 
@@ -157,9 +157,24 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         softcap=_limit(config, family, "softcap"),
         has_sinks=family.has_sinks,
         has_gate=family.has_gate,
+        is_chunked=family.windows == "chunks",
         alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
         is_grouped=family.is_grouped,
     )
+
+
+def _of_layer(config: ConfigJson, attention: Attention, window: int | None, rope: RopeSpec | None) -> Attention:
+    changes: dict[str, Any] = {
+        "window": window,
+        "rope": rope,
+        "is_chunked": attention.is_chunked and window is not None,
+    }
+    if rope is None and attention.head_norm == "bare_after_rope":
+        changes["head_norm"] = "none"
+    if rope is None and config.get("attn_temperature_tuning"):  # in old files a number
+        interval, weight = config.number("floor_scale", 1, 1e9), config.number("attn_scale", 0, 100)
+        changes["query_growth"] = QueryGrowth(interval=interval, weight=weight)
+    return attention.model_copy(update=changes)
 
 
 def _kv_heads(config: ConfigJson, family: Family, heads: int) -> int:
@@ -191,21 +206,24 @@ def _limit(config: ConfigJson, family: Family, name: str) -> float | None:
 def _windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[int | None, ...]:
     """The sliding window of each layer."""
     everything = (None,) * num_layers
-    if family.windows == "none" or config.get("sliding_window") is None:
+    size = "attention_chunk_size" if family.windows == "chunks" else "sliding_window"
+    if family.windows == "none" or config.get(size) is None:
         return everything
     if family.window_if is not None and not config.flag(family.window_if):
         return everything
-    window = config.count("sliding_window")
+    window = config.count(size)
     if family.windows == "all":
         return (window,) * num_layers
     kinds = config.layer_types(num_layers, _LAYER_KINDS)
     if kinds is None:
         return tuple(window if has_one else None for has_one in _has_window(config, family, num_layers))
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return tuple(None if kind == "full_attention" else window for kind in kinds)
 
 
 def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[bool]:
     """By layer, where `layer_types` is missing."""
+    if family.windows == "chunks":
+        return _turned(config, family, (None,) * num_layers)
     if family.windows == "last":
         first = config.get("max_window_layers")
         if isinstance(first, bool) or not isinstance(first, int) or first < 0:
@@ -259,7 +277,7 @@ def _turned(config: ConfigJson, family: Family, windows: tuple[int | None, ...])
             return [window is not None or not any(windows) for window in windows]
         case "listed":
             listed = config.get("no_rope_layers")
-            if listed is None:
+            if not listed:
                 period = config.count("no_rope_layer_interval", 4)
                 return [(index + 1) % period != 0 for index in range(len(windows))]
             if not isinstance(listed, list) or len(listed) != len(windows) or not set(map(str, listed)) <= {"0", "1"}:

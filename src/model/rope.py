@@ -121,8 +121,8 @@ def read_rope(config: ConfigJson, head_dim: int, layer_type: str = FULL, *, part
         found["original_max_position_embeddings"] = part.count("original_max_position_embeddings")
     if given.get("truncate") is not None:
         found["truncate"] = part.flag("truncate")
-    if kind == "llama3" and not found["low_freq_factor"] < found["high_freq_factor"]:
-        raise ModelConfigError("`high_freq_factor` must be greater than `low_freq_factor`")
+    if kind == "llama3" and found["low_freq_factor"] > found["high_freq_factor"]:
+        raise ModelConfigError("`high_freq_factor` must not be less than `low_freq_factor`")
     if kind == "dynamic" and head_dim < 4:
         raise ModelConfigError(f"`head_dim` is {head_dim}; rope type `dynamic` needs at least 4")
     if kind == "yarn" and theta == 1:

@@ -57,9 +57,16 @@ class Keeps(Record):
 # ALiBi: a slope per head, times the distance to a key, is added to the products of queries and keys, before or after
 # these are scaled. arXiv:2108.12409
 Alibi = Literal["none", "before_scale", "after_scale"]
-# RMS norm over each head of q and k, also after the rotation; over all heads together; layer norm of each head with
-# weights of its own
-HeadNorm = Literal["none", "head", "head_after_rope", "whole", "layer"]
+# RMS norm over each head of q and k, also after the rotation, or there without weights; over all heads together; layer
+# norm of each head with weights of its own
+HeadNorm = Literal["none", "head", "head_after_rope", "bare_after_rope", "whole", "layer"]
+
+
+class QueryGrowth(Record):
+    """The n-th query is multiplied by 1 + weight * log(1 + floor(n / interval)). Source: arXiv:2501.19399."""
+
+    interval: float
+    weight: float
 
 
 class Attention(Record):
@@ -70,6 +77,7 @@ class Attention(Record):
     num_kv_heads: int
     head_dim: int
     window: int | None = None  # tokens a query sees, itself included; None: all
+    is_chunked: bool = False  # a query sees its own chunk of `window` tokens; False: the last `window` tokens
     has_bias: bool = False  # q, k, v
     has_out_bias: bool = False
     head_norm: HeadNorm = "none"
@@ -78,6 +86,7 @@ class Attention(Record):
     softcap: float | None = None  # limit c of the products s: c * tanh(s / c)
     has_sinks: bool = False  # a learned logit per head in the softmax, without a value
     rope: RopeSpec | None = None  # None: queries and keys have no position
+    query_growth: QueryGrowth | None = None
     alibi: Alibi = "none"
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
 
@@ -297,6 +306,7 @@ class Experts(Record):
     per_token: int
     width: int
     routing: Routing = Routing()
+    scales_input: bool = False  # the weight of an expert multiplies its input, not its output
     shared_width: int = 0
     has_shared_gate: bool = False  # the sigmoid of one output of a linear layer multiplies that of the shared one
     has_router_bias: bool = False
@@ -454,6 +464,6 @@ class ModelSpec(Record):
             mixer = layer.mixer
             if not isinstance(mixer, Attention) or mixer.window is None:
                 return layer
-            return layer.model_copy(update={"mixer": mixer.model_copy(update={"window": None})})
+            return layer.model_copy(update={"mixer": mixer.model_copy(update={"window": None, "is_chunked": False})})
 
         return self.model_copy(update={"layers": tuple(map(widened, self.layers))})

@@ -43,6 +43,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         case MLP(activation=activation):
             if activation not in HIDDEN_ACTS:
                 yield f"`hidden_act` '{activation}' is not supported; supported: {', '.join(HIDDEN_ACTS)}"
+        case Experts(scales_input=True, per_token=per_token) if per_token > 1:
+            yield f"{per_token} experts per token are not supported in a model that scales their inputs"
         case Experts(activation=activation, is_gated=True):
             if activation not in (*HIDDEN_ACTS, CLAMPED_SWIGLU):
                 yield f"experts with the activation '{activation}' are not supported"

@@ -145,7 +145,7 @@ def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
     for name, size in attention_parts(mixer).items():
         yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias)
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.head_dim, mixer.has_out_bias)
-    if mixer.head_norm != "none":
+    if mixer.head_norm not in ("none", "bare_after_rope"):
         yield Tensor("self_attn.q_norm.weight", head_norm_shape(mixer, mixer.num_heads))
         yield Tensor("self_attn.k_norm.weight", head_norm_shape(mixer, mixer.num_kv_heads))
     if mixer.has_sinks:

@@ -64,6 +64,8 @@ def _obstacles(spec: ModelSpec) -> Iterator[str]:
         match layer.mixer:
             case Attention() as mixer:
                 shapes.add((mixer.num_kv_heads, mixer.head_dim))
+                if mixer.is_chunked:
+                    yield "the model attends in chunks of tokens"
                 if mixer.rope is not None and mixer.rope.kind not in ROPE_KINDS:
                     yield f"the rope type is {mixer.rope.kind}"
             case LatentAttention() as mixer:

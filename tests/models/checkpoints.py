@@ -239,6 +239,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.4,
         "logits_scaling": 1.5,
     },
+    "llama4": {
+        "model_type": "llama4_text",
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "intermediate_size_mlp": 80,
+        "num_local_experts": 4,
+        "interleave_moe_layer_step": 2,
+        "no_rope_layers": [1, 0, 1],
+        "attention_chunk_size": 6,
+        "floor_scale": 4,
+        "attn_scale": 0.5,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 1.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
     "lfm2": {
         "model_type": "lfm2",
         "num_hidden_layers": 3,
@@ -267,6 +287,10 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
         "text_config": {"model_type": "mistral", "head_dim": 16, "sliding_window": None},
         "vision_config": {"model_type": "pixtral", "head_dim": 16, **_VISION, **_SMALL_IMAGES},
         "image_token_index": 90,
+    },
+    "llama4": {
+        "text_config": {key: value for key, value in FAMILIES["llama4"].items() if key != "model_type"},
+        "vision_config": {**_VISION, **_SMALL_IMAGES, "vision_output_dim": 32, "projector_input_dim": 32},
     },
     "qwen2_5_vl": {
         "text_config": {"rope_parameters": {"type": "mrope", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},

@@ -103,25 +103,26 @@ def split_experts(tensors: Mapping[str, StoredTensor], layout: FusedExperts) -> 
             continue
         place, part, kind = match["place"], match["part"], "bias" if match["bias"] else "weight"
         names = FUSED.get(part, (part,))
-        parts = (_stacked if layout == "stacked" else _interleaved)(stored, len(names))
+        parts = _stacked(stored, len(names)) if layout == "stacked" else _columns(stored, len(names), layout)
         for index, own in enumerate(parts):
             expert, at = divmod(index, len(names))
             split[f"{place}.{expert}.{names[at]}.{kind}"] = own
     return split
 
 
-def _interleaved(stored: StoredTensor, width: int) -> Iterator[StoredTensor]:
-    """Of [experts, inputs, outputs], with the outputs of `width` parts in turns."""
+def _columns(stored: StoredTensor, width: int, layout: FusedExperts) -> Iterator[StoredTensor]:
+    """Of [experts, inputs, outputs], with the outputs of `width` parts in turns, or one part after another."""
     count, *inputs, outputs = stored.shape
     size = DTYPE_BYTES[stored.dtype]
+    first_of_part, step = (1, width) if layout == "interleaved" else (outputs // width, 1)
     for expert in range(count):
         first = stored.offset + expert * math.prod(stored.shape[1:]) * size
         for index in range(width):
             yield replace(
                 stored,
                 shape=(outputs // width, *inputs),
-                offset=first + index * size,
-                strides=(width, outputs) if inputs else (width,),
+                offset=first + index * first_of_part * size,
+                strides=(step, outputs) if inputs else (step,),
             )
 
 

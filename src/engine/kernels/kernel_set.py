@@ -62,6 +62,7 @@ from .one_row import one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_cpu, gate_outputs_reference
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .penalise import after_penalties
+from .products import Multiply, ScaleRows, multiply_cpu, multiply_reference, scale_rows_cpu, scale_rows_reference
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .route_experts import RouteExperts, route_experts_cpu, route_experts_reference
 from .sample_tokens import SampleTokens, sample_tokens_cpu, sample_tokens_reference
@@ -108,6 +109,8 @@ class KernelSet:
     repack_experts: RepackExperts = repack_experts_reference
     experts: Experts = experts_reference
     gate_outputs: GateOutputs = gate_outputs_reference
+    scale_rows: ScaleRows = scale_rows_reference
+    multiply: Multiply = multiply_reference
     causal_convolution: CausalConvolution = causal_convolution_reference
     gated_delta: GatedDelta = gated_delta_reference
     fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
@@ -148,7 +151,7 @@ class KernelSet:
         return self.activate_and_mul(gate_up), total
 
 
-ONE_ROW = KernelSet(  # embed, top_tokens and count_above copy and compare: no result depends on the number of rows
+ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: no result depends on the number of rows
     add_rms_norm=one_row(add_rms_norm_reference, 0, 1),
     linear=one_row(linear_reference, 0),
     rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
@@ -282,6 +285,8 @@ def cpu_kernels(
         repack_experts=repack_experts_cpu(pack_experts),
         experts=experts_cpu(library, torchs.experts),
         gate_outputs=gate_outputs_cpu(library, dtype),
+        scale_rows=scale_rows_cpu(library, dtype),
+        multiply=multiply_cpu(library, dtype),
         causal_convolution=causal_convolution_cpu(library, dtype),
         gated_delta=gated_delta_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),

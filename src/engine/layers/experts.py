@@ -112,12 +112,19 @@ class Experts:
 
 class Router:
     def __init__(
-        self, projection: Linear, routing: Routing, kernels: KernelSet, choice_bias: Vector | None = None
+        self,
+        projection: Linear,
+        routing: Routing,
+        kernels: KernelSet,
+        choice_bias: Vector | None = None,
+        input_routing: Routing | None = None,
     ) -> None:
         """projection: of one output for each expert; x is converted to float32 if the projection is float32.
-        choice_bias: is added to the scores for the choice, not for the weights (DeepSeek-V3, arXiv:2412.19437)."""
+        choice_bias: is added to the scores for the choice, not for the weights (DeepSeek-V3, arXiv:2412.19437).
+        input_routing: of one expert per token, whose weight multiplies its input (Llama 4)."""
         self.projection = projection
         self.choice_bias = choice_bias
+        self._input_routing = input_routing
         self._routing, self._kernels = routing, kernels
 
     def loadables(self) -> Iterator[Loadable]:
@@ -125,12 +132,17 @@ class Router:
         if self.choice_bias is not None:
             yield self.choice_bias
 
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x: [T, hidden]. Returns the experts of each token and their weights, both [T, per_token]."""
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x: [T, hidden]. Returns the input of the experts; those of each token and their weights, both
+        [T, per_token]."""
         is_wide = self.projection.packed.dtype == torch.float32
         logits = self.projection(self._kernels.to_float32(x) if is_wide else x)
         bias = None if self.choice_bias is None else self.choice_bias.values
-        return self._kernels.route_experts(logits, bias, self._routing)
+        ids, weights = self._kernels.route_experts(logits, bias, self._routing)
+        if self._input_routing is not None:
+            _, factors = self._kernels.route_experts(logits, None, self._input_routing)
+            x = self._kernels.scale_rows(x, factors)
+        return x, ids, weights
 
 
 class MixtureOfExperts:
@@ -169,7 +181,7 @@ class MixtureOfExperts:
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
         """The block's output for x itself, [T, hidden]."""
-        ids, weights = self.router(x)
+        routed, ids, weights = self.router(x)
         shared = None if self.shared is None else self.shared.of(x)
         shared_gate = None if self.shared_gate is None else self.shared_gate(x)
-        return self._kernels.experts(x, ids, weights, self.experts.packed, shared, shared_gate)
+        return self._kernels.experts(routed, ids, weights, self.experts.packed, shared, shared_gate)

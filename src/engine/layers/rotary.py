@@ -86,8 +86,11 @@ def _llama3(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
     """Low frequencies are interpolated, high ones kept, with a smooth transition. Llama 3.1, arXiv:2407.21783."""
     wavelengths = 2 * math.pi / frequencies
     rotations = rope.original_max_position / wavelengths  # within the trained context
-    kept = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    kept = kept.clamp(0, 1)
+    if rope.low_freq_factor == rope.high_freq_factor:  # Llama 4: without a transition
+        kept = (rotations >= rope.low_freq_factor).float()
+    else:
+        kept = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+        kept = kept.clamp(0, 1)
     return (1 - kept) * frequencies / rope.factor + kept * frequencies
 
 

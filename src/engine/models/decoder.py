@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
 from ...model.spec import GatedDelta as GatedDeltaSpec
-from ...model.spec import LayerSpec, ModelSpec, NormPlaces, RopeSpec
+from ...model.spec import LayerSpec, ModelSpec, NormPlaces, QueryGrowth, RopeSpec
 from ...model.spec import Norm as NormSpec
 from ...model.spec import ShortConvolution as ShortConvolutionSpec
 from ...model.tensors import (
@@ -279,7 +280,7 @@ class _Parts:
         self._dtype, self._device = dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
         self._rotations: dict[tuple[RopeSpec, int], torch.Tensor] = {}
-        self._query_scales: dict[RopeSpec, torch.Tensor] = {}
+        self._query_scales: dict[RopeSpec | QueryGrowth, torch.Tensor] = {}
 
     def norm(self, name: str, width: int) -> Norm:
         return self._norm(self._spec.norm, name, width)
@@ -343,8 +344,10 @@ class _Parts:
         heads = HeadVariant(
             is_interleaved=spec.rope is not None and spec.rope.is_interleaved,
             is_over_all_heads=spec.head_norm == "whole",
-            is_norm_last=spec.head_norm == "head_after_rope",
-            query_scales=None if spec.rope is None else self.query_scales(spec.rope),
+            is_norm_last=spec.head_norm in ("head_after_rope", "bare_after_rope"),
+            query_scales=self.query_scales(spec.rope)
+            if spec.rope is not None
+            else self.query_growth(spec.query_growth),
         )
         sinks = Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
         return Attention(
@@ -353,6 +356,7 @@ class _Parts:
                 spec.num_kv_heads,
                 spec.head_dim,
                 spec.window,
+                spec.is_chunked,
                 softcap=spec.softcap,
                 scale=spec.scale,
             ),
@@ -395,6 +399,8 @@ class _Parts:
         if spec.head_norm == "none":
             return None
         norm = self._spec.norm
+        if spec.head_norm == "bare_after_rope":
+            return RMSNorm(name, spec.head_dim, norm.eps, self._dtype, self._device, has_weight=False)
         if spec.head_norm == "layer":
             norm = NormSpec(kind="layer", eps=norm.eps)
         return self._norm(norm, name, head_norm_shape(spec, num_heads))
@@ -439,7 +445,10 @@ class _Parts:
             groups_per_token=routing.groups_per_token,
             group_score="sum_of_two" if routing.scoring == "sigmoid" else "maximum",
         )
-        return Router(projection, chosen, self._kernels, correction)
+        if not spec.scales_input:
+            return Router(projection, chosen, self._kernels, correction)
+        weightless = replace(chosen, scoring="softmax_of_chosen")  # of one expert: the weight of its output is 1
+        return Router(projection, weightless, self._kernels, correction, chosen)
 
     def mlp(self, prefix: str, spec: MLPSpec) -> GatedMLP | MLP:
         hidden, activation = self._spec.hidden_size, HIDDEN_ACTS[spec.activation]
@@ -468,3 +477,12 @@ class _Parts:
             table = query_scales(self._max_model_len, trained, rope.llama_4_scaling_beta, 0).to(self._device)
             self._query_scales[rope] = table
         return self._query_scales[rope]
+
+    def query_growth(self, growth: QueryGrowth | None) -> torch.Tensor | None:
+        """As query_scales, of layers without a rotary embedding."""
+        if growth is None:
+            return None
+        if growth not in self._query_scales:
+            table = query_scales(self._max_model_len, growth.interval, growth.weight, 1).to(self._device)
+            self._query_scales[growth] = table
+        return self._query_scales[growth]

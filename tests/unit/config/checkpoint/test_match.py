@@ -87,6 +87,18 @@ def test_tensors_of_all_experts_become_those_of_each(tmp_path: Path) -> None:
             assert (found == values.T[first::2]).all()
 
 
+def test_columns_of_experts_are_gates_and_then_ups() -> None:
+    """Llama 4: [experts, inputs, gates and then ups]."""
+    whole = StoredTensor(FILE, "F32", (2, 3, 8), 100)
+    split = split_experts({"l.experts.gate_up_proj": whole}, "columns")
+    assert {name: (part.shape, part.offset, part.strides) for name, part in split.items()} == {
+        "l.experts.0.gate_proj.weight": ((4, 3), 100, (1, 8)),
+        "l.experts.0.up_proj.weight": ((4, 3), 116, (1, 8)),
+        "l.experts.1.gate_proj.weight": ((4, 3), 196, (1, 8)),
+        "l.experts.1.up_proj.weight": ((4, 3), 212, (1, 8)),
+    }
+
+
 def test_biases_of_all_experts_become_those_of_each() -> None:
     split = split_experts({"mlp.experts.gate_up_proj_bias": stored(2, 6, offset=100)}, "interleaved")
     up = split["mlp.experts.1.up_proj.bias"]

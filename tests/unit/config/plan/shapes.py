@@ -273,6 +273,11 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         1_311_625_216,
     ),
     "bloom-560m": (_of("BloomForCausalLM", n_embed=1024, n_layer=24, n_head=16), 559_214_592),
+    "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120),
+    "llama-4-maverick": (
+        _of("Llama4ForCausalLM", num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False),
+        400_711_000_000,
+    ),
     "olmoe-1b-7b": (_of("OlmoeForCausalLM", intermediate_size=1024), 6_919_161_856),
     "qwen1.5-moe-a2.7b": (_of("Qwen2MoeForCausalLM"), 14_315_784_192),
     "ernie-4.5-21b-a3b": (_of("Ernie4_5_MoeForCausalLM"), 21_830_000_000),
