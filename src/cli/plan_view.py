@@ -75,7 +75,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
-        *([("states", f"{about(found.state_bytes)} for {ask.max_num_seqs} sequences")] if found.state_bytes else []),
+        *([("states", _states(plan))] if found.state_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
     for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype):
@@ -98,6 +98,13 @@ def _format(plan: Plan) -> str:
     if plan.ask.quantization is not None:
         return f"{plan.ask.quantization}, norms and embeddings in {plan.ask.dtype}"
     return plan.model.spec.quantization or plan.ask.dtype
+
+
+def _states(plan: Plan) -> str:
+    found, seqs = plan.estimate, plan.ask.max_num_seqs
+    kept = found.num_states - seqs
+    reused = f", and {kept} kept for prefixes that are reused" if kept else ""
+    return f"{about(found.state_bytes)} for {seqs} sequences{reused}"
 
 
 def _tokens(plan: Plan) -> str:

@@ -9,6 +9,8 @@ MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: the number of tokens that the attention kernels of a GPU read in one access
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and other programs would lack this memory
+MAX_KEPT_STATE_BYTES = 1 << 30  # recurrent states for later requests
+KEPT_STATES_PER_SEQUENCE = 8  # at most: small states are many before they need that much
 QUEUED_PER_KV_TOKEN = 16  # prompt tokens that may wait, per token that the KV cache holds
 LONG_PROMPT_SHARE = 0.04  # of the context, above which a prompt is a long one
 INCOMPLETE_HEADER_FACTOR = 2  # max_incomplete_header_bytes, as a multiple of max_header_bytes
@@ -16,6 +18,16 @@ MAX_CONNECTIONS = 8192  # about 64 KiB each
 RESERVED_FILES = 64  # of the open files of the API process: listeners, logs, the engine's sockets, a restart of it
 CLIENT_SHARE = 0.75  # of max_connections: enough for a proxy, through which all clients have one address
 TOTAL_REQUEST_FACTOR = 8  # max_total_request_bytes, as a multiple of max_request_bytes
+
+
+def num_kept_states(state_bytes: int, max_num_seqs: int, interval: int, *, is_caching: bool) -> int:
+    """Recurrent states that are kept for later requests.
+
+    state_bytes: of one sequence. interval: `cache.prefix_cache_retention_interval`.
+    """
+    if not (state_bytes and interval and is_caching):
+        return 0
+    return max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
 
 
 def by_device(values: dict[str, int]) -> str:

@@ -43,6 +43,7 @@ class WarmRunner(Runner, Protocol):
 
 def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
     scheduler, cache = resolved.scheduler, resolved.cache
+    has_prefixes = resolved.num_kept_states > 0 or not resolved.model_spec.has_states
     return SchedulerSettings(
         num_blocks=resolved.num_kv_blocks * resolved.cache_groups.num_groups,
         windows=resolved.cache_groups.windows,
@@ -52,7 +53,9 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_model_len=resolved.model.max_model_len,
         max_prefill_share=scheduler.max_prefill_share,
         step_sizes=mixed_buckets(scheduler.max_num_batched_tokens) if scheduler.cuda_graph_sizes else (),
-        enable_prefix_caching=cache.enable_prefix_caching and not resolved.model_spec.has_states,
+        enable_prefix_caching=cache.enable_prefix_caching and has_prefixes,
+        num_kept_states=resolved.num_kept_states,
+        retention_interval=max(1, cache.prefix_cache_retention_interval),
         prefix_caching_hash_algo=cache.prefix_caching_hash_algo,
         enable_chunked_prefill=scheduler.enable_chunked_prefill,
         max_num_partial_prefills=scheduler.max_num_partial_prefills,

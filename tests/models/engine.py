@@ -26,10 +26,11 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
 def resolved(folder: Path, place: Path, machine: MachineSpec = MACHINE, **sections: dict[str, Any]) -> Resolved:
-    """A small deployment of a checkpoint: blocks of 8 tokens, 11 tokens per step. Its file is written to `place`."""
+    """A small deployment of a checkpoint: blocks of 8 tokens, 11 tokens per step, recurrent states kept at the end of
+    each block. Its file is written to `place`."""
     manifest: dict[str, dict[str, Any]] = {
         "model": {"model": str(folder), "dtype": "float32", "max_model_len": 64, "skip_tokenizer_init": True},
-        "cache": {"block_size": 8, "num_gpu_blocks_override": 64},
+        "cache": {"block_size": 8, "num_gpu_blocks_override": 64, "prefix_cache_retention_interval": 8},
         "scheduler": {"max_num_seqs": 8, "max_num_batched_tokens": 11},
         "device": {"num_threads": 1},
     }

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.slow_cases import slow
 
 from stoker.engine.api import EngineRequest, FinishReason
-from stoker.engine.core.step_plan import StepPlan, StepResult
+from stoker.engine.core.step_plan import NO_COPIES, Int32, StepPlan, StepResult
 from stoker.engine.kernels import KernelSet, causal_convolution, gated_delta, select_kernels
 from stoker.engine.kernels.recurrent_step import RecurrentStep, rows_of
 from stoker.engine.runner import loaded_model
+from stoker.engine.runner.state_cache import StateCache
 
 from .checkpoints import reference_greedy
 from .conftest import Saved
@@ -73,6 +75,7 @@ def test_steps_ahead_and_failed_steps_leave_the_states_of_others(
     assert (0 < len(found) < 20) if has_failures else len(found) == 20
     for index, token_ids in found.items():
         assert token_ids == reference_greedy(model, prompts[int(index)], 24)
+    assert engine.scheduler.stats().prefix_hits > 0
     assert engine.scheduler.stats().num_preemptions >= 1
 
 
@@ -98,8 +101,92 @@ def test_the_states_have_the_planned_size(saved: Callable[[str], Saved], tmp_pat
     states = engine.runner.loaded.cache.states
     assert states is not None
     channels, sums = 2 * 2 * 24 + 4 * 20, 4 * 24 * 20
-    assert settings.memory.state_bytes == states.num_bytes == 8 * 2 * 4 * (3 * channels + sums)
-    assert "no prefix is reused" in engine.runner.info().kernels["recurrent_states"]
+    assert settings.num_kept_states == 8 * 8
+    assert settings.memory.state_bytes == states.num_bytes == (8 + 64) * 2 * 4 * (3 * channels + sums)
+    assert "64 more are kept" in engine.runner.info().kernels["recurrent_states"]
+
+
+SHARED = [7 + index % 50 for index in range(30)]
+
+
+def answer(engine: Engine, prompt: list[int]) -> tuple[list[int], int]:
+    """Tokens, and how many of the prompt's were found in the cache."""
+    request = EngineRequest(request_id="0", prompt_token_ids=prompt, sampling=GREEDY)
+    output = engine.run([request])["0"]
+    return output.token_ids, output.num_cached_tokens
+
+
+@pytest.mark.parametrize("family", STATEFUL)
+def test_a_conversation_continues_from_the_end_of_its_last_turn(
+    family: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    """The first turn leaves states at 8 (its prompt) and 32 (its answer, the newest)."""
+    model, folder = saved(family)
+    engine = Engine(resolved(folder, tmp_path))
+    first, num_cached = answer(engine, SHARED[:9])
+    assert (len(first), num_cached) == (24, 0)
+    said = [*SHARED[:9], *first, 5, 6]
+    second, num_cached = answer(engine, said)
+    assert num_cached == 32
+    assert second == reference_greedy(model, said, 24)
+    assert answer(engine, SHARED[:9]) == (first, 8)
+
+
+def test_a_shared_beginning_is_computed_twice_at_most(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    """The second prompt is cut where it leaves the first one, and keeps the state there. Of six that arrive together,
+    the second computes what the first one does, and the others wait for it."""
+    model, folder = saved("qwen3_5")
+    engine = Engine(resolved(folder, tmp_path, scheduler={"max_num_batched_tokens": 128}))
+    prompts = [[*SHARED[:25], index, *range(40, 50)] for index in range(20, 26)]
+    expected = [reference_greedy(model, prompt, 24) for prompt in prompts]
+    assert [answer(engine, prompt) for prompt in prompts[:3]] == list(zip(expected[:3], [0, 0, 24], strict=True))
+    engine = Engine(resolved(folder, tmp_path, scheduler={"max_num_batched_tokens": 128}))
+    done = engine.run(requests_of(prompts))
+    assert [done[str(index)].token_ids for index in range(6)] == expected
+    assert [done[str(index)].num_cached_tokens for index in range(6)] == [0, 0, 24, 24, 24, 24]
+
+
+def test_the_sequences_of_one_prompt_compute_it_once(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    engine = Engine(resolved(saved("qwen3_5")[1], tmp_path, scheduler={"max_num_batched_tokens": 128}))
+    done = engine.run(requests_of([SHARED] * 4))
+    assert [done[str(index)].num_cached_tokens for index in range(4)] == [0, 24, 24, 24]
+    assert len({tuple(output.token_ids) for output in done.values()}) == 1
+
+
+@pytest.mark.effect("cache.prefix_cache_retention_interval")
+@pytest.mark.parametrize(("interval", "expected"), [(8, 24), (17, 24), (25, 0), (0, 0)])
+def test_states_are_kept_at_intervals(
+    interval: int, expected: int, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    engine = Engine(resolved(saved("qwen3_5")[1], tmp_path, cache={"prefix_cache_retention_interval": interval}))
+    tokens, _ = answer(engine, SHARED[:26])
+    assert answer(engine, SHARED[:26]) == (tokens, expected)
+
+
+COPIES: dict[str, Callable[[StateCache, Int32, bool], Int32]] = {
+    "not restored": lambda states, copies, is_after: copies if is_after else NO_COPIES,
+    "not kept": lambda states, copies, is_after: NO_COPIES if is_after else copies,
+    "of another slot": lambda states, copies, is_after: copies + np.array([is_after, 0], np.int32),
+}
+
+
+@pytest.mark.parametrize("mutation", COPIES)
+def test_a_wrong_copy_changes_the_tokens(
+    mutation: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the other tests would notice one."""
+    model, folder = saved("qwen3_5")
+    prompts = make_prompts(12)
+    copy, num_slots = StateCache.copy, 8
+
+    def mutated(states: StateCache, copies: Int32) -> None:
+        is_after = bool((copies[:, 0] < num_slots).any())
+        copy(states, COPIES[mutation](states, copies, is_after))
+
+    monkeypatch.setattr(StateCache, "copy", mutated)
+    engine = Engine(resolved(folder, tmp_path))
+    found = [engine.generate(prompts) for _ in range(2)]
+    assert found[1] != [reference_greedy(model, prompt, 24) for prompt in prompts]
 
 
 def test_a_step_that_cannot_be_captured_changes_the_states_once(

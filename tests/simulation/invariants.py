@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, deque
 
 from stoker.engine.core import Scheduler, StepPlan
@@ -52,6 +53,7 @@ class Invariants:
     def check_contents(self) -> None:
         """After the runner has executed all plans."""
         self._check_cache()
+        self._check_kept_states()
         self._check_slots()
 
     def _running(self) -> list[Request]:
@@ -102,6 +104,21 @@ class Invariants:
             mark = lasts[block_id]
             assert marks.setdefault(block_hash, mark) == mark, f"block {block_id} does not hold the prefix of its hash"
             assert prefixes.setdefault(mark, block_hash) == block_hash, f"block {block_id}: a second hash for a prefix"
+
+    def _check_kept_states(self) -> None:
+        """Each kept state was computed from the prefix of its hash, whose last block is cached in some group."""
+        cache, settings = self._sequences.blocks.cache, self._settings
+        kept = cache.states.items()
+        places = [place for _, place in kept] + cache.states._free
+        first = settings.max_num_seqs
+        assert sorted(places) == [*range(first, first + settings.num_kept_states)] or self._sequences.steps
+        assert cache.states._passing <= {block_hash for block_hash, _ in kept}
+        for block_hash, place in kept:
+            mark = self._runner.states[place]
+            found = [self._marks.get((group, block_hash)) for group in range(settings.num_groups)]
+            expected = [mark ^ of_group for of_group in self._runner.group_marks]
+            assert any(map(operator.eq, found, expected)), f"place {place} does not hold the state of its hash"
+            assert cache.has(block_hash), f"the state at place {place} is kept without a block"
 
     def _check_slots(self) -> None:
         """The runner's tables agree with the scheduler's."""

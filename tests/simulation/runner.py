@@ -9,6 +9,7 @@ import torch
 
 from stoker.engine.api import SamplingParams
 from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
+from stoker.engine.core.step_plan import Int32
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
@@ -38,8 +39,8 @@ class FakeRunner:
         self._settings = settings
         self.cells = np.zeros((settings.num_blocks, settings.block_size), np.int64)
         self.slots: dict[int, Slot] = {}
-        # Of models with recurrent layers: the fingerprint of the tokens that a slot's state was computed from.
-        self._states: dict[int, int] = {}
+        # Of models with recurrent layers: the fingerprint of the tokens that the state at a place was computed from.
+        self.states: dict[int, int] = {}
         self._unsure: set[int] = set()  # slots that a failed step may or may not have changed
         self._nonsense = 0
         sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
@@ -47,15 +48,17 @@ class FakeRunner:
             settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling, settings.num_groups
         )
         # What a group's layers keep of a token differs from what another group's keep.
-        self._group_marks = [group * 0x9E3779B97F4A7C1 for group in range(settings.num_groups)]
+        self.group_marks = [group * 0x9E3779B97F4A7C1 for group in range(settings.num_groups)]
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._apply(plan)
         rows = list(zip(plan.slots.tolist(), plan.num_computed.tolist(), plan.num_tokens.tolist(), strict=True))
         self._check_tables(plan, rows)
+        self._copy_states(plan.restored_states)
         for slot, start, count in rows:
             self._write(self.slots[slot], start, start + count)
             self._change_state(slot, start, start + count)
+        self._copy_states(plan.kept_states)
         result = StepResult(np.full(len(rows), -1, np.int32))
         for row, (slot, start, count) in enumerate(rows):
             state, end = self.slots[slot], start + count
@@ -85,12 +88,14 @@ class FakeRunner:
         if is_begun:
             self._apply(plan)
             for slot, start, count in zip(plan.slots, plan.num_computed, plan.num_tokens, strict=True):
-                self._states[int(slot)] = -1
+                self.states[int(slot)] = -1
                 for position in range(start, start + count):
                     block, offset = divmod(position, self._settings.block_size)
                     self._nonsense -= 1
                     for table in self.slots[slot].block_ids:
                         self.cells[table[block], offset] = self._nonsense
+            for _, place in plan.kept_states.tolist():
+                self.states[place] = -1
         self.doubt(plan)
 
     def doubt(self, plan: StepPlan) -> None:
@@ -137,21 +142,29 @@ class FakeRunner:
     def _write(self, state: Slot, start: int, end: int) -> None:
         assert end <= len(state.token_ids), "a token that is not known was to be computed"
         positions = np.arange(start, end)
-        for table, mark in zip(state.block_ids, self._group_marks, strict=True):
+        for table, mark in zip(state.block_ids, self.group_marks, strict=True):
             blocks = np.array(table)[positions // self._settings.block_size]
             assert (blocks >= 0).all(), "a row writes to no block"
             self.cells[blocks, positions % self._settings.block_size] = state.marks[start:end] ^ mark
 
     def _change_state(self, slot: int, start: int, end: int) -> None:
         """A state is not in blocks: a row without computed tokens begins a new one, another continues its slot's."""
-        marks = self.slots[slot].marks
-        if not self._settings.enable_prefix_caching and start:  # with it, tokens of others count as computed
-            assert self._states.get(slot) == marks[start - 1], f"slot {slot}: the state of another prefix"
-        self._states[slot] = int(marks[end - 1])
+        marks, settings = self.slots[slot].marks, self._settings
+        # Without kept states, tokens of others count as computed: a model without recurrent layers.
+        if start and (settings.num_kept_states or not settings.enable_prefix_caching):
+            assert self.states.get(slot) == marks[start - 1], f"slot {slot}: the state of another prefix"
+        self.states[slot] = int(marks[end - 1])
+
+    def _copy_states(self, copies: Int32) -> None:
+        """From place to place; all are read before one is written, so that their order does not matter."""
+        read = [self.states[source] for source, _ in copies.tolist()]
+        targets = copies[:, 1].tolist()
+        assert len(set(targets)) == len(targets), "two states are copied to one place"
+        self.states.update(zip(targets, read, strict=True))
 
     def _read(self, plan: StepPlan, state: Slot, start: int, end: int) -> None:
         """Each group reads as far back as its window, from the first of the row's tokens."""
-        for window, table, mark in zip(self._settings.windows, state.block_ids, self._group_marks, strict=True):
+        for window, table, mark in zip(self._settings.windows, state.block_ids, self.group_marks, strict=True):
             first = 0 if window is None else max(0, start - window + 1)
             positions = np.arange(first, end)
             blocks = np.array(table)[positions // self._settings.block_size]

@@ -18,11 +18,13 @@ from tests.slow_cases import slow_but
 
 from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.block_pool import BlockPool
+from stoker.engine.core.kept_states import KeptStates
 from stoker.engine.core.policy import WaitingQueue
 from stoker.engine.core.prefill_budget import PrefillBudget
 from stoker.engine.core.prefix_cache import PrefixCache
 from stoker.engine.core.request import Request
-from stoker.engine.core.sequence_blocks import SequenceBlocks
+from stoker.engine.core.sequence_blocks import CachedPrefix, SequenceBlocks
+from stoker.engine.core.sequence_states import SequenceStates
 from stoker.engine.core.sequences import Sequences
 from stoker.engine.core.slot_columns import SlotColumns
 from stoker.engine.core.step_draft import StepDraft
@@ -44,6 +46,7 @@ IN_EVERY_RUN = {  # the others are slow tests
     "hashes_do_not_cover_the_previous_block",
     "blocks_are_released_during_the_step_that_writes_them",
     "sequences_end_one_token_late",
+    "a_state_is_not_restored",
 }
 
 
@@ -94,10 +97,12 @@ def _blocks_are_published_before_they_are_full(
     right(blocks, request, max(more, num_tokens))
 
 
-def _the_last_known_token_may_come_from_the_cache(right: Any, blocks: SequenceBlocks, request: Request) -> list[int]:
-    num_blocks = len(request.token_ids) // blocks._block_size
-    request.hash_blocks(blocks.hasher, blocks._block_size, num_blocks)
-    return blocks.cache.find(request.block_hashes, len(request.block_ids), num_blocks)
+def _the_last_known_token_may_come_from_the_cache(right: Any, blocks: SequenceBlocks, request: Request) -> CachedPrefix:
+    found, start, stop = right(blocks, request), request.num_blocks, len(request.token_ids) // blocks._block_size
+    if len(blocks._windows) > 1 or blocks.states.is_active or not request.reads_cache:
+        return found
+    request.hash_blocks(blocks.hasher, blocks._block_size, stop)
+    return CachedPrefix([blocks.cache.find(request.block_hashes, start, stop)])
 
 
 def _blocks_are_released_during_the_step_that_writes_them(
@@ -122,6 +127,43 @@ def _the_latest_request_is_served_first(right: Any, queue: WaitingQueue, index: 
 
 def _aborted_requests_stay_counted_in_the_queue(right: Any, queue: WaitingQueue, request: Request) -> None:
     queue._entries.remove(queue._entry(request))
+
+
+def _a_state_is_not_restored(
+    right: Any, states: SequenceStates, request: Request, block_hash: bytes, num_tokens: int
+) -> None:
+    states._kept.use(block_hash)
+
+
+def _a_state_of_another_slot_is_kept(right: Any, states: SequenceStates, draft: StepDraft) -> None:
+    right(states, draft)
+    slots = [slot for slot, _ in draft.kept_states]
+    draft.kept_states = [(slot, place) for slot, (_, place) in zip(slots[::-1], draft.kept_states, strict=True)]
+
+
+def _states_are_found_whose_place_was_taken(right: Any, kept: KeptStates, block_hash: bytes) -> None:
+    kept._free.append(kept._by_hash[block_hash])
+    kept._by_hash.move_to_end(block_hash)
+
+
+def _states_are_kept_without_their_blocks(right: Any, kept: KeptStates, block_hash: bytes) -> None:
+    pass
+
+
+def _states_stay_kept_after_a_failed_step(right: Any, kept: KeptStates) -> None:
+    pass
+
+
+def _states_of_decode_rows_are_found_before_the_step_is_finished(
+    right: Any, states: SequenceStates, draft: StepDraft
+) -> None:
+    """As if the token that is being sampled were known: under the hash of the block before."""
+    right(states, draft)
+    for index, place in draft.unnamed_states[:]:
+        hashes = draft.decodes[index].block_hashes
+        if hashes and hashes[-1] not in states._kept and states._cache.has(hashes[-1]):
+            states._kept.publish(hashes[-1], place, is_passing=True)
+            draft.unnamed_states.remove((index, place))
 
 
 def _sequences_end_one_token_late(right: Any, rule: StopRule, token_id: int, length: int) -> Any:
@@ -149,6 +191,12 @@ FAULTS: dict[str, Fault | Mutation] = {
         Fault(SlotColumns, "read_tail", _a_preempted_sequence_loses_its_last_tokens),
         Fault(WaitingQueue, "peek", _the_latest_request_is_served_first),
         Fault(WaitingQueue, "remove", _aborted_requests_stay_counted_in_the_queue),
+        Fault(SequenceStates, "restore", _a_state_is_not_restored),
+        Fault(SequenceStates, "complete", _a_state_of_another_slot_is_kept),
+        Fault(SequenceStates, "complete", _states_of_decode_rows_are_found_before_the_step_is_finished),
+        Fault(KeptStates, "_drop", _states_are_found_whose_place_was_taken),
+        Fault(KeptStates, "forget", _states_are_kept_without_their_blocks),
+        Fault(KeptStates, "forget_all", _states_stay_kept_after_a_failed_step),
         Fault(StopRule, "check", _sequences_end_one_token_late),
         Fault(SlotTable, "_append_blocks", _two_new_blocks_of_a_slot_take_one_entry),
     )
@@ -164,6 +212,9 @@ FAULTS |= {
     "tokens_of_a_chunk_are_not_computed": Mutation(StepDraft, "commit", swap(ast.Add, ast.Sub), 0),
     "rows_of_sequences_that_have_left_get_tokens": Mutation(StepResults, "take", swap(ast.BitAnd, ast.BitOr), 0),
     "finished_sequences_go_on": Mutation(StepResults, "_record", dropped_call("end")),
+    "states_of_decode_rows_are_kept_late": Mutation(SequenceStates, "complete", swap(ast.Add, ast.Sub), 0),
+    "states_of_decode_rows_get_another_hash": Mutation(SequenceStates, "publish_sampled", swap(ast.Add, ast.Sub)),
+    "places_of_unwanted_states_are_lost": Mutation(SequenceStates, "publish_sampled", dropped_call("give_back")),
     "preempted_sequences_do_not_wait": Mutation(Sequences, "preempt", dropped_call("push")),
     "aborted_requests_stay_in_the_queue": Mutation(Sequences, "end", dropped_call("remove")),
 }

@@ -14,6 +14,7 @@ import pytest
 from .shrink import report
 from .worlds import Broken, World, run_story
 
+WITH_STATES = {"full attention": (None,), "windows": (None, 9, 4)}  # beside layers with a recurrent state
 MODES = list(product(["fcfs", "priority"], [True, False], [True, False], [1, 2]))
 each_mode = pytest.mark.parametrize(("policy", "prefix_caching", "chunked_prefill", "depth"), MODES)
 
@@ -45,6 +46,32 @@ def test_every_token_is_right_and_all_memory_comes_back(
     events = run(policy, prefix_caching, chunked_prefill, depth, num_worlds=1, num_steps=125)
     assert events["steps"] >= 125
     assert events["ended by length"] + events["ended by stop"] > 0
+
+
+def run_with_states(kind: str, *, num_worlds: int, num_steps: int) -> Counter[str]:
+    events: Counter[str] = Counter()
+    for number in range(num_worlds):
+        fixed = {"windows": WITH_STATES[kind], "num_kept_states": (2, 7, 60)[number % 3], "enable_prefix_caching": True}
+        world = World.of(f"states {kind} {number}", retention_interval=(1, 12)[number % 2], **fixed)
+        try:
+            events += run_story(world, num_steps).events
+        except Broken as broken:
+            pytest.fail(report(broken))
+    return events
+
+
+@pytest.mark.parametrize("kind", WITH_STATES)
+def test_recurrent_states_are_those_of_their_prefixes(kind: str) -> None:
+    assert run_with_states(kind, num_worlds=3, num_steps=200)["tokens from the cache"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", WITH_STATES)
+def test_recurrent_states_are_those_of_their_prefixes_in_many_worlds(kind: str) -> None:
+    events = run_with_states(kind, num_worlds=1000, num_steps=500)
+    for event in ("preemptions", "aborts", "failed steps", "request errors", "tokens from the cache"):
+        assert events[event] > 0, event
 
 
 @pytest.mark.slow

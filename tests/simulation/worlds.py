@@ -62,7 +62,10 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
         max_queued_tokens=random.choice([30, 200, 10_000]),
         eos_token_ids=(EOS,),
     )
-    return replace(settings, **fixed)  # type: ignore[arg-type]
+    settings = replace(settings, **fixed)  # type: ignore[arg-type]
+    if not settings.enable_prefix_caching or "num_kept_states" in fixed:
+        return settings
+    return replace(settings, num_kept_states=random.choice([0, 1, 3, 40]), retention_interval=random.choice([1, 9, 30]))
 
 
 class Arrivals:

@@ -27,6 +27,7 @@ class Ask(Record):
     memory_share: float
     kv_cache_bytes: int | None
     num_kv_blocks: int | None = None
+    retention_interval: int = 0  # `cache.prefix_cache_retention_interval`; 0 without prefix caching
     has_graphs: bool = True
     has_cache_groups: bool = False  # layers with a window keep the window only
     tensor_parallel_size: int = 1
@@ -57,6 +58,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     kind = "cuda" if device.is_gpu else "cpu"
     seqs = number("scheduler.max_num_seqs") or MAX_NUM_SEQS[kind]
     tokens = number("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[kind], seqs)
+    interval: int = decisions.get("cache.prefix_cache_retention_interval")
     if not decisions.get("scheduler.enable_chunked_prefill"):
         tokens = max(tokens, length or model.limit)
     return Ask(
@@ -68,6 +70,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         max_model_len=length,
         memory_share=decisions.get("cache.gpu_memory_utilization"),
         kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
+        retention_interval=interval if decisions.get("cache.enable_prefix_caching") else 0,
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
         quantization=decisions.get("model.quantization"),
         activations=decisions.get("model.activation_quantization"),

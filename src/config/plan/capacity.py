@@ -76,7 +76,7 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
         ]
         return num_seqs / seconds[0], num_seqs / seconds[1]
 
-    kept = found.kv.of(context) + 2 * found.state_bytes // ask.max_num_seqs  # a state is read and written
+    kept = found.kv.of(context) + 2 * found.state_bytes // max(1, found.num_states)  # a state is read and written
     step = ask.max_num_batched_tokens
     prefill = [
         step / (step * per_token / (operations * share * factor) + fixed)

@@ -11,7 +11,7 @@ from typing import Literal
 from ...model.cache_groups import model_cache_groups
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, activation_elements, state_bytes
-from ..auto_values import MAX_AUTO_KV_BYTES
+from ..auto_values import MAX_AUTO_KV_BYTES, num_kept_states
 from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, step_bytes
 from ..schema.types import format_about as about
 from .ask import Ask
@@ -48,7 +48,8 @@ class Estimate(Record):
     memory_bytes: int
     budget_bytes: int  # memory_share of it
     weights_bytes: int
-    state_bytes: int  # recurrent states of max_num_seqs sequences
+    num_states: int  # recurrent states: of max_num_seqs sequences, and those kept for later requests
+    state_bytes: int  # of all of them
     process: Range
     activations: Range
     graphs: Range
@@ -75,13 +76,17 @@ class Estimate(Record):
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
     weights = model.weights_bytes(ask.dtype, ask.held_in) // parts
-    states = 0
+    num_states = one_state = 0
     if model.files is None:
         kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     else:
         groups = model_cache_groups(model.spec, model.limit, ask.has_cache_groups)
         kv = kv_cost_of_groups(groups, model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
-        states = ask.max_num_seqs * state_bytes(model.spec, ask.dtype) // parts
+        one_state = state_bytes(model.spec, ask.dtype) // parts
+    if one_state:
+        kept = num_kept_states(one_state, ask.max_num_seqs, ask.retention_interval, is_caching=True)
+        num_states = ask.max_num_seqs + kept
+    states = num_states * one_state
     budget = int(ask.memory_share * device.memory)
     process, activations = process_memory(model, device, ask), activation_memory(model, device, ask)
     graphs = graph_memory(ask)
@@ -106,6 +111,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         memory_bytes=device.memory,
         budget_bytes=budget,
         weights_bytes=weights,
+        num_states=num_states,
         state_bytes=states,
         process=process,
         activations=activations,

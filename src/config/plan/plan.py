@@ -124,11 +124,11 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         speed=None if is_interpreted else speed(model, device, ask, found),
         kernels=kernels,
         changes=tuple(cheapest_changes(model, device, ask, found)),
-        notes=tuple(_notes(model, device, ask)),
+        notes=tuple(_notes(model, device, ask, found)),
     )
 
 
-def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
+def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[str]:
     notes: list[str] = []
     if not device.is_in_build:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
@@ -158,9 +158,11 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask) -> list[str]:
     if model.files is not None and model.spec.has_states and device.is_gpu:
         notes.append("this build computes layers with a recurrent state on CPUs only; this is what they would need")
     elif model.files is not None and model.spec.has_states:
+        num_kept = found.num_states - ask.max_num_seqs
+        reused = f"{num_kept} more are kept for prefixes that are reused" if num_kept else "no prefix is reused"
         notes.append(
             f"some layers keep a recurrent state, allocated for {ask.max_num_seqs} sequences "
-            "(`scheduler.max_num_seqs`); prompts are computed whole, no prefix is reused"
+            f"(`scheduler.max_num_seqs`); {reused}"
         )
     if ask.max_num_batched_tokens > 16384:
         notes.append(

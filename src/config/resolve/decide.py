@@ -23,6 +23,7 @@ from ..auto_values import (
     MAX_NUM_SEQS,
     QUEUED_PER_KV_TOKEN,
     TOTAL_REQUEST_FACTOR,
+    num_kept_states,
 )
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
@@ -295,7 +296,10 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     if (gpu := done.gpu) is not None:  # a share of the total memory, as far as it is free
         budget = min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
         activations = _activations(done, model_files, dtype)
-    states = done.get("scheduler.max_num_seqs") * state_bytes(model_files.spec, dtype)
+    seqs, one_state = done.get("scheduler.max_num_seqs"), state_bytes(model_files.spec, dtype)
+    interval, is_caching = done.get("cache.prefix_cache_retention_interval"), done.get("cache.enable_prefix_caching")
+    num_states = seqs + num_kept_states(one_state, seqs, interval, is_caching=is_caching) if one_state else 0
+    states = num_states * one_state
     block_bytes = block_size * per_token
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
@@ -310,6 +314,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     done.memory = MemoryPlan(
         budget_bytes=budget,
         weights_bytes=weights,
+        num_states=num_states,
         state_bytes=states,
         activation_bytes=activations,
         kv_bytes_per_token=per_token,

@@ -110,7 +110,8 @@ class MemoryPlan(Record):
 
     budget_bytes: int  # gpu_memory_utilization x what is available on a CPU, x all there is on a GPU
     weights_bytes: int
-    state_bytes: int = 0  # recurrent states of max_num_seqs sequences
+    num_states: int = 0  # recurrent states: of max_num_seqs sequences, and those that are kept for later requests
+    state_bytes: int = 0  # of all of them
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
@@ -215,6 +216,11 @@ class Resolved(Record):
         is_disabled = self.scheduler.disable_hybrid_kv_cache_manager
         is_hybrid = has_cache_groups(self.device.device, is_disabled)
         return model_cache_groups(self.model_spec, self.model_files.max_context, is_hybrid)
+
+    @property
+    def num_kept_states(self) -> int:
+        """Recurrent states that are kept for later requests."""
+        return max(0, self.memory.num_states - self.scheduler.max_num_seqs)
 
 
 class Measured(Record):

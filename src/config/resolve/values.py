@@ -23,7 +23,7 @@ from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
 from .decide import Decisions, decide, no_graphs
-from .resolved import MachineSpec
+from .resolved import MachineSpec, MemoryPlan
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -232,6 +232,7 @@ class Values:
             "model_limit": self.model_limit,
             "architecture": self.decisions.model_files.spec.architecture if self.decisions.model_files else "",
             "num_kv_blocks": self.num_kv_blocks,
+            "no_states": "without prefix caching" if self.has_states else "for this model: no layer keeps a state",
         }
         memory, model_files = self.decisions.memory, self.decisions.model_files
         if memory is not None and model_files is not None:
@@ -254,7 +255,7 @@ class Values:
                     for name, size in (("states", memory.state_bytes), ("steps", memory.activation_bytes))
                     if size
                 ),
-                "fewer_states": self._fewer_states(memory.state_bytes),
+                "fewer_states": self._fewer_states(memory),
                 "kv_room": format_size(room // 1024**2 * 1024**2),
                 "smaller_weights": self._smaller_weights(),
             }
@@ -271,11 +272,11 @@ class Values:
             memory += f", as far as they are free ({format_about(gpu.available_memory_bytes)}),"
         return {"gpu": gpu.name, "capability": ".".join(map(str, gpu.compute_capability)), "memory": memory}
 
-    def _fewer_states(self, state_bytes: int) -> str:
+    def _fewer_states(self, memory: MemoryPlan) -> str:
         """What recurrent states need, as text; empty if there are none."""
-        if not state_bytes:
+        if not memory.num_states:
             return ""
-        one = format_about(state_bytes // int(self.max_num_seqs))
+        one = format_about(memory.state_bytes // memory.num_states)
         return f"or set `scheduler.max_num_seqs` below {self.max_num_seqs}: the states of each sequence need {one}"
 
     def _smaller_weights(self) -> str:

@@ -6,11 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ..auto_values import BLOCK_SIZE, MAX_AUTO_KV_BYTES, by_device, gibibytes
+from ..auto_values import (
+    BLOCK_SIZE,
+    KEPT_STATES_PER_SEQUENCE,
+    MAX_AUTO_KV_BYTES,
+    MAX_KEPT_STATE_BYTES,
+    by_device,
+    gibibytes,
+)
 from ..gpu_capability import FP8_CAPABILITY, capability_text
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Flag, Share, Size, means, number_or_text
+from .types import Auto, Count, Flag, Share, Size, Whole, means, number_or_text
 
 _OTHER_8_BIT = "this build's 8-bit format is fp8 (e4m3), on GPUs; write fp8, or auto"
 
@@ -89,6 +96,19 @@ class CacheConfig(Section):
                 "xxhash_cbor": "clients could create two prompts with the same hash; write sha256_cbor",
             },
         ),
+    )
+    prefix_cache_retention_interval: Whole = Field(
+        64,
+        description=(
+            "For models with recurrent layers: tokens after which the state of a sequence is copied for later "
+            "requests, which can continue only from such a place. States are also kept where a prompt ends, and where "
+            "it leaves a prefix that it shares, if that is as many tokens after the last one. Smaller finds longer "
+            "prefixes; a copy costs as much as the states' part of one step. "
+            f"Beside those of running sequences there are {KEPT_STATES_PER_SEQUENCE} x max_num_seqs states, at most "
+            f"{gibibytes(MAX_KEPT_STATE_BYTES)} of them. 0 keeps none, and no prefix is reused."
+        ),
+        examples=[256],
+        json_schema_extra=about(reload="model", unit="tokens"),
     )
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3"], means(fp8_e4m3="fp8")

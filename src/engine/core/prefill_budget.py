@@ -22,18 +22,18 @@ class PrefillBudget:
         self._num_partial = 0  # prompts that are computed in part after the step
         self._num_long_partial = 0
 
-    def chunk_end(self, start: int, known: int, *, has_others: bool) -> int:
-        """Where the chunk of a prompt of `known` tokens ends, of which `start` are computed; `start` if it gets none.
+    def chunk_end(self, start: int, stop: int, *, has_others: bool) -> int:
+        """Where the chunk of a prompt with `start` computed tokens ends, at most at `stop`; `start` if it gets none.
 
         has_others: more prompts come after this one. There is something left.
         """
-        wanted, left = known - start, self.left
+        wanted, left = stop - start, self.left
         if not self._settings.enable_chunked_prefill:
-            return known if wanted <= left else start
+            return stop if wanted <= left else start
         if wanted > self._half and has_others:
             left = max(left // 2, 1)
         if wanted <= left:
-            return known
+            return stop
         # A chunk that ends with a block lets the sequence go on from blocks that others publish meanwhile.
         size = self._settings.block_size
         end = (start + left) // size * size

@@ -1,13 +1,16 @@
 """Prefix cache: finds the block that already holds the keys and values of a given prefix.
 
-A prefix has one hash, and a block in each group of layers. Knows block hashes (block_hashes.py) and block ids. Does
-not know who holds a block, nor when it is reused: see block_pool.py.
+A prefix has one hash, a block in each group of layers, and may have a kept state (kept_states.py), which is forgotten
+together with its blocks. Knows block hashes (block_hashes.py) and block ids. Does not know who holds a block, nor when
+it is reused: see block_pool.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+
+from .kept_states import KeptStates
 
 NO_BLOCK = -1  # in place of a block that a group does not have, because it is before its window
 
@@ -16,7 +19,8 @@ class PrefixCache:
     """A two-way map between hashes of full blocks and block ids, for each group of layers. The first block published
     with a hash keeps it."""
 
-    def __init__(self, num_groups: int = 1) -> None:
+    def __init__(self, num_groups: int = 1, states: KeptStates | None = None) -> None:
+        self.states = KeptStates() if states is None else states
         self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
         self._hashes: dict[int, tuple[int, bytes]] = {}  # block id -> group and hash
 
@@ -25,6 +29,10 @@ class PrefixCache:
 
     def __contains__(self, block_id: int) -> bool:
         return block_id in self._hashes
+
+    def has(self, block_hash: bytes) -> bool:
+        """Whether some group of layers has a block with this hash."""
+        return any(block_hash in blocks for blocks in self._blocks)
 
     def find(self, hashes: Sequence[bytes], start: int, stop: int, group: int = 0) -> list[int]:
         """Ids of the blocks with hashes[start:stop], up to the first that is missing."""
@@ -54,8 +62,10 @@ class PrefixCache:
         """The block is about to be overwritten."""
         group, block_hash = self._hashes.pop(block_id)
         del self._blocks[group][block_hash]
+        self.states.forget(block_hash)
 
     def forget_all(self) -> None:
         for blocks in self._blocks:
             blocks.clear()
         self._hashes.clear()
+        self.states.forget_all()

@@ -36,6 +36,9 @@ class Request:
     num_passed: list[int] = field(default_factory=list)  # by group: first blocks that are before its window
     num_reserved: int = 0  # blocks for known tokens that are not yet taken from the pool
     block_hashes: list[bytes] = field(default_factory=list)  # of the first full blocks
+    num_shared: int = 0  # first blocks that were cached when it was last looked up, whether or not a state is kept
+    num_kept_tokens: int = 0  # after which its state was found or kept, other than by a passing state
+    passing_state: bytes | None = None  # hash of the kept state that its next one replaces
     num_published: int = 0  # first blocks of each group that were published to the prefix cache, or found in it
     busy_until: int = -1  # after a preemption: the step that may still write its blocks or sample its next token
     num_preemptions: int = 0

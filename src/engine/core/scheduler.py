@@ -3,7 +3,8 @@
 This class connects the parts; each decision is in one of them:
 
 - admission_control.py: refuses requests when too many wait.
-- sequences.py: who waits, who runs; their slots (slot_columns.py) and blocks (sequence_blocks.py).
+- sequences.py: who waits, who runs; their slots (slot_columns.py), blocks (sequence_blocks.py) and, of models with
+  recurrent layers, the states that are kept of them (sequence_states.py).
 - step_planner.py: the next step (step_draft.py, prefill_budget.py).
 - steps_in_flight.py: steps that are planned and not finished, and blocks that wait for them.
 - step_results.py: the tokens of a finished step.
@@ -101,6 +102,7 @@ class Scheduler:
         sequences = self.sequences
         step = sequences.steps.retire(plan)
         sequences.blocks.publish_sampled(step)
+        sequences.blocks.states.publish_sampled(step)
         outputs = self._results.take(step, result)
         self._admission_control.step_finished(step_time_s)
         return outputs

@@ -7,7 +7,7 @@ Full blocks are published to the prefix cache when their tokens are scheduled, s
 prefix in the same step. That is safe because the runner writes the keys and values of all tokens of a step, layer by
 layer, before any row attends to them, and executes steps in the order of their plans.
 
-A sequence has one block table for each group of layers (config/cache_groups.py), with a block of each group for the
+A sequence has one block table for each group of layers (model/cache_groups.py), with a block of each group for the
 same tokens. A group whose layers have a window gives back the blocks before it (`release_passed`).
 
 Does not decide who gets blocks (step_planner.py), nor when they are released (steps_in_flight.py).
@@ -15,13 +15,29 @@ Does not decide who gets blocks (step_planner.py), nor when they are released (s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .block_hashes import BlockHasher
 from .block_pool import BlockPool
+from .kept_states import KeptStates
 from .prefix_cache import NO_BLOCK, PrefixCache
 from .request import NO_SLOT, Request
+from .sequence_states import SequenceStates
 from .settings import SchedulerSettings
 from .slot_columns import SlotColumns
 from .steps_in_flight import StepInFlight, StepsInFlight
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """What continues a request's block tables."""
+
+    block_ids: list[list[int]]  # by group; lists of equal length
+    state: bytes | None = None  # hash of the kept state at its end, of models with recurrent states
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.block_ids[0])
 
 
 class SequenceBlocks:
@@ -33,7 +49,8 @@ class SequenceBlocks:
         self._full_groups = [group for group, window in enumerate(settings.windows) if window is None]
         self._windowed_groups = [group for group, window in enumerate(settings.windows) if window is not None]
         self.hasher = BlockHasher(settings.prefix_caching_hash_algo)
-        self.cache = PrefixCache(settings.num_groups)
+        self.cache = PrefixCache(settings.num_groups, KeptStates(settings.num_kept_states, settings.max_num_seqs))
+        self.states = SequenceStates(settings, columns, self.cache, self.hasher)
         self.pool = BlockPool(settings.num_blocks, self.cache)
         self.num_reserved = 0  # free blocks that admitted sequences will take
         self.num_queried_tokens = 0  # looked up in the prefix cache, and found there; preempted sequences not counted
@@ -46,14 +63,14 @@ class SequenceBlocks:
 
     # ---- the prefix cache
 
-    def find_cached(self, request: Request) -> list[list[int]]:
-        """Cached blocks that continue the request's block tables, by group; lists of equal length.
+    def find_cached(self, request: Request) -> CachedPrefix:
+        """The longest prefix that is cached in all groups, each as far as its window reaches back from the end of it.
 
-        The longest prefix that is cached in all groups, each as far as its window reaches back from the prefix's end.
-        The request's last known token is always computed: the next one is sampled from its logits.
+        Of models with recurrent states, the longest of these at whose end a state is kept. The request's last known
+        token is always computed: the next one is sampled from its logits.
         """
         if not request.reads_cache:
-            return [[] for _ in self._windows]
+            return CachedPrefix([[] for _ in self._windows])
         size, start = self._block_size, request.num_blocks
         stop = (len(request.token_ids) - 1) // size
         request.hash_blocks(self.hasher, size, stop)
@@ -61,16 +78,18 @@ class SequenceBlocks:
         for group in self._full_groups:
             found[group] = self.cache.find(request.block_hashes, start, stop, group)
             stop = start + len(found[group])
-        if self._windowed_groups:
-            for group in self._windowed_groups:
-                found[group] = self.cache.find_each(request.block_hashes, start, stop, group)
-            stop = self._longest_prefix(found, start, stop)
+        for group in self._windowed_groups:
+            found[group] = self.cache.find_each(request.block_hashes, start, stop, group)
+        if self._windowed_groups or self.states.is_active:
+            stop = self._longest_prefix(request, found, start, stop)
             for group in self._windowed_groups:
                 passed = max(0, self._first_block(group, stop * size) - start)
                 found[group] = [NO_BLOCK] * min(passed, stop - start) + found[group][passed : stop - start]
-        return [found[group][: stop - start] for group in range(len(self._windows))]
+        has_state = self.states.is_active and stop > start
+        state = request.block_hashes[stop - 1] if has_state else None
+        return CachedPrefix([found[group][: stop - start] for group in range(len(self._windows))], state)
 
-    def _longest_prefix(self, found: dict[int, list[int]], start: int, stop: int) -> int:
+    def _longest_prefix(self, request: Request, found: dict[int, list[int]], start: int, stop: int) -> int:
         """The largest number of blocks, from `start` to `stop`, of which no group lacks one within its window."""
         valid = set(range(start + 1, stop + 1))
         for group in self._windowed_groups:
@@ -79,27 +98,32 @@ class SequenceBlocks:
                 num_present = 0 if block_id == NO_BLOCK else num_present + 1
                 if index - num_present > max(start, self._first_block(group, index * self._block_size)):
                     valid.discard(index)
-        return max(valid, default=start)
+        if not self.states.is_active:
+            return max(valid, default=start)
+        request.num_shared = max(valid, default=start)
+        return max((end for end in valid if request.block_hashes[end - 1] in self.cache.states), default=start)
 
     def _first_block(self, group: int, num_tokens: int) -> int:
         """The first block that a group still needs once `num_tokens` tokens are computed."""
         window = self._windows[group]
         return 0 if window is None else max(0, num_tokens - window + 1) // self._block_size
 
-    def num_free_among(self, cached: list[list[int]]) -> int:
+    def num_free_among(self, cached: CachedPrefix) -> int:
         """Blocks among these that are free, so that `append_cached` would take them from the free ones."""
-        return sum(self.pool.num_free_among(_held(block_ids)) for block_ids in cached)
+        return sum(self.pool.num_free_among(_held(block_ids)) for block_ids in cached.block_ids)
 
-    def append_cached(self, request: Request, cached: list[list[int]]) -> None:
+    def append_cached(self, request: Request, cached: CachedPrefix) -> None:
         """Append cached blocks in place of reserved ones; their tokens count as computed."""
-        count = len(cached[0])
+        count = cached.num_blocks
         num_tokens = count * self._block_size
-        for table, block_ids in zip(request.block_ids, cached, strict=True):
+        for table, block_ids in zip(request.block_ids, cached.block_ids, strict=True):
             self.pool.hold(_held(block_ids))
             table += block_ids
         request.num_published += count
-        self._use_reserved(request, count * len(cached))
+        self._use_reserved(request, count * len(self._windows))
         self._columns.computed[request.slot] += num_tokens
+        if cached.state is not None:
+            self.states.restore(request, cached.state, int(self._columns.computed[request.slot]))
         self._columns.capacity[request.slot] += num_tokens
         if not request.num_preemptions:
             request.num_cached_tokens += num_tokens
@@ -151,11 +175,12 @@ class SequenceBlocks:
 
     # ---- blocks of a sequence
 
-    def admit(self, request: Request, cached: list[list[int]], num_new: int) -> None:
+    def admit(self, request: Request, cached: CachedPrefix, num_new: int) -> None:
         """First blocks of a sequence that has just got its slot: cached ones, and `num_new` reserved for each group."""
         request.block_ids = [[] for _ in self._windows]
         request.num_passed = [0] * len(self._windows)
-        request.num_reserved = (len(cached[0]) + num_new) * len(cached)
+        request.num_kept_tokens = 0
+        request.num_reserved = (cached.num_blocks + num_new) * len(self._windows)
         self.num_reserved += request.num_reserved
         if request.reads_cache and not request.num_preemptions:
             self.num_queried_tokens += len(request.token_ids)

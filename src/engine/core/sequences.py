@@ -13,7 +13,7 @@ import numpy as np
 from ..api import EngineRequest, FinishReason
 from .policy import RANKS, WaitingQueue
 from .request import NO_SLOT, Request
-from .sequence_blocks import SequenceBlocks
+from .sequence_blocks import CachedPrefix, SequenceBlocks
 from .settings import SchedulerSettings
 from .slot_columns import SlotColumns
 from .step_outputs import Int64
@@ -70,7 +70,7 @@ class Sequences:
             self.watched.watch(added.stop.named_token_ids)
         self.waiting.push(added)
 
-    def admit(self, index: int, cached: list[list[int]], num_new: int) -> None:
+    def admit(self, index: int, cached: CachedPrefix, num_new: int) -> None:
         """Give a slot to the waiting request at `index`. The caller adds it to `running` (extend_running)."""
         request = self.waiting.pop(index)
         self.columns.take(request)

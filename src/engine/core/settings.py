@@ -27,6 +27,8 @@ class SchedulerSettings:
     step_sizes: tuple[int, ...] = ()  # tokens that steps with prompts are padded to, ascending
     enable_prefix_caching: bool = True
     prefix_caching_hash_algo: HashAlgo = "sha256"
+    num_kept_states: int = 0  # of models with recurrent states: a prefix ends where one is kept; 0: it needs none
+    retention_interval: int = 64  # tokens after which another state of a sequence is kept
     enable_chunked_prefill: bool = True  # false: a prompt is computed whole in one step, or waits
     max_num_partial_prefills: int = NO_LIMIT  # prompts that are computed in part after a step
     max_long_partial_prefills: int = NO_LIMIT  # of those, long ones
@@ -40,7 +42,7 @@ class SchedulerSettings:
     def __post_init__(self) -> None:
         for name in (
             *("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_queued_tokens"),
-            *("max_num_partial_prefills", "max_long_partial_prefills"),
+            *("max_num_partial_prefills", "max_long_partial_prefills", "retention_interval"),
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -48,6 +50,8 @@ class SchedulerSettings:
             raise ValueError(f"windows are {self.windows}; each must be None or at least 1")
         if self.max_model_len < 2:
             raise ValueError(f"max_model_len is {self.max_model_len}; a prompt and one token need 2")
+        if self.num_kept_states and not self.enable_prefix_caching:
+            raise ValueError(f"num_kept_states is {self.num_kept_states}; without prefix caching it must be 0")
         if not 0 < self.max_prefill_share <= 1:
             raise ValueError(f"max_prefill_share is {self.max_prefill_share}; it must be above 0 and at most 1")
         if self.max_queued_requests < 0:

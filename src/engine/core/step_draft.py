@@ -9,7 +9,7 @@ import numpy as np
 from .request import Request
 from .slot_columns import SlotColumns
 from .step_outputs import Int64
-from .step_plan import Admission, StepPlan
+from .step_plan import NO_COPIES, Admission, Int32, StepPlan
 from .steps_in_flight import StepInFlight
 
 _NO_SLOTS: Int64 = np.empty(0, np.int64)
@@ -20,7 +20,12 @@ class PrefillRow:
     request: Request
     start: int  # tokens computed before the step
     end: int  # and after it
+    stop: int  # where the step must not go beyond: known tokens, or where the chunk is cut for the sake of its state
     is_new: bool  # admitted in this step: its blocks are part of the admission
+
+    @property
+    def is_cut(self) -> bool:
+        return self.end == self.stop < len(self.request.token_ids)
 
 
 @dataclass(slots=True)
@@ -31,6 +36,9 @@ class StepDraft:
     prefills: list[PrefillRow] = field(default_factory=list)
     block_slots: list[int] = field(default_factory=list)  # blocks added to sequences that ran before this step
     block_ids: list[int] = field(default_factory=list)  # for each of these, one of each group of layers
+    restored_states: list[tuple[int, int]] = field(default_factory=list)  # places: sequence_states.py
+    kept_states: list[tuple[int, int]] = field(default_factory=list)
+    unnamed_states: list[tuple[int, int]] = field(default_factory=list)  # of the kept ones, decode rows and places
     has_preempted: bool = False
 
     def add_blocks(self, slot: int, block_ids: list[int]) -> None:
@@ -63,11 +71,17 @@ class StepDraft:
             num_computed=num_computed,
             num_tokens=num_tokens,
             is_sampled=is_sampled,
+            restored_states=_pairs(self.restored_states),
+            kept_states=_pairs(self.kept_states),
         )
         columns.computed[slots] = num_computed + num_tokens
         columns.target[slots] += is_sampled
         columns.last_step[slots] = step
-        return StepInFlight(plan, requests, columns.serial[slots])
+        return StepInFlight(plan, requests, columns.serial[slots], self.unnamed_states)
+
+
+def _pairs(copies: list[tuple[int, int]]) -> Int32:
+    return np.array(copies, np.int32) if copies else NO_COPIES
 
 
 def _admission(request: Request) -> Admission:

@@ -14,6 +14,8 @@ Guarantees to the runner, and its obligations:
   slot has computed.
 - A row that is sampled computes the last known token; the sampled token is appended to the slot's tokens. A sequence
   that has ended may still have a row in a plan that was already queued; its token is dropped.
+- Of models with recurrent layers: a row without computed tokens begins with an empty state, another continues the one
+  of its slot. States are copied between places: those of the slots, and after these the places of kept states.
 - After a step that failed, the next plan may release slots that the runner has never filled.
 """
 
@@ -28,6 +30,7 @@ from ..api import SamplingParams, TokenLogprobs
 
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
+NO_COPIES: Int32 = np.empty((0, 2), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class StepPlan:
     num_computed: Int32  # [rows] tokens whose keys and values are in the cache before the step
     num_tokens: Int32  # [rows] tokens to compute in this step
     is_sampled: Bool  # [rows] the row reaches the last known token, so one more is sampled
+    restored_states: Int32 = field(default_factory=lambda: NO_COPIES)  # [n, 2] copy state from place to place before
+    kept_states: Int32 = field(default_factory=lambda: NO_COPIES)  # [n, 2] and after the step
 
     @property
     def num_rows(self) -> int:

@@ -33,6 +33,7 @@ class StepPlanner:
         self._sequences = sequences
         self._columns = sequences.columns
         self._blocks = sequences.blocks
+        self._states = sequences.blocks.states
         self._num_groups = settings.num_groups
         self._has_windows = any(window is not None for window in settings.windows)
         self._blocked: Request | None = None  # the waiting prompt that did not fit beside the decode rows
@@ -53,6 +54,7 @@ class StepPlanner:
                 self._plan_decodes(draft)
         if not draft.decodes and not draft.prefills:
             return None
+        self._states.complete(draft)
         step = draft.commit(sequences.steps.num_planned, self._columns)
         sequences.steps.add(step)
         return step.plan
@@ -138,8 +140,9 @@ class StepPlanner:
             self._append_cached(draft, request)
             has_others = index + 1 < len(requests) or bool(waiting and free_slots)
             start, known = int(self._columns.computed[request.slot]), len(request.token_ids)
-            end = budget.chunk_end(start, known, has_others=has_others)
-            self._add_row(draft, budget, PrefillRow(request, start, end, is_new=False))
+            stop = self._states.chunk_stop(request, start, known)
+            end = budget.chunk_end(start, stop, has_others=has_others)
+            self._add_row(draft, budget, PrefillRow(request, start, end, stop, is_new=False))
             if end < known:
                 budget.count_partial(request)
 
@@ -148,9 +151,10 @@ class StepPlanner:
         if self._columns.computed[request.slot] % self._settings.block_size:
             return
         cached = self._blocks.find_cached(request)
-        if cached[0]:
+        if cached.num_blocks:
             self._blocks.append_cached(request, cached)
-            draft.add_blocks(request.slot, [block_id for each in zip(*cached, strict=True) for block_id in each])
+            by_position = zip(*cached.block_ids, strict=True)
+            draft.add_blocks(request.slot, [block_id for each in by_position for block_id in each])
 
     def _plan_admissions(self, draft: StepDraft, budget: PrefillBudget) -> None:
         """Give slots to waiting requests, the first one first, until one does not fit."""
@@ -167,18 +171,21 @@ class StepPlanner:
                 num_passed += 1
                 continue
             cached = blocks.find_cached(request)
-            start, known = len(cached[0]) * block_size, len(request.token_ids)
+            start, known = cached.num_blocks * block_size, len(request.token_ids)
+            if self._states.is_coming(request, start):
+                break
             has_others = len(waiting) > num_passed + 1 and len(free_slots) > 1
-            end = budget.chunk_end(start, known, has_others=has_others)
+            stop = self._states.chunk_stop(request, start, known)
+            end = budget.chunk_end(start, stop, has_others=has_others)
             if start < end < known and not (budget.allows_long_partial if is_long else budget.allows_partial):
                 if known - start <= budget.left:
-                    end = known  # it takes the share of those after it, but need not wait
+                    end = stop = known  # it takes the share of those after it, but need not wait
                 elif budget.allows_partial:
                     num_passed += 1
                     continue
                 else:
                     break
-            num_new = -(-known // block_size) - len(cached[0])
+            num_new = -(-known // block_size) - cached.num_blocks
             # One free block more per running sequence, or the next full block of one of them would preempt this one.
             needed = (num_new + len(sequences.running) + len(admitted)) * self._num_groups
             if needed > blocks.num_available - blocks.num_free_among(cached):
@@ -192,16 +199,15 @@ class StepPlanner:
             self._unblock()
             sequences.admit(num_passed, cached, num_new)
             admitted.append(request)
-            self._add_row(draft, budget, PrefillRow(request, start, end, is_new=True))
+            self._add_row(draft, budget, PrefillRow(request, start, end, stop, is_new=True))
         if admitted:
             sequences.extend_running(admitted)
 
     def _return_leftover(self, draft: StepDraft, budget: PrefillBudget) -> None:
         """Give prefills that were cut short for others what the others did not use."""
         for row in draft.prefills:
-            known = len(row.request.token_ids)
-            end = min(row.end + budget.left, known)
-            if end < known:
+            end = min(row.end + budget.left, row.stop)
+            if end < row.stop:
                 end -= end % self._settings.block_size
             if end > row.end:
                 budget.left -= end - row.end
@@ -212,6 +218,7 @@ class StepPlanner:
         draft.prefills.append(row)
         budget.left -= row.end - row.start
         self._take_blocks(draft, row)
+        self._states.expect(row)
 
     def _take_blocks(self, draft: StepDraft, row: PrefillRow) -> None:
         if self._has_windows:

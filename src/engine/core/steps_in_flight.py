@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .block_pool import BlockPool
 from .request import Request
@@ -21,6 +21,7 @@ class StepInFlight:
     plan: StepPlan
     requests: list[Request]  # by row; a slot may have another sequence by the time the step is finished
     serials: Int64  # by row: SlotColumns.serial when the step was planned
+    unnamed_states: list[tuple[int, int]] = field(default_factory=list)  # rows and places: sequence_states.py
 
 
 class StepsInFlight:

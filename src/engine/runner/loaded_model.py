@@ -124,7 +124,7 @@ def kv_cache_of(
     states = None
     if resolved.model_spec.has_states:
         dtype = getattr(torch, resolved.model.dtype)
-        states = StateCache(resolved.model_spec, resolved.scheduler.max_num_seqs, dtype)
+        states = StateCache(resolved.model_spec, resolved.memory.num_states, dtype)
     return KVCache(
         groups,
         num_blocks * groups.num_groups,

@@ -113,6 +113,15 @@ class ModelRunner:
 
     def compute(self, plan: StepPlan) -> StepResult:
         """The step of a plan that was applied to the slot table."""
+        states = self._cache.states
+        if states is not None:
+            states.copy(plan.restored_states)
+        result = self._compute(plan)
+        if states is not None:
+            states.copy(plan.kept_states)
+        return result
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         steps = build_step_input(plan, self.slots, self._device)
         step = steps[0]
         wanted = logit_tokens(plan, self.slots)
@@ -241,8 +250,10 @@ class ModelRunner:
         states = self._cache.states
         if states is None:
             return {}
-        size, slots = format_about(states.num_bytes), self._resolved.scheduler.max_num_seqs
-        return {"recurrent_states": f"{size} for {slots} sequences; prompts are computed whole, no prefix is reused"}
+        resolved, size = self._resolved, format_about(states.num_bytes)
+        kept = resolved.num_kept_states
+        reused = f"{kept} more are kept for prefixes that are reused" if kept else "no prefix is reused"
+        return {"recurrent_states": f"{size} for {resolved.scheduler.max_num_seqs} sequences; {reused}"}
 
 
 def _one_row_plan(

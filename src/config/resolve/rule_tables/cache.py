@@ -56,16 +56,34 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R321",
-        title="recurrent states are not reused",
-        fields=("cache.enable_prefix_caching",),
+        title="recurrent states are kept for prefix caching",
+        fields=("cache.prefix_cache_retention_interval", "cache.enable_prefix_caching"),
         severity="warning",
         needs_model=True,
         is_broken=lambda v: (
-            v.decisions.is_written("cache.enable_prefix_caching") and v.enable_prefix_caching and v.has_states
+            v.is_written("cache.prefix_cache_retention_interval")
+            and bool(v.prefix_cache_retention_interval)
+            and not (v.has_states and v.enable_prefix_caching)
         ),
-        message="`cache.enable_prefix_caching` has no effect for this model: some of its layers keep a recurrent state",
-        why="Only the state after the newest token is kept, so a sequence cannot continue from the prefix of another.",
-        fixes=("remove `enable_prefix_caching`",),
+        message="`cache.prefix_cache_retention_interval` has no effect {no_states}",
+        why="Only recurrent layers keep a state, and only prefix caching uses one again.",
+        fixes=("remove `prefix_cache_retention_interval`",),
+    ),
+    Rule(
+        id="R322",
+        title="prefix caching needs kept states",
+        fields=("cache.enable_prefix_caching", "cache.prefix_cache_retention_interval"),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: (
+            v.decisions.is_written("cache.enable_prefix_caching")
+            and v.enable_prefix_caching
+            and v.has_states
+            and not v.prefix_cache_retention_interval
+        ),
+        message="`cache.enable_prefix_caching` has no effect with `cache.prefix_cache_retention_interval: 0`",
+        why="Some layers of this model keep a recurrent state: a sequence continues from a prefix only with a state.",
+        fixes=("remove `enable_prefix_caching`", "or set `prefix_cache_retention_interval` to 64"),
     ),
     Rule(
         id="R237",

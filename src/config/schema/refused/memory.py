@@ -66,13 +66,6 @@ ROWS: tuple[Refused, ...] = (
     ),
     Refused("cache.kv_cache_dtype_skip_layers", Texts, (), ONE_KV_LAYOUT, "Layers whose KV cache is not quantised."),
     Refused("cache.prefix_match_unit", Count | None, None, WHOLE_BLOCKS, "Tokens after which a shared prefix may end."),
-    Refused(
-        "cache.prefix_cache_retention_interval",
-        Whole,
-        0,
-        ONE_KV_LAYOUT,
-        "Tokens between states of sliding-window and Mamba layers that are kept for later requests.",
-    ),
     Refused("cache.swa_bounded_replay", Flag, True, ONE_KV_LAYOUT, "Compute sliding windows again after a prefix hit."),
     Refused("cache.mamba_backend", str, "triton", NO_STATE_SPACE, "Kernels of Mamba layers."),
     Refused("cache.mamba_ssu_algorithm", str | None, None, NO_STATE_SPACE, "Algorithm of the state update."),

@@ -34,7 +34,7 @@ def running(blocks: SequenceBlocks, columns: SlotColumns, arrival: int, num_toke
     )
     columns.take(request)
     cached = blocks.find_cached(request)
-    blocks.admit(request, cached, -(-num_tokens // 4) - len(cached[0]))
+    blocks.admit(request, cached, -(-num_tokens // 4) - cached.num_blocks)
     return request
 
 

@@ -5,6 +5,7 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 
 from __future__ import annotations
 
+_STATES = "--model STATES --load-format dummy --skip-tokenizer-init"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R084": (
         ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.8"],
@@ -22,11 +23,22 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--no-enable-prefix-caching", "--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
     ),
     "R321": (
-        ["--model STATES --load-format dummy --skip-tokenizer-init --enable-prefix-caching"],
         [
-            "--model STATES --load-format dummy --skip-tokenizer-init",
-            "--model STATES --load-format dummy --skip-tokenizer-init --no-enable-prefix-caching",
-            "--enable-prefix-caching",
+            "--prefix-cache-retention-interval 32",
+            f"{_STATES} --prefix-cache-retention-interval 32 --no-enable-prefix-caching",
+        ],
+        [
+            f"{_STATES} --prefix-cache-retention-interval 32",
+            f"{_STATES} --prefix-cache-retention-interval 0 --no-enable-prefix-caching",
+            "--prefix-cache-retention-interval 0",
+        ],
+    ),
+    "R322": (
+        [f"{_STATES} --enable-prefix-caching --prefix-cache-retention-interval 0"],
+        [
+            f"{_STATES} --prefix-cache-retention-interval 0",
+            f"{_STATES} --enable-prefix-caching",
+            "--enable-prefix-caching --prefix-cache-retention-interval 0",
         ],
     ),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
