@@ -325,6 +325,53 @@ def bench_attention(bench: Bench) -> None:
         bench.compare(name, num_bytes, 4 * HEADS * HEAD_DIM * pairs * layers, lambda: run(bench.ours), **others)
 
 
+def bench_latent(bench: Bench) -> None:
+    """Attention over latents of 512 + 64 elements: of 16 heads (DeepSeek-V2-Lite) and of 64 (Kimi K2)."""
+    rank, width = 512, 576
+    cases = {
+        "latent decode, 1 x 4096": ([(1, 4096)], 16, 8),
+        "latent decode, 32 x 512": ([(1, 512)] * 32, 16, 4),
+        "latent decode, 1 x 4096, 64 heads": ([(1, 4096)], 64, 2),
+        "latent prefill, 256 after 1024": ([(256, 1280)], 16, 1),
+    }
+    for name, (rows, heads, layers) in cases.items():
+        step, num_blocks = paged_step(rows)
+        caches = bench.empty(layers, num_blocks, 1, BLOCK, width).normal_()
+        q = randn(int(step.query_start[-1]), heads, width)
+        num_bytes = layers * sum(context for _, context in rows) * width * 2
+        pairs = sum(query * (context - query) + query * (query + 1) / 2 for query, context in rows)
+
+        def run(kernels: KernelSet, q: torch.Tensor = q, caches: torch.Tensor = caches, step: Step = step) -> None:
+            for cache in caches:
+                kernels.latent_attention(q, cache, step, 192**-0.5, rank)
+
+        flops = 2 * heads * (width + rank) * pairs * layers
+        bench.compare(name, num_bytes, flops, lambda: run(bench.ours), gather_and_SDPA=lambda: run(bench.torch))
+    for tokens in (1, 32):
+        heads, plain = 16, 128
+        queries, positions = randn(tokens, heads * 192), torch.arange(tokens)
+        keys, cos_sin = bench.empty(8, heads, plain, rank).normal_(), torch.randn(tokens, 64)
+
+        def absorb(
+            kernels: KernelSet,
+            queries: torch.Tensor = queries,
+            keys: torch.Tensor = keys,
+            cos_sin: torch.Tensor = cos_sin,
+            positions: torch.Tensor = positions,
+        ) -> None:
+            for each in keys:
+                kernels.absorb_queries(queries, each, cos_sin, True, positions)
+
+        size = heads * plain * rank
+        bench.compare(
+            f"absorb_queries, {tokens} tokens",
+            8 * size * 2,
+            8 * 2 * size * tokens,
+            partial(absorb, bench.ours),
+            torch=partial(absorb, bench.torch),
+        )
+
+
 def bench_elementwise(bench: Bench) -> None:
     for tokens in (1, 32, 1024):
         compare_elementwise(bench, tokens)
@@ -363,6 +410,7 @@ def main() -> None:
         "linear": bench_linear,
         "quantised": bench_quantised,
         "attention": bench_attention,
+        "latent": bench_latent,
         "elementwise": bench_elementwise,
         "experts": bench_experts,
     }

@@ -121,6 +121,8 @@ def _models() -> list[str]:
 
 
 def _attention(spec: ModelSpec) -> str:
+    if spec.is_latent:
+        return "latent" + ", over the tokens that an index chooses" * spec.is_sparse
     attention = spec.attention
     assert attention is not None
     windows = [window for window in spec.windows if window is not None]

@@ -7,7 +7,9 @@ from typing import Literal
 from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import Experts, Routing
 
-Kind = Literal["none", "qwen", "mixtral", "minimax", "deepseek", "gpt_oss", "hunyuan", "ernie", "granite", "llama4"]
+Kind = Literal[
+    "none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite", "llama4"
+]
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
 
@@ -27,6 +29,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
         case "deepseek":
             return _deepseek(config, index)
+        case "deepseek_v2":
+            return _deepseek_v2(config, index)
         case "gpt_oss":
             return _gpt_oss(config)
         case "hunyuan":
@@ -71,20 +75,39 @@ def _qwen(config: ConfigJson, index: int) -> Experts | None:
 
 
 def _deepseek(config: ConfigJson, index: int) -> Experts | None:
-    kinds, first = config.get("mlp_layer_types"), config.get("first_k_dense_replace")
-    if isinstance(kinds, list):
-        if index < len(kinds) and kinds[index] == "dense":
-            return None
-    elif isinstance(first, int) and index < first:
+    return _with_groups(config, "sigmoid") if _has_experts(config, index) else None
+
+
+def _deepseek_v2(config: ConfigJson, index: int) -> Experts | None:
+    if config.flag("norm_topk_prob"):
+        raise ModelConfigError("`norm_topk_prob` is true, which no model of this family has", "M304")
+    method = config.get("topk_method")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise ModelConfigError(f"`topk_method` is {shown(method)}; known: greedy, group_limited_greedy", "M304")
+    if not _has_experts(config, index):
         return None
-    groups, kept = config.count("n_group", 1), config.count("topk_group", 1)
+    return _with_groups(config, "softmax", has_groups=method == "group_limited_greedy")
+
+
+def _has_experts(config: ConfigJson, index: int) -> bool:
+    kinds = config.get("mlp_layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or index >= len(kinds) or kinds[index] not in ("dense", "sparse"):
+            raise ModelConfigError(f"`mlp_layer_types` must say `dense` or `sparse` of layer {index}")
+        return bool(kinds[index] == "sparse")
+    first = config.get("first_k_dense_replace")
+    return not (isinstance(first, int) and index < first) and index % config.count("moe_layer_freq", 1) == 0
+
+
+def _with_groups(config: ConfigJson, scoring: Literal["softmax", "sigmoid"], *, has_groups: bool = True) -> Experts:
+    groups, kept = (config.count("n_group", 1), config.count("topk_group", 1)) if has_groups else (1, 1)
     key = _count_key(config, "n_routed_experts")
     if config.count(key) % groups or kept > groups:
         raise ModelConfigError(f"{config.count(key)} experts cannot be chosen in {kept} of {groups} groups")
     routing = Routing(
-        scoring="sigmoid",
-        is_renormalised=config.flag("norm_topk_prob"),
-        has_correction=True,
+        scoring=scoring,
+        is_renormalised=scoring == "sigmoid" and config.flag("norm_topk_prob"),
+        has_correction=scoring == "sigmoid",
         num_groups=groups,
         is_float32=True,
         groups_per_token=kept,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .experts import Kind as ExpertsKind
+from .latent import Index as IndexKind
 from .spec import Alibi, HeadNorm, Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
@@ -31,6 +32,7 @@ class Family:
     fused_experts: its checkpoints may have one tensor for all experts; interleaved: [experts, inputs, gate and up in
         turn]; columns: [experts, inputs, gates and then ups]; stacked: [experts, gates and then ups, inputs].
     ignored: beginnings of the names of tensors that a text model does not need.
+    has_draft_layers: its checkpoints may have layers after the last, which draft several tokens at a time.
     text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
     """
 
@@ -69,11 +71,14 @@ class Family:
     has_output_bias: bool = False
     has_sinks: bool = False
     has_gate: bool = False  # on the outputs of attention
+    is_latent: bool = False  # attention over compressed vectors
+    index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"] = "none"  # of other layers
     renames: Mapping[str, str] = field(default_factory=dict)
     is_transposed: bool = False
     fused_experts: FusedExperts | None = None
     ignored: tuple[str, ...] = ()
+    has_draft_layers: bool = False
     text_in: str | None = None
 
 
@@ -393,6 +398,30 @@ _BLOOM_NAMES = {
     ".dense_h_to_4h.": ".up_proj.",
     ".dense_4h_to_h.": ".down_proj.",
 }
+_DEEPSEEK_V3 = _COMMON | {
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
 FAMILIES = {
     "LlamaForCausalLM": Family(
         "llama", "Llama 2 and 3.x (text), and many derivatives", _LLAMA, "attention_bias", "attention_bias", "mlp_bias"
@@ -515,6 +544,106 @@ FAMILIES = {
         head_norm_if="use_qk_norm",
         partial=0.5,
         experts="deepseek",
+        has_draft_layers=True,
+    ),
+    "DeepseekV2ForCausalLM": Family(
+        "deepseek_v2",
+        "DeepSeek-V2, V2-Lite, V2.5, Coder-V2",
+        _LLAMA
+        | {
+            "vocab_size": 102400,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "moe_intermediate_size": 1407,
+            "routed_scaling_factor": 1.0,
+            "topk_method": "greedy",
+            "first_k_dense_replace": 0,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+        },
+        is_latent=True,
+        experts="deepseek_v2",
+    ),
+    "DeepseekV3ForCausalLM": Family(
+        "deepseek_v3",
+        "DeepSeek-V3, V3.1, R1; Kimi K2; Moonlight",
+        _DEEPSEEK_V3,
+        is_latent=True,
+        experts="deepseek",
+        has_draft_layers=True,
+    ),
+    "DeepseekV32ForCausalLM": Family(
+        "deepseek_v32",
+        "DeepSeek-V3.2",
+        _DEEPSEEK_V3
+        | {"max_position_embeddings": 163840, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64},
+        is_latent=True,
+        index="halves",
+        experts="deepseek",
+        has_draft_layers=True,
+    ),
+    "GlmMoeDsaForCausalLM": Family(
+        "glm_moe_dsa",
+        "GLM-5",
+        _DEEPSEEK_V3
+        | {
+            "vocab_size": 154880,
+            "hidden_size": 6144,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 78,
+            "num_attention_heads": 64,
+            "q_lora_rank": 2048,
+            "qk_nope_head_dim": 192,
+            "v_head_dim": 256,
+            "n_group": 1,
+            "topk_group": 1,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 202752,
+            "index_topk": 2048,
+            "index_head_dim": 128,
+            "index_n_heads": 32,
+        },
+        is_latent=True,
+        index="interleaved",
+        experts="deepseek",
+        has_draft_layers=True,
+    ),
+    "Glm4MoeLiteForCausalLM": Family(
+        "glm4_moe_lite",
+        "GLM-4.7-Flash",
+        _COMMON
+        | {
+            "vocab_size": 154880,
+            "hidden_size": 2048,
+            "intermediate_size": 10240,
+            "moe_intermediate_size": 1536,
+            "num_hidden_layers": 47,
+            "num_attention_heads": 20,
+            "n_shared_experts": 1,
+            "n_routed_experts": 64,
+            "num_experts_per_tok": 4,
+            "routed_scaling_factor": 1.8,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 768,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 192,
+            "v_head_dim": 256,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 202752,
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+        },
+        is_latent=True,
+        experts="deepseek",
+        has_draft_layers=True,
     ),
     "GptOssForCausalLM": Family(
         "gpt_oss",

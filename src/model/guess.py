@@ -155,8 +155,6 @@ def _latent(reader: ConfigReader) -> LatentAttention | None:
     rank = reader.number("kv_lora_rank", 0)
     if not rank:
         return None
-    if reader.number("index_head_dim", 0):
-        reader.assumptions.append("keys of the sparse-attention index were counted at one byte a number")
     return LatentAttention(
         num_heads=max(1, reader.number("num_attention_heads", 1)),
         query_rank=reader.number("q_lora_rank", 0),

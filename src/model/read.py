@@ -6,17 +6,18 @@ releases are read: `dtype` and `torch_dtype`, `rope_parameters` and `rope_theta`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .config_json import ConfigJson, ModelConfigError, shown
 from .experts import read_experts
 from .families import FAMILIES, Family, Setting
 from .guess import guess, named_dtype
+from .latent import read_latent
 from .quantisation_config import read_quantisation
 from .recurrent import adjusted_width, read_states
 from .rope import has_kinds, read_rope
-from .spec import MLP, Attention, HeadNorm, LayerSpec, ModelSpec, NormPlaces, QueryGrowth, RopeSpec
+from .spec import MLP, Attention, HeadNorm, LatentAttention, LayerSpec, ModelSpec, NormPlaces, QueryGrowth, RopeSpec
 
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
@@ -65,8 +66,11 @@ def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Family) -> ModelSpec:
     hidden, num_layers = config.count("hidden_size"), config.count("num_hidden_layers")
     windows = _windows(config, family, num_layers)
-    attention = _attention(config, family, hidden)
-    ropes = _ropes(config, family, attention.head_dim, windows)
+    mixers: Sequence[Attention | LatentAttention]
+    if family.is_latent:
+        mixers = read_latent(config, family.index, num_layers)
+    else:
+        mixers = _attentions(config, family, hidden, windows)
     norms = _norm_places(config, family)
     states = read_states(config, family.states, num_layers)
     mlp = MLP(
@@ -79,10 +83,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
 
     def layer(index: int) -> LayerSpec:
         experts = read_experts(config, family.experts, index)
-        key = states[index], windows[index], ropes[index], experts
+        key = states[index] or mixers[index], experts
         if key not in layers:
-            mixer = states[index] or _of_layer(config, attention, windows[index], ropes[index])
-            layers[key] = LayerSpec(mixer=mixer, feed_forward=experts or mlp, norms=norms)
+            layers[key] = LayerSpec(mixer=key[0], feed_forward=experts or mlp, norms=norms)
         return layers[key]
 
     method, bits = read_quantisation(whole, config.values)
@@ -126,6 +129,13 @@ def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
         found = config.get(key)
         if found is not None and found != needed:
             yield f"`{key}` is {shown(found)}; supported: {shown(needed)}"
+
+
+def _attentions(config: ConfigJson, family: Family, hidden: int, windows: tuple[int | None, ...]) -> list[Attention]:
+    """By layer."""
+    attention = _attention(config, family, hidden)
+    ropes = _ropes(config, family, attention.head_dim, windows)
+    return [_of_layer(config, attention, window, rope) for window, rope in zip(windows, ropes, strict=True)]
 
 
 def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:

@@ -130,8 +130,15 @@ class LatentAttention(Record):
     plain_dim: int  # of a head's query and key without position
     rope_dim: int  # of a head's query and of the key that all heads share
     value_dim: int
+    has_bias: bool = False  # of the projections from and to the model's width
+    scale: float | None = None  # of the products; None: (plain_dim + rope_dim)**-0.5
+    rope: RopeSpec | None = None  # None: not known
+    norm_eps: float = 1e-6  # of the compressed vectors
     index_heads: int = 0  # of the index that chooses the tokens (DeepSeek-V3.2); 0: there is none
     index_dim: int = 0
+    index_topk: int = 0  # tokens that a query attends to at most
+    has_interleaved_index: bool = False  # the rotated pairs of its queries and keys are neighbours
+    shares_index: bool = False  # attends to the tokens that the layer before has chosen
     is_expanded: bool = False  # keys and values of all heads are computed from the vector, and kept instead of it
 
     @property
@@ -144,13 +151,15 @@ class LatentAttention(Record):
     def keeps(self) -> Keeps:
         if self.is_expanded:
             return self.expanded.keeps
-        index = self.index_dim // 2 + 2 if self.index_dim else 0  # keys of the index: one byte each, and a scale
-        width = self.rank + self.rope_dim + index
+        width = self.rank + self.rope_dim + self.index_dim
         return Keeps(kind="latent", width=width, tensors=((1, width),))
 
     @property
     def activations(self) -> int:
-        return 2 * self.num_heads * (self.plain_dim + self.rope_dim + self.value_dim)
+        query = self.plain_dim + self.rope_dim
+        if self.is_expanded:
+            return 2 * self.num_heads * (query + self.value_dim)
+        return self.num_heads * (query + 2 * self.rank + self.rope_dim + self.value_dim)
 
 
 class StateShape(Record):
@@ -445,7 +454,13 @@ class ModelSpec(Record):
 
     @property
     def is_latent(self) -> bool:
-        return any(isinstance(layer.mixer, LatentAttention) for layer in self.layers)
+        """Whether the cache holds latents."""
+        return any(isinstance(layer.mixer, LatentAttention) and not layer.mixer.is_expanded for layer in self.layers)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether an index chooses the tokens of attention."""
+        return any(isinstance(layer.mixer, LatentAttention) and layer.mixer.index_heads for layer in self.layers)
 
     def with_expanded_attention(self) -> ModelSpec:
         """With the keys and values of all heads in the cache, also of latent attention."""

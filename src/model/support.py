@@ -8,7 +8,7 @@ from .activations import HIDDEN_ACTS
 from .experts import CLAMPED_SWIGLU
 from .families import FAMILIES
 from .rope import ROPE_KINDS
-from .spec import MLP, Attention, Experts, GatedDelta, LayerSpec, ModelSpec, ShortConvolution
+from .spec import MLP, Attention, Experts, GatedDelta, LatentAttention, LayerSpec, ModelSpec, ShortConvolution
 
 
 def not_supported(spec: ModelSpec) -> str:
@@ -32,7 +32,7 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
 
 def _of_layer(layer: LayerSpec) -> Iterator[str]:
     match layer.mixer:
-        case Attention(rope=rope):
+        case Attention(rope=rope) | LatentAttention(rope=rope):
             if rope is not None and rope.kind not in ROPE_KINDS:
                 yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
         case GatedDelta() | ShortConvolution():

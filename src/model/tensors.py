@@ -28,6 +28,8 @@ from .spec import (
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
+    "qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "index_proj": ("wk", "weights_proj"),
     "in_proj_qkvzba": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
     "in_proj_by_head": ("in_proj_qkvz", "in_proj_ba"),
 }
@@ -174,20 +176,23 @@ def head_norm_shape(mixer: Attention, num_heads: int) -> tuple[int, ...]:
 def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
     queries = mixer.num_heads * (mixer.plain_dim + mixer.rope_dim)
     if mixer.query_rank:
-        yield from _linear("self_attn.q_a_proj", mixer.query_rank, hidden)
+        yield from _linear("self_attn.q_a_proj", mixer.query_rank, hidden, mixer.has_bias)
         yield Tensor("self_attn.q_a_layernorm.weight", (mixer.query_rank,))
         yield from _linear("self_attn.q_b_proj", queries, mixer.query_rank)
     else:
         yield from _linear("self_attn.q_proj", queries, hidden)
-    yield from _linear("self_attn.kv_a_proj_with_mqa", mixer.rank + mixer.rope_dim, hidden)
+    yield from _linear("self_attn.kv_a_proj_with_mqa", mixer.rank + mixer.rope_dim, hidden, mixer.has_bias)
     yield Tensor("self_attn.kv_a_layernorm.weight", (mixer.rank,))
-    yield from _linear("self_attn.kv_b_proj", mixer.num_heads * (mixer.plain_dim + mixer.value_dim), mixer.rank)
-    yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.value_dim)
-    if mixer.index_heads:
+    heads = mixer.num_heads * (mixer.plain_dim + mixer.value_dim)  # a matrix of each head, unless it is expanded
+    yield Tensor("self_attn.kv_b_proj.weight", (heads, mixer.rank), is_matrix=mixer.is_expanded)
+    yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.value_dim, mixer.has_bias)
+    if mixer.index_heads and not mixer.shares_index:
         inputs = mixer.query_rank or hidden
         yield from _linear("self_attn.indexer.wq_b", mixer.index_heads * mixer.index_dim, inputs)
         yield from _linear("self_attn.indexer.wk", mixer.index_dim, hidden)
         yield from _linear("self_attn.indexer.weights_proj", mixer.index_heads, hidden)
+        yield Tensor("self_attn.indexer.k_norm.weight", (mixer.index_dim,))
+        yield Tensor("self_attn.indexer.k_norm.bias", (mixer.index_dim,))
 
 
 def _gated_delta(hidden: int, mixer: GatedDelta) -> Iterator[Tensor]:

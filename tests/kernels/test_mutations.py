@@ -20,6 +20,7 @@ from . import (
     test_attention_plan,
     test_elementwise,
     test_experts,
+    test_latent_attention,
     test_linear,
     test_linear_few,
     test_sample,
@@ -76,6 +77,17 @@ def wide_groups(device: torch.device) -> None:
 
 def plan(device: torch.device) -> None:
     test_attention_plan.test_layers_share_a_plan_and_each_window_has_its_own(device)
+
+
+def latents(device: torch.device) -> None:
+    for programs in (1, 64):
+        test_latent_attention.test_queries_attend_to_latents(device, 3, programs)
+    test_latent_attention.test_tokens_after_the_last_row_see_nothing(device)
+
+
+def stored_latents(device: torch.device) -> None:
+    for is_interleaved in (True, False):
+        test_latent_attention.test_latents_are_normed_rotated_and_stored(device, is_interleaved, True)
 
 
 def norm(device: torch.device) -> None:
@@ -269,6 +281,19 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_route_experts", routing, "tl.where()", 6, 7, argument(1)),  # places that are none have a share
         ("_route_experts", routing, "scale", 0, 1, value(1.0)),
     ],
+    "latent_attention": [
+        ("_attend", latents, "tl.where()", 0, 3, argument(1)),  # tokens after the last row see something
+        ("_attend", latents, "-", 1, 3, left),  # every query of a chunk has a context of its own
+        ("_attend", latents, "+=", 0, 1, removed),  # the rotated part of the score
+        ("_attend", latents, "tl.minimum()", 0, 1, argument(0)),  # shares overlap
+        ("_merge", latents, "*", 2, 10, left),  # totals relative to the maximum of their share
+    ],
+    "store_latents": [
+        ("_store_latents", stored_latents, "tl.where()", 0, 4, argument(1)),  # a token in slot -1 is stored
+        ("_store_latents", stored_latents, "-x", 0, 1, operand),  # the sine of the first element of a pair
+        ("_store_latents", stored_latents, "partners", 0, 1, value("lanes")),
+        ("_store_latents", stored_latents, "tl.where()", 3, 4, argument(1)),  # and its key
+    ],
     "rope_and_store": [
         ("_rope_and_store", rope, "-x", 0, 1, operand),  # the sine of the first half
         ("_rope_and_store", rope, "partners", 1, 2, value("lanes")),  # the norm of the partner
@@ -282,9 +307,9 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_of_head", heads, "tl.where()", 0, 1, argument(1)),  # padding counts in the variance
         ("_of_all_heads", heads, "+=", 0, 2, removed),
         ("_of_all_heads", heads, "tl.where()", 0, 1, argument(1)),
-        ("_rope_and_store", rope, "_as_stored()", 0, 2, argument(0)),  # values are not clamped
-        ("_as_stored", rope, "tl.where()", 0, 2, argument(2)),  # nothing is clamped above
-        ("_as_stored", rope, "-x", 1, 2, operand),  # what is clamped below changes its sign
+        ("_rope_and_store", rope, "as_stored()", 0, 2, argument(0)),  # values are not clamped
+        ("as_stored", rope, "tl.where()", 0, 2, argument(2)),  # nothing is clamped above
+        ("as_stored", rope, "-x", 1, 2, operand),  # what is clamped below changes its sign
     ],
     "gumbel_max": [
         ("row_key", few_tokens, "_splitmix()", 1, 2, argument(0)),

@@ -23,6 +23,15 @@ COMMON: dict[str, Any] = {
     "pad_token_id": 0,
 }
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+INDEX = {"index_n_heads": 16, "index_head_dim": 32, "index_topk": 9}  # few heads: scores of 0, of which any are chosen
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 20,
+    "v_head_dim": 12,
+}
 SLIDING_THEN_FULL = ["sliding_attention", "full_attention"]
 PARTIAL = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 YARN: dict[str, Any] = {
@@ -124,6 +133,63 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "topk_group": 2,
         "routed_scaling_factor": 1.5,
         "first_k_dense_replace": 1,
+        **EXPERTS,
+    },
+    "deepseek_v2": {
+        "model_type": "deepseek_v2",
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 1,
+        **LATENT,
+        **EXPERTS,
+    },
+    "deepseek_v2 lite": {
+        "model_type": "deepseek_v2",
+        "n_routed_experts": 4,
+        "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.3},
+        **LATENT,
+        "q_lora_rank": None,
+        **EXPERTS,
+    },
+    "deepseek_v3": {
+        "model_type": "deepseek_v3",
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+        "attention_bias": True,
+        "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+        **LATENT,
+        **EXPERTS,
+    },
+    "deepseek_v32": {
+        "model_type": "deepseek_v32",
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        **LATENT,
+        **INDEX,
+        **EXPERTS,
+    },
+    "glm_moe_dsa": {
+        "model_type": "glm_moe_dsa",
+        "n_routed_experts": 4,
+        "first_k_dense_replace": 1,
+        "indexer_types": ["full", "shared"],
+        **LATENT,
+        **INDEX,
+        **EXPERTS,
+    },
+    "glm4_moe_lite": {
+        "model_type": "glm4_moe_lite",
+        "n_routed_experts": 4,
+        "rope_interleave": False,
+        **LATENT,
+        "v_head_dim": 32,
         **EXPERTS,
     },
     "gpt_oss": {
@@ -316,7 +382,7 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
 
 
 # one of each way to place norms, to turn heads and to see windows; the others are tested by `make test-slow`
-QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5", "bloom")
+QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5", "bloom", "deepseek_v3")
 
 
 def families() -> list[Any]:

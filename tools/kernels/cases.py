@@ -20,6 +20,7 @@ from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_
 from stoker.engine.kernels.gpu.embed import embed_gpu
 from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
+from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
@@ -29,6 +30,7 @@ from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
+from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.route_experts import Routing
 
@@ -114,6 +116,8 @@ def quick() -> Cases:
     yield from experts("qwen3_moe", QWEN3_30B_A3B, 8192)
     yield from experts("gpt_oss", GPT_OSS_EXPERTS, 1)
     yield from experts("deepseek", DEEPSEEK_V3, 1)
+    yield from latents("deepseek", 128, 1536)
+    yield from latents("deepseek lite", 16, 0)
     yield from whole_steps(
         "qwen", qwen.hidden, qwen.intermediate, qwen.vocab_size, qwen.num_heads, qwen.num_kv_heads, qwen.head_dim
     )
@@ -198,6 +202,26 @@ def attention(
         named(name, kind.__name__, dtype, kv_dtype and f"kv {kv_dtype}", *parts),
         partial(kind, q, *caches, step, model.head_dim**-0.5, out, variant=variant),
     )
+
+
+def latents(name: str, num_heads: int, query_rank: int) -> Cases:
+    """With the compressed vectors of all published models: 512 and 64 elements."""
+    rank, turned, rows = 512, 64, 64
+    cache = empty(1000, 1, BLOCK_SIZE, rank + turned)
+    width = query_rank or 192 * num_heads
+    yield (
+        f"{name} store_latents",
+        partial(
+            store_latents_gpu, empty(rows, width + rank + turned), empty(width, dtype=FP32) if query_rank else None,
+            empty(rank, dtype=FP32), 1e-6, empty(MAX_LENGTH, turned, dtype=FP32), True, longs(rows), longs(rows),
+            cache, width,
+        ),
+    )  # fmt: skip
+    for tokens in (1, 1024):
+        step = Step(words(rows + 1), words(rows), words(rows, MAX_LENGTH // BLOCK_SIZE), tokens, MAX_LENGTH)
+        q = empty(tokens, num_heads, rank + turned)
+        launch = partial(latent_attention_gpu, q, cache, step, 0.1, rank, 2 * PROGRAMS)
+        yield f"{name} latent_attention, {tokens} tokens", launch
 
 
 def decode(

@@ -59,9 +59,11 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     Raises ModelFilesError unless the files have exactly these, in the right shapes.
     """
     shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
-    tensors = {
-        _renamed(name, family.renames): tensor for name, tensor in stored.items() if not name.startswith(family.ignored)
-    }
+    ignored = family.ignored
+    if family.has_draft_layers:
+        ignored += (f"model.layers.{spec.num_layers}.",)
+    used = {name: tensor for name, tensor in stored.items() if not name.startswith(ignored)}
+    tensors = {_renamed(name, family.renames): tensor for name, tensor in used.items()}
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...model.latent import SPARSE_TABLE
 from ...model.quantised import BFLOAT16_ACCURACY, SCHEMES, accuracy
 from ...model.record import Record
 from ...model.through_transformers import through_transformers
@@ -115,6 +116,8 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         )
         if model.files.implementation == "transformers":
             kernels |= through_transformers(model.spec)
+        elif model.spec.is_sparse:
+            kernels |= SPARSE_TABLE
     return Plan(
         model=model,
         device=device,

@@ -38,6 +38,15 @@ from .experts import (
     repack_experts_reference,
 )
 from .gated_delta import GatedDelta, gated_delta_cpu, gated_delta_reference
+from .latent_attention import LatentAttention, latent_attention_cpu, latent_attention_reference
+from .latent_heads import (
+    AbsorbQueries,
+    ExpandValues,
+    absorb_queries_cpu,
+    absorb_queries_reference,
+    expand_values_cpu,
+    expand_values_reference,
+)
 from .linear import (
     Embed,
     Linear,
@@ -76,7 +85,16 @@ from .scaling import (
     scale_and_cap_reference,
 )
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
+from .store_latents import StoreLatents, store_latents_cpu, store_latents_reference
 from .to_float32 import ToFloat32, to_float32_cpu, to_float32_reference
+from .token_index import (
+    ChooseTokens,
+    SparseLatentAttention,
+    StoreIndexKeys,
+    choose_tokens_reference,
+    sparse_latent_attention_reference,
+    store_index_keys,
+)
 from .top_tokens import TopTokens, top_tokens_cpu, top_tokens_reference
 
 _sample_tokens = after_penalties(sample_tokens_reference)
@@ -98,6 +116,13 @@ class KernelSet:
     copy_rows: CopyRows = copy_rows_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
+    store_latents: StoreLatents = store_latents_reference
+    absorb_queries: AbsorbQueries = absorb_queries_reference
+    latent_attention: LatentAttention = latent_attention_reference
+    expand_values: ExpandValues = expand_values_reference
+    store_index_keys: StoreIndexKeys = store_index_keys
+    choose_tokens: ChooseTokens = choose_tokens_reference
+    sparse_latent_attention: SparseLatentAttention = sparse_latent_attention_reference
     add_layer_norm: AddLayerNorm = add_layer_norm_reference
     add_scaled: AddScaled = add_scaled_reference
     activate_and_mul: Activate = activate_and_mul_reference
@@ -155,7 +180,13 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     add_rms_norm=one_row(add_rms_norm_reference, 0, 1),
     linear=one_row(linear_reference, 0),
     rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
-    paged_attention=one_query(paged_attention_reference),
+    paged_attention=one_query(paged_attention_reference, 0),
+    store_latents=one_row(store_latents_reference, 0, 6, 7),
+    absorb_queries=one_row(absorb_queries_reference, 0, 4),
+    latent_attention=one_query(latent_attention_reference, 0),
+    expand_values=one_row(expand_values_reference, 0),
+    choose_tokens=one_query(choose_tokens_reference, 0, 1, 4),
+    sparse_latent_attention=one_query(sparse_latent_attention_reference, 0, 1),
     add_layer_norm=one_row(add_layer_norm_reference, 0, 1),
     activate_and_mul=one_row(activate_and_mul_reference, 0),
     activate=one_row(activate_reference, 0),
@@ -251,8 +282,10 @@ def cpu_kernels(
     recorder = CallRecorder()
     library = recorded(library, recorder)
     rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
+    store_latents, latent_attention = store_latents_cpu(library, dtype), latent_attention_cpu(library, dtype)
     if kv_dtype != dtype or not takes_heads(head_dims):
         rope, attention = torchs.rope_and_store, torchs.paged_attention
+        store_latents, latent_attention = torchs.store_latents, torchs.latent_attention
     is_capturable = attention is not torchs.paged_attention and (
         quantization is not None or library.level.multiplies(_name(dtype))
     )
@@ -274,6 +307,12 @@ def cpu_kernels(
         copy_rows=copy_rows_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
+        store_latents=store_latents,
+        absorb_queries=absorb_queries_cpu(library, dtype),
+        latent_attention=latent_attention,
+        expand_values=expand_values_cpu(library, dtype),
+        choose_tokens=torchs.choose_tokens,
+        sparse_latent_attention=torchs.sparse_latent_attention,
         add_layer_norm=add_layer_norm_cpu(library, dtype),
         add_scaled=add_scaled_cpu(library, dtype),
         activate_and_mul=activate_and_mul_cpu(library, dtype),

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from .attention_variant import PLAIN, AttentionVariant
-from .paged_attention import AttentionStep, PagedAttention
 from .recurrent_step import rows_of
 
 
@@ -55,31 +53,31 @@ class _OneQuery:
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
 
-def one_query(attention: PagedAttention) -> PagedAttention:
-    """Attention of each query as if it were the only one of the step."""
+def one_query(attention: Callable[..., torch.Tensor], *by_query: int) -> Callable[..., torch.Tensor]:
+    """Attention of each query as if it were the only one of the step.
 
-    def call(
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        step: AttentionStep,
-        scale: float,
-        variant: AttentionVariant = PLAIN,
-    ) -> torch.Tensor:
+    by_query: positions of the arguments that have one entry per query. One of the others is the AttentionStep.
+    """
+
+    def call(*arguments: Any) -> torch.Tensor:
+        at, step = next((at, each) for at, each in enumerate(arguments) if hasattr(each, "block_tables"))
         starts, contexts = step.query_start.tolist(), step.context_lens.tolist()
-        found = [q.new_empty(0, q.shape[1] * q.shape[2])]
+        found = []
         for row, context_len in enumerate(contexts):
             start, end = starts[row], starts[row + 1]
             for token in range(start, end):
                 seen = context_len - (end - 1 - token)
-                one = _OneQuery(
+                own: list[Any] = list(arguments)
+                own[at] = _OneQuery(
                     query_start=torch.tensor([0, 1], dtype=torch.int32),
                     context_lens=torch.tensor([seen], dtype=torch.int32),
                     block_tables=step.block_tables[row : row + 1],
                     max_context_len=seen,
                 )
-                found.append(attention(q[token : token + 1].clone(), k_cache, v_cache, one, scale, variant))
-        return torch.cat(found)
+                for index in by_query:
+                    own[index] = arguments[index][token : token + 1].clone()
+                found.append(attention(*own))
+        return torch.cat(found) if found else attention(*arguments)
 
     return call
 

@@ -73,17 +73,17 @@ def rope_and_store_reference(
         if norm is not None and not variant.is_norm_last:
             part = _normed(part, norm, eps, variant)
         if cos_sin is not None:
-            part = _rotated(part, cos_sin[positions].unsqueeze(1), variant.is_interleaved)
+            part = rotated(part, cos_sin[positions].unsqueeze(1), variant.is_interleaved)
         if norm is not None and variant.is_norm_last:
             part = _normed(part, norm, eps, variant)
         return part
 
     block, offset = slot_mapping // block_size, slot_mapping % block_size
-    k_cache[block, :, offset] = _to_cache_dtype(prepared(keys, k_norm), k_cache.dtype)
+    k_cache[block, :, offset] = to_cache_dtype(prepared(keys, k_norm), k_cache.dtype)
     if variant.has_value_norm:
         values = values.float()
         values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
-    v_cache[block, :, offset] = _to_cache_dtype(values, v_cache.dtype)
+    v_cache[block, :, offset] = to_cache_dtype(values, v_cache.dtype)
     wide = prepared(queries, q_norm)
     if variant.query_scales is not None:
         wide = wide * variant.query_scales[positions, None, None]
@@ -98,7 +98,7 @@ def _normed(heads: torch.Tensor, weight: torch.Tensor, eps: float, variant: Head
     return heads * torch.rsqrt(heads.pow(2).mean(dims, keepdim=True) + eps) * weight.float().view(-1, heads.shape[-1])
 
 
-def _rotated(heads: torch.Tensor, cos_sin: torch.Tensor, is_interleaved: bool) -> torch.Tensor:
+def rotated(heads: torch.Tensor, cos_sin: torch.Tensor, is_interleaved: bool) -> torch.Tensor:
     """heads: [T, heads, D]; cos_sin: [T, 1, R]."""
     cos, sin = cos_sin.chunk(2, dim=-1)
     turned, rest = heads[..., : cos_sin.shape[-1]], heads[..., cos_sin.shape[-1] :]
@@ -108,7 +108,7 @@ def _rotated(heads: torch.Tensor, cos_sin: torch.Tensor, is_interleaved: bool) -
     return torch.cat((rotated, rest), dim=-1)
 
 
-def _to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype == torch.float8_e4m3fn:  # it has no infinity: torch's result for larger values depends on its version
         largest = torch.finfo(dtype).max
         values = values.clamp(-largest, largest)

@@ -12,11 +12,13 @@ from ...config.checkpoint.match import tensors_of
 from ...config.checkpoint.stored import StoredTensor
 from ...model.activations import HIDDEN_ACTS
 from ...model.experts import CLAMPED_SWIGLU, SWIGLU_LIMIT
+from ...model.latent import SPARSE_TABLE
 from ...model.quantised import SCHEMES
 from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
 from ...model.spec import GatedDelta as GatedDeltaSpec
+from ...model.spec import LatentAttention as LatentSpec
 from ...model.spec import LayerSpec, ModelSpec, NormPlaces, QueryGrowth, RopeSpec
 from ...model.spec import Norm as NormSpec
 from ...model.spec import ShortConvolution as ShortConvolutionSpec
@@ -36,6 +38,7 @@ from ..layers.convolution import ShortConvolution, Taps
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
 from ..layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
 from ..layers.gated_delta import GatedDelta, order_by_part
+from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.linear import Linear
 from ..layers.loading import Loadable, TensorReader
 from ..layers.mixer import LayerCache, Mixer
@@ -43,6 +46,7 @@ from ..layers.mlp import MLP, GatedMLP
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.rotary import cos_sin_table, query_scales
 from ..layers.step_input import StepInput
+from ..layers.token_index import TokenIndex
 from ..layers.vector import Vector
 from .rope import rope_parameters
 
@@ -166,8 +170,8 @@ class Decoder:
         """quantization: scheme of the linear layers' weights (model/quantised.py)."""
         self.model_spec = model_spec
         self._kernels = kernels
-        self.table: dict[str, str] = {}
-        self.is_capturable = True
+        self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
+        self.is_capturable = not model_spec.is_sparse  # the tokens of attention are chosen by torch
         make = _Parts(model_spec, kernels, max_model_len, dtype, device, quantization)
         hidden, vocabulary = model_spec.hidden_size, model_spec.vocab_size
         self.lm_head = make.output("model.embed_tokens" if model_spec.is_tied else "lm_head")
@@ -321,6 +325,8 @@ class _Parts:
         match layer.mixer:
             case AttentionSpec() as spec:
                 return self.attention(f"{prefix}.self_attn", spec)
+            case LatentSpec() as spec:
+                return self.latent_attention(f"{prefix}.self_attn", spec)
             case GatedDeltaSpec() as spec:
                 return self.gated_delta(f"{prefix}.linear_attn", spec)
             case ShortConvolutionSpec() as spec:
@@ -371,6 +377,45 @@ class _Parts:
             heads=heads,
             has_gate=spec.has_gate,
         )
+
+    def latent_attention(self, prefix: str, spec: LatentSpec) -> LatentAttention:
+        assert spec.rope is not None
+        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
+        queries = spec.num_heads * (spec.plain_dim + spec.rope_dim)
+        inputs = {"q_a_proj": spec.query_rank} if spec.query_rank else {"q_proj": queries}
+        inputs["kv_a_proj_with_mqa"] = spec.rank + spec.rope_dim
+        rotations = self.rotations(spec.rope, spec.rope_dim)
+        index: TokenIndex | None = None
+        if spec.index_heads:
+            if not spec.shares_index:
+                inputs |= {"indexer.wk": spec.index_dim, "indexer.weights_proj": spec.index_heads}
+            index = self.token_index(f"{prefix}.indexer", spec, rotations)
+        q_norm: RMSNorm | None = None
+        q_proj: Linear | None = None
+        if spec.query_rank:
+            q_norm = RMSNorm(f"{prefix}.q_a_layernorm", spec.query_rank, spec.norm_eps, dtype, device)
+            q_proj = self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False)
+        return LatentAttention(
+            spec,
+            self.linear(prefix, inputs, hidden, spec.has_bias),
+            self.linear(prefix, {"o_proj": hidden}, spec.num_heads * spec.value_dim, spec.has_bias),
+            q_norm,
+            q_proj,
+            RMSNorm(f"{prefix}.kv_a_layernorm", spec.rank, spec.norm_eps, dtype, device),
+            HeadMatrices(f"{prefix}.kv_b_proj", spec, dtype, device),
+            index,
+            rotations,
+            self._kernels,
+        )
+
+    def token_index(self, prefix: str, spec: LatentSpec, rotations: torch.Tensor) -> TokenIndex:
+        if spec.shares_index:
+            return TokenIndex(spec, None, None, rotations, self._kernels)
+        queries = self.linear(prefix, {"wq_b": spec.index_heads * spec.index_dim}, spec.query_rank, has_bias=False)
+        norm = NormSpec(kind="layer", eps=spec.norm_eps, has_bias=True)
+        k_norm = self._norm(norm, f"{prefix}.k_norm", spec.index_dim)
+        assert isinstance(k_norm, LayerNorm)
+        return TokenIndex(spec, queries, k_norm, rotations, self._kernels)
 
     def gated_delta(self, prefix: str, spec: GatedDeltaSpec) -> GatedDelta:
         heads, dtype, device = spec.num_value_heads, self._dtype, self._device

@@ -51,6 +51,24 @@ struct Partial {
         max_score[head] = to;
     }
 
+    // Replaces the scores of `head` for the next `tokens` tokens, at most kTileTokens, by weights relative to the maximum
+    // score so far, and adds these to the total. scale: of the scores.
+    void weigh(int64_t head, int tokens, float scale, float* scores) {
+        for (int t = tokens; t < kTileTokens; t++) scores[t] = -__builtin_inff();
+        Floats maxima = broadcast(max_score[head]);
+        for (int t = 0; t < kTileTokens; t += kWidth) maxima = maximum(maxima, load(scores + t));
+        const float to = largest(maxima);
+        scale *= kLog2E;
+        rescale(head, to, scale);
+        Floats added{};
+        for (int t = 0; t < kTileTokens; t += kWidth) {
+            const Floats weights = power_of_two((load(scores + t) - to) * scale);
+            store(scores + t, weights);
+            added += weights;
+        }
+        total[head] += sum(added);
+    }
+
     void copy(Partial other, int heads) {
         memcpy(sums, other.sums, heads * stride * sizeof(float));
         memcpy(max_score, other.max_score, heads * sizeof(float));
@@ -161,18 +179,7 @@ class Decode {
             for (int t = 0; t < tokens; t += kWidth) store(scores + t, call_.capped(load(scores + t)));
         }
         call_.add_slopes(query_head(head), position(head), first_, tokens, scores);
-        for (int t = tokens; t < kTileTokens; t++) scores[t] = -__builtin_inff();
-        Floats maxima = broadcast(result_.max_score[head]);
-        for (int t = 0; t < kTileTokens; t += kWidth) maxima = maximum(maxima, load(scores + t));
-        const float max_score = largest(maxima), scale = call_.scale * kLog2E;
-        result_.rescale(head, max_score, scale);
-        Floats total{};
-        for (int t = 0; t < kTileTokens; t += kWidth) {
-            const Floats weights = power_of_two((load(scores + t) - max_score) * scale);
-            store(scores + t, weights);
-            total += weights;
-        }
-        result_.total[head] += sum(total);
+        result_.weigh(head, tokens, call_.scale, scores);
     }
 
     // The query head of the model, and the position of its query. head: among those of the task.

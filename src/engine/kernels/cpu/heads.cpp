@@ -5,15 +5,11 @@
 
 #include "parallel.h"
 #include "captured_graph.h"
+#include "rotation.h"
 #include "scratch.h"
 #include "vector.h"
 
 namespace {
-
-struct Rotation {
-    const float *cosines, *sines;  // [half]
-    int half;                      // number of rotated pairs, 0 for none
-};
 
 // What differs between models: HeadVariant in ../rope_and_store.py.
 enum Flags { kInterleaved = 1, kLayerNorm = 2, kOverAllHeads = 4, kNormLast = 8, kNormValues = 16 };
@@ -53,24 +49,6 @@ void normalise(float* values, const Heads& heads) {
             }
         }
     }
-}
-
-void rotate(float* head, const Rotation& rotation, bool is_interleaved) {
-    if (is_interleaved) {
-        for (int i = 0; i < rotation.half; i++) {
-            const float a = head[2 * i], b = head[2 * i + 1];
-            head[2 * i] = a * rotation.cosines[i] - b * rotation.sines[i];
-            head[2 * i + 1] = b * rotation.cosines[i] + a * rotation.sines[i];
-        }
-        return;
-    }
-    float *first = head, *second = head + rotation.half;
-    for_each_vector(rotation.half, [&](int64_t i, int64_t count) {
-        const Floats a = load_up_to(first + i, count), b = load_up_to(second + i, count);
-        const Floats cosine = load_up_to(rotation.cosines + i, count), sine = load_up_to(rotation.sines + i, count);
-        store_up_to(first + i, a * cosine - b * sine, count);
-        store_up_to(second + i, b * cosine + a * sine, count);
-    });
 }
 
 // A head of `Vectors` vectors all of whose elements are rotated, in registers. `in` and `out` may be the same.

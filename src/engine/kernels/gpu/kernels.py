@@ -19,6 +19,7 @@ from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .embed import embed_gpu
 from .experts import experts_gpu, pack_experts_gpu
+from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
 from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
 from .linear_few import MAX_TOKENS
@@ -28,6 +29,7 @@ from .route_experts import route_experts_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from .scaling import add_scaled_gpu, scale_and_cap_gpu
+from .store_latents import store_latents_gpu
 from .tuned import AttentionLaunch, tuned
 
 _INTERPRETED_MULTIPROCESSORS = 4
@@ -42,6 +44,8 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         embed=embed_packed,
         rope_and_store=rope_and_store_gpu,
         paged_attention=PagedAttentionGpu(device, max_rows),
+        store_latents=store_latents_gpu,
+        latent_attention=LatentAttentionGpu(),
         add_layer_norm=add_layer_norm_gpu,
         add_scaled=add_scaled_gpu,
         activate_and_mul=activate_and_mul_gpu,
@@ -115,6 +119,16 @@ class PagedAttentionGpu:
             found = decode_workspace(self._max_rows, *shape, self._device, self._programs(tuned().decode_attention))
             self._workspaces[shape] = found
         return found
+
+
+class LatentAttentionGpu:
+    def __init__(self) -> None:
+        self._programs = 2 * _multiprocessors()
+
+    def __call__(
+        self, q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+    ) -> torch.Tensor:
+        return latent_attention_gpu(q, cache, step, scale, rank, self._programs)
 
 
 def _multiprocessors() -> int:

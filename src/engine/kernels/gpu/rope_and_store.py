@@ -14,7 +14,7 @@ _FP8_MAX = tl.constexpr(448.0)
 
 
 @triton.jit
-def _as_stored(values, cache):
+def as_stored(values, cache):
     """float32 values in the cache's dtype; in fp8 they are clamped to its range. NaN stays NaN."""
     if cache.dtype.element_ty == tl.float8e4nv:
         values = tl.where(values > _FP8_MAX, _FP8_MAX, tl.where(values < -_FP8_MAX, -_FP8_MAX, values))
@@ -84,7 +84,7 @@ def _rope_and_store(
         value = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
         if HAS_VALUE_NORM:
             value *= _of_head(value, is_there, eps, HEAD_DIM, False)[1]
-        tl.store(v_cache + place + lanes, _as_stored(value, v_cache), mask=is_kept)
+        tl.store(v_cache + place + lanes, as_stored(value, v_cache), mask=is_kept)
     else:
         # The elements of a head, and for each its partner in the rotation: the second load comes from the cache.
         if IS_INTERLEAVED:
@@ -126,7 +126,7 @@ def _rope_and_store(
             to = queries + (token * NUM_HEADS + head) * HEAD_DIM
             tl.store(to + lanes, rotated.to(queries.dtype.element_ty), mask=is_there)
         else:
-            tl.store(k_cache + place + lanes, _as_stored(rotated, k_cache), mask=is_kept)
+            tl.store(k_cache + place + lanes, as_stored(rotated, k_cache), mask=is_kept)
 
 
 def rope_and_store_gpu(

@@ -61,7 +61,8 @@ class DeviceRunner:
         )
         self._download = Download(self._step.sampled)
         self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
-        self.graphs = Graphs(self._step.compute, self._step.send_nothing, loaded.kernels.capture)
+        capture = loaded.kernels.capture if loaded.model.is_capturable else None
+        self.graphs = Graphs(self._step.compute, self._step.send_nothing, capture)
         self._has_processors = bool(processors)
         self._is_fast_path = np.ones(slots, bool)  # by slot: it is greedy or has only a temperature
         self._needs_host = np.zeros(

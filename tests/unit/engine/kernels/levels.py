@@ -30,7 +30,7 @@ _BY_NAME = {level.name: level for level in runnable_levels()}
 def kernels_of(
     name: str,
     dtype: torch.dtype,
-    head_dim: int = 64,
+    head_dim: int | tuple[int, ...] = 64,
     threads: int = 1,
     *,
     batch_invariant: bool = False,

@@ -1,0 +1,131 @@
+"""Latent attention: one compressed vector per token in the cache, over which all heads attend. arXiv:2405.04434.
+
+Keys and values of the heads are linear in the compressed vector, so they are not computed: the matrices that would make
+them are applied to the queries and to the results of attention (docs/design/decisions/0017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+import torch
+
+from ...model.spec import LatentAttention as LatentSpec
+from ..kernels import KernelSet
+from .linear import Linear
+from .loading import Loadable, TensorReader
+from .mixer import LayerCache
+from .norm import RMSNorm
+from .step_input import StepInput
+from .token_index import TokenIndex
+
+
+class HeadMatrices:
+    """`kv_b_proj`, as the matrix of each head's keys and that of its values; in the model's dtype, not quantised."""
+
+    def __init__(self, name: str, spec: LatentSpec, dtype: torch.dtype, device: torch.device) -> None:
+        self._name, self._plain_dim = name, spec.plain_dim
+        heads, rank = spec.num_heads, spec.rank
+        self._shape = heads * (spec.plain_dim + spec.value_dim), rank
+        self.keys = torch.empty(heads, spec.plain_dim, rank, dtype=dtype, device=device)
+        self.values = torch.empty(heads, rank, spec.value_dim, dtype=dtype, device=device)
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{self._name}.weight", self._shape
+
+    def load(self, tensors: TensorReader) -> None:
+        whole = self.keys.new_empty(self._shape)
+        tensors.read(f"{self._name}.weight", whole)
+        heads = whole.view(len(self.keys), -1, self._shape[1])
+        self.keys.copy_(heads[:, : self._plain_dim])
+        self.values.copy_(heads[:, self._plain_dim :].transpose(1, 2))
+
+    def take_weights(self, other: Self) -> None:
+        self.keys, self.values = other.keys, other.values
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+
+class LatentAttention:
+    def __init__(
+        self,
+        spec: LatentSpec,
+        in_proj: Linear,
+        out_proj: Linear,
+        q_norm: RMSNorm | None,
+        q_proj: Linear | None,
+        kv_norm: RMSNorm,
+        heads: HeadMatrices,
+        index: TokenIndex | None,
+        cos_sin: torch.Tensor,
+        kernels: KernelSet,
+    ) -> None:
+        """A layer of the model.
+
+        Args:
+            in_proj: queries or their compressed vectors, then the compressed vectors of keys and values, then the keys
+                with positions.
+            q_norm, q_proj: of the queries' compressed vectors; None if queries are not compressed.
+            index: chooses the tokens of attention; `in_proj` then has the keys and weights of the index at its end.
+            cos_sin: [max_position, rope_dim] float32 of `rotary.cos_sin_table`.
+        """
+        self.in_proj = in_proj
+        self.out_proj = out_proj
+        self._q_norm, self._q_proj = q_norm, q_proj
+        self._kv_norm = kv_norm
+        self._heads = heads
+        self._index = index
+        self._rank = spec.rank
+        self._query_width = spec.query_rank or spec.num_heads * (spec.plain_dim + spec.rope_dim)
+        self._index_at = self._query_width + spec.rank + spec.rope_dim
+        self._scale = (spec.plain_dim + spec.rope_dim) ** -0.5 if spec.scale is None else spec.scale
+        self._cos_sin = cos_sin
+        self._is_interleaved = spec.rope is not None and spec.rope.is_interleaved
+        self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.in_proj
+        yield from (part for part in (self._q_norm, self._q_proj) if part is not None)
+        yield self._kv_norm
+        yield self._heads
+        if self._index is not None:
+            yield from self._index.loadables()
+        yield self.out_proj
+
+    def __call__(
+        self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """As Mixer: writes the latents of all tokens, then attends."""
+        (latents,) = cache
+        queries = self._kernels.store_latents(
+            projected,
+            None if self._q_norm is None else self._q_norm.weight,
+            self._kv_norm.weight,
+            self._kv_norm.eps,
+            self._cos_sin,
+            self._is_interleaved,
+            step.positions,
+            step.slot_mapping,
+            latents,
+            self._query_width,
+        )
+        chosen = None
+        if self._index is not None:
+            chosen = self._index(projected[:, self._index_at :], queries, step, latents)
+        if rows is not None and len(rows) <= step.num_rows:  # else it is faster to attend with all, as in attention.py
+            chosen = None if chosen is None else chosen[rows]
+            queries, step, rows = queries[rows], step.of_tokens(rows), None
+        if self._q_proj is not None:
+            queries = self._q_proj(queries)
+        absorbed = self._kernels.absorb_queries(
+            queries, self._heads.keys, self._cos_sin, self._is_interleaved, step.positions
+        )
+        if chosen is None:
+            attended = self._kernels.latent_attention(absorbed, latents, step, self._scale, self._rank)
+        else:
+            attended = self._kernels.sparse_latent_attention(absorbed, chosen, latents, step, self._scale, self._rank)
+        out = self._kernels.expand_values(attended, self._heads.values)
+        return out if rows is None else out[rows]

@@ -1,0 +1,55 @@
+"""The index of a layer with sparse attention: chooses the tokens to which each query attends. arXiv:2512.02556."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ...model.spec import LatentAttention as LatentSpec
+from ..kernels import KernelSet
+from .linear import Linear
+from .loading import Loadable
+from .norm import LayerNorm
+from .step_input import StepInput
+
+_PLAN = "chosen tokens"  # in the plans of a step: a layer may attend to the tokens of the layer before it
+
+
+class TokenIndex:
+    def __init__(
+        self,
+        spec: LatentSpec,
+        q_proj: Linear | None,
+        k_norm: LayerNorm | None,
+        cos_sin: torch.Tensor,
+        kernels: KernelSet,
+    ) -> None:
+        """q_proj, k_norm: None of a layer that attends to the tokens that the layer before has chosen."""
+        self._q_proj, self._k_norm = q_proj, k_norm
+        self._heads, self._width, self._count = spec.index_heads, spec.index_dim, spec.index_topk
+        self._cos_sin, self._is_interleaved = cos_sin, spec.has_interleaved_index
+        self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield from (part for part in (self._q_proj, self._k_norm) if part is not None)
+
+    def __call__(
+        self, projected: torch.Tensor, query_latents: torch.Tensor, step: StepInput, cache: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Stores the keys of all tokens.
+
+        projected: [T, index_dim + index_heads]: the key of each token, and the weights of the heads.
+        query_latents: [T, query_rank].
+        Returns the tokens of each query, [T, index_topk]; None if all of its context are that many at most.
+        """
+        if self._q_proj is not None and self._k_norm is not None:
+            keys, weights = projected[:, : self._width].contiguous(), projected[:, self._width :]
+            normed, _ = self._k_norm(self._kernels, keys)
+            turn = self._cos_sin, self._is_interleaved, step.positions
+            self._kernels.store_index_keys(normed, *turn, step.slot_mapping, cache)
+            if step.max_context_len > self._count:
+                queries = self._q_proj(query_latents).view(-1, self._heads, self._width)
+                step.plans[_PLAN] = self._kernels.choose_tokens(queries, weights, *turn, cache, step, self._count)
+        chosen: torch.Tensor | None = step.plans.get(_PLAN)
+        return chosen

@@ -1,0 +1,86 @@
+"""Latent attention, as the families that have it write it in config.json."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from .config_json import ConfigJson, ModelConfigError
+from .rope import read_rope
+from .spec import LatentAttention, RopeSpec
+
+SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index chooses the tokens of attention
+    "paged_attention": "torch in contexts of more than `index_topk` tokens: the index that chooses them",
+    "decode_step": "op by op: the index of sparse attention in torch",
+}
+Index = Literal["none", "halves", "interleaved"]
+
+
+def read_latent(config: ConfigJson, index: Index, num_layers: int) -> tuple[LatentAttention, ...]:
+    """By layer. Raises ModelConfigError for numbers that contradict each other.
+
+    index: which pairs of its queries and keys are rotated, of models whose attention is sparse.
+    """
+    attention = _attention(config)
+    if index == "none":
+        return (attention,) * num_layers
+    if not attention.query_rank or attention.has_bias:
+        raise ModelConfigError("sparse attention needs `q_lora_rank`, and `attention_bias` false", "M304")
+    found = {
+        "index_heads": config.count("index_n_heads"),
+        "index_dim": config.count("index_head_dim"),
+        "index_topk": config.count("index_topk"),
+        "has_interleaved_index": index == "interleaved",
+    }
+    if found["index_dim"] < attention.rope_dim:
+        raise ModelConfigError(f"`index_head_dim` is {found['index_dim']}, less than `qk_rope_head_dim`")
+    own = attention.model_copy(update=found)
+    shared = own.model_copy(update={"shares_index": True})
+    return tuple(shared if is_shared else own for is_shared in _shares(config, num_layers))
+
+
+def _shares(config: ConfigJson, num_layers: int) -> list[bool]:
+    """By layer: whether it attends to the tokens that the layer before has chosen (GLM-5)."""
+    kinds = config.get("indexer_types") or config.get("index_topk_pattern")
+    if kinds is None:
+        period, first = config.count("index_topk_freq", 1), config.count("index_skip_topk_offset", 2)
+        found = [max(layer - first + 1, 0) % period != 0 for layer in range(num_layers)]
+    elif isinstance(kinds, str | list) and len(kinds) == num_layers and set(kinds) <= {"F", "S", "full", "shared"}:
+        found = [kind in ("S", "shared") for kind in kinds]
+    else:
+        raise ModelConfigError(f"`indexer_types` must say `full` or `shared` of each of {num_layers} layers")
+    if found[0]:
+        raise ModelConfigError("the first layer must have an index of its own")
+    return found
+
+
+def _attention(config: ConfigJson) -> LatentAttention:
+    heads = config.count("num_attention_heads")
+    if config.count("num_key_value_heads", heads) != heads:
+        raise ModelConfigError(f"`num_key_value_heads` must be {heads}, as `num_attention_heads`: all share a latent")
+    plain, turned = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
+    if turned % 2:
+        raise ModelConfigError(f"`qk_rope_head_dim` is {turned}; rotary embedding needs an even one")
+    rope = read_rope(config, turned)
+    if rope.partial_rotary_factor != 1:
+        raise ModelConfigError("`partial_rotary_factor` must be 1: `qk_rope_head_dim` says what is rotated", "M304")
+    rope = rope.model_copy(update={"is_interleaved": config.flag("rope_interleave", True)})
+    return LatentAttention(
+        num_heads=heads,
+        query_rank=0 if config.get("q_lora_rank") is None else config.count("q_lora_rank"),
+        rank=config.count("kv_lora_rank"),
+        plain_dim=plain,
+        rope_dim=turned,
+        value_dim=config.count("v_head_dim"),
+        has_bias=config.flag("attention_bias"),
+        scale=(plain + turned) ** -0.5 * _scale(rope),
+        rope=rope,
+    )
+
+
+def _scale(rope: RopeSpec) -> float:
+    """What yarn multiplies the products of queries and keys by, beside the lengths of the rotated parts."""
+    if rope.kind == "default" or not rope.mscale_all_dim:
+        return 1.0
+    factor = rope.factor or 1.0
+    return 1.0 if factor <= 1 else (0.1 * rope.mscale_all_dim * math.log(factor) + 1.0) ** 2

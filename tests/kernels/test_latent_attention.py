@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.slow_cases import slow
+
+from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
+from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
+from stoker.engine.kernels.latent_attention import latent_attention_reference
+from stoker.engine.kernels.store_latents import store_latents_reference
+
+from .batches import LIMITS, Batch, batch
+
+RANK, TURNED, EXTRA, SCALE = 24, 8, 16, 0.3
+ROWS = [(1, 70), (5, 40), (0, 0), (1, 1), (3, 3), (1, 33)]
+
+
+def latents(rows: list[tuple[int, int]], num_heads: int, device: torch.device) -> tuple[Batch, torch.Tensor]:
+    """A step, and a cache whose tokens end with elements that are not read: NaN."""
+    made = batch(rows, device=device, dtype=torch.float32, num_heads=num_heads, num_kv_heads=1, head_dim=RANK + TURNED)
+    extra = torch.full((*made.k_cache.shape[:3], EXTRA), torch.nan, device=device)
+    return made, torch.cat((made.k_cache, extra), dim=3)
+
+
+@pytest.mark.parametrize("num_heads", [3, 40])
+@pytest.mark.parametrize("programs", [1, 64, slow(200)])
+def test_queries_attend_to_latents(device: torch.device, num_heads: int, programs: int):
+    """programs: by them the keys of a query are divided or not."""
+    made, cache = latents(ROWS, num_heads, device)
+    found = latent_attention_gpu(made.q, cache, made, SCALE, RANK, programs)
+    expected = latent_attention_reference(made.q, cache, made, SCALE, RANK)
+    torch.testing.assert_close(found, expected, atol=LIMITS[torch.float32], rtol=LIMITS[torch.float32])
+
+
+def test_tokens_after_the_last_row_see_nothing(device: torch.device):
+    """A captured step has tokens for the largest batch."""
+    made, cache = latents([(1, 20), (1, 7)], 4, device)
+    padded = torch.cat((made.q, made.q))
+    for programs in (1, 64):
+        found = latent_attention_gpu(padded, cache, made, SCALE, RANK, programs)
+        assert not found[2:].any()
+        assert not found[:2].isnan().any()
+
+
+@pytest.mark.parametrize("is_interleaved", [True, False])
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_latents_are_normed_rotated_and_stored(device: torch.device, is_interleaved: bool, has_norm: bool):
+    tokens, queries = 4, 20
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device)
+
+    projected, q_norm = normal(tokens, queries + RANK + TURNED + 3), normal(queries) if has_norm else None
+    kv_norm, cos_sin = normal(RANK), normal(30, TURNED)
+    positions, slots = (torch.tensor(each, device=device) for each in ([3, 0, 29, 5], [17, 3, -1, 0]))
+    caches = [torch.full((2, 1, 16, RANK + TURNED + EXTRA), 9.0, device=device) for _ in range(2)]
+    arguments = projected, q_norm, kv_norm, 1e-6, cos_sin, is_interleaved
+    found = store_latents_gpu(*arguments, positions, slots, caches[0], queries)
+    expected = store_latents_reference(*arguments, positions, slots, caches[1], queries)
+    caches[1][-1, 0, -1] = 9.0  # the reference does not know slot -1
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(caches[0], caches[1], atol=1e-5, rtol=1e-5)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tests.unit.config.plan.shapes import SHAPES
+
+from stoker.model.config_json import ModelConfigError
+from stoker.model.read import read_config
+from stoker.model.sizes import count_parameters
+from stoker.model.spec import LatentAttention, ModelSpec
+from stoker.model.support import not_supported
+
+SMALL = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 64}
+SPARSE = {"architectures": ["GlmMoeDsaForCausalLM"], **SMALL}
+
+
+def spec_of(config: dict[str, Any]) -> ModelSpec:
+    return read_config(config)[0]
+
+
+def mixers(config: dict[str, Any]) -> list[LatentAttention]:
+    found = [layer.mixer for layer in spec_of(config).layers]
+    assert all(isinstance(mixer, LatentAttention) for mixer in found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "width"),
+    [
+        ("deepseek-v2-lite", "DeepseekV2ForCausalLM", 576),
+        ("deepseek-v3", "DeepseekV3ForCausalLM", 576),
+        ("kimi-k2", "DeepseekV3ForCausalLM", 576),
+        ("glm-4.7-flash", "Glm4MoeLiteForCausalLM", 576),
+        ("deepseek-v3.2", "DeepseekV32ForCausalLM", 704),
+        ("glm-5", "GlmMoeDsaForCausalLM", 704),
+    ],
+)
+def test_published_models_keep_latents(name: str, architecture: str, width: int) -> None:
+    config, published, _ = SHAPES[name]
+    spec = spec_of({**config, "architectures": [architecture]})
+    assert not not_supported(spec)
+    assert count_parameters(spec).total == pytest.approx(published, rel=0.01)
+    assert (spec.keeps.kind, spec.keeps.width) == ("latent", width)
+
+
+def test_yarn_scales_the_products_of_queries_and_keys() -> None:
+    rope = {"rope_type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}
+    config = {"architectures": ["DeepseekV3ForCausalLM"], **SMALL, "rope_scaling": rope}
+    assert mixers(config)[0].scale == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
+    del rope["mscale_all_dim"]
+    assert mixers(config)[0].scale == pytest.approx(192**-0.5)
+
+
+def test_routing_of_deepseek_v2_is_a_softmax_without_groups_unless_config_json_names_them() -> None:
+    config = {"architectures": ["DeepseekV2ForCausalLM"], **SMALL, "n_group": 8, "topk_group": 3}
+    routing = spec_of(config).layers[-1].feed_forward.routing
+    assert (routing.scoring, routing.num_groups, routing.has_correction) == ("softmax", 1, False)
+    routing = spec_of({**config, "topk_method": "group_limited_greedy"}).layers[-1].feed_forward.routing
+    assert (routing.num_groups, routing.groups_per_token) == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shared"),
+    [
+        ({}, [False] * 4),
+        ({"indexer_types": ["full", "shared", "full", "shared"]}, [False, True, False, True]),
+        ({"index_topk_pattern": "FSSF"}, [False, True, True, False]),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 1}, [False, True, False, True]),
+    ],
+)
+def test_layers_may_attend_to_the_tokens_of_the_layer_before(changes: dict[str, Any], shared: list[bool]) -> None:
+    assert [mixer.shares_index for mixer in mixers({**SPARSE, **changes})] == shared
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_key_value_heads": 2}, "`num_key_value_heads` must be 4"),
+        ({"qk_rope_head_dim": 7}, "`qk_rope_head_dim` is 7"),
+        ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` must be 1"),
+        ({"mlp_layer_types": ["dense"]}, "`mlp_layer_types` must say"),
+        ({"indexer_types": ["shared"] * 4}, "the first layer must have an index"),
+        ({"indexer_types": "FSX"}, "`indexer_types` must say"),
+        ({"index_head_dim": 8}, "`index_head_dim` is 8"),
+        ({"attention_bias": True}, "sparse attention needs"),
+        ({"architectures": ["DeepseekV2ForCausalLM"], "topk_method": "best"}, "`topk_method` is 'best'"),
+        ({"architectures": ["DeepseekV2ForCausalLM"], "norm_topk_prob": True}, "`norm_topk_prob` is true"),
+    ],
+)
+def test_what_contradicts_itself_or_is_not_computed_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelConfigError, match=message):
+        spec_of({**SPARSE, **changes})
