@@ -29,7 +29,7 @@ from stoker.config.schema.server import ServerConfig
 from stoker.config.source.flags import read_flag
 from stoker.model.families import FAMILIES
 from stoker.model.read import read_config
-from stoker.model.spec import MLP, Attention, Experts, GatedDelta, ModelSpec, ShortConvolution
+from stoker.model.spec import MLP, Attention, Experts, ModelSpec, Recurrent
 from stoker.model.support import not_supported
 from stoker.model.transformers_table import TESTED
 from stoker.server.protocol.chat import ChatRequest
@@ -124,7 +124,10 @@ def _attention(spec: ModelSpec) -> str:
     if spec.is_latent:
         return "latent" + ", over the tokens that an index chooses" * spec.is_sparse
     attention = spec.attention
-    assert attention is not None
+    states = Counter(mixer.kind for layer in spec.layers for mixer in layer.mixers if isinstance(mixer, Recurrent))
+    of_states = [f"{kind.replace('_', ' ')} in {count} of {spec.num_layers} layers" for kind, count in states.items()]
+    if attention is None:
+        return ", ".join(["none", *of_states])
     windows = [window for window in spec.windows if window is not None]
     if len(windows) == spec.num_layers:
         said = [f"window of {windows[0]} tokens"]
@@ -137,15 +140,13 @@ def _attention(spec: ModelSpec) -> str:
     turned = [layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)]
     said += [f"no positions in {turned.count(None)} layers"] * (None in turned)
     said += ["gated outputs"] * attention.has_gate
-    states = Counter(
-        layer.mixer.kind for layer in spec.layers if isinstance(layer.mixer, GatedDelta | ShortConvolution)
-    )
-    said += [f"{kind.replace('_', ' ')} in {count} of {spec.num_layers} layers" for kind, count in states.items()]
-    return ", ".join(said)
+    return ", ".join(said + of_states)
 
 
 def _feed_forward(spec: ModelSpec) -> str:
-    last = spec.layers[-1].feed_forward
+    last = next((layer.feed_forward for layer in reversed(spec.layers) if layer.feed_forward), None)
+    if last is None:
+        return "none"
     if isinstance(last, Experts):
         return f"{last.per_token} of {last.count} experts" + ", and a shared one" * bool(last.shared_width)
     assert isinstance(last, MLP)

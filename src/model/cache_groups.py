@@ -22,7 +22,7 @@ MAX_UNUSED = 0.15  # share of the blocks' memory that incomplete groups leave un
 class CacheGroups:
     """windows: of each group, in tokens; None: its layers see all tokens.
 
-    layers: group of each layer of the model; None of a layer without keys and values, which has a state.
+    layers: group of each layer of the model; None of a layer without keys and values.
     num_planes: layers of a group. A group with fewer leaves a part of its blocks unused.
     """
 
@@ -59,7 +59,7 @@ def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> Ca
 
     is_hybrid: groups for each kind of layer, or one for all.
     """
-    has_keys = [state is None for state in spec.states]
+    has_keys = [layer.has_keys for layer in spec.layers]
     windows = [
         window if window is not None and window < max_context else None
         for window, has_some in zip(spec.windows, has_keys, strict=True)

@@ -7,9 +7,10 @@ from typing import Literal
 from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import Experts, Routing
 
-Kind = Literal[
-    "none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite", "llama4"
-]
+Kind = (
+    Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
+    | Literal["llama4", "granite_hybrid", "nemotron_h"]
+)
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
 
@@ -40,11 +41,20 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
         case "ernie":
             return _ernie(config, index)
         case "granite":
-            routing = Routing(scoring="softmax_of_chosen")
-            return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
+            return _granite(config)
+        case "granite_hybrid":
+            return _granite_hybrid(config)
+        case "nemotron_h":
+            return _nemotron_h(config)
 
 
-def _checked(config: ConfigJson, count_key: str, width: int, routing: Routing, per_token: int | None = None) -> Experts:
+def _checked(
+    config: ConfigJson,
+    count_key: str,
+    width: int,
+    routing: Routing,
+    per_token: int | None = None,
+) -> Experts:
     count = config.count(count_key)
     per_token = per_token or config.count("num_experts_per_tok")
     if per_token > count:
@@ -167,3 +177,23 @@ def _llama4(config: ConfigJson, index: int) -> Experts | None:
     width = config.count("intermediate_size")
     experts = _checked(config, "num_local_experts", width, Routing(scoring="sigmoid"))
     return experts.model_copy(update={"scales_input": True, "shared_width": width})
+
+
+def _granite(config: ConfigJson) -> Experts:
+    routing = Routing(scoring="softmax_of_chosen")
+    return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
+
+
+def _granite_hybrid(config: ConfigJson) -> Experts | None:
+    if config.get("num_local_experts") == 0:  # the shared block alone
+        return None
+    return _granite(config).model_copy(update={"shared_width": config.count("shared_intermediate_size")})
+
+
+def _nemotron_h(config: ConfigJson) -> Experts:
+    """Of a layer of experts: the others are known by their names."""
+    if config.get("moe_latent_size") is not None:
+        raise ModelConfigError("`moe_latent_size`: experts of another width than the model are not supported", "M304")
+    experts = _with_groups(config, "sigmoid")
+    shared = config.count("moe_shared_expert_intermediate_size")
+    return experts.model_copy(update={"shared_width": shared, "is_gated": False})

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from .experts import Kind as ExpertsKind
 from .latent import Index as IndexKind
+from .recurrent import Kind as StatesKind
 from .spec import Alibi, HeadNorm, Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
@@ -15,8 +16,8 @@ from .spec import Alibi, HeadNorm, Norm, NormPlaces
 # those that turn queries and keys
 Windows = Literal["none", "all", "last", "chunks"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
-# `no_rope_layers` lists with 1; all, unless `alibi` is true; none
-RopeLayers = Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "none"]
+# `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; none
+RopeLayers = Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type", "none"]
 FusedExperts = Literal["interleaved", "columns", "stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
 
@@ -73,7 +74,8 @@ class Family:
     has_gate: bool = False  # on the outputs of attention
     is_latent: bool = False  # attention over compressed vectors
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
-    states: Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"] = "none"  # of other layers
+    states: StatesKind = "none"  # of other layers
+    has_weight_scales: bool = False  # multipliers.py reads them
     renames: Mapping[str, str] = field(default_factory=dict)
     is_transposed: bool = False
     fused_experts: FusedExperts | None = None
@@ -269,6 +271,11 @@ _QWEN_3_5_MOE_PARTS: dict[str, Any] = _QWEN_3_5_PARTS | {
     "renames": _SHARED_EXPERT,
     "ignored": (*_MTP, *_TOWERS),
 }
+_GRANITE_EXPERTS = {
+    ".block_sparse_moe.input_linear.weight": ".mlp.experts.gate_up_proj",
+    ".block_sparse_moe.output_linear.weight": ".mlp.experts.down_proj",
+    ".block_sparse_moe.router.layer.": ".mlp.gate.",
+}
 _GRANITE_PARTS: dict[str, Any] = {
     "bias": "attention_bias",
     "out_bias": "attention_bias",
@@ -421,6 +428,20 @@ _DEEPSEEK_V3 = _COMMON | {
     "max_position_embeddings": 4096,
     "bos_token_id": 0,
     "eos_token_id": 1,
+}
+_MAMBA2 = _COMMON | {
+    "mamba_n_heads": 128,
+    "mamba_d_head": "auto",
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+}
+_BAMBA_NAMES = {
+    ".feed_forward.": ".mlp.",
+    ".pre_ff_layernorm.": ".post_attention_layernorm.",
+    "model.final_layernorm.": "model.norm.",
 }
 FAMILIES = {
     "LlamaForCausalLM": Family(
@@ -993,6 +1014,151 @@ FAMILIES = {
             ".k_layernorm.": ".k_norm.",
         },
     ),
+    "BambaForCausalLM": Family(
+        "bamba",
+        "Bamba",
+        _MAMBA2
+        | {
+            "vocab_size": 128000,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 262144,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        "attention_bias",
+        "attention_bias",
+        "mlp_bias",
+        partial=0.5,
+        states="bamba",
+        renames=_BAMBA_NAMES,
+    ),
+    "GraniteMoeHybridForCausalLM": Family(
+        "granitemoehybrid",
+        "Granite 4",
+        _LLAMA | _MAMBA2 | {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024},
+        rope_layers="position_embedding_type",
+        mlp_width_key="shared_intermediate_size",
+        experts="granite_hybrid",
+        states="granite_hybrid",
+        renames=_GRANITE_EXPERTS
+        | {
+            ".shared_mlp.input_linear.": ".mlp.shared_experts.gate_up_proj.",
+            ".shared_mlp.output_linear.": ".mlp.shared_experts.down_proj.",
+        },
+        fused_experts="stacked",
+        **_GRANITE_PARTS,
+    ),
+    "FalconH1ForCausalLM": Family(
+        "falcon_h1",
+        "Falcon-H1",
+        _MAMBA2
+        | {
+            "vocab_size": 128000,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 8192,
+            "mamba_d_ssm": 1024,
+            "mamba_norm_before_gate": True,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        "attention_bias",
+        "attention_bias",
+        "mlp_bias",
+        multipliers={"embedding_scale": "embedding_multiplier", "logits_scale": "lm_head_multiplier"},
+        has_weight_scales=True,
+        states="falcon_h1",
+        renames=_BAMBA_NAMES,
+    ),
+    "NemotronHForCausalLM": Family(
+        "nemotron_h",
+        "Nemotron-H, Nemotron Nano 2 and 3",
+        _COMMON
+        | {
+            "vocab_size": 131072,
+            "intermediate_size": 21504,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+            "hidden_act": "relu2",
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "mamba_num_heads": 128,
+            "mamba_head_dim": 64,
+            "mamba_hidden_act": "silu",
+            "n_groups": 8,
+            "ssm_state_size": 128,
+            "conv_kernel": 4,
+            "use_conv_bias": True,
+            "time_step_min": 0.001,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 7688,
+            "moe_shared_expert_intermediate_size": 7688,
+            "norm_topk_prob": True,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        mlp_bias="mlp_bias",
+        own_keys={"hidden_act": "mlp_hidden_act", "rms_norm_eps": "layer_norm_epsilon"},
+        is_gated=False,
+        rope_layers="none",
+        experts="nemotron_h",
+        states="nemotron_h",
+        renames={
+            "backbone.": "model.",
+            "model.embeddings.": "model.embed_tokens.",
+            ".mixer.norm.": ".mamba_norm.",
+            **{f".mixer.{part}_proj.": f".self_attn.{part}_proj." for part in "qkvo"},
+            **{f".mixer.{part}": f".mamba.{part}" for part in ("in_proj", "out_proj", "conv1d", "A_log", "dt_bias")},
+            ".mixer.D": ".mamba.D",
+            ".mixer.": ".mlp.",
+            ".norm.": ".input_layernorm.",
+            "model.norm_f.": "model.norm.",
+            ".mamba_norm.": ".mamba.norm.",
+        },
+        ignored=_MTP,
+    ),
+    "Mamba2ForCausalLM": Family(
+        "mamba2",
+        "Mamba-2, Codestral Mamba",
+        {
+            "vocab_size": 32768,
+            "hidden_size": 4096,
+            "num_hidden_layers": 64,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 32768,
+            "num_heads": 128,
+            "head_dim": 64,
+            "state_size": 128,
+            "n_groups": 8,
+            "expand": 2,
+            "conv_kernel": 4,
+            "use_conv_bias": True,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "pad_token_id": 1,
+        },
+        own_keys={"rms_norm_eps": "layer_norm_epsilon"},
+        states="mamba2",
+        renames={
+            "backbone.": "model.",
+            "model.embeddings.": "model.embed_tokens.",
+            "model.embedding.": "model.embed_tokens.",
+            ".mixer.norm.": ".mamba_norm.",
+            ".mixer.": ".mamba.",
+            ".norm.": ".input_layernorm.",
+            "model.norm_f.": "model.norm.",
+            ".mamba_norm.": ".mamba.norm.",
+        },
+    ),
     "NemotronForCausalLM": Family(
         "nemotron",
         "Nemotron 3 8B, Nemotron 4, Minitron",
@@ -1376,11 +1542,7 @@ FAMILIES = {
         "Granite 3 with experts",
         _LLAMA | {"num_local_experts": 8, "num_experts_per_tok": 2},
         experts="granite",
-        renames={
-            ".block_sparse_moe.input_linear.weight": ".mlp.experts.gate_up_proj",
-            ".block_sparse_moe.output_linear.weight": ".mlp.experts.down_proj",
-            ".block_sparse_moe.router.layer.": ".mlp.gate.",
-        },
+        renames=_GRANITE_EXPERTS,
         fused_experts="stacked",
         **_GRANITE_PARTS,
     ),

@@ -22,6 +22,7 @@ from .spec import (
     LayerSpec,
     LinearAttention,
     Mamba,
+    Mamba2,
     ModelSpec,
     NormPlaces,
     ShortConvolution,
@@ -233,7 +234,7 @@ def _has_no_attention(block: Any) -> bool:
     return isinstance(attention, Mapping) and bool(attention.get("no_op") or attention.get("replace_with_linear"))
 
 
-def _state(reader: ConfigReader, model_type: str) -> GatedDelta | Mamba | ShortConvolution | LinearAttention:
+def _state(reader: ConfigReader, model_type: str) -> GatedDelta | Mamba | Mamba2 | ShortConvolution | LinearAttention:
     hidden = reader.number("hidden_size")
     if "linear_num_value_heads" in reader.values or model_type == "qwen3_next":
         return GatedDelta(
@@ -253,14 +254,18 @@ def _state(reader: ConfigReader, model_type: str) -> GatedDelta | Mamba | ShortC
     heads = reader.number("mamba_n_heads", reader.number("mamba_num_heads", 0))
     if heads:
         width = heads * reader.number("mamba_d_head", reader.number("mamba_head_dim", width // heads))
-    return Mamba(
-        width=width,
-        state_size=reader.number("mamba_d_state", reader.number("ssm_state_size", reader.number("state_size", 16))),
-        conv_width=reader.number("mamba_d_conv", reader.number("conv_kernel", 4)),
-        num_heads=heads,
-        num_groups=reader.number("mamba_n_groups", reader.number("n_groups", 1)),
-        step_rank=reader.number("mamba_dt_rank", reader.number("time_step_rank", -(-hidden // 16))),
-    )
+    state_size = reader.number("mamba_d_state", reader.number("ssm_state_size", reader.number("state_size", 16)))
+    conv_width = reader.number("mamba_d_conv", reader.number("conv_kernel", 4))
+    if heads:
+        return Mamba2(
+            num_heads=heads,
+            head_dim=width // heads,
+            num_groups=reader.number("mamba_n_groups", reader.number("n_groups", 1)),
+            state_size=state_size,
+            conv_width=conv_width,
+        )
+    step_rank = reader.number("mamba_dt_rank", reader.number("time_step_rank", -(-hidden // 16)))
+    return Mamba(width=width, state_size=state_size, conv_width=conv_width, step_rank=step_rank)
 
 
 def _cross(reader: ConfigReader, model_type: str) -> CrossAttention:

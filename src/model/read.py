@@ -14,10 +14,23 @@ from .experts import read_experts
 from .families import FAMILIES, Family, Setting
 from .guess import guess, named_dtype
 from .latent import read_latent
+from .layout import read_layout
+from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
-from .recurrent import adjusted_width, read_states
+from .recurrent import adjusted_width, read_state
 from .rope import has_kinds, read_rope
-from .spec import MLP, Attention, HeadNorm, LatentAttention, LayerSpec, ModelSpec, NormPlaces, QueryGrowth, RopeSpec
+from .spec import (
+    MLP,
+    Attention,
+    HeadNorm,
+    LatentAttention,
+    LayerSpec,
+    Mixer,
+    ModelSpec,
+    NormPlaces,
+    QueryGrowth,
+    RopeSpec,
+)
 
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
@@ -64,28 +77,31 @@ def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Family) -> ModelSpec:
-    hidden, num_layers = config.count("hidden_size"), config.count("num_hidden_layers")
+    hidden, layout = config.count("hidden_size"), read_layout(config, family.states)
+    num_layers = len(layout)
     windows = _windows(config, family, num_layers)
-    mixers: Sequence[Attention | LatentAttention]
+    attentions: Sequence[Attention | LatentAttention] = ()
     if family.is_latent:
-        mixers = read_latent(config, family.index, num_layers)
-    else:
-        mixers = _attentions(config, family, hidden, windows)
+        attentions = read_latent(config, family.index, num_layers)
+    elif any(parts.has_attention for parts in layout):
+        attentions = _attentions(config, family, hidden, windows)
     norms = _norm_places(config, family)
-    states = read_states(config, family.states, num_layers)
-    mlp = MLP(
-        width=adjusted_width(config) if family.model_type == "lfm2" else config.count(family.mlp_width_key, 4 * hidden),
-        activation=_activation(config, family),
-        is_gated=family.is_gated,
-        has_bias=_flag(config, family.mlp_bias),
-    )
+    state = read_state(config, family.states)
+    mlp = _mlp(config, family, hidden) if any(parts.feed_forward != "none" for parts in layout) else None
     layers: dict[Any, LayerSpec] = {}  # equal layers are one object
 
     def layer(index: int) -> LayerSpec:
-        experts = read_experts(config, family.experts, index)
-        key = states[index] or mixers[index], experts
+        parts, experts, mixers = layout[index], None, list[Mixer]()
+        if parts.has_attention:
+            mixers.append(attentions[index])
+        if parts.has_state and state is not None:
+            mixers.append(state)
+        if parts.feed_forward in ("by_index", "experts"):
+            experts = read_experts(config, family.experts, index)
+        mixer, beside, *_ = (*mixers, None, None)
+        key = mixer, beside, None if parts.feed_forward == "none" else experts or mlp
         if key not in layers:
-            layers[key] = LayerSpec(mixer=key[0], feed_forward=experts or mlp, norms=norms)
+            layers[key] = LayerSpec(mixer=mixer, beside=beside, feed_forward=key[2], norms=norms)
         return layers[key]
 
     method, bits = read_quantisation(whole, config.values)
@@ -103,6 +119,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=tuple(layer(index) for index in range(num_layers)),
         rounds_embedding_scale=family.scales_embedding,
+        weight_scales=read_weight_scales(config, layer(0), hidden) if family.has_weight_scales else (),
         embedding_scale=hidden**0.5 if family.scales_embedding else _multiplier(config, family, "embedding_scale"),
         residual_scale=_multiplier(config, family, "residual_scale"),
         logits_scale=_multiplier(config, family, "logits_scale") / _multiplier(config, family, "logits_divisor"),
@@ -136,6 +153,16 @@ def _attentions(config: ConfigJson, family: Family, hidden: int, windows: tuple[
     attention = _attention(config, family, hidden)
     ropes = _ropes(config, family, attention.head_dim, windows)
     return [_of_layer(config, attention, window, rope) for window, rope in zip(windows, ropes, strict=True)]
+
+
+def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
+    is_adjusted = family.model_type == "lfm2"
+    return MLP(
+        width=adjusted_width(config) if is_adjusted else config.count(family.mlp_width_key, 4 * hidden),
+        activation=_activation(config, family),
+        is_gated=family.is_gated,
+        has_bias=_flag(config, family.mlp_bias),
+    )
 
 
 def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
@@ -281,6 +308,8 @@ def _turned(config: ConfigJson, family: Family, windows: tuple[int | None, ...])
             return [False] * len(windows)
         case "not_alibi":
             return [not config.flag("alibi")] * len(windows)
+        case "position_embedding_type":
+            return [config.get("position_embedding_type") == "rope"] * len(windows)
         case "windows":
             return [window is not None for window in windows]
         case "windows_if_any":

@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
-from .config_json import ConfigJson, ModelConfigError
-from .spec import GatedDelta, ShortConvolution
+from .config_json import ConfigJson, ModelConfigError, shown
+from .spec import GatedDelta, GateNorm, Mamba2, Recurrent, ShortConvolution
 
-Kind = Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"]
-_NAMES = {  # in `layer_types`
-    "gated_delta": "linear_attention",
-    "grouped_gated_delta": "linear_attention",
-    "short_convolution": "conv",
+Kind = (
+    Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"]
+    | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2"]
+)
+
+
+class _Keys(NamedTuple):
+    """Of config.json, for a Mamba-2 mixer."""
+
+    heads: str
+    head_dim: str
+    groups: str
+    state_size: str
+    conv_width: str
+    expand: str | None  # the key of the width as a multiple of the hidden size; None: it follows from the heads
+    bias: str
+    out_bias: str
+    conv_bias: str
+    activation: str = "hidden_act"
+    min_step: str | None = None  # in place of `time_step_limit`
+
+
+_BAMBA = _Keys(
+    *("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_expand"),
+    *("mamba_proj_bias", "mamba_proj_bias", "mamba_conv_bias"),
+)
+_KEYS: Mapping[Kind, _Keys] = {
+    "bamba": _BAMBA,
+    "granite_hybrid": _BAMBA,
+    "falcon_h1": _BAMBA._replace(out_bias="projectors_bias"),
+    "nemotron_h": _Keys(
+        *("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", None),
+        *("use_bias", "use_bias", "use_conv_bias", "mamba_hidden_act", "time_step_min"),
+    ),
+    "mamba2": _Keys(
+        *("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel", "expand"),
+        *("use_bias", "use_bias", "use_conv_bias"),
+    ),
 }
 
 
-def read_states(config: ConfigJson, kind: Kind, num_layers: int) -> tuple[GatedDelta | ShortConvolution | None, ...]:
-    """By layer; None where the layer has attention. Raises ModelConfigError for numbers that contradict each other."""
-    if kind == "none":
-        return (None,) * num_layers
-    is_grouped = kind == "grouped_gated_delta"
-    state = _short_convolution(config) if kind == "short_convolution" else _gated_delta(config, is_grouped=is_grouped)
-    has_state = _has_state(config, kind, num_layers)
-    if all(has_state):
-        raise ModelConfigError("no layer has attention; this build needs one", "M304")
-    return tuple(state if has_one else None for has_one in has_state)
-
-
-def _has_state(config: ConfigJson, kind: Kind, num_layers: int) -> list[bool]:
-    names = config.layer_types(num_layers, ("full_attention", _NAMES[kind]))
-    if names is not None:
-        return [name == _NAMES[kind] for name in names]
-    if kind != "short_convolution":
-        interval = config.count("full_attention_interval")
-        return [(index + 1) % interval != 0 for index in range(num_layers)]
-    full = config.get("full_attn_idxs")
-    if full is None:
-        return [False] * num_layers
-    if not isinstance(full, list):
-        raise ModelConfigError("`full_attn_idxs` must be a list of layers")
-    return [index not in full for index in range(num_layers)]
+def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
+    """The mixer of the layers with a state. Raises ModelConfigError for numbers that contradict each other."""
+    match kind:
+        case "none":
+            return None
+        case "gated_delta" | "grouped_gated_delta":
+            return _gated_delta(config, is_grouped=kind == "grouped_gated_delta")
+        case "short_convolution":
+            return _short_convolution(config)
+        case _:
+            return _mamba2(config, kind, _KEYS[kind])
 
 
 def _gated_delta(config: ConfigJson, *, is_grouped: bool) -> GatedDelta:
@@ -62,6 +83,71 @@ def _short_convolution(config: ConfigJson) -> ShortConvolution:
         conv_width=_conv_width(config, "conv_L_cache"),
         has_bias=config.flag("conv_bias"),
     )
+
+
+def _mamba2(config: ConfigJson, kind: Kind, keys: _Keys) -> Mamba2:
+    activation = config.get(keys.activation)
+    if activation not in ("silu", "swish"):
+        raise ModelConfigError(f"`{keys.activation}` is {shown(activation)}; Mamba-2 layers need silu", "M304")
+    heads, groups = config.count(keys.heads), config.count(keys.groups)
+    if heads % groups:
+        raise ModelConfigError(f"{heads} heads cannot share {groups} groups evenly")
+    least, most = _step_limits(config)
+    if keys.min_step is not None:
+        least, most = config.number(keys.min_step, 0, 1e3), None
+    return Mamba2(
+        num_heads=heads,
+        head_dim=_head_dim(config, keys, heads),
+        num_groups=groups,
+        state_size=config.count(keys.state_size),
+        conv_width=_conv_width(config, keys.conv_width),
+        has_bias=config.flag(keys.bias),
+        has_out_bias=config.flag(keys.out_bias),
+        has_conv_bias=config.flag(keys.conv_bias),
+        norm=_gate_norm(config) if kind == "falcon_h1" else "after_gate",
+        min_step=least,
+        max_step=most,
+    )
+
+
+def _head_dim(config: ConfigJson, keys: _Keys, heads: int) -> int:
+    if keys.expand is None:
+        return config.count(keys.head_dim)
+    width = config.count("hidden_size") * config.count(keys.expand)
+    if config.get("mamba_d_ssm") is not None:
+        width = config.count("mamba_d_ssm")
+    head_dim = width // heads if config.get(keys.head_dim) == "auto" else config.count(keys.head_dim)
+    if heads * head_dim != width:
+        raise ModelConfigError(f"{heads} heads of {head_dim} channels are not the {width} channels of a state")
+    return head_dim
+
+
+def _gate_norm(config: ConfigJson) -> GateNorm:
+    if not config.flag("mamba_rms_norm"):
+        return "none"
+    return "before_gate" if config.flag("mamba_norm_before_gate") else "after_gate"
+
+
+def _step_limits(config: ConfigJson) -> tuple[float, float | None]:
+    """The least and the greatest time step; None for infinity."""
+    written = config.get("time_step_limit")
+    if written is None:
+        return 0.0, None
+    if not isinstance(written, list) or len(written) != 2:
+        raise ModelConfigError(f"`time_step_limit` is {shown(written)}; it must be a list of two numbers")
+    least, most = map(_float, written)
+    if not 0 <= least <= most or math.isinf(least):
+        raise ModelConfigError(f"`time_step_limit` is {shown(written)}; it must be a list of two ascending numbers")
+    return least, None if math.isinf(most) else most
+
+
+def _float(value: Any) -> float:
+    """NaN for other values than numbers. transformers writes infinity as an object."""
+    if isinstance(value, Mapping):
+        value = {"Infinity": math.inf}.get(str(value.get("__float__")), math.nan)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return float(value) if abs(value) <= 1e300 else math.inf
 
 
 def _conv_width(config: ConfigJson, key: str) -> int:

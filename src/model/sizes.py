@@ -86,5 +86,5 @@ def activation_elements(spec: ModelSpec) -> tuple[int, int]:
     """
     layers = set(spec.layers)
     return 3 * spec.hidden_size, max(
-        (sum(part.activations for part in (layer.mixer, layer.feed_forward) if part) for layer in layers), default=0
+        (sum(part.activations for part in (*layer.mixers, layer.feed_forward) if part) for layer in layers), default=0
     )

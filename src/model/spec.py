@@ -209,28 +209,66 @@ class GatedDelta(Record):
 
 
 class Mamba(Record):
-    """A selective state space: of version 1 (arXiv:2312.00752) without heads, of version 2 (arXiv:2405.21060) with."""
+    """A selective state space without heads: arXiv:2312.00752."""
 
     kind: Literal["mamba"] = "mamba"
     width: int  # channels
     state_size: int  # per channel
     conv_width: int
-    num_heads: int = 0  # 0: version 1
-    num_groups: int = 1
-    step_rank: int = 0  # of the projection of the time step; version 1
-
-    @property
-    def conv_channels(self) -> int:
-        return self.width + 2 * self.num_groups * self.state_size * (self.num_heads > 0)
+    step_rank: int = 0  # of the projection of the time step
 
     @property
     def keeps(self) -> Keeps:
         state = self.width * self.state_size
-        return Keeps(kind="state", width=self.conv_channels * (self.conv_width - 1) + state, float32_width=state)
+        return Keeps(kind="state", width=self.width * (self.conv_width - 1) + state, float32_width=state)
 
     @property
     def activations(self) -> int:
-        return 2 * (self.conv_channels + self.width)
+        return 4 * self.width
+
+
+# RMS norm of the outputs of each group of heads: none, before they are multiplied by the gate, or after it
+GateNorm = Literal["none", "before_gate", "after_gate"]
+
+
+class Mamba2(Record):
+    """A selective state space: a state per head, arXiv:2405.21060; a short convolution before it, a gate after it."""
+
+    kind: Literal["mamba2"] = "mamba2"
+    num_heads: int
+    head_dim: int
+    num_groups: int  # of heads that share B and C, and whose outputs are normed together
+    state_size: int  # per channel
+    conv_width: int
+    has_bias: bool = False  # of the input's projection
+    has_out_bias: bool = False
+    has_conv_bias: bool = True
+    norm: GateNorm = "after_gate"
+    min_step: float = 0.0  # time steps are limited to these
+    max_step: float | None = None
+
+    @property
+    def width(self) -> int:
+        """Channels of inputs and outputs."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        return self.width + 2 * self.num_groups * self.state_size
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(
+            inputs=(self.conv_width - 1, self.conv_channels), sums=(self.num_heads, self.state_size, self.head_dim)
+        )
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 2 * (self.conv_channels + self.width) + 2 * self.width  # outputs are float32 until they are normed
 
 
 class ShortConvolution(Record):
@@ -254,6 +292,9 @@ class ShortConvolution(Record):
         return 4 * self.width
 
 
+Recurrent = GatedDelta | Mamba2 | ShortConvolution  # that the engine computes
+
+
 class LinearAttention(Record):
     """A state of one outer product per head (MiniMax-01, Kimi Linear)."""
 
@@ -272,7 +313,7 @@ class LinearAttention(Record):
 
 
 Mixer = Annotated[
-    Attention | CrossAttention | LatentAttention | GatedDelta | Mamba | ShortConvolution | LinearAttention,
+    Attention | CrossAttention | LatentAttention | GatedDelta | Mamba | Mamba2 | ShortConvolution | LinearAttention,
     Field(discriminator="kind"),
 ]
 
@@ -349,9 +390,36 @@ NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel"]
 
 
 class LayerSpec(Record):
+    """beside: a mixer with a state, which has the input of the other, attention; their outputs are added."""
+
     mixer: Mixer | None = None
+    beside: Mixer | None = None
     feed_forward: FeedForward | None = None
     norms: NormPlaces = "inputs"
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)
+
+    @property
+    def state(self) -> StateShape | None:
+        """What it keeps of a sequence; None without a recurrent state that the engine computes."""
+        return next((each.state for each in self.mixers if isinstance(each, Recurrent)), None)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether it keeps something of each token."""
+        return any(each.keeps.kind != "state" for each in self.mixers)
+
+
+class WeightScale(Record):
+    """A tensor whose elements are multiplied by constants when it is read: the multipliers of a checkpoint.
+
+    name: as tensors.py has it in each layer. parts: numbers of rows and their factors, for all rows in order.
+    """
+
+    name: str
+    parts: tuple[tuple[int, float], ...]
 
 
 class ModelSpec(Record):
@@ -371,6 +439,7 @@ class ModelSpec(Record):
     layers: tuple[LayerSpec, ...]
     embedding_scale: float = 1.0
     rounds_embedding_scale: bool = False  # to the dtype of the model
+    weight_scales: tuple[WeightScale, ...] = ()
     residual_scale: float = 1.0  # of what a mixer or feed-forward adds
     logits_scale: float = 1.0
     logits_softcap: float | None = None
@@ -439,10 +508,7 @@ class ModelSpec(Record):
     @property
     def states(self) -> tuple[StateShape | None, ...]:
         """By layer: what it keeps of a sequence; None of a layer without a recurrent state that the engine computes."""
-        return tuple(
-            layer.mixer.state if isinstance(layer.mixer, GatedDelta | ShortConvolution) else None
-            for layer in self.layers
-        )
+        return tuple(layer.state for layer in self.layers)
 
     @property
     def has_states(self) -> bool:

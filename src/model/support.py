@@ -8,7 +8,7 @@ from .activations import HIDDEN_ACTS
 from .experts import CLAMPED_SWIGLU
 from .families import FAMILIES
 from .rope import ROPE_KINDS
-from .spec import MLP, Attention, Experts, GatedDelta, LatentAttention, LayerSpec, ModelSpec, ShortConvolution
+from .spec import MLP, Attention, Experts, GatedDelta, LatentAttention, LayerSpec, Mamba2, ModelSpec, ShortConvolution
 
 
 def not_supported(spec: ModelSpec) -> str:
@@ -26,27 +26,28 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
             "makes an unquantised one smaller while it loads"
         )
     yield from spec.unsupported
+    if not any(layer.has_keys for layer in spec.layers):
+        yield "no layer has attention; this build needs one"
     for layer in dict.fromkeys(spec.layers):
         yield from _of_layer(layer)
 
 
 def _of_layer(layer: LayerSpec) -> Iterator[str]:
-    match layer.mixer:
-        case Attention(rope=rope) | LatentAttention(rope=rope):
-            if rope is not None and rope.kind not in ROPE_KINDS:
-                yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
-        case GatedDelta() | ShortConvolution():
-            pass
-        case mixer:
-            yield f"layers with {'no attention' if mixer is None else mixer.kind.replace('_', ' ')} are not supported"
+    for mixer in layer.mixers:
+        match mixer:
+            case Attention(rope=rope) | LatentAttention(rope=rope):
+                if rope is not None and rope.kind not in ROPE_KINDS:
+                    yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
+            case GatedDelta() | Mamba2() | ShortConvolution():
+                pass
+            case _:
+                yield f"layers with {mixer.kind.replace('_', ' ')} are not supported"
     match layer.feed_forward:
         case MLP(activation=activation):
             if activation not in HIDDEN_ACTS:
                 yield f"`hidden_act` '{activation}' is not supported; supported: {', '.join(HIDDEN_ACTS)}"
         case Experts(scales_input=True, per_token=per_token) if per_token > 1:
             yield f"{per_token} experts per token are not supported in a model that scales their inputs"
-        case Experts(activation=activation, is_gated=True):
-            if activation not in (*HIDDEN_ACTS, CLAMPED_SWIGLU):
+        case Experts(activation=activation, is_gated=is_gated):
+            if activation not in (*HIDDEN_ACTS, *[CLAMPED_SWIGLU] * is_gated):
                 yield f"experts with the activation '{activation}' are not supported"
-        case feed_forward:
-            yield f"layers with {'no MLP' if feed_forward is None else feed_forward.kind} are not supported"

@@ -20,6 +20,8 @@ from .spec import (
     LayerSpec,
     LinearAttention,
     Mamba,
+    Mamba2,
+    Mixer,
     ModelSpec,
     NormPlaces,
     ShortConvolution,
@@ -99,42 +101,55 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
         yield Tensor("lm_head.bias", (spec.vocab_size,))
 
 
+def layer_norms(layer: LayerSpec) -> tuple[str, ...]:
+    """Their names, in the order of their use: LAYER_NORMS, or the first of them in a layer of one part."""
+    names = LAYER_NORMS[layer.norms]
+    return names if layer.mixer and layer.feed_forward else names[:1]
+
+
 def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
     """Names are relative to the layer."""
     hidden = spec.hidden_size
-    for name in LAYER_NORMS[layer.norms]:
+    for name in layer_norms(layer):
         yield from _norm(spec, name)
-    match layer.mixer:
-        case Attention() as mixer:
-            yield from _attention(hidden, mixer)
-        case CrossAttention() as mixer:
-            queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
-            yield from _linear("cross_attn.q_proj", queries, hidden)
-            yield from _linear("cross_attn.k_proj", keys, hidden)
-            yield from _linear("cross_attn.v_proj", keys, hidden)
-            yield from _linear("cross_attn.o_proj", hidden, queries)
-        case LatentAttention() as mixer:
-            yield from _latent(hidden, mixer)
-        case GatedDelta() as mixer:
-            yield from _gated_delta(hidden, mixer)
-        case Mamba() as mixer:
-            yield from _mamba(hidden, mixer)
-        case ShortConvolution() as mixer:
-            yield from _linear("conv.in_proj", 3 * mixer.width, hidden, mixer.has_bias)
-            yield Tensor("conv.conv.weight", (mixer.width, 1, mixer.conv_width))
-            if mixer.has_bias:
-                yield Tensor("conv.conv.bias", (mixer.width,))
-            yield from _linear("conv.out_proj", hidden, mixer.width, mixer.has_bias)
-        case LinearAttention() as mixer:
-            inner = mixer.num_heads * mixer.head_dim
-            yield from _linear("self_attn.qkv_proj", 3 * inner, hidden)
-            yield from _linear("self_attn.output_gate", inner, hidden)
-            yield from _linear("self_attn.out_proj", hidden, inner)
+    for mixer in layer.mixers:
+        yield from _mixer(hidden, mixer)
     match layer.feed_forward:
         case MLP() as mlp:
             yield from _mlp("mlp", hidden, mlp)
         case Experts() as experts:
             yield from _experts(hidden, experts)
+
+
+def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
+    match mixer:
+        case Attention():
+            yield from _attention(hidden, mixer)
+        case CrossAttention():
+            queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
+            yield from _linear("cross_attn.q_proj", queries, hidden)
+            yield from _linear("cross_attn.k_proj", keys, hidden)
+            yield from _linear("cross_attn.v_proj", keys, hidden)
+            yield from _linear("cross_attn.o_proj", hidden, queries)
+        case LatentAttention():
+            yield from _latent(hidden, mixer)
+        case GatedDelta():
+            yield from _gated_delta(hidden, mixer)
+        case Mamba():
+            yield from _mamba(hidden, mixer)
+        case Mamba2():
+            yield from _mamba2(hidden, mixer)
+        case ShortConvolution():
+            yield from _linear("conv.in_proj", 3 * mixer.width, hidden, mixer.has_bias)
+            yield Tensor("conv.conv.weight", (mixer.width, 1, mixer.conv_width))
+            if mixer.has_bias:
+                yield Tensor("conv.conv.bias", (mixer.width,))
+            yield from _linear("conv.out_proj", hidden, mixer.width, mixer.has_bias)
+        case LinearAttention():
+            inner = mixer.num_heads * mixer.head_dim
+            yield from _linear("self_attn.qkv_proj", 3 * inner, hidden)
+            yield from _linear("self_attn.output_gate", inner, hidden)
+            yield from _linear("self_attn.out_proj", hidden, inner)
 
 
 def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
@@ -216,20 +231,32 @@ def gated_delta_parts(mixer: GatedDelta) -> dict[str, int]:
 
 
 def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:
-    yield Tensor("mamba.conv1d.weight", (mixer.conv_channels, 1, mixer.conv_width))
-    yield Tensor("mamba.conv1d.bias", (mixer.conv_channels,))
+    yield Tensor("mamba.conv1d.weight", (mixer.width, 1, mixer.conv_width))
+    yield Tensor("mamba.conv1d.bias", (mixer.width,))
     yield from _linear("mamba.out_proj", hidden, mixer.width)
-    if mixer.num_heads:  # one projection for gate, input, B, C and step
-        yield from _linear("mamba.in_proj", mixer.width + mixer.conv_channels + mixer.num_heads, hidden)
-        for name in ("A_log", "D", "dt_bias"):
-            yield Tensor(f"mamba.{name}", (mixer.num_heads,))
-        yield Tensor("mamba.norm.weight", (mixer.width,))
-        return
     yield from _linear("mamba.in_proj", 2 * mixer.width, hidden)
     yield from _linear("mamba.x_proj", mixer.step_rank + 2 * mixer.state_size, mixer.width)
     yield from _linear("mamba.dt_proj", mixer.width, mixer.step_rank, has_bias=True)
     yield Tensor("mamba.A_log", (mixer.width, mixer.state_size))
     yield Tensor("mamba.D", (mixer.width,))
+
+
+def _mamba2(hidden: int, mixer: Mamba2) -> Iterator[Tensor]:
+    yield from _linear("mamba.in_proj", sum(mamba2_parts(mixer)), hidden, mixer.has_bias)
+    yield Tensor("mamba.conv1d.weight", (mixer.conv_channels, 1, mixer.conv_width))
+    if mixer.has_conv_bias:
+        yield Tensor("mamba.conv1d.bias", (mixer.conv_channels,))
+    for name in ("A_log", "D", "dt_bias"):
+        yield Tensor(f"mamba.{name}", (mixer.num_heads,))
+    if mixer.norm != "none":
+        yield Tensor("mamba.norm.weight", (mixer.width,))
+    yield from _linear("mamba.out_proj", hidden, mixer.width, mixer.has_out_bias)
+
+
+def mamba2_parts(mixer: Mamba2) -> tuple[int, int, int, int, int]:
+    """Rows of its `in_proj`: the gates, the inputs, B, C, and the time steps."""
+    shared = mixer.num_groups * mixer.state_size
+    return mixer.width, mixer.width, shared, shared, mixer.num_heads
 
 
 def _mlp(name: str, hidden: int, mlp: MLP) -> Iterator[Tensor]:

@@ -51,7 +51,9 @@ def _obstacles(spec: ModelSpec) -> Iterator[str]:
         yield "this is a quantised checkpoint (`quantization_config`)"
     if spec.is_part:
         yield "this is a model with encoders of images or sound"
-    kinds = {"no attention" if layer.mixer is None else layer.mixer.kind for layer in spec.layers}
+    kinds: set[str] = {mixer.kind for layer in spec.layers for mixer in layer.mixers}
+    if any(layer.mixer is None for layer in spec.layers):
+        kinds.add("no attention")
     if "cross_attention" in kinds:
         yield "this is an encoder-decoder, or a model with another input than its tokens"
     if other := sorted(kinds - {"attention", "latent_attention"}):

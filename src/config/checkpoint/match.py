@@ -62,14 +62,22 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     ignored = family.ignored
     if family.has_draft_layers:
         ignored += (f"model.layers.{spec.num_layers}.",)
+    renames = dict(family.renames)
+    if not spec.has_experts:  # the block that others share between the experts is all that there is
+        renames[".mlp.shared_experts."] = ".mlp."
     used = {name: tensor for name, tensor in stored.items() if not name.startswith(ignored)}
-    tensors = {_renamed(name, family.renames): tensor for name, tensor in used.items()}
+    tensors = {_renamed(name, renames): tensor for name, tensor in used.items()}
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}
     if family.fused_experts is not None:
         tensors = split_experts(tensors, family.fused_experts)
-    return matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
+    found = matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
+    for scale in spec.weight_scales:
+        for index in range(spec.num_layers):
+            name = f"model.layers.{index}.{scale.name}"
+            found[name] = replace(found[name], factors=scale.parts)
+    return found
 
 
 def _renamed(name: str, renames: Mapping[str, str]) -> str:

@@ -12,13 +12,17 @@ FLOAT_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # of we
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """`dtype` as safetensors writes it. Strides are set only where the elements are not contiguous."""
+    """`dtype` as safetensors writes it. Strides are set only where the elements are not contiguous.
+
+    factors: of the model's rows, with which they are multiplied: (number of rows, factor), for all rows in order.
+    """
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     offset: int  # bytes from the start of the file to the first element
     strides: tuple[int, ...] | None = None  # in elements
+    factors: tuple[tuple[int, float], ...] = ()
 
     @property
     def num_elements(self) -> int:

@@ -118,7 +118,7 @@ def by_kind(spec: ModelSpec, kv_dtype: str) -> list[tuple[str, int, int, int]]:
 
 
 def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
-    return (layer.mixer.keeps for layer in spec.layers if layer.mixer is not None)
+    return (mixer.keeps for layer in spec.layers for mixer in layer.mixers)
 
 
 def _bytes(keeps: Keeps, size: int) -> int:

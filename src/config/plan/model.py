@@ -71,7 +71,7 @@ class PlannedModel(Record):
     @property
     def num_heads(self) -> int:
         """The smallest number of heads of a layer: devices must divide it."""
-        return min((getattr(layer.mixer, "num_heads", 1) for layer in self.spec.layers), default=1)
+        return min((getattr(mixer, "num_heads", 1) for layer in self.spec.layers for mixer in layer.mixers), default=1)
 
     @property
     def weights_source(self) -> str:

@@ -3,11 +3,13 @@
 from .attention_variant import AttentionVariant
 from .experts import ExpertGate, ExpertWeights, PackedExperts
 from .gated_delta import GatedDeltaWeights
+from .gated_norm import GatedNormWeights
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet, select_kernels
 from .linear import PackedLinear
 from .paged_attention import AttentionStep
 from .route_experts import Routing
+from .state_space import StateSpaceWeights
 
 __all__ = [
     "PLAIN_HEADS",
@@ -16,10 +18,12 @@ __all__ = [
     "ExpertGate",
     "ExpertWeights",
     "GatedDeltaWeights",
+    "GatedNormWeights",
     "HeadVariant",
     "KernelSet",
     "PackedExperts",
     "PackedLinear",
     "Routing",
+    "StateSpaceWeights",
     "select_kernels",
 ]

@@ -1,4 +1,4 @@
-"""A layer of experts: each token goes through the gated feed-forward blocks that were chosen for it, and their outputs
+"""A layer of experts: each token goes through the feed-forward blocks that were chosen for it, and their outputs
 are added, weighted. Sums are float32, in an order that depends on the token's experts alone.
 """
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from ...model.activations import Activation
 from ...model.quantised import PANEL_WIDTH
-from .activation import ACTIVATIONS, activate_and_mul_reference
+from .activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .linear import (
     DEPTH_STEPS,
@@ -39,10 +39,11 @@ class ExpertGate:
     """How the gate changes the up projection of an expert.
 
     activation(gate) * up, or clamped_swiglu (gpt-oss): g * sigmoid(alpha * g) * (u + 1), where g is the gate up to
-    `limit` and u the up from -limit to limit.
+    `limit` and u the up from -limit to limit. Without gates: activation(up).
     """
 
     kind: Gate = "silu"
+    has_gates: bool = True
     alpha: float = 1.702
     limit: float = 7.0
 
@@ -51,9 +52,9 @@ class ExpertGate:
 class ExpertWeights:
     """Of one expert."""
 
-    gate_up: torch.Tensor  # [2 * I, H], gates first
+    gate_up: torch.Tensor  # [2 * I, H], gates first; [I, H] without gates
     down: torch.Tensor  # [H, I]
-    gate_up_bias: torch.Tensor | None = None  # [2 * I]
+    gate_up_bias: torch.Tensor | None = None  # [2 * I] or [I]
     down_bias: torch.Tensor | None = None  # [H]
 
 
@@ -92,7 +93,10 @@ Experts = Callable[
 
 
 def expert_gate_reference(gate_up: torch.Tensor, gate: ExpertGate) -> torch.Tensor:
-    """gate_up: [T, 2 * I], gates first. Returns [T, I] in the same dtype; arithmetic in float32."""
+    """gate_up: [T, 2 * I], gates first, or [T, I]. Returns [T, I] in the same dtype; arithmetic in float32."""
+    if not gate.has_gates:
+        assert gate.kind != "clamped_swiglu"
+        return activate_reference(gate_up, gate.kind)
     if gate.kind != "clamped_swiglu":
         return activate_and_mul_reference(gate_up, gate.kind)
     gates, ups = gate_up.float().chunk(2, dim=-1)
@@ -213,10 +217,12 @@ def _in_turns(weights: ExpertWeights) -> ExpertWeights:
     """The layout of cpu/experts.cpp: panels of gates and of ups in turns, and a depth that all formats support."""
     padding = -weights.down.shape[1] % ROUNDED_STEP
 
+    parts = len(weights.gate_up) // weights.down.shape[1]  # gates and ups, or ups
+
     def panels_in_turns(rows: torch.Tensor) -> torch.Tensor:
-        """rows: [2 * I, ...]."""
-        halves = torch.stack([_padded(half, padding) for half in rows.chunk(2)])
-        return halves.view(2, -1, PANEL_WIDTH, *rows.shape[1:]).transpose(0, 1).reshape(-1, *rows.shape[1:])
+        """rows: [parts * I, ...]."""
+        stacked = torch.stack([_padded(part, padding) for part in rows.chunk(parts)])
+        return stacked.view(parts, -1, PANEL_WIDTH, *rows.shape[1:]).transpose(0, 1).reshape(-1, *rows.shape[1:])
 
     bias = weights.gate_up_bias
     return ExpertWeights(
@@ -254,7 +260,7 @@ def repack_experts_cpu(pack_experts: PackExperts) -> RepackExperts:
 def experts_cpu(library: CpuLibrary, unpacked: Experts = experts_reference) -> Experts:
     """unpacked: computes layers that are not packed."""
     empty = library.memory.empty
-    arguments = [POINTER] * 8 + [INT64] * 5 + [INT] + [FLOAT] * 2
+    arguments = [POINTER] * 8 + [INT64] * 5 + [INT] * 2 + [FLOAT] * 2
     calls = {dtype: library.op("experts", dtype, arguments, INT) for dtype in DEPTH_STEPS}
 
     def experts(
@@ -287,6 +293,7 @@ def experts_cpu(library: CpuLibrary, unpacked: Experts = experts_reference) -> E
             down.out_features,
             down.in_features,
             GATES.index(packed.gate.kind),
+            packed.gate.has_gates,
             packed.gate.alpha,
             packed.gate.limit,
         )

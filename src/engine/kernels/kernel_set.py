@@ -38,6 +38,7 @@ from .experts import (
     repack_experts_reference,
 )
 from .gated_delta import GatedDelta, gated_delta_cpu, gated_delta_reference
+from .gated_norm import GatedNorm, gated_norm_cpu, gated_norm_reference
 from .latent_attention import LatentAttention, latent_attention_cpu, latent_attention_reference
 from .latent_heads import (
     AbsorbQueries,
@@ -85,6 +86,7 @@ from .scaling import (
     scale_and_cap_reference,
 )
 from .softmax_mass import SoftmaxMass, softmax_mass_cpu, softmax_mass_reference
+from .state_space import StateSpace, state_space_cpu, state_space_reference
 from .store_latents import StoreLatents, store_latents_cpu, store_latents_reference
 from .to_float32 import ToFloat32, to_float32_cpu, to_float32_reference
 from .token_index import (
@@ -138,6 +140,8 @@ class KernelSet:
     multiply: Multiply = multiply_reference
     causal_convolution: CausalConvolution = causal_convolution_reference
     gated_delta: GatedDelta = gated_delta_reference
+    state_space: StateSpace = state_space_reference
+    gated_norm: GatedNorm = gated_norm_reference
     fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
     fused_norm_gate_up: NormLinear | None = None
     sample_tokens: SampleTokens = _sample_tokens
@@ -196,6 +200,8 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     gate_outputs=one_row(gate_outputs_reference, 0, 1),
     causal_convolution=one_token(causal_convolution_reference, 0),
     gated_delta=one_token(gated_delta_reference, 0, 1),
+    state_space=one_token(state_space_reference, 0, 1),
+    gated_norm=one_row(gated_norm_reference, 0, 1),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )
@@ -328,6 +334,8 @@ def cpu_kernels(
         multiply=multiply_cpu(library, dtype),
         causal_convolution=causal_convolution_cpu(library, dtype),
         gated_delta=gated_delta_cpu(library, dtype),
+        state_space=state_space_cpu(library, dtype),
+        gated_norm=gated_norm_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

@@ -16,7 +16,7 @@ import torch
 from ..kernels import ExpertGate, ExpertWeights, KernelSet, PackedExperts, Routing
 from .linear import Linear
 from .loading import Loadable, TensorReader
-from .mlp import GatedMLP
+from .mlp import MLP, GatedMLP
 from .norm import Norm
 from .vector import Vector
 
@@ -27,20 +27,24 @@ Shape = tuple[int, ...]
 class ExpertSizes:
     count: int
     hidden: int
-    inner: int  # of the gates, and of the ups
+    inner: int  # of the gates and of the ups
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """The tensors of each expert, without `.weight`; {} is the expert's index."""
+    """The tensors of each expert, without `.weight`; {} is the expert's index. gate: None without gates."""
 
-    gate: str
+    gate: str | None
     up: str
     down: str
     has_bias: bool = False
 
+    @property
+    def _gate_up(self) -> tuple[str, ...]:
+        return (self.up,) if self.gate is None else (self.gate, self.up)
+
     def wanted(self, sizes: ExpertSizes) -> Iterator[tuple[str, Shape]]:
-        rows = {self.gate: sizes.inner, self.up: sizes.inner, self.down: sizes.hidden}
+        rows = {**dict.fromkeys(self._gate_up, sizes.inner), self.down: sizes.hidden}
         for expert in range(sizes.count):
             for name, outputs in rows.items():
                 inputs = sizes.inner if name == self.down else sizes.hidden
@@ -57,7 +61,7 @@ class ExpertNames:
                 tensors.read(f"{name.format(expert)}.{kind}", part)
             return whole
 
-        gate_up, down = (self.gate, self.up), (self.down,)
+        gate_up, down = self._gate_up, (self.down,)
         for expert in range(sizes.count):
             yield ExpertWeights(
                 stacked(expert, "weight", gate_up, sizes.inner, sizes.hidden),
@@ -153,7 +157,7 @@ class MixtureOfExperts:
         router: Router,
         experts: Experts,
         kernels: KernelSet,
-        shared: GatedMLP | None = None,
+        shared: GatedMLP | MLP | None = None,
         shared_gate: Linear | None = None,
     ) -> None:
         """shared: the block that every token goes through; shared_gate: of one output, whose sigmoid multiplies it."""
@@ -167,8 +171,7 @@ class MixtureOfExperts:
         yield from self.router.loadables()
         yield self.experts
         if self.shared is not None:
-            yield self.shared.gate_up_proj
-            yield self.shared.down_proj
+            yield from self.shared.loadables()
         if self.shared_gate is not None:
             yield self.shared_gate
 

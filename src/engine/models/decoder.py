@@ -19,18 +19,21 @@ from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
 from ...model.spec import GatedDelta as GatedDeltaSpec
 from ...model.spec import LatentAttention as LatentSpec
-from ...model.spec import LayerSpec, ModelSpec, NormPlaces, QueryGrowth, RopeSpec
+from ...model.spec import Mamba2 as Mamba2Spec
+from ...model.spec import Mixer as MixerSpec
+from ...model.spec import ModelSpec, NormPlaces, QueryGrowth, RopeSpec
 from ...model.spec import Norm as NormSpec
 from ...model.spec import ShortConvolution as ShortConvolutionSpec
 from ...model.tensors import (
     EMBEDDING_NORM,
     FINAL_NORM,
     FUSED,
-    LAYER_NORMS,
     POSITIONS,
     attention_parts,
     gated_delta_parts,
     head_norm_shape,
+    layer_norms,
+    mamba2_parts,
 )
 from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
 from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
@@ -41,6 +44,7 @@ from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.linear import Linear
 from ..layers.loading import Loadable, TensorReader
+from ..layers.mamba2 import Mamba2, gates_after_inputs
 from ..layers.mixer import LayerCache, Mixer
 from ..layers.mlp import MLP, GatedMLP
 from ..layers.norm import LayerNorm, Norm, RMSNorm
@@ -64,10 +68,12 @@ class DecoderLayer:
         mlp: FeedForward,
         kernels: KernelSet,
         residual_scale: float,
+        beside: Mixer | None = None,
     ) -> None:
         """norms: in the order of their use, as LAYER_NORMS names them. residual_scale: of what the parts add."""
         self.norms = norms
         self.mixer = mixer
+        self.beside = beside
         self.mlp = mlp
         self._kernels = kernels
         self._scale = residual_scale
@@ -78,11 +84,13 @@ class DecoderLayer:
             "common": self._of_common,
             "parallel": self._of_parallel,
         }
-        self._forward = ways[places]
+        self._forward = ways[places] if beside is None else self._of_two_mixers
 
     def loadables(self) -> Iterator[Loadable]:
         yield from self.norms
         yield from self.mixer.loadables()
+        if self.beside is not None:
+            yield from self.beside.loadables()
         yield from self.mlp.loadables()
 
     def __call__(
@@ -96,6 +104,15 @@ class DecoderLayer:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         projected, residual = self.mixer.in_proj.of_normed(self.norms[0], hidden, residual)
         return self.mlp(self.norms[1], mix(self.mixer, projected), mix.rows_of(residual))
+
+    def _of_two_mixers(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        assert self.beside is not None
+        normed, stream = self.norms[0](self._kernels, hidden, residual)
+        first = mix(self.mixer, self.mixer.in_proj(normed), slice(None, -2))
+        second = mix(self.beside, self.beside.in_proj(normed), slice(-2, None))  # of a state, after those of attention
+        return self.mlp(self.norms[1], second, self._kernels.add_scaled(first, mix.rows_of(stream)))
 
     def _of_scaled(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
@@ -140,6 +157,41 @@ class DecoderLayer:
         return self._kernels.add_scaled(mixed, added), stream
 
 
+class MixerLayer:
+    """A layer without a feed-forward block."""
+
+    def __init__(self, norm: Norm, mixer: Mixer) -> None:
+        self.norm, self.mixer = norm, mixer
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.norm
+        yield from self.mixer.loadables()
+
+    def __call__(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As DecoderLayer."""
+        projected, stream = self.mixer.in_proj.of_normed(self.norm, hidden, residual)
+        return mix(self.mixer, projected), mix.rows_of(stream)
+
+
+class FeedForwardLayer:
+    """A layer without a mixer."""
+
+    def __init__(self, norm: Norm, mlp: FeedForward) -> None:
+        self.norm, self.mlp = norm, mlp
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.norm
+        yield from self.mlp.loadables()
+
+    def __call__(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As DecoderLayer."""
+        return self.mlp(self.norm, mix.rows_of(hidden), None if residual is None else mix.rows_of(residual))
+
+
 class Mix:
     """The mixer of one layer in one step, for the rows that are needed."""
 
@@ -147,9 +199,9 @@ class Mix:
         """rows: the tokens whose result is needed; None for all. The cache gets what it keeps of all tokens."""
         self._step, self._cache, self._rows = step, cache, rows
 
-    def __call__(self, mixer: Mixer, projected: torch.Tensor) -> torch.Tensor:
-        """The output of `out_proj`, [N, hidden_size]."""
-        return mixer.out_proj(mixer(projected, self._step, self._cache, self._rows))
+    def __call__(self, mixer: Mixer, projected: torch.Tensor, own: slice = slice(None)) -> torch.Tensor:
+        """The output of `out_proj`, [N, hidden_size]. own: the tensors of the layer's cache that are the mixer's."""
+        return mixer.out_proj(mixer(projected, self._step, self._cache[own], self._rows))
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
         return x if self._rows is None else x[self._rows]
@@ -259,11 +311,11 @@ class Decoder:
         return logits if (scale, softcap) == (1, None) else self._kernels.scale_and_cap(logits, scale, softcap)
 
 
-def expert_gate(activation: str) -> ExpertGate:
+def expert_gate(activation: str, *, has_gates: bool = True) -> ExpertGate:
     """activation: of model/spec.py."""
     if activation == CLAMPED_SWIGLU:
         return ExpertGate("clamped_swiglu", limit=SWIGLU_LIMIT)
-    return ExpertGate(HIDDEN_ACTS[activation])
+    return ExpertGate(HIDDEN_ACTS[activation], has_gates)
 
 
 class _Parts:
@@ -313,25 +365,33 @@ class _Parts:
         scheme = self._scheme and self._scheme.layers
         return Linear(named, in_features, has_bias, self._kernels, self._dtype, self._device, scheme, order)
 
-    def layer(self, index: int) -> DecoderLayer:
+    def layer(self, index: int) -> DecoderLayer | MixerLayer | FeedForwardLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
-        assert spec.feed_forward is not None
-        norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in LAYER_NORMS[spec.norms]]
-        mixer = self.mixer(prefix, spec)
+        norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in layer_norms(spec)]
+        mixers = [self.mixer(prefix, each) for each in spec.mixers]
+        if spec.feed_forward is None:
+            return MixerLayer(norms[0], *mixers)
         feed_forward = self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
-        return DecoderLayer(spec.norms, norms, mixer, feed_forward, self._kernels, self._spec.residual_scale)
+        if not mixers:
+            return FeedForwardLayer(norms[0], feed_forward)
+        mixer, beside, *_ = (*mixers, None)
+        assert mixer is not None
+        scale = self._spec.residual_scale
+        return DecoderLayer(spec.norms, norms, mixer, feed_forward, self._kernels, scale, beside)
 
-    def mixer(self, prefix: str, layer: LayerSpec) -> Mixer:
-        match layer.mixer:
-            case AttentionSpec() as spec:
+    def mixer(self, prefix: str, spec: MixerSpec) -> Mixer:
+        match spec:
+            case AttentionSpec():
                 return self.attention(f"{prefix}.self_attn", spec)
-            case LatentSpec() as spec:
+            case LatentSpec():
                 return self.latent_attention(f"{prefix}.self_attn", spec)
-            case GatedDeltaSpec() as spec:
+            case GatedDeltaSpec():
                 return self.gated_delta(f"{prefix}.linear_attn", spec)
-            case ShortConvolutionSpec() as spec:
+            case ShortConvolutionSpec():
                 return self.short_convolution(f"{prefix}.conv", spec)
-        raise AssertionError(f"support.py accepts layers with {layer.mixer}")
+            case Mamba2Spec():
+                return self.mamba2(f"{prefix}.mamba", spec)
+        raise AssertionError(f"support.py accepts layers with {spec}")
 
     def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         hidden, order = self._spec.hidden_size, None
@@ -440,6 +500,26 @@ class _Parts:
             self._kernels,
         )
 
+    def mamba2(self, prefix: str, spec: Mamba2Spec) -> Mamba2:
+        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
+        order, sizes = gates_after_inputs(spec), {"in_proj": sum(mamba2_parts(spec))}
+        exact = (
+            Vector(f"{prefix}.{name}", spec.num_heads, dtype, device, is_exact=True)
+            for name in ("A_log", "dt_bias", "D")
+        )
+        a_log, dt_bias, skip = exact
+        return Mamba2(
+            self.linear(prefix, sizes, hidden, spec.has_bias, order),
+            self.linear(prefix, {"out_proj": hidden}, spec.width, spec.has_out_bias),
+            Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.conv1d.bias", spec.conv_channels, dtype, device) if spec.has_conv_bias else None,
+            (a_log, dt_bias, skip),
+            None if spec.norm == "none" else Vector(f"{prefix}.norm.weight", spec.width, dtype, device),
+            self._kernels,
+            spec,
+            self._spec.norm.eps,
+        )
+
     def head_norm(self, name: str, spec: AttentionSpec, num_heads: int) -> Norm | None:
         if spec.head_norm == "none":
             return None
@@ -456,16 +536,15 @@ class _Parts:
     def experts(self, prefix: str, spec: ExpertsSpec) -> MixtureOfExperts:
         hidden = self._spec.hidden_size
         gate, up, down = (f"{prefix}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
-        names = ExpertNames(gate, up, down, has_bias=spec.has_bias)
+        names = ExpertNames(gate if spec.is_gated else None, up, down, has_bias=spec.has_bias)
         sizes = ExpertSizes(spec.count, hidden, spec.width)
         scheme = self._scheme and self._scheme.layers
-        activation = expert_gate(spec.activation)
+        activation = expert_gate(spec.activation, has_gates=spec.is_gated)
         experts = Experts(names, sizes, activation, self._kernels, self._dtype, self._device, scheme)
-        shared: GatedMLP | None = None
+        shared: GatedMLP | MLP | None = None
         if spec.shared_width:
-            block = self.mlp(f"{prefix}.shared_experts", MLPSpec(width=spec.shared_width, activation=spec.activation))
-            assert isinstance(block, GatedMLP)
-            shared = block
+            block = MLPSpec(width=spec.shared_width, activation=spec.activation, is_gated=spec.is_gated)
+            shared = self.mlp(f"{prefix}.shared_experts", block)
         shared_gate: Linear | None = None
         if spec.has_shared_gate:  # not quantised, as the router
             part = {f"{prefix}.shared_expert_gate": 1}

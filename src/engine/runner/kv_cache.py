@@ -41,7 +41,7 @@ class KVCache:
         tensors: heads and elements of a head, of each tensor of a layer (Keeps in model/spec.py); all of one size.
         memory: of the cache's size, with one region for each tensor of each plane.
         device: None for host memory.
-        states: of the layers without keys and values.
+        states: of the layers with a recurrent state.
 
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
         device has too little.
@@ -63,11 +63,8 @@ class KVCache:
         of_states = states.layers if states is not None else [None] * len(groups.layers)
         self._layers: list[LayerCache] = []
         for plane, state in zip(groups.planes, of_states, strict=True):
-            if plane is None:
-                assert state is not None, "a layer without keys and values has a state"
-                self._layers.append(state)
-            else:
-                self._layers.append(tuple(part.view(each) for part, each in zip(whole[plane], shapes, strict=True)))
+            by_token = () if plane is None else zip(whole[plane], shapes, strict=True)
+            self._layers.append((*(part.view(each) for part, each in by_token), *(state or ())))
 
     @property
     def num_untouched(self) -> int:

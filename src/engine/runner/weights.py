@@ -33,7 +33,10 @@ class Checkpoint:
         self._reader: ByteReader = EagerReader(self.tensors.values()) if is_eager else LazyReader()
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        """Fills `into`, contiguous, of the stored shape. Once per tensor. Converts if the dtypes differ."""
+        """Fills `into`, contiguous, of the stored shape. Once per tensor. Converts if the dtypes differ.
+
+        An element with a factor is rounded twice, as the product of a factor and an output would be.
+        """
         stored = self.tensors[name]
         if (mapped := self._mapped(stored)) is not None:
             into.copy_(mapped)  # torch uses all threads
@@ -42,12 +45,16 @@ class Checkpoint:
         else:
             self._read_contiguous(stored, name, into.view(-1))
         self._reader.done(stored.file)
+        if stored.factors:
+            parts = torch.split(into, [rows for rows, _ in stored.factors])
+            for part, (_, factor) in zip(parts, stored.factors, strict=True):
+                part.mul_(factor)
         _check_finite(stored, name, into)
 
     def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
-        """The tensor in a map of the file, released together with it; None if it must be read or converted."""
+        """The tensor in a map of the file, released together with it; None if it must be read or changed."""
         stored = self.tensors[name]
-        mapped = self._mapped(stored) if DTYPES[stored.dtype] is dtype else None
+        mapped = self._mapped(stored) if DTYPES[stored.dtype] is dtype and not stored.factors else None
         if mapped is not None:
             _check_finite(stored, name, mapped)
         return mapped

@@ -1,11 +1,11 @@
-// A layer of experts: every token goes through the gated feed-forward blocks of the few experts chosen for it, and the
-// outputs are added, weighted.
+// A layer of experts: every token goes through the feed-forward blocks of the few experts chosen for it, and the outputs
+// are added, weighted.
 //
 // Tokens are sorted by expert, and the rows of each expert are multiplied by the functions of the linear layers
 // (linear.h), which a table names for each expert: the formats of the weights are no concern of this file. There are
 // two regions of parallel work:
-//   1. gates and ups, which are stored panel by panel in turns, so that a thread that has multiplied a pair of panels
-//      computes the activations from it. Work is divided among the threads by the time that it takes: with few rows the
+//   1. gates and ups, which are stored panel by panel in turns, or ups alone, so that a thread that has multiplied a pair
+//      of panels computes the activations from it. Work is divided among the threads by the time that it takes: with few rows the
 //      time of reading the panels, with many rows that of the arithmetic.
 //   2. the output of all experts. Each thread has some columns and goes through the experts in ascending order, so that
 //      the sum of a token has the same order with any batch and any number of threads.
@@ -93,9 +93,13 @@ bool sort_by_expert(const int32_t* ids, int64_t rows, int64_t num_experts, Buffe
 template <class T>
 struct Layers {
     const Matrix<T>*gate_ups, *downs;  // [experts]
-    int64_t hidden, inner;             // inner: a multiple of the width of a panel
+    int64_t hidden, inner;             // inner: a multiple of the width of two panels
     int gate;
+    bool is_gated;  // a gate_up has gates
     float alpha, limit;
+
+    int64_t columns() const { return is_gated ? 2 * inner : inner; }  // of a gate_up
+    int64_t pairs() const { return columns() / (2 * kPanelWidth); }
 };
 
 // The rows of x for a group: a pointer to them if they are consecutive, else to a copy of this thread.
@@ -115,12 +119,18 @@ const T* rows_of(const T* x, const Group& group, const int32_t* places, int64_t 
 // The activations of the pairs of panels from `begin` to `end`, of which gate_up has the rows.
 template <int kGate, class T>
 void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const Layers<T>& layers, T* gated) {
-    for (int64_t row = 0; row < rows; row++, gate_up += 2 * layers.inner, gated += layers.inner) {
-        for (int64_t pair = begin; pair < end; pair++) {
+    for (int64_t row = 0; row < rows; row++, gate_up += layers.columns(), gated += layers.inner) {
+        for (int64_t pair = begin; pair < end && layers.is_gated; pair++) {
             const T *gates = gate_up + pair * 2 * kPanelWidth, *ups = gates + kPanelWidth;
             for (int v = 0; v < kPanelWidth; v += kWidth) {
                 store(gated + pair * kPanelWidth + v,
                       gated_by<kGate>(load(gates + v), load(ups + v), layers.alpha, layers.limit));
+            }
+        }
+        if constexpr (kGate != kClampedSwiglu) {
+            const int64_t last = layers.is_gated ? 0 : end * 2 * kPanelWidth;
+            for (int64_t i = begin * 2 * kPanelWidth; i < last; i += kWidth) {
+                store(gated + i, activated<Activation(kGate)>(load(gate_up + i)));
             }
         }
     }
@@ -141,7 +151,7 @@ void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const 
 // gated [rows, inner]: the activations of all rows, sorted by expert.
 template <class T>
 void multiply_gates(const T* x, const Layers<T>& layers, const Sorted& sorted, int64_t per_token, T* gated) {
-    const int64_t pairs = layers.inner / kPanelWidth;
+    const int64_t pairs = layers.pairs(), columns = layers.columns();
     const auto cost_of = [](const Group& group) { return group.rows + kRowsWhileReading; };  // of a pair of panels
     int64_t total = 0;
     for (int64_t i = 0; i < sorted.count; i++) total += cost_of(sorted.groups[i]) * pairs;
@@ -158,9 +168,9 @@ void multiply_gates(const T* x, const Layers<T>& layers, const Sorted& sorted, i
             const int64_t begin = pair_at(from), end = pair_at(to);
             before += cost * pairs;
             if (begin >= end) continue;
-            T* gate_up = scratch.reserve<T>(group.rows * 2 * layers.inner);
+            T* gate_up = scratch.reserve<T>(group.rows * columns);
             layers.gate_ups[group.expert](rows_of(x, group, sorted.places, per_token, layers.hidden), group.rows,
-                                          2 * layers.inner, layers.hidden, 2 * begin, 2 * end, gate_up);
+                                          columns, layers.hidden, 2 * begin, 2 * end, gate_up);
             activate(gate_up, group.rows, begin, end, layers, gated + group.first * layers.inner);
         }
     });
@@ -228,16 +238,16 @@ int experts(const T* x, const int32_t* ids, const float* weights, const Layers<T
 }  // namespace
 
 // x, out: [tokens, hidden]; ids, weights: [tokens, per_token]; gate_ups, downs: [num_experts]; base: [tokens, hidden] or
-// null; base_gate: [tokens] or null. A gate_up has 2 * inner columns: panels of gates and of ups in turns. Returns 0, or
-// 1 without writing anything if an id is not in [0, num_experts).
-#define EXPORT_FOR(T, suffix)                                                                                        \
-    EXPORT int experts_##suffix(const T* x, const int32_t* ids, const float* weights, const Matrix<T>* gate_ups,     \
-                                const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens,   \
-                                int64_t per_token, int64_t num_experts, int64_t hidden, int64_t inner, int gate,     \
-                                float alpha, float limit) {                                                          \
-        return experts(x, ids, weights, Layers<T>{gate_ups, downs, hidden, inner, gate, alpha, limit}, base,   \
-                       base_gate, out, tokens, per_token, num_experts);                                              \
-    }                                                                                                                \
+// null; base_gate: [tokens] or null. A gate_up has 2 * inner columns, panels of gates and of ups in turns, or inner columns
+// of ups. Returns 0, or 1 without writing anything if an id is not in [0, num_experts).
+#define EXPORT_FOR(T, suffix)                                                                                         \
+    EXPORT int experts_##suffix(const T* x, const int32_t* ids, const float* weights, const Matrix<T>* gate_ups,      \
+                                const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens,    \
+                                int64_t per_token, int64_t num_experts, int64_t hidden, int64_t inner, int gate,      \
+                                int is_gated, float alpha, float limit) {                                             \
+        return experts(x, ids, weights, Layers<T>{gate_ups, downs, hidden, inner, gate, is_gated != 0, alpha, limit}, \
+                       base, base_gate, out, tokens, per_token, num_experts);                                         \
+    }                                                                                                                 \
     CAPTURABLE(experts_##suffix)
 
 EXPORT_FOR(float, float32)

@@ -1,0 +1,72 @@
+// gated_norm: outputs of a state space times the activation of a gate, and their norm by group. The reference is in
+// ../gated_norm.py; arithmetic is float32 for every type.
+
+#include <cmath>
+
+#include "activation.h"
+#include "parallel.h"
+#include "captured_graph.h"
+
+namespace {
+
+// In the order of ORDERS in ../gated_norm.py.
+enum Order { kNoNorm, kBeforeGate, kAfterGate };
+
+// One group of one row: its `size` values, which are overwritten, and their gates.
+template <Order order, class T>
+void gate_group(float* x, const T* gates, const float* weight, float eps, T* out, int64_t size) {
+    Floats squares{};
+    if constexpr (order != kNoNorm) {
+        for_each_vector(size, [&](int64_t i, int64_t count) {
+            Floats value = load_up_to(x + i, count);
+            if constexpr (order == kAfterGate) {
+                value = value * activated<kSilu>(load_up_to(gates + i, count));
+                store_up_to(x + i, value, count);
+            }
+            squares = multiply_add(value, value, squares);
+        });
+    }
+    const float scale = order == kNoNorm ? 1.0f : 1.0f / std::sqrt(sum(squares) / float(size) + eps);
+    for_each_vector(size, [&](int64_t i, int64_t count) {
+        Floats value = load_up_to(x + i, count);
+        if constexpr (order != kNoNorm) value = value * scale * load_up_to(weight + i, count);
+        if constexpr (order != kAfterGate) value = value * activated<kSilu>(load_up_to(gates + i, count));
+        store_up_to(out + i, value, count);
+    });
+}
+
+// x, out: [rows, width]. gates: [rows, width] in rows of `stride` columns. weight: [width], null without a norm.
+template <Order order, class T>
+void gate_rows(float* x, const T* gates, int64_t stride, const float* weight, float eps, T* out, int64_t rows,
+               int64_t width, int64_t groups) {
+    const int64_t size = width / groups;
+    parallel_ranges(rows * groups, min_rows_per_thread(size), [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; task++) {
+            const int64_t row = task / groups, at = task % groups * size;
+            gate_group<order>(x + row * width + at, gates + row * stride + at, weight ? weight + at : nullptr, eps,
+                              out + row * width + at, size);
+        }
+    });
+}
+
+template <class T>
+void gated_norm(float* x, const T* gates, int64_t stride, const float* weight, float eps, int order, T* out,
+                int64_t rows, int64_t width, int64_t groups) {
+    switch (order) {
+        case kNoNorm: return gate_rows<kNoNorm>(x, gates, stride, weight, eps, out, rows, width, groups);
+        case kBeforeGate: return gate_rows<kBeforeGate>(x, gates, stride, weight, eps, out, rows, width, groups);
+        case kAfterGate: return gate_rows<kAfterGate>(x, gates, stride, weight, eps, out, rows, width, groups);
+    }
+}
+
+}  // namespace
+
+#define EXPORT_FOR(T, suffix)                                                                                         \
+    EXPORT void gated_norm_##suffix(float* x, const T* gates, int64_t stride, const float* weight, float eps,         \
+                                    int order, T* out, int64_t rows, int64_t width, int64_t groups) {                 \
+        gated_norm(x, gates, stride, weight, eps, order, out, rows, width, groups);                                   \
+    }                                                                                                                 \
+    CAPTURABLE(gated_norm_##suffix)
+
+EXPORT_FOR(float, float32)
+EXPORT_FOR(BFloat16, bfloat16)

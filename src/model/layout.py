@@ -1,0 +1,91 @@
+"""The parts of each layer: attention, a recurrent state, a feed-forward block, as config.json says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from .config_json import LIMITS, ConfigJson, ModelConfigError, shown
+from .recurrent import Kind
+
+
+class Parts(NamedTuple):
+    has_attention: bool = False
+    has_state: bool = False
+    feed_forward: Literal["by_index", "mlp", "experts", "none"] = "none"  # by_index: experts.py decides
+
+
+_ATTENTION, _STATE = Parts(has_attention=True, feed_forward="by_index"), Parts(has_state=True, feed_forward="by_index")
+_NAMES = {  # in lists of layers, in which newer files have the longer names
+    "attention": _ATTENTION,
+    "full_attention": _ATTENTION,
+    "mamba": _STATE,
+    "linear_attention": _STATE,
+    "conv": _STATE,
+}
+_ALONE = {  # of Nemotron-H, whose layers have one part
+    "attention": Parts(has_attention=True),
+    "full_attention": Parts(has_attention=True),
+    "mamba": Parts(has_state=True),
+    "linear_attention": Parts(has_state=True),
+    "mlp": Parts(feed_forward="mlp"),
+    "moe": Parts(feed_forward="experts"),
+}
+_LETTERS = {"*": "attention", "M": "mamba", "-": "mlp", "E": "moe"}
+
+
+def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
+    """By layer. Raises ModelConfigError for a list of layers of another length, or with an unknown kind."""
+    if kind == "nemotron_h":
+        return _alone(config)
+    num_layers = config.count("num_hidden_layers")
+    match kind:
+        case "none":
+            return [_ATTENTION] * num_layers
+        case "falcon_h1":
+            return [_ATTENTION._replace(has_state=True)] * num_layers
+        case "mamba2":
+            return [Parts(has_state=True)] * num_layers
+        case "bamba":
+            listed = _indices(config, "attn_layer_indices", ())
+        case "short_convolution":
+            listed = _indices(config, "full_attn_idxs", range(num_layers))
+        case "granite_hybrid":
+            listed = ()
+        case _:
+            interval = config.count("full_attention_interval")
+            listed = range(interval - 1, num_layers, interval)
+    own = "conv" if kind == "short_convolution" else "linear_attention"
+    known = ["full_attention", own] + ["attention", "mamba"] * (kind == "granite_hybrid")
+    names = config.layer_types(num_layers, known)
+    if names is None:
+        names = ["full_attention" if index in listed else own for index in range(num_layers)]
+    return [_NAMES[name] for name in names]
+
+
+def _indices(config: ConfigJson, key: str, default: Sequence[int]) -> Sequence[int]:
+    listed = config.get(key)
+    if listed is None:
+        return default
+    if not isinstance(listed, list):
+        raise ModelConfigError(f"`{key}` must be a list of layers")
+    return listed
+
+
+def _alone(config: ConfigJson) -> list[Parts]:
+    """Of a list of layers, or of a letter for each."""
+    pattern = config.get("hybrid_override_pattern")
+    if "layers_block_type" not in config.values and pattern is not None:
+        if not isinstance(pattern, str) or not set(pattern) <= set(_LETTERS):
+            letters = " ".join(_LETTERS)
+            raise ModelConfigError(f"`hybrid_override_pattern` is {shown(pattern)}; it must be a text of {letters}")
+        names = [_LETTERS[letter] for letter in pattern]
+    else:
+        given = config.get("layers_block_type")
+        names = given if isinstance(given, list) else []
+    if not 1 <= len(names) <= LIMITS["num_hidden_layers"]:
+        most = LIMITS["num_hidden_layers"]
+        raise ModelConfigError(f"`layers_block_type` must be a list of 1 to {most} layers")
+    if unknown := [name for name in names if not isinstance(name, str) or name not in _ALONE]:
+        raise ModelConfigError(f"`layers_block_type` has {shown(unknown[0])}; known: {', '.join(_ALONE)}", "M304")
+    return [_ALONE[name] for name in names]

@@ -1,0 +1,166 @@
+"""The state space of Mamba-2 and the gated norm of its outputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
+from stoker.model.spec import GateNorm
+
+from .levels import assert_close, kernels_of
+from .test_recurrent import DTYPES, LEVELS, ROWS, Step, step_of
+
+SHAPES = [(1, 3, 1, 8), (4, 20, 2, 24), (2, 64, 1, 128), (6, 100, 3, 16)]  # heads, head_dim, groups, state_size
+SIZES = [count for _, count, _ in ROWS]
+
+
+def inputs_of(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: int = sum(SIZES)) -> dict[str, Any]:
+    heads, head_dim, groups, state_size = shape
+    torch.manual_seed(sum(shape))
+    channels = heads * head_dim + 2 * groups * state_size
+    return {
+        "mixed": torch.randn(tokens, channels).to(dtype),
+        "projected": torch.randn(tokens, channels + heads * head_dim + heads).to(dtype),
+        "weights": StateSpaceWeights(torch.randn(heads), torch.randn(heads), torch.randn(heads)),
+        "state": torch.randn(6, heads, state_size, head_dim),
+    }
+
+
+def in_float64(inputs: dict[str, Any], groups: int, state: torch.Tensor) -> torch.Tensor:
+    """Of one sequence, by the formulas of the paper; `state` [heads, state_size, head_dim] is changed."""
+    heads, state_size, head_dim = state.shape
+    mixed, weights = inputs["mixed"].double(), inputs["weights"]
+    x, b, c = mixed.split([heads * head_dim, groups * state_size, groups * state_size], 1)
+    steps = F.softplus(inputs["projected"][:, -heads:].double() + weights.dt_bias)
+    steps = steps.clamp(weights.min_step, weights.max_step)
+    rows = []
+    for token in range(len(mixed)):
+        row = []
+        for head in range(heads):
+            group = head // (heads // groups)
+            own = slice(group * state_size, (group + 1) * state_size)
+            x_of_head, step = x[token, head * head_dim : (head + 1) * head_dim], steps[token, head]
+            state[head] *= torch.exp(-weights.a_log[head].double().exp() * step)
+            state[head] += torch.outer(b[token, own], step * x_of_head)
+            row.append(c[token, own] @ state[head] + weights.skip[head] * x_of_head)
+        rows.append(torch.cat(row))
+    return torch.stack(rows)
+
+
+def run(kernels: KernelSet, inputs: dict[str, Any], state: torch.Tensor, step: Step) -> torch.Tensor:
+    return kernels.state_space(inputs["mixed"], inputs["projected"], inputs["weights"], state, step).clone()
+
+
+def by_row(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = zip(inputs["mixed"].split(SIZES), inputs["projected"].split(SIZES), strict=True)
+    return [{**inputs, "mixed": mixed, "projected": projected} for mixed, projected in parts]
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("limits", [(0.0, math.inf), (0.4, 1.1)])
+def test_the_state_space_is_that_of_the_paper(
+    level: str, dtype: torch.dtype, shape: tuple[int, int, int, int], limits: tuple[float, float]
+) -> None:
+    inputs = inputs_of(shape, dtype)
+    inputs["weights"] = replace(inputs["weights"], min_step=limits[0], max_step=limits[1])
+    exact, state = inputs["state"].double(), inputs["state"].clone()
+    found = run(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
+    assert found.dtype == torch.float32
+    for (computed, _, slot), part, own in zip(ROWS, by_row(inputs), found.split(SIZES), strict=True):
+        if not computed:
+            exact[slot] = 0
+        assert_close(own, in_float64(part, shape[2], exact[slot]), absolute=1e-4)  # sums of up to 128 products
+        torch.testing.assert_close(state[slot].double(), exact[slot], rtol=1e-5, atol=2e-5)
+    assert torch.equal(state[[3, 5]], inputs["state"][[3, 5]])  # of other sequences
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES[1:3])
+def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(
+    level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]
+) -> None:
+    """Bit for bit, with any number of threads: the rows of a batch one by one, their tokens in steps of 1, 3 and 16."""
+    is_torch = level == "torch"
+    inputs = inputs_of(shape, dtype)
+    sums = inputs["state"].clone()
+    kernels = kernels_of(level, dtype, threads=2, batch_invariant=is_torch)
+    together = run(kernels, inputs, sums, step_of(*ROWS)).split(SIZES)
+    kernels = kernels_of(level, dtype, threads=1, batch_invariant=is_torch)
+    for (computed, count, slot), part, expected in zip(ROWS, by_row(inputs), together, strict=True):
+        for most in (1, 3, 16):
+            own_sums, found = inputs["state"].clone(), []
+            for first in range(0, count, most):
+                own = {name: part[name][first : first + most] for name in ("mixed", "projected")}
+                step = step_of((computed + first, len(own["mixed"]), slot))
+                found.append(run(kernels, part | own, own_sums, step))
+            assert torch.equal(torch.cat(found), expected)
+            assert torch.equal(own_sums[slot], sums[slot])
+
+
+@LEVELS
+def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) -> None:
+    kernels, inputs = kernels_of(level, torch.float32), inputs_of((2, 16, 1, 16), torch.float32, tokens=1)
+    results = []
+    for left in (0.0, torch.nan):
+        sums = torch.full((2, 2, 16, 16), left)
+        results.append(run(kernels, inputs, sums, step_of((0, 1, 1))))
+        assert not sums[1].isnan().any()
+    assert torch.equal(*results)
+
+
+def test_widths_that_do_not_fit_are_refused() -> None:
+    inputs = inputs_of((4, 20, 2, 24), torch.float32)
+    for level in ("torch", "portable"):
+        with pytest.raises(ValueError, match="for states of"):
+            run(
+                kernels_of(level, torch.float32),
+                inputs | {"mixed": inputs["mixed"][:, :-1]},
+                inputs["state"],
+                step_of(),
+            )
+
+
+# ---- the gate and the norm
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("order", ["none", "before_gate", "after_gate"])
+@pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 7), (3, 2, 20), (33, 3, 128)])
+def test_outputs_are_gated_and_normed_by_group(
+    level: str, dtype: torch.dtype, order: GateNorm, rows: int, groups: int, size: int
+) -> None:
+    torch.manual_seed(rows)
+    width, channels = groups * size, 5
+    x, projected = torch.randn(rows, width), (torch.randn(rows, channels + width + 3) * 2).to(dtype)
+    weight = None if order == "none" else 1 + 0.1 * torch.randn(width)
+    weights = GatedNormWeights(order, weight, 1e-5, groups)
+    gate = F.silu(projected[:, channels : channels + width].double())
+    exact = x.double() * (gate if order == "after_gate" else 1)
+    if weight is not None:
+        parts = exact.view(rows, groups, size)
+        exact = (parts / (parts.square().mean(-1, keepdim=True) + 1e-5).sqrt()).view(rows, width) * weight
+    exact = exact * (1 if order == "after_gate" else gate)
+    found = kernels_of(level, dtype).gated_norm(x.clone(), projected, channels, weights)
+    assert_close(found, exact, absolute=3e-6)
+
+
+@LEVELS
+def test_a_row_is_normed_as_in_any_batch(level: str) -> None:
+    torch.manual_seed(0)
+    x, projected = torch.randn(40, 96), torch.randn(40, 200)
+    weights = GatedNormWeights("after_gate", torch.randn(96), 1e-5, 3)
+    kernels = kernels_of(level, torch.float32, batch_invariant=level == "torch")
+    together = kernels.gated_norm(x.clone(), projected, 8, weights).clone()
+    for row in (0, 17, 39):
+        alone = kernels.gated_norm(x[row : row + 1].clone(), projected[row : row + 1], 8, weights)
+        assert torch.equal(alone[0], together[row])
