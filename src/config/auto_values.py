@@ -10,6 +10,7 @@ MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: the number of tokens that the attention kernels of a GPU read in one access
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and other programs would lack this memory
 MAX_KEPT_STATE_BYTES = 1 << 30  # recurrent states for later requests
+STATES_SHARE = 4  # recurrent states of running sequences take at most this part of what the weights leave
 KEPT_STATES_PER_SEQUENCE = 8  # at most: small states are many before they need that much
 QUEUED_PER_KV_TOKEN = 16  # prompt tokens that may wait, per token that the KV cache holds
 LONG_PROMPT_SHARE = 0.04  # of the context, above which a prompt is a long one
@@ -18,6 +19,13 @@ MAX_CONNECTIONS = 8192  # about 64 KiB each
 RESERVED_FILES = 64  # of the open files of the API process: listeners, logs, the engine's sockets, a restart of it
 CLIENT_SHARE = 0.75  # of max_connections: enough for a proxy, through which all clients have one address
 TOTAL_REQUEST_FACTOR = 8  # max_total_request_bytes, as a multiple of max_request_bytes
+
+
+def auto_num_seqs(device: str, state_bytes: int, room: int) -> int:
+    """max_num_seqs. state_bytes: recurrent states of one sequence. room: bytes that the weights leave."""
+    if not state_bytes:
+        return MAX_NUM_SEQS[device]
+    return max(1, min(MAX_NUM_SEQS[device], room // STATES_SHARE // state_bytes))
 
 
 def num_kept_states(state_bytes: int, max_num_seqs: int, interval: int, *, is_caching: bool) -> int:

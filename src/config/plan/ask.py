@@ -9,7 +9,8 @@ from __future__ import annotations
 from ...model.cache_groups import has_cache_groups
 from ...model.quantised import held_in
 from ...model.record import Record
-from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from ...model.sizes import state_bytes
+from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, auto_num_seqs
 from ..resolve.decide import Decisions, no_graphs
 from .devices import THIS_MACHINE, DeviceProfile
 from .model import PlannedModel
@@ -56,7 +57,12 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     kv_dtype = written("cache.kv_cache_dtype")
     length = number("model.max_model_len")
     kind = "cuda" if device.is_gpu else "cpu"
-    seqs = number("scheduler.max_num_seqs") or MAX_NUM_SEQS[kind]
+    quantization, share = decisions.get("model.quantization"), decisions.get("cache.gpu_memory_utilization")
+    keeps_twelve_bits = device.keeps_twelve_bits and not decisions.get("model.enforce_eager")
+    seqs = number("scheduler.max_num_seqs")
+    if seqs is None:
+        room = int(share * device.memory) - model.weights_bytes(dtype, held_in(dtype, quantization, keeps_twelve_bits))
+        seqs = auto_num_seqs(kind, state_bytes(model.spec, dtype), room)
     tokens = number("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[kind], seqs)
     interval: int = decisions.get("cache.prefix_cache_retention_interval")
     if not decisions.get("scheduler.enable_chunked_prefill"):
@@ -68,13 +74,13 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=length,
-        memory_share=decisions.get("cache.gpu_memory_utilization"),
+        memory_share=share,
         kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
         retention_interval=interval if decisions.get("cache.enable_prefix_caching") else 0,
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
-        quantization=decisions.get("model.quantization"),
+        quantization=quantization,
         activations=decisions.get("model.activation_quantization"),
-        keeps_twelve_bits=device.keeps_twelve_bits and not decisions.get("model.enforce_eager"),
+        keeps_twelve_bits=keeps_twelve_bits,
         has_graphs=not no_graphs(decisions, kind),
         has_cache_groups=has_cache_groups(kind, decisions.get("scheduler.disable_hybrid_kv_cache_manager")),
     )

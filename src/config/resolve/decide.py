@@ -22,7 +22,9 @@ from ..auto_values import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,
     QUEUED_PER_KV_TOKEN,
+    STATES_SHARE,
     TOTAL_REQUEST_FACTOR,
+    auto_num_seqs,
     num_kept_states,
 )
 from ..gpu_capability import LEAST_CAPABILITY
@@ -100,8 +102,8 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     done = Decisions(values=values, origins=dict(deployment.origins), model_files=model_files, machine=machine)
     _device(done)
     _server(done)
-    _scheduler(done)
     if model_files is None:
+        _scheduler(done)
         if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("model.max_model_len") != "auto":
             _batched_tokens(done, done.get("model.max_model_len"))
         done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
@@ -109,6 +111,8 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     _files(done, model_files)
     _preset(done, model_files)
     _precision(done, model_files)
+    _num_seqs(done, model_files)
+    _scheduler(done)
     _memory(done, model_files)
     _context(done, model_files)
     return done
@@ -278,24 +282,44 @@ def _precision(done: Decisions, model_files: ModelFiles) -> None:
         done.decide("model.dtype", stored, "R051", "the checkpoint's own format")
 
 
+def _num_seqs(done: Decisions, model_files: ModelFiles) -> None:
+    """Fewer than usual if the recurrent states of so many would take too much memory."""
+    device, one_state = done.get("device.device"), state_bytes(model_files.spec, done.get("model.dtype"))
+    if done.get("scheduler.max_num_seqs") != "auto" or not one_state:
+        return
+    number = auto_num_seqs(device, one_state, _budget(done) - _weights_bytes(done, model_files))
+    if number < MAX_NUM_SEQS[device]:
+        states = format_about(number * one_state)
+        reason = f"their recurrent states, {states}, take at most 1/{STATES_SHARE} of what the weights leave"
+        done.decide("scheduler.max_num_seqs", number, "R102", reason)
+
+
+def _budget(done: Decisions) -> int:
+    """Bytes to use. Of a GPU, a share of the total memory, as far as it is free."""
+    share, gpu = done.get("cache.gpu_memory_utilization"), done.gpu
+    if gpu is None:
+        return int(share * done.available_memory_bytes)
+    return min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
+
+
+def _weights_bytes(done: Decisions, model_files: ModelFiles) -> int:
+    dtype, is_on_cpu = done.get("model.dtype"), done.get("device.device") == "cpu"
+    keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
+    return model_files.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
+
+
 def _memory(done: Decisions, model_files: ModelFiles) -> None:
     """Size of the KV cache: written blocks, else written memory, else what the deployment can fill."""
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
-    is_on_cpu = done.get("device.device") == "cpu"
-    keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
-    held = held_in(dtype, done.get("model.quantization"), keeps_twelve_bits)
-    weights = model_files.weights_bytes(dtype, held)
+    weights, budget = _weights_bytes(done, model_files), _budget(done)
     is_disabled = done.get("scheduler.disable_hybrid_kv_cache_manager")
     is_hybrid = has_cache_groups(done.get("device.device"), is_disabled)
     groups = model_cache_groups(model_files.spec, model_files.max_context, is_hybrid)
     per_token = kv_bytes_per_token(model_files.spec, done.get("cache.kv_cache_dtype"), groups)
     share = done.get("cache.gpu_memory_utilization")
-    budget, activations = int(share * done.available_memory_bytes), 0
-    if (gpu := done.gpu) is not None:  # a share of the total memory, as far as it is free
-        budget = min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
-        activations = _activations(done, model_files, dtype)
+    activations = 0 if done.gpu is None else _activations(done, model_files, dtype)
     seqs, one_state = done.get("scheduler.max_num_seqs"), state_bytes(model_files.spec, dtype)
     interval, is_caching = done.get("cache.prefix_cache_retention_interval"), done.get("cache.enable_prefix_caching")
     num_states = seqs + num_kept_states(one_state, seqs, interval, is_caching=is_caching) if one_state else 0

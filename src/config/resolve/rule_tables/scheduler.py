@@ -7,6 +7,7 @@ from ...auto_values import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,
     QUEUED_PER_KV_TOKEN,
+    STATES_SHARE,
     by_device,
 )
 from ...graph_sizes import usual_sizes
@@ -179,7 +180,8 @@ STATED: tuple[StatedRule, ...] = (
         "R102",
         "the device decides max_num_seqs",
         ("scheduler.max_num_seqs",),
-        f"auto is {by_device(MAX_NUM_SEQS)}. On a CPU more sequences slow each other down.",
+        f"auto is {by_device(MAX_NUM_SEQS)}. On a CPU more sequences slow each other down. It is less for a model with "
+        f"recurrent states whose states would take more than 1/{STATES_SHARE} of the memory that the weights leave.",
     ),
     StatedRule(
         "R103",

@@ -284,3 +284,24 @@ def test_states_are_counted_for_every_running_sequence(tmp_path: Path) -> None:
     assert any("32 more are kept for prefixes" in note for note in few.notes)
     assert few.speed is not None
     assert many.estimate.peak.likely - few.estimate.peak.likely >= 79 * one
+
+
+def test_states_take_at_most_a_quarter_of_what_the_weights_leave(tmp_path: Path) -> None:
+    """A sequence of Qwen3.5-27B has 146.8 MiB of states: 256 of them would leave no memory for a KV cache."""
+    plan = planned(tmp_path, "qwen3.5-27b", device="h100-80gb")
+    assert plan.estimate.status != "does not fit"
+    estimate, one = plan.estimate, plan.estimate.state_bytes // plan.estimate.num_states
+    room = estimate.budget_bytes - estimate.weights_bytes
+    assert plan.ask.max_num_seqs == room // 4 // one
+    assert planned(tmp_path, "qwen3.5-27b", "--max-num-seqs", "256", device="h100-80gb").ask.max_num_seqs == 256
+
+
+def test_here_a_small_machine_runs_fewer_sequences_with_states(tmp_path: Path) -> None:
+    small = WIDE.model_copy(update={"available_memory_bytes": 4 * GIB})
+    plan = planned(tmp_path, "qwen3.5-0.8b", machine=small)
+    deployment = load(
+        tmp_path, "{}", "--model", str(tmp_path / "model"), "--load-format", "dummy", "--skip-tokenizer-init"
+    )
+    resolved = resolve_deployment(deployment, read_model_files(deployment), small)
+    assert plan.ask.max_num_seqs == resolved.scheduler.max_num_seqs < 64
+    assert "recurrent states" in resolved.origins["scheduler.max_num_seqs"].reason

@@ -252,7 +252,7 @@ def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "`factor` is '2'"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "`factor` is 0"),
         ({"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 0}}, "embeddings` is 0"),
-        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4}}, "must be greater than `low_freq_factor`"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 5}}, "must not be less than `low_freq_factor`"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}, "head_dim": 2}, "`dynamic` needs at least 4"),
         ({"partial_rotary_factor": 1.5}, "`partial_rotary_factor` is 1.5; it must be a number above 0 and at most 1"),
         ({"bos_token_id": "1"}, "it must be a token id"),
