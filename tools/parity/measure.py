@@ -87,10 +87,11 @@ def _through_library(
     model: PreTrainedModel, folder: Path, place: Path, prompts: list[list[int]], expected: list[list[int]]
 ) -> ThroughLibrary | None:
     try:
-        settings = resolved(folder, place, model={"model_impl": "transformers"}, cache=FEW_BLOCKS, scheduler=ONE_GROUP)
+        engine = Engine(
+            resolved(folder, place, model={"model_impl": "transformers"}, cache=FEW_BLOCKS, scheduler=ONE_GROUP)
+        )
     except ModelFilesError:
         return None
-    engine = Engine(settings)
     found = engine.generate(prompts)
     return ThroughLibrary(largest_difference(engine, model, prompts[:4]), _num_equal(found, expected))
 

@@ -283,7 +283,7 @@ def _precision(done: Decisions, model_files: ModelFiles) -> None:
 
 
 def _num_seqs(done: Decisions, model_files: ModelFiles) -> None:
-    """Fewer than usual if the recurrent states of so many would take too much memory."""
+    """Fewer than usual if their recurrent states would take too much memory."""
     device, one_state = done.get("device.device"), state_bytes(model_files.spec, done.get("model.dtype"))
     if done.get("scheduler.max_num_seqs") != "auto" or not one_state:
         return
