@@ -30,7 +30,7 @@ from .thread_step_queue import ThreadStepQueue
 if TYPE_CHECKING:
     from .sampling.logits_processor import LogitsProcessor  # imports torch
 
-MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks
+MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks, of all groups of layers together
 
 
 class WarmRunner(Runner, Protocol):
@@ -108,7 +108,7 @@ def _on_cpu(
 ) -> EngineCore:
     _limit_spinning()
     kv_memory = reserve_kv_memory(resolved)
-    scheduler = make_scheduler(resolved.num_kv_blocks)
+    scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
     with prefaulted_pages(resolved.memory.weights_bytes, kv_memory.touch_first):
         from .runner.loaded_model import load_on_cpu  # torch: takes a second, and is a phase of its own
         from .runner.model_runner import ModelRunner

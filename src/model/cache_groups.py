@@ -70,6 +70,14 @@ def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> Ca
     return replace(groups, layers=tuple(next(of_attention) if has_some else None for has_some in has_keys))
 
 
+def blocks_of_window(window: int, block_size: int, step_tokens: int) -> int:
+    """Blocks that a sequence needs at a time in a group with this window while its prompt is computed in chunks.
+
+    Of the window, of the chunk that is planned, and of one in flight, whose blocks come back when its step is finished.
+    """
+    return -(-(window + 2 * step_tokens) // block_size) + 2
+
+
 def kv_bytes_per_token(spec: ModelSpec, dtype: str, groups: CacheGroups) -> int:
     """Bytes of one token in the blocks of all groups."""
     return groups.num_groups * groups.num_planes * spec.keeps.width * DTYPE_BYTES[dtype]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tests.slow_cases import slow
 
+from stoker.engine.startup import build_core
+
 from .checkpoints import build, reference_greedy, save
 from .conftest import Saved
 from .engine import Engine, resolved
@@ -71,6 +73,13 @@ def test_the_tokens_are_those_of_one_group(mixed: Saved, tmp_path: Path, model: 
     prompts = make_prompts(12)
     alone = engine(mixed, tmp_path, 64, {"disable_hybrid_kv_cache_manager": True}, **model)
     assert engine(mixed, tmp_path, 64, **model).generate(prompts) == alone.generate(prompts)
+
+
+def test_a_served_model_has_the_blocks_of_all_groups(mixed: Saved, tmp_path: Path):
+    """The scheduler of a server had as many as one group."""
+    core = build_core(resolved(mixed[1], tmp_path, cache={"num_gpu_blocks_override": 16}))
+    assert core.info.num_blocks == 16
+    assert core.stats.num_blocks == 4 * 16
 
 
 @pytest.mark.effect("scheduler.disable_hybrid_kv_cache_manager")

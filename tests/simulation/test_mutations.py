@@ -129,6 +129,15 @@ def _aborted_requests_stay_counted_in_the_queue(right: Any, queue: WaitingQueue,
     queue._entries.remove(queue._entry(request))
 
 
+def _a_chunk_takes_blocks_that_are_not_there(right: Any, blocks: SequenceBlocks, request: Request, end: int) -> int:
+    return end
+
+
+def _more_is_reserved_than_there_is(right: Any, blocks: SequenceBlocks, request: Request) -> None:
+    blocks.num_reserved += blocks._windows.count(None)
+    request.num_reserved += blocks._windows.count(None)
+
+
 def _a_state_is_not_restored(
     right: Any, states: SequenceStates, request: Request, block_hash: bytes, num_tokens: int
 ) -> None:
@@ -191,6 +200,8 @@ FAULTS: dict[str, Fault | Mutation] = {
         Fault(SlotColumns, "read_tail", _a_preempted_sequence_loses_its_last_tokens),
         Fault(WaitingQueue, "peek", _the_latest_request_is_served_first),
         Fault(WaitingQueue, "remove", _aborted_requests_stay_counted_in_the_queue),
+        Fault(SequenceBlocks, "reachable_end", _a_chunk_takes_blocks_that_are_not_there),
+        Fault(SequenceBlocks, "reserve_again", _more_is_reserved_than_there_is),
         Fault(SequenceStates, "restore", _a_state_is_not_restored),
         Fault(SequenceStates, "complete", _a_state_of_another_slot_is_kept),
         Fault(SequenceStates, "complete", _states_of_decode_rows_are_found_before_the_step_is_finished),
@@ -221,9 +232,10 @@ FAULTS |= {
 
 
 def first_broken() -> Broken | None:
-    for number in range(MAX_WORLDS):
+    ordinary = [World.of(f"mutations {number}") for number in range(MAX_WORLDS)]
+    for world in (*ordinary, *map(World.short_of_window_blocks, range(MAX_WORLDS))):
         try:
-            run_story(World.of(f"mutations {number}"), STEPS_PER_WORLD)
+            run_story(world, STEPS_PER_WORLD)
         except Broken as broken:
             return broken
     return None

@@ -10,6 +10,7 @@ from collections import Counter
 from itertools import product
 
 import pytest
+from tests.slow_cases import slow
 
 from .shrink import report
 from .worlds import Broken, World, run_story
@@ -58,6 +59,15 @@ def run_with_states(kind: str, *, num_worlds: int, num_steps: int) -> Counter[st
         except Broken as broken:
             pytest.fail(report(broken))
     return events
+
+
+@pytest.mark.parametrize("numbers", [range(3), slow(range(3, 200))], ids=str)
+def test_prompts_share_the_blocks_that_windows_give_back(numbers: range) -> None:
+    for number in numbers:
+        try:
+            run_story(World.short_of_window_blocks(number), 200)
+        except Broken as broken:
+            pytest.fail(report(broken))
 
 
 @pytest.mark.parametrize("kind", WITH_STATES)

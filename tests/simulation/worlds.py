@@ -30,6 +30,26 @@ class World:
         chosen = depth or random.choice([1, 1, 2, 2, 3])
         return cls(name, _settings(random, fixed), chosen)
 
+    @classmethod
+    def short_of_window_blocks(cls, number: int) -> World:
+        """Several prompts with windows and common prefixes, in a pool for little more than one of them."""
+        windows: tuple[int | None, ...] = ((12, 12, 12), (10, None), (10,))[number // 3 % 3]
+        return cls.of(
+            f"short of blocks {number}",
+            depth=3,
+            windows=windows,
+            block_size=1,
+            max_num_seqs=4 + number % 3,
+            max_num_batched_tokens=(6, 9)[number % 2],
+            max_model_len=80,
+            num_blocks=len(windows) * (28, 34, 42)[number % 3],
+            enable_prefix_caching=True,
+            num_kept_states=0,
+            enable_chunked_prefill=True,
+            max_queued_requests=20,
+            max_queued_tokens=10_000,
+        )
+
 
 def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
     policy: Literal["fcfs", "priority"] = random.choice(["fcfs", "fcfs", "priority"])  # type: ignore[assignment]

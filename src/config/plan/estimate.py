@@ -81,7 +81,14 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     else:
         groups = model_cache_groups(model.spec, model.limit, ask.has_cache_groups)
-        kv = kv_cost_of_groups(groups, model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
+        kv = kv_cost_of_groups(
+            groups,
+            model.spec,
+            ask.kv_dtype,
+            ask.block_size,
+            step_tokens=ask.max_num_batched_tokens,
+            tensor_parallel_size=parts,
+        )
         one_state = state_bytes(model.spec, ask.dtype) // parts
     if one_state:
         kept = num_kept_states(one_state, ask.max_num_seqs, ask.retention_interval, is_caching=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ...model.cache_groups import CacheGroups
+from ...model.cache_groups import CacheGroups, blocks_of_window
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, kept_bytes
 from ...model.spec import Keeps, ModelSpec
@@ -15,8 +15,9 @@ class KVCost(Record):
     """Bytes on one device.
 
     token_bytes: per token, in layers that keep all tokens. windows: window length and bytes per token, of layers that
-    keep a window. sequence_bytes: per sequence, independent of its length. is_admitted_whole: a sequence is admitted
-    when there are blocks for all its tokens, also in layers that keep a window.
+    keep a window. sequence_bytes: per sequence, independent of its length. is_admitted_whole: a sequence is accepted
+    if the cache holds all its tokens, also in layers that keep a window. step_tokens: maximum of a chunk of a prompt;
+    while it is computed, layers that keep a window need more than that.
     """
 
     block_size: int
@@ -24,6 +25,7 @@ class KVCost(Record):
     windows: tuple[tuple[int, int], ...]
     sequence_bytes: int
     is_admitted_whole: bool = False
+    step_tokens: int = 0
 
     def of(self, num_tokens: int) -> int:
         """Bytes of one sequence of `num_tokens` tokens, in whole blocks."""
@@ -32,7 +34,7 @@ class KVCost(Record):
         return held * self.token_bytes + forgetful + self.sequence_bytes
 
     def to_admit(self, num_tokens: int) -> int:
-        """Bytes that must be free for one sequence of `num_tokens` tokens."""
+        """Bytes that the cache must have for one sequence of `num_tokens` tokens."""
         if not self.is_admitted_whole:
             return self.of(num_tokens)
         per_token = self.token_bytes + sum(size for _, size in self.windows)
@@ -40,8 +42,15 @@ class KVCost(Record):
 
     def num_sequences(self, num_bytes: int, num_tokens: int) -> int:
         """How many sequences of this length fit at a time, admitted one after another."""
-        last = self.to_admit(num_tokens)
-        return 0 if num_bytes < last else 1 + (num_bytes - last) // max(1, self.of(num_tokens))
+        if num_bytes < self.to_admit(num_tokens):
+            return 0
+        held = self._blocks(num_tokens)
+        size = self.block_size
+        forgetful = sum(
+            min(held, blocks_of_window(window, size, self.step_tokens) * size) * each for window, each in self.windows
+        )
+        last = held * self.token_bytes + forgetful + self.sequence_bytes  # while its prompt is computed
+        return 1 + max(0, num_bytes - last) // max(1, self.of(num_tokens))
 
     @property
     def block_bytes(self) -> int:
@@ -93,7 +102,13 @@ def kv_cost(
 
 
 def kv_cost_of_groups(
-    groups: CacheGroups, spec: ModelSpec, kv_dtype: str, block_size: int, *, tensor_parallel_size: int = 1
+    groups: CacheGroups,
+    spec: ModelSpec,
+    kv_dtype: str,
+    block_size: int,
+    *,
+    step_tokens: int,
+    tensor_parallel_size: int = 1,
 ) -> KVCost:
     """Of this build's engine, whose blocks are those of groups of layers. States have memory of their own."""
     keeps = spec.keeps
@@ -105,6 +120,7 @@ def kv_cost_of_groups(
         windows=tuple((window, count * one) for window, count in sorted(counts.items())),
         sequence_bytes=0,
         is_admitted_whole=True,
+        step_tokens=step_tokens,
     )
 
 

@@ -1,7 +1,11 @@
 """SequenceBlocks: the block tables of running sequences, how they grow, and what the prefix cache learns of them.
 
 A sequence reserves blocks for all its known tokens when it is admitted, and takes them as its tokens are scheduled; so
-a prefill never waits for memory half way. Decode rows take a block more when their last one is full.
+a prefill does not wait for memory half way. Decode rows take a block more when their last one is full.
+
+Of a group with a window it reserves what it holds at a time: the window, and the chunks of two steps. Blocks before the
+window come back while the prompt is computed, and as many are reserved again for its next chunks. A block that others
+use does not come back: then a chunk is shorter, or waits.
 
 Full blocks are published to the prefix cache when their tokens are scheduled, so requests that arrive together share a
 prefix in the same step. That is safe because the runner writes the keys and values of all tokens of a step, layer by
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...model.cache_groups import blocks_of_window
 from .block_hashes import BlockHasher
 from .block_pool import BlockPool
 from .kept_states import KeptStates
@@ -52,6 +57,12 @@ class SequenceBlocks:
         self.cache = PrefixCache(settings.num_groups, KeptStates(settings.num_kept_states, settings.max_num_seqs))
         self.states = SequenceStates(settings, columns, self.cache, self.hasher)
         self.pool = BlockPool(settings.num_blocks, self.cache)
+        self._most_held = [
+            blocks_of_window(window, settings.block_size, settings.max_num_batched_tokens)
+            if window is not None and settings.enable_chunked_prefill
+            else None  # all its blocks
+            for window in settings.windows
+        ]
         self.num_reserved = 0  # free blocks that admitted sequences will take
         self.num_queried_tokens = 0  # looked up in the prefix cache, and found there; preempted sequences not counted
         self.num_hit_tokens = 0
@@ -175,16 +186,44 @@ class SequenceBlocks:
 
     # ---- blocks of a sequence
 
-    def admit(self, request: Request, cached: CachedPrefix, num_new: int) -> None:
-        """First blocks of a sequence that has just got its slot: cached ones, and `num_new` reserved for each group."""
+    def num_to_reserve(self, num_missing: int, num_tokens: int, num_blocks: int) -> int:
+        """Blocks of all groups that a sequence needs at a time until it has `num_missing` more in each table.
+
+        num_tokens: computed ones. num_blocks: in each table.
+        """
+        wanted = 0
+        for group, most in enumerate(self._most_held):
+            if most is None:
+                wanted += num_missing
+            else:
+                num_held = num_blocks - self._first_block(group, num_tokens)
+                wanted += max(0, min(num_missing, most - num_held))
+        return wanted
+
+    def admit(self, request: Request, cached: CachedPrefix, num_reserved: int) -> None:
+        """First blocks of a sequence that has just got its slot: cached ones, and blocks reserved in all groups."""
         request.block_ids = [[] for _ in self._windows]
         request.num_passed = [0] * len(self._windows)
         request.num_kept_tokens = 0
-        request.num_reserved = (cached.num_blocks + num_new) * len(self._windows)
-        self.num_reserved += request.num_reserved
         if request.reads_cache and not request.num_preemptions:
             self.num_queried_tokens += len(request.token_ids)
         self.append_cached(request, cached)
+        request.num_reserved = num_reserved
+        self.num_reserved += num_reserved
+
+    def reserve_again(self, request: Request) -> None:
+        """Reserve what the sequence needs for its next chunks, as far as blocks before its windows have come back."""
+        num_missing = -(-len(request.token_ids) // self._block_size) - request.num_blocks
+        num_computed = int(self._columns.computed[request.slot])
+        wanted = self.num_to_reserve(max(0, num_missing), num_computed, request.num_blocks)
+        granted = min(wanted, request.num_reserved + max(0, self.num_available))
+        self.num_reserved += granted - request.num_reserved
+        request.num_reserved = granted
+
+    def reachable_end(self, request: Request, end: int) -> int:
+        """Where a chunk can end that is to end at `end`: there may be fewer blocks than it needs."""
+        most = (request.num_reserved + max(0, self.num_available)) // len(self._windows)
+        return min(end, (request.num_blocks + most) * self._block_size)
 
     def extend_to(self, request: Request, num_tokens: int) -> list[int]:
         """Take the blocks up to `num_tokens` tokens and publish the full ones. Returns the new blocks (append_new)."""

@@ -70,11 +70,11 @@ class Sequences:
             self.watched.watch(added.stop.named_token_ids)
         self.waiting.push(added)
 
-    def admit(self, index: int, cached: CachedPrefix, num_new: int) -> None:
+    def admit(self, index: int, cached: CachedPrefix, num_reserved: int) -> None:
         """Give a slot to the waiting request at `index`. The caller adds it to `running` (extend_running)."""
         request = self.waiting.pop(index)
         self.columns.take(request)
-        self.blocks.admit(request, cached, num_new)
+        self.blocks.admit(request, cached, num_reserved)
 
     def preempt(self, request: Request) -> None:
         """Take slot and blocks back. It waits to be computed again, like a prompt of all its tokens."""

@@ -39,7 +39,7 @@ class StepDraft:
     restored_states: list[tuple[int, int]] = field(default_factory=list)  # places: sequence_states.py
     kept_states: list[tuple[int, int]] = field(default_factory=list)
     unnamed_states: list[tuple[int, int]] = field(default_factory=list)  # of the kept ones, decode rows and places
-    has_preempted: bool = False
+    lacks_blocks: bool = False  # nothing is admitted
 
     def add_blocks(self, slot: int, block_ids: list[int]) -> None:
         """block_ids: for each position, one of each group."""

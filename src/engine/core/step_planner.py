@@ -52,6 +52,11 @@ class StepPlanner:
             self._unblock()
             if not draft.prefills:
                 self._plan_decodes(draft)
+        while prefills and not draft.decodes and not draft.prefills and not sequences.steps:
+            # Blocks before their windows did not come back, because others use them: the last one gives up its own.
+            sequences.preempt(max(prefills, key=sequences.rank))
+            prefills = [request for request in prefills if request.slot != NO_SLOT]
+            self._plan_running_prefills(draft, PrefillBudget(self._settings, 0), prefills)
         if not draft.decodes and not draft.prefills:
             return None
         self._states.complete(draft)
@@ -110,7 +115,7 @@ class StepPlanner:
                 while blocks.num_available + request.num_reserved < self._num_groups and not blocks_are_coming:
                     victim = candidates.pop()
                     sequences.preempt(victim)
-                    draft.has_preempted = True
+                    draft.lacks_blocks = True
                     blocks_are_coming = sequences.steps.holds_blocks
                     if victim is request:
                         break
@@ -125,7 +130,7 @@ class StepPlanner:
     def _plan_prefills(self, draft: StepDraft, running: list[Request]) -> None:
         budget = PrefillBudget(self._settings, len(draft.decodes))
         self._plan_running_prefills(draft, budget, running)
-        if budget.left and not draft.has_preempted:
+        if budget.left and not draft.lacks_blocks:
             self._plan_admissions(draft, budget)
         if budget.left:
             self._return_leftover(draft, budget)
@@ -137,12 +142,20 @@ class StepPlanner:
             if not budget.left:
                 budget.count_partial(request)
                 continue
+            if self._has_windows:
+                self._blocks.release_passed(request, self._sequences.steps)
+                self._blocks.reserve_again(request)
             self._append_cached(draft, request)
             has_others = index + 1 < len(requests) or bool(waiting and free_slots)
             start, known = int(self._columns.computed[request.slot]), len(request.token_ids)
             stop = self._states.chunk_stop(request, start, known)
             end = budget.chunk_end(start, stop, has_others=has_others)
-            self._add_row(draft, budget, PrefillRow(request, start, end, stop, is_new=False))
+            if self._has_windows:
+                end = self._blocks.reachable_end(request, end)
+            if end > start:
+                self._add_row(draft, budget, PrefillRow(request, start, end, stop, is_new=False))
+            else:
+                draft.lacks_blocks = True
             if end < known:
                 budget.count_partial(request)
 
@@ -151,7 +164,8 @@ class StepPlanner:
         if self._columns.computed[request.slot] % self._settings.block_size:
             return
         cached = self._blocks.find_cached(request)
-        if cached.num_blocks:
+        num_free = self._blocks.num_available - self._blocks.num_free_among(cached) + request.num_reserved
+        if cached.num_blocks and (num_free >= self._num_groups or not self._has_windows):
             self._blocks.append_cached(request, cached)
             by_position = zip(*cached.block_ids, strict=True)
             draft.add_blocks(request.slot, [block_id for each in by_position for block_id in each])
@@ -186,8 +200,9 @@ class StepPlanner:
                 else:
                     break
             num_new = -(-known // block_size) - cached.num_blocks
+            num_reserved = blocks.num_to_reserve(num_new, start, cached.num_blocks)
             # One free block more per running sequence, or the next full block of one of them would preempt this one.
-            needed = (num_new + len(sequences.running) + len(admitted)) * self._num_groups
+            needed = num_reserved + (len(sequences.running) + len(admitted)) * self._num_groups
             if needed > blocks.num_available - blocks.num_free_among(cached):
                 break
             if end == start:
@@ -197,7 +212,7 @@ class StepPlanner:
             if end < known:
                 budget.count_partial(request)
             self._unblock()
-            sequences.admit(num_passed, cached, num_new)
+            sequences.admit(num_passed, cached, num_reserved)
             admitted.append(request)
             self._add_row(draft, budget, PrefillRow(request, start, end, stop, is_new=True))
         if admitted:
@@ -209,6 +224,8 @@ class StepPlanner:
             end = min(row.end + budget.left, row.stop)
             if end < row.stop:
                 end -= end % self._settings.block_size
+            if self._has_windows:
+                end = self._blocks.reachable_end(row.request, end)
             if end > row.end:
                 budget.left -= end - row.end
                 row.end = end
@@ -224,6 +241,8 @@ class StepPlanner:
         if self._has_windows:
             self._blocks.release_passed(row.request, self._sequences.steps)
         block_ids = self._blocks.extend_to(row.request, row.end)
+        if self._has_windows:
+            self._blocks.reserve_again(row.request)
         if not row.is_new:
             draft.add_blocks(row.request.slot, block_ids)
 

@@ -34,7 +34,8 @@ def running(blocks: SequenceBlocks, columns: SlotColumns, arrival: int, num_toke
     )
     columns.take(request)
     cached = blocks.find_cached(request)
-    blocks.admit(request, cached, -(-num_tokens // 4) - cached.num_blocks)
+    num_new = -(-num_tokens // 4) - cached.num_blocks
+    blocks.admit(request, cached, blocks.num_to_reserve(num_new, 4 * cached.num_blocks, cached.num_blocks))
     return request
 
 
