@@ -200,6 +200,18 @@ def test_the_own_implementation_and_the_library_generate_the_same(saved: Callabl
     assert library.runner.info().weights_bytes == native.runner.info().weights_bytes
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_router_that_looks_at_the_dtype_of_its_weight_is_computed(
+    dtype: str, saved: Callable[[str], Saved], tmp_path: Path
+):
+    """Hunyuan's router asks `self.wg.weight.dtype` before it multiplies."""
+    folder = saved("hunyuan_moe")[1]
+    engine = Engine(resolved(folder, tmp_path, model={"model_impl": "transformers", "dtype": dtype}))
+    found = engine.generate([[5, 6, 7]])
+    if dtype == "float32":
+        assert found == Engine(resolved(folder, tmp_path)).generate([[5, 6, 7]])
+
+
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 def test_linear_layers_are_quantised_as_in_own_models(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     folder = saved("qwen3")[1]

@@ -43,22 +43,24 @@ class MergedProjections:
 
 
 class Projection(nn.Module):
-    """In place of a linear layer."""
+    """In place of a linear layer. weight: its shape and dtype, which some modules look at; it has no values."""
 
-    def __init__(self, merged: MergedProjections, index: int) -> None:
+    def __init__(self, merged: MergedProjections, index: int, weight: torch.Tensor) -> None:
         super().__init__()
         self._merged, self._index = merged, index
+        self.weight = weight.detach().to("meta")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._merged.part(self._index, x)
 
 
 class SingleProjection(nn.Module):
-    """In place of a linear layer that shares its input with no other."""
+    """In place of a linear layer that shares its input with no other. weight: as of Projection."""
 
-    def __init__(self, linear: Linear) -> None:
+    def __init__(self, linear: Linear, weight: torch.Tensor) -> None:
         super().__init__()
         self._linear = linear
+        self.weight = weight.detach().to("meta")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return _product(self._linear, x)

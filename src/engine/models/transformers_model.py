@@ -90,7 +90,7 @@ class TransformersModel:
                 self._fused.append("+".join(name.rpartition(".")[2] for name in names))
         for name, module in list(model.named_modules()):
             if is_plain_linear(module) and name != output_name and (linear := self._linear((name,))) is not None:
-                replace_module(model, name, SingleProjection(linear))
+                replace_module(model, name, SingleProjection(linear, module.weight))
         for name, module, found in list(norms(model)):
             parameters = [f"{name}.{kind}" for kind in ("weight", "bias") if module._parameters.get(kind) is not None]
             if (source := self._stem(parameters)) is not None:
@@ -109,7 +109,7 @@ class TransformersModel:
         if not self._places.is_shared(source):
             linear = self._linear((name,), is_output=True)
             if linear is not None:
-                replace_module(self._module, name, SingleProjection(linear))
+                replace_module(self._module, name, SingleProjection(linear, self._module.get_parameter(weight)))
             return
         scale = embedding_scale(embedding, self._dtype)
         tied = next((path for path, module in self._module.named_modules() if module is embedding), "")
@@ -122,7 +122,7 @@ class TransformersModel:
         )
         self._used.add(source)
         self._loadables.append(linear)
-        replace_module(self._module, name, SingleProjection(linear))
+        replace_module(self._module, name, SingleProjection(linear, output.weight))
         replace_module(self._module, tied, ScaledEmbedding(linear, self._kernels, scale))
 
     def _names_of(self, parameter: str) -> Iterator[str]:
@@ -136,14 +136,17 @@ class TransformersModel:
             return False
         merged = MergedProjections(linear)
         for index, name in enumerate(names):
-            replace_module(self._module, name, Projection(merged, index))
+            weight = self._module.get_parameter(f"{name}.weight")
+            replace_module(self._module, name, Projection(merged, index, weight))
         return True
 
     def _linear(self, names: Sequence[str], *, is_output: bool = False) -> Linear | None:
-        """The engine's layer for these; None if their weights are converted, or kept in another format."""
+        """The engine's layer for these; None if their weights are converted, or kept in another format or dtype."""
         modules: list[Any] = [self._module.get_submodule(name) for name in names]
         has_bias = modules[0].bias is not None
         if not all(map(is_plain_linear, modules)) or any((each.bias is not None) != has_bias for each in modules):
+            return None
+        if any(each.weight.dtype != self._dtype for each in modules):
             return None
         parts: dict[str, int] = {}
         used: list[str] = []
