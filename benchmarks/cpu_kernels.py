@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
-from stoker.engine.kernels import KernelSet
+from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, PackedExperts
 from stoker.engine.kernels.kernel_set import select_kernels
@@ -58,6 +58,13 @@ class Step:
     block_tables: torch.Tensor
     max_query_len: int
     max_context_len: int
+
+
+@dataclass(frozen=True)
+class RecurrentRows:
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    seq_slots: torch.Tensor
 
 
 class Bench:
@@ -372,6 +379,43 @@ def bench_latent(bench: Bench) -> None:
         )
 
 
+def bench_states(bench: Bench) -> None:
+    """The state space of Mamba-2 and the gated norm of its outputs, of the 23 layers of Nemotron 3 Nano."""
+    heads, head_dim, groups, state_size, layers = 64, 64, 8, 128, 23
+    width, channels = heads * head_dim, heads * head_dim + 2 * groups * state_size
+    weights = StateSpaceWeights(torch.zeros(heads), torch.zeros(heads), torch.ones(heads))
+    norm = GatedNormWeights("after_gate", torch.ones(width), 1e-5, groups)
+    for name, rows, tokens in (("decode, 1 row", 1, 1), ("decode, 32 rows", 32, 1), ("prompt of 1024", 1, 1024)):
+        total = rows * tokens
+        mixed, projected = randn(total, channels), randn(total, channels + width + heads)
+        states = bench.empty(layers, rows, heads, state_size, head_dim, dtype=torch.float32).fill_(0)
+        step = RecurrentRows(
+            torch.arange(rows + 1, dtype=torch.int32) * tokens,
+            torch.full((rows,), tokens + 1, dtype=torch.int32),
+            torch.arange(rows, dtype=torch.int32),
+        )
+
+        def scan(
+            mixed: torch.Tensor = mixed,
+            projected: torch.Tensor = projected,
+            states: torch.Tensor = states,
+            step: RecurrentRows = step,
+        ) -> None:
+            for state in states:
+                bench.ours.state_space(mixed, projected, weights, state, step)
+
+        elements = layers * rows * heads * state_size * head_dim
+        bench.compare(f"state_space, {name}", 8.0 * elements, 5.0 * elements * tokens, scan, torch.float32)
+        x = torch.randn(total, width)
+        bench.compare(
+            f"gated_norm, {name}",
+            8.0 * x.numel(),
+            0,
+            partial(bench.ours.gated_norm, x, projected, channels, norm),
+            torch=partial(bench.torch.gated_norm, x, projected, channels, norm),
+        )
+
+
 def bench_elementwise(bench: Bench) -> None:
     for tokens in (1, 32, 1024):
         compare_elementwise(bench, tokens)
@@ -411,6 +455,7 @@ def main() -> None:
         "quantised": bench_quantised,
         "attention": bench_attention,
         "latent": bench_latent,
+        "states": bench_states,
         "elementwise": bench_elementwise,
         "experts": bench_experts,
     }

@@ -95,6 +95,13 @@ def _delta_cost(mixed: torch.Tensor, projected: torch.Tensor, _: Any, state: tor
     return moved, 8.0 * len(mixed) * state[0].numel()
 
 
+def _state_space_cost(
+    mixed: torch.Tensor, projected: torch.Tensor, _: Any, state: torch.Tensor, step: StepInput
+) -> Cost:
+    """As above, with 2 multiply-adds and one product."""
+    return 2.0 * step.num_rows * state[0].nbytes + mixed.nbytes, 5.0 * len(mixed) * state[0].numel()
+
+
 COSTS: dict[str, Callable[..., Cost]] = {
     "embed": lambda token_ids, packed: (4.0 * len(token_ids) * packed.in_features, 0.0),
     "add_rms_norm": lambda x, residual, *_: (x.nbytes * (2.0 if residual is None else 4.0), 0.0),
@@ -105,6 +112,8 @@ COSTS: dict[str, Callable[..., Cost]] = {
     "gate_outputs": lambda x, *_: (3.0 * x.nbytes, 0.0),
     "causal_convolution": lambda x, taps, *_: (2.0 * len(x) * taps.shape[1] * x.itemsize, 0.0),
     "gated_delta": _delta_cost,
+    "state_space": _state_space_cost,
+    "gated_norm": lambda x, *_: (2.0 * x.nbytes, 0.0),
     "route_experts": lambda logits, *_: (float(logits.nbytes), 0.0),
     "experts": _experts_cost,
     "add_scaled": lambda x, *_: (3.0 * x.nbytes, 0.0),

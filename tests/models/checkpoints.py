@@ -460,7 +460,7 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
 
 
 # one of each way to place norms, to turn heads and to see windows; the others are tested by `make test-slow`
-QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5", "bloom", "deepseek_v3")
+QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5", "bloom", "deepseek_v3", "nemotron_h")
 
 
 def families() -> list[Any]:

@@ -14,7 +14,7 @@ from tests.slow_cases import slow
 
 from stoker.engine.api import EngineRequest, FinishReason
 from stoker.engine.core.step_plan import NO_COPIES, Int32, StepPlan, StepResult
-from stoker.engine.kernels import KernelSet, causal_convolution, gated_delta, select_kernels
+from stoker.engine.kernels import KernelSet, causal_convolution, gated_delta, select_kernels, state_space
 from stoker.engine.kernels.recurrent_step import RecurrentStep, rows_of
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.state_cache import StateCache
@@ -24,7 +24,7 @@ from .conftest import Saved
 from .engine import GREEDY, Engine, resolved
 from .test_generation import FEW_BLOCKS, make_prompts
 
-STATEFUL = ["qwen3_5", slow("lfm2")]
+STATEFUL = ["qwen3_5", slow("lfm2"), slow("nemotron_h"), slow("falcon_h1")]
 
 
 def requests_of(prompts: list[list[int]]) -> list[EngineRequest]:
@@ -215,12 +215,14 @@ MUTATIONS: dict[str, Callable[[Row], Row]] = {
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.parametrize("op", [causal_convolution, gated_delta])
+@pytest.mark.parametrize(
+    ("op", "family"), [(causal_convolution, "qwen3_5"), (gated_delta, "qwen3_5"), (state_space, "nemotron_h")]
+)
 def test_a_wrong_state_changes_the_tokens(
-    mutation: str, op: Any, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mutation: str, op: Any, family: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the other tests would notice one."""
-    model, folder = saved("qwen3_5")
+    model, folder = saved(family)
     prompts = make_prompts(12)
 
     def mutated(step: RecurrentStep) -> Iterator[Row]:

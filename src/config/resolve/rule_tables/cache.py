@@ -189,7 +189,8 @@ STATED: tuple[StatedRule, ...] = (
         "R096",
         "state-space caches use the format of the model",
         ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
-        "This build runs no state-space layers; both options are refused.",
+        "States are always float32 here, and the last inputs of convolutions have the dtype of the model; "
+        "float32 would hold the same values. Both options are refused.",
     ),
     StatedRule(
         "R097",

@@ -12,7 +12,10 @@ ATTENTION_DTYPE = "attention reads keys and values in `model.dtype` and accumula
 NO_IO_PLUGINS = "there are no such plugins; requests and responses have the format of the OpenAI API"
 NO_KV_SCALES = "the 8-bit cache of this build has no scales"
 NO_SHARED_KV = "no model that this build runs shares keys and values between layers"
-NO_STATE_SPACE = "this build runs no state-space (Mamba) layers, so there is no such cache"
+NO_STATE_SPACE = (
+    "recurrent states have one layout in this build: sums in float32, and the last inputs of convolutions in the "
+    "model's dtype, which loses nothing"
+)
 WEIGHTS_ON_DEVICE = "this build keeps all weights on the device that computes"
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "this build gives every layer the same cache and has no other cache manager"

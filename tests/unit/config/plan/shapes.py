@@ -257,6 +257,13 @@ def _of(architecture: str, **config: Any) -> dict[str, Any]:
     return {"architectures": [architecture], **config}
 
 
+_GRANITE_4 = {
+    "vocab_size": 100352,
+    "num_hidden_layers": 40,
+    "layer_types": ["attention" if index % 10 == 5 else "mamba" for index in range(40)],
+    "mamba_d_state": 128,
+    "tie_word_embeddings": True,
+}
 # name -> config, parameters: of families that are described exactly
 NATIVE: dict[str, tuple[dict[str, Any], int]] = {
     "gpt2": (
@@ -360,5 +367,65 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
             vocab_size=49152,
         ),
         15_517_456_384,
+    ),
+    "nemotron-3-nano-30b-a3b": (
+        _of(
+            "NemotronHForCausalLM",
+            hidden_size=2688,
+            hybrid_override_pattern="MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+            num_key_value_heads=2,
+            mamba_num_heads=64,
+            n_routed_experts=128,
+            num_experts_per_tok=6,
+            moe_intermediate_size=1856,
+            moe_shared_expert_intermediate_size=3712,
+        ),
+        31_577_940_288,
+    ),
+    "nemotron-h-8b": (
+        _of("NemotronHForCausalLM", hybrid_override_pattern="M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"),
+        8_100_852_736,
+    ),
+    "granite-4.0-h-small": (
+        _of(
+            "GraniteMoeHybridForCausalLM",
+            **_GRANITE_4,
+            num_key_value_heads=8,
+            intermediate_size=768,
+            shared_intermediate_size=1536,
+            num_local_experts=72,
+            num_experts_per_tok=10,
+        ),
+        32_207_337_984,
+    ),
+    "granite-4.0-h-tiny": (
+        _of(
+            "GraniteMoeHybridForCausalLM",
+            **_GRANITE_4,
+            hidden_size=1536,
+            num_attention_heads=12,
+            num_key_value_heads=4,
+            intermediate_size=512,
+            shared_intermediate_size=1024,
+            num_local_experts=64,
+            num_experts_per_tok=6,
+            mamba_n_heads=48,
+        ),
+        6_939_037_248,
+    ),
+    "falcon-h1-7b": (
+        _of(
+            "FalconH1ForCausalLM",
+            vocab_size=130048,
+            hidden_size=3072,
+            intermediate_size=12288,
+            num_hidden_layers=44,
+            num_attention_heads=12,
+            num_key_value_heads=2,
+            head_dim=128,
+            mamba_d_ssm=3072,
+            mamba_n_heads=24,
+        ),
+        7_585_654_784,
     ),
 }

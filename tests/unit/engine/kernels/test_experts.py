@@ -327,3 +327,25 @@ def test_the_gate_of_the_reference(dtype):
         found = expert_gate_reference(gate_up, gate)
         assert_close(found, exact_gate(gate_up.double(), gate), absolute=1e-5)
     assert replace(GATES[2], limit=7.0) == ExpertGate("clamped_swiglu")
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("scheme", [None, "int8"])
+@pytest.mark.parametrize("inner", [16, 7, slow(100), slow(200)])
+def test_experts_without_gates(level, dtype, scheme, inner):
+    """Several threads divide the panels, whose number is padded to pairs."""
+    torch.manual_seed(inner)
+    gate = ExpertGate("relu2", has_gates=False)
+    experts = [replace(each, gate_up=each.gate_up[:inner]) for each in random_experts(4, 64, inner, dtype)]
+    x, (ids, weights) = torch.randn(9, 64).to(dtype), choose(9, 4, 2)
+    kernels = kernels_of(level, dtype, threads=2)
+    found = kernels.experts(x, ids, weights, kernels.pack_experts(iter(experts), 4, gate, scheme), None, None)
+    total, magnitude = torch.zeros(9, 64).double(), torch.zeros(9, 64).double()
+    for expert, own in enumerate(experts):
+        up, down = _effective(own.gate_up, scheme), _effective(own.down, scheme)
+        for token, place in (ids == expert).nonzero().tolist():
+            hidden = F.relu(x[token].double() @ up.T).square()
+            total[token] += weights[token, place] * (hidden @ down.T)
+            magnitude[token] += weights[token, place] * (hidden @ down.abs().T)
+    assert_within_rounding(found, total, magnitude, scheme)
