@@ -3,13 +3,16 @@
 A layer with a sliding window needs only the keys and values of the window, other layers those of all tokens. Layers of
 one kind form one group or several of equal size, and each group has a block table of its own, so that it can give
 blocks back on its own. A block holds the keys and values of `block_size` tokens for the layers of one group; since all
-groups have the same size, any block of the pool serves any of them.
+groups have the same size, any block of the pool serves any of them. Layers whose keys and values are narrower than
+those of others share a place: two of half the width, for example.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .sizes import DTYPE_BYTES
 from .spec import ModelSpec
@@ -18,32 +21,82 @@ MAX_GROUPS = 8  # the scheduler works on each group's table
 MAX_UNUSED = 0.15  # share of the blocks' memory that incomplete groups leave unused, for the sake of fewer groups
 
 
+class Place(NamedTuple):
+    """Where a layer has its tokens within the blocks of its group: `part` of the `shares` equal parts of a plane."""
+
+    plane: int
+    shares: int = 1
+    part: int = 0
+
+
+class View(NamedTuple):
+    """The blocks of a group, each divided into `shares` smaller ones, of which a layer uses number `part`."""
+
+    group: int
+    shares: int = 1
+    part: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class CacheGroups:
     """windows: of each group, in tokens; None: its layers see all tokens.
 
     layers: group of each layer of the model; None of a layer without keys and values.
     num_planes: layers of a group. A group with fewer leaves a part of its blocks unused.
+    shares: of each layer: how many layers of its width share a plane; () if all have the same.
     """
 
     windows: tuple[int | None, ...]
     num_planes: int
     layers: tuple[int | None, ...]
+    shares: tuple[int, ...] = ()
 
     @property
     def num_groups(self) -> int:
         return len(self.windows)
 
     @property
-    def planes(self) -> tuple[int | None, ...]:
-        """The plane of each layer: its place within its group's blocks. None of a layer without keys and values."""
+    def places(self) -> tuple[Place | None, ...]:
+        """Of each layer; None of a layer without keys and values."""
         counts = [0] * self.num_groups
-        found: list[int | None] = []
-        for group in self.layers:
-            found.append(None if group is None else counts[group])
-            if group is not None:
+        last: dict[tuple[int, int], Place] = {}  # of the layers of a group that share planes
+        found: list[Place | None] = []
+        for group, shares in zip(self.layers, self.shares or (1,) * len(self.layers), strict=True):
+            if group is None:
+                found.append(None)
+                continue
+            before = last.get((group, shares))
+            if before is not None and before.part + 1 < shares:
+                place = before._replace(part=before.part + 1)
+            else:
+                place = Place(counts[group], shares)
                 counts[group] += 1
+            last[group, shares] = place
+            found.append(place)
         return tuple(found)
+
+    @property
+    def planes(self) -> tuple[int | None, ...]:
+        return tuple(place and place.plane for place in self.places)
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Of all layers; those of whole blocks come first, one for each group."""
+        whole = [View(group) for group in range(self.num_groups)]
+        return tuple(dict.fromkeys([*whole, *(view for view in self._views if view is not None)]))
+
+    @property
+    def view_of_layer(self) -> tuple[int, ...]:
+        """Indices into `views`; 0 for a layer without keys and values."""
+        views = self.views
+        return tuple(0 if view is None else views.index(view) for view in self._views)
+
+    @property
+    def _views(self) -> list[View | None]:
+        return [
+            None if group is None or place is None else View(group, place.shares, place.part)
+            for group, place in zip(self.layers, self.places, strict=True)
+        ]
 
 
 def has_cache_groups(device: str, is_disabled: bool) -> bool:
@@ -60,14 +113,24 @@ def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> Ca
     is_hybrid: groups for each kind of layer, or one for all.
     """
     has_keys = [layer.has_keys for layer in spec.layers]
+    widest = spec.keeps.width
+    shares = [
+        1 if keeps is None else widest // keeps.width
+        for keeps, has_some in zip(spec.kept_by_layer, has_keys, strict=True)
+        if has_some
+    ]
     windows = [
         window if window is not None and window < max_context else None
         for window, has_some in zip(spec.windows, has_keys, strict=True)
         if has_some
     ]
-    groups = cache_groups(windows) if is_hybrid else all_in_one(len(windows))
-    of_attention = iter(groups.layers)
-    return replace(groups, layers=tuple(next(of_attention) if has_some else None for has_some in has_keys))
+    groups = cache_groups(windows, shares) if is_hybrid else one_group([None] * len(windows), shares)
+    of_attention, of_share = iter(groups.layers), iter(groups.shares)
+    return replace(
+        groups,
+        layers=tuple(next(of_attention) if has_some else None for has_some in has_keys),
+        shares=tuple(next(of_share) if has_some else 1 for has_some in has_keys) if groups.shares else (),
+    )
 
 
 def blocks_of_window(window: int, block_size: int, step_tokens: int) -> int:
@@ -88,33 +151,43 @@ def all_in_one(num_layers: int) -> CacheGroups:
     return one_group([None] * num_layers)
 
 
-def one_group(windows: Sequence[int | None]) -> CacheGroups:
+def one_group(windows: Sequence[int | None], shares: Sequence[int] = ()) -> CacheGroups:
     """All layers in one group, which keeps what the layer with the longest window needs."""
     longest = None if None in windows else max(window or 0 for window in windows)
-    return CacheGroups((longest,), len(windows), (0,) * len(windows))
+    num_planes = sum(-(-count // share) for share, count in Counter(shares or [1] * len(windows)).items())
+    return CacheGroups((longest,), num_planes, (0,) * len(windows), _any(shares))
 
 
-def cache_groups(windows: Sequence[int | None]) -> CacheGroups:
-    """Groups for layers with these windows: the fewest whose unused memory is tolerable, or the least unused memory."""
-    kinds = list(dict.fromkeys(windows))
-    counts = {kind: windows.count(kind) for kind in kinds}
+def cache_groups(windows: Sequence[int | None], shares: Sequence[int] = ()) -> CacheGroups:
+    """Groups for layers with these windows: the fewest whose unused memory is tolerable, or the least unused memory.
+
+    shares: of each layer: how many of its width share a plane; layers of one group have the same.
+    """
+    of_layers = list(zip(windows, shares or [1] * len(windows), strict=True))
+    kinds = list(dict.fromkeys(of_layers))
+    counts = {kind: -(-of_layers.count(kind) // kind[1]) for kind in kinds}  # planes
     if len(kinds) == 1 or len(kinds) > MAX_GROUPS:
-        return one_group(windows)
+        return one_group(windows, shares)
 
     def num_groups(num_planes: int) -> int:
         return sum(-(-count // num_planes) for count in counts.values())
 
     possible = [size for size in range(1, max(counts.values()) + 1) if num_groups(size) <= MAX_GROUPS]
-    tolerable = [size for size in possible if num_groups(size) * size <= (1 + MAX_UNUSED) * len(windows)]
+    tolerable = [size for size in possible if num_groups(size) * size <= (1 + MAX_UNUSED) * sum(counts.values())]
     num_planes = max(tolerable) if tolerable else min(possible, key=lambda size: num_groups(size) * size)
     group_windows: list[int | None] = []
-    firsts: dict[int | None, int] = {}
+    firsts: dict[tuple[int | None, int], int] = {}
     for kind in kinds:
         firsts[kind] = len(group_windows)
-        group_windows += [kind] * -(-counts[kind] // num_planes)
+        group_windows += [kind[0]] * -(-counts[kind] // num_planes)
     seen = dict.fromkeys(kinds, 0)
     layers = []
-    for window in windows:
-        layers.append(firsts[window] + seen[window] // num_planes)
-        seen[window] += 1
-    return CacheGroups(tuple(group_windows), num_planes, tuple(layers))
+    for kind in of_layers:
+        layers.append(firsts[kind] + seen[kind] // (num_planes * kind[1]))
+        seen[kind] += 1
+    return CacheGroups(tuple(group_windows), num_planes, tuple(layers), _any(shares))
+
+
+def _any(shares: Sequence[int]) -> tuple[int, ...]:
+    """() if each layer has a plane of its own."""
+    return tuple(shares) if any(share > 1 for share in shares) else ()

@@ -70,6 +70,8 @@ class Family:
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     has_embedding_norm: bool = False
     has_output_bias: bool = False
+    has_value_norm: bool = False
+    has_layer_scalars: bool = False
     has_sinks: bool = False
     has_gate: bool = False  # on the outputs of attention
     is_latent: bool = False  # attention over compressed vectors
@@ -342,6 +344,37 @@ _LLAMA_4_PARTS: dict[str, Any] = {
     "experts": "llama4",
     "renames": _LLAMA_4_NAMES,
     "fused_experts": "columns",
+    "ignored": _TOWERS,
+}
+_GEMMA_4 = _GEMMA | {
+    "vocab_size": 262144,
+    "num_hidden_layers": 30,
+    "max_position_embeddings": 131072,
+    "sliding_window": 512,
+    "global_head_dim": 512,
+    "hidden_size_per_layer_input": 256,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+    },
+}
+_GEMMA_4_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "fixed": {
+        "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0,
+        "enable_moe_block": False,
+        "use_bidirectional_attention": "vision",
+    },
+    "head_norm": "head",
+    "has_value_norm": True,
+    "norms": "both",
+    "has_layer_scalars": True,
+    "scales_embedding": True,
+    "activation_key": "hidden_activation",
+    "windows": 6,
+    "multipliers": {"logits_softcap": "final_logit_softcapping"},
     "ignored": _TOWERS,
 }
 _GPT = {
@@ -1553,5 +1586,13 @@ FAMILIES = {
         _LLAMA_4,
         text_in="text_config",
         **_LLAMA_4_PARTS | {"renames": _MULTIMODAL_NAMES | _LLAMA_4_NAMES},
+    ),
+    "Gemma4ForCausalLM": Family("gemma4_text", "Gemma 4, text only", _GEMMA_4, **_GEMMA_4_PARTS),
+    "Gemma4ForConditionalGeneration": Family(
+        "gemma4",
+        "Gemma 4 12B, 31B",
+        _GEMMA_4,
+        text_in="text_config",
+        **_GEMMA_4_PARTS | {"renames": _MULTIMODAL_NAMES},
     ),
 }

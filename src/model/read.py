@@ -35,6 +35,7 @@ from .spec import (
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 _MAX_SCALE = 1e6
+_BY_LAYER = {"head_dim", "num_key_value_heads"}
 
 
 def read_config(values: Mapping[str, Any]) -> tuple[ModelSpec, ConfigJson]:
@@ -101,7 +102,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         mixer, beside, *_ = (*mixers, None, None)
         key = mixer, beside, None if parts.feed_forward == "none" else experts or mlp
         if key not in layers:
-            layers[key] = LayerSpec(mixer=mixer, beside=beside, feed_forward=key[2], norms=norms)
+            layers[key] = LayerSpec(
+                mixer=mixer, beside=beside, feed_forward=key[2], norms=norms, has_scalar=family.has_layer_scalars
+            )
         return layers[key]
 
     method, bits = read_quantisation(whole, config.values)
@@ -151,8 +154,12 @@ def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
 def _attentions(config: ConfigJson, family: Family, hidden: int, windows: tuple[int | None, ...]) -> list[Attention]:
     """By layer."""
     attention = _attention(config, family, hidden)
-    ropes = _ropes(config, family, attention.head_dim, windows)
-    return [_of_layer(config, attention, window, rope) for window, rope in zip(windows, ropes, strict=True)]
+    wide = _wide(config, attention, windows)
+    ropes = _ropes(config, family, attention.head_dim, wide.head_dim, windows)
+    return [
+        _of_layer(config, wide if window is None else attention, window, rope)
+        for window, rope in zip(windows, ropes, strict=True)
+    ]
 
 
 def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
@@ -183,6 +190,8 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         scale = config.number("query_pre_attn_scalar", 0, _MAX_SCALE) ** -0.5
     elif "scale" in family.multipliers:
         scale = _multiplier(config, family, "scale")
+    elif family.has_value_norm:  # normed queries and keys of Gemma 4
+        scale = 1.0
     return Attention(
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -194,10 +203,42 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         softcap=_limit(config, family, "softcap"),
         has_sinks=family.has_sinks,
         has_gate=family.has_gate,
+        has_value_norm=family.has_value_norm,
         is_chunked=family.windows == "chunks",
         alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
         is_grouped=family.is_grouped,
     )
+
+
+def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, ...]) -> Attention:
+    """Of layers without a window, which in Gemma 4 have heads of another size. New files list what differs by layer."""
+    listed, has_own_values = config.get("per_layer_config"), not config.flag("attention_k_eq_v")
+    if listed is not None:
+        is_wide = {str(index) for index, window in enumerate(windows) if window is None}
+        own = list(listed.values()) if isinstance(listed, Mapping) and listed.keys() == is_wide else []
+        if (
+            not own
+            or not isinstance(own[0], Mapping)
+            or any(each != own[0] for each in own)
+            or own[0].keys() - _BY_LAYER
+        ):
+            raise ModelConfigError(
+                f"`per_layer_config` is supported for {' and '.join(sorted(_BY_LAYER))} of all layers without a window",
+                "M304",
+            )
+        part = config.part(own[0])
+        head_dim = part.count("head_dim", attention.head_dim)
+        kv_heads = part.count("num_key_value_heads", attention.num_kv_heads)
+    elif config.get("global_head_dim") is not None:
+        head_dim, kv_heads = config.count("global_head_dim"), attention.num_kv_heads
+        if not has_own_values:
+            kv_heads = config.count("num_global_key_value_heads", kv_heads)
+    else:
+        return attention
+    if attention.num_heads % kv_heads:
+        raise ModelConfigError(f"{attention.num_heads} attention heads cannot share {kv_heads} key-value heads evenly")
+    changes = {"head_dim": head_dim, "num_kv_heads": kv_heads, "has_own_values": has_own_values}
+    return attention.model_copy(update=changes)
 
 
 def _of_layer(config: ConfigJson, attention: Attention, window: int | None, rope: RopeSpec | None) -> Attention:
@@ -275,15 +316,18 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
 
 
 def _ropes(
-    config: ConfigJson, family: Family, head_dim: int, windows: tuple[int | None, ...]
+    config: ConfigJson, family: Family, head_dim: int, wide_dim: int, windows: tuple[int | None, ...]
 ) -> tuple[RopeSpec | None, ...]:
-    """The rotary embedding of each layer; None where queries and keys are not turned."""
+    """The rotary embedding of each layer; None where queries and keys are not turned.
+
+    wide_dim: elements of a head in layers without a window.
+    """
     partial = 1.0
     if not isinstance(family.partial, str):
         partial = family.partial
     elif config.get(family.partial) is not None:
         partial = config.count(family.partial) / head_dim
-    full = read_rope(config, head_dim, partial=partial)
+    full = read_rope(config, wide_dim, partial=partial)
     local = full
     if has_kinds(config):
         local = read_rope(config, head_dim, "sliding_attention", partial=partial)

@@ -12,7 +12,7 @@ from .config_json import ConfigJson, ModelConfigError, shown
 from .spec import RopeSpec
 
 SCALINGS = ("linear", "dynamic", "llama3", "yarn")  # that a deployment can ask for too
-ROPE_KINDS = ("default", *SCALINGS, "longrope")
+ROPE_KINDS = ("default", *SCALINGS, "longrope", "proportional")
 FULL = "full_attention"
 _TOP_LEVEL = ("partial_rotary_factor", "original_max_position_embeddings")  # in some files outside of the object
 _NUMBERS: dict[str, tuple[float, float]] = {  # least and most

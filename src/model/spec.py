@@ -82,6 +82,8 @@ class Attention(Record):
     has_out_bias: bool = False
     head_norm: HeadNorm = "none"
     has_gate: bool = False  # on the output
+    has_value_norm: bool = False  # values get a root mean square of one
+    has_own_values: bool = True  # False: the projection of the keys is that of the values too
     scale: float | None = None  # of the products; None: head_dim**-0.5
     softcap: float | None = None  # limit c of the products s: c * tanh(s / c)
     has_sinks: bool = False  # a learned logit per head in the softmax, without a value
@@ -390,12 +392,15 @@ NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel"]
 
 
 class LayerSpec(Record):
-    """beside: a mixer with a state, which has the input of the other, attention; their outputs are added."""
+    """beside: a mixer with a state, which has the input of the other, attention; their outputs are added.
+    has_scalar: a number in the checkpoint multiplies the output of the layer.
+    """
 
     mixer: Mixer | None = None
     beside: Mixer | None = None
     feed_forward: FeedForward | None = None
     norms: NormPlaces = "inputs"
+    has_scalar: bool = False
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
@@ -466,9 +471,15 @@ class ModelSpec(Record):
 
     @property
     def keeps(self) -> Keeps:
-        """What a layer keeps of each token: the same in all layers that keep some, but for their windows."""
-        kept = (layer.mixer.keeps for layer in self.layers if layer.mixer is not None)
-        return next((keeps for keeps in kept if keeps.tensors), Keeps(kind="full", width=0))
+        """What the layer that keeps most of each token keeps of it; the widths of others divide its own."""
+        kept = [keeps for keeps in self.kept_by_layer if keeps is not None]
+        return max(kept, key=lambda keeps: keeps.width, default=Keeps(kind="full", width=0))
+
+    @property
+    def kept_by_layer(self) -> tuple[Keeps | None, ...]:
+        """What each layer keeps of each token; None of a layer that keeps nothing of it."""
+        kept = [None if layer.mixer is None else layer.mixer.keeps for layer in self.layers]
+        return tuple(keeps if keeps is not None and keeps.tensors else None for keeps in kept)
 
     @property
     def head_dims(self) -> tuple[int, ...]:

@@ -112,6 +112,8 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
     hidden = spec.hidden_size
     for name in layer_norms(layer):
         yield from _norm(spec, name)
+    if layer.has_scalar:
+        yield Tensor("layer_scalar", (1,))
     for mixer in layer.mixers:
         yield from _mixer(hidden, mixer)
     match layer.feed_forward:
@@ -174,7 +176,10 @@ def attention_parts(mixer: Attention) -> dict[str, int]:
     queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
     if mixer.is_grouped:
         return {"qkv_proj": queries + 2 * keys}
-    return dict(zip(FUSED["qkv_proj"], (queries * (1 + mixer.has_gate), keys, keys), strict=True))
+    parts = dict(zip(FUSED["qkv_proj"], (queries * (1 + mixer.has_gate), keys, keys), strict=True))
+    if not mixer.has_own_values:
+        del parts["v_proj"]
+    return parts
 
 
 def head_norm_shape(mixer: Attention, num_heads: int) -> tuple[int, ...]:

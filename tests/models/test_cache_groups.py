@@ -20,7 +20,18 @@ PATTERN = ["sliding_attention", "sliding_attention", "full_attention"] * 2 + ["s
 SCHEDULER = {"max_num_seqs": 8, "max_num_batched_tokens": 11}
 
 
-WITH_WINDOWS = ("qwen2", "phi3", "starcoder2", "olmo3", "exaone4", "cohere2", "gemma3", "gpt_oss")
+WITH_WINDOWS = (
+    "qwen2",
+    "phi3",
+    "starcoder2",
+    "olmo3",
+    "exaone4",
+    "cohere2",
+    "gemma3",
+    "gpt_oss",
+    "llama4",
+    "gemma4 narrow",
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +68,8 @@ def test_greedy_output_equals_transformers_generate(mixed: Saved, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "family",  # all layers with a window, and one of two
-    ["mistral", "gemma2", *map(slow, WITH_WINDOWS)],
+    "family",  # all layers with a window; one of two; layers of two widths, of which several share a place
+    ["mistral", "gemma2", "gemma4", *map(slow, WITH_WINDOWS)],
 )
 def test_families_with_windows_equal_transformers_generate(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)

@@ -52,6 +52,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
             *(9, BLOCK_SIZE, model_spec.keeps.tensors),
             dtype,
             states=StateCache(model_spec, 3, dtype),
+            tensors_by_layer=[None if keeps is None else keeps.tensors for keeps in model_spec.kept_by_layer],
         )
         for layer in cache.layers:  # whatever was not written must not be read
             for tensor in layer:
@@ -71,7 +72,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
                 max_context_len=end,
                 seq_slots=torch.tensor([1], dtype=torch.int32),
             )
-            parts.append(model.logits(*model.forward(cache.by_layer([step]), cache.layers, None)).float())
+            parts.append(model.logits(*model.forward(cache.by_layer(cache.views([step])), cache.layers, None)).float())
     return torch.cat(parts)
 
 

@@ -131,6 +131,12 @@ def order_of_groups(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.T
     return torch.cat((queries.flatten(), keys.flatten(), values.flatten()))
 
 
+def order_of_shared_values(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
+    """To queries, keys, values, where one projection is that of the keys and of the values."""
+    first, end = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
+    return torch.cat((torch.arange(end), torch.arange(first, end)))
+
+
 def order_of_gates(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
     """The outputs of `in_proj` in the order of a checkpoint whose query projection has the gate of each head after its
     query: to queries, keys, values, gates."""

@@ -36,7 +36,14 @@ from ...model.tensors import (
     mamba2_parts,
 )
 from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
-from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
+from ..layers.attention import (
+    Attention,
+    AttentionShape,
+    alibi_slopes,
+    order_of_gates,
+    order_of_groups,
+    order_of_shared_values,
+)
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
 from ..layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
@@ -69,12 +76,15 @@ class DecoderLayer:
         kernels: KernelSet,
         residual_scale: float,
         beside: Mixer | None = None,
+        scalar: Vector | None = None,
     ) -> None:
-        """norms: in the order of their use, as LAYER_NORMS names them. residual_scale: of what the parts add."""
+        """norms: in the order of their use, as LAYER_NORMS names them. residual_scale: of what the parts add.
+        scalar: multiplies what the layer adds to the stream, and the stream itself."""
         self.norms = norms
         self.mixer = mixer
         self.beside = beside
         self.mlp = mlp
+        self.scalar = scalar
         self._kernels = kernels
         self._scale = residual_scale
         ways = {
@@ -88,6 +98,8 @@ class DecoderLayer:
 
     def loadables(self) -> Iterator[Loadable]:
         yield from self.norms
+        if self.scalar is not None:
+            yield self.scalar
         yield from self.mixer.loadables()
         if self.beside is not None:
             yield from self.beside.loadables()
@@ -97,7 +109,11 @@ class DecoderLayer:
         self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """hidden, residual: [T, hidden_size]. Returns both, of the rows that `mix` returns."""
-        return self._forward(hidden, residual, mix)
+        hidden, residual = self._forward(hidden, residual, mix)
+        if self.scalar is None:
+            return hidden, residual
+        stream = hidden if residual is None else self._kernels.add_scaled(hidden, residual)
+        return self._kernels.scale_and_cap(stream, self.scalar.values.item()), None
 
     def _of_inputs(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
@@ -311,6 +327,15 @@ class Decoder:
         return logits if (scale, softcap) == (1, None) else self._kernels.scale_and_cap(logits, scale, softcap)
 
 
+def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | None:
+    """Makes the order of the outputs of a projection whose checkpoint has another."""
+    if spec.has_gate:
+        return order_of_gates
+    if spec.is_grouped:
+        return order_of_groups
+    return None if spec.has_own_values else order_of_shared_values
+
+
 def expert_gate(activation: str, *, has_gates: bool = True) -> ExpertGate:
     """activation: of model/spec.py."""
     if activation == CLAMPED_SWIGLU:
@@ -376,8 +401,11 @@ class _Parts:
             return FeedForwardLayer(norms[0], feed_forward)
         mixer, beside, *_ = (*mixers, None)
         assert mixer is not None
+        scalar: Vector | None = None
+        if spec.has_scalar:
+            scalar = Vector(f"{prefix}.layer_scalar", 1, self._dtype, self._device)
         scale = self._spec.residual_scale
-        return DecoderLayer(spec.norms, norms, mixer, feed_forward, self._kernels, scale, beside)
+        return DecoderLayer(spec.norms, norms, mixer, feed_forward, self._kernels, scale, beside, scalar)
 
     def mixer(self, prefix: str, spec: MixerSpec) -> Mixer:
         match spec:
@@ -395,8 +423,7 @@ class _Parts:
 
     def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
         hidden, order = self._spec.hidden_size, None
-        if spec.has_gate or spec.is_grouped:
-            order_of = order_of_gates if spec.has_gate else order_of_groups
+        if order_of := _order_of(spec):
             order = order_of(spec.num_heads, spec.num_kv_heads, spec.head_dim)
         slopes: torch.Tensor | None = None
         if spec.alibi != "none":
@@ -411,6 +438,7 @@ class _Parts:
             is_interleaved=spec.rope is not None and spec.rope.is_interleaved,
             is_over_all_heads=spec.head_norm == "whole",
             is_norm_last=spec.head_norm in ("head_after_rope", "bare_after_rope"),
+            has_value_norm=spec.has_value_norm,
             query_scales=self.query_scales(spec.rope)
             if spec.rope is not None
             else self.query_growth(spec.query_growth),
@@ -587,7 +615,8 @@ class _Parts:
         """The table of cosines and sines, shared by all layers with the same embedding."""
         if (rope, head_dim) not in self._rotations:
             parameters = rope_parameters(rope, self._spec.max_position_embeddings)
-            rotary_dim = int(head_dim * rope.partial_rotary_factor)
+            share = 1.0 if rope.kind == "proportional" else rope.partial_rotary_factor  # it has pairs that stay
+            rotary_dim = int(head_dim * share)
             table = cos_sin_table(parameters, rotary_dim, self._max_model_len).to(self._device)
             self._rotations[rope, head_dim] = table
         return self._rotations[rope, head_dim]

@@ -29,6 +29,9 @@ def rope_parameters(rope: RopeSpec, longest: int) -> RopeParameters:
         case "llama3":
             own = {key: getattr(rope, key) for key in ("factor", "low_freq_factor", "high_freq_factor")}
             return RopeParameters(**common, **own)
+        case "proportional":
+            share = rope.partial_rotary_factor
+            return RopeParameters(**common, factor=rope.factor or 1, rotated_share=share)
         case "longrope":
             factor = longest / trained
             scale = rope.attention_factor

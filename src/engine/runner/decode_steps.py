@@ -21,11 +21,11 @@ class DecodeSteps:
         max_rows: int,
         max_model_len: int,
         block_size: int,
-        num_groups: int,
+        num_views: int,
         device: torch.device,
     ) -> None:
         """
-        compute: the logits of all tokens of a step, as each group of layers sees it.
+        compute: the logits of all tokens of a step, for each view of the blocks (model/cache_groups.py).
         capture: None where nothing can be captured.
         max_rows: of a step that is captured. There are at most `max_rows` graphs, some 40 KB each for 28 layers.
         """
@@ -40,16 +40,16 @@ class DecodeSteps:
         if capture is not None:
             self._token_ids = column(max_rows, torch.int64)
             self._positions = column(max_rows, torch.int64)
-            self._slot_mapping = column(num_groups * max_rows, torch.int64).view(num_groups, max_rows)
+            self._slot_mapping = column(num_views * max_rows, torch.int64).view(num_views, max_rows)
             self._context_lens = column(max_rows, torch.int32)
             self._seq_slots = column(max_rows, torch.int32)
             self._query_start = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
             max_blocks = -(-max_model_len // block_size)
-            tables = column(num_groups * max_rows * max_blocks, torch.int32)
-            self._block_tables = tables.view(num_groups, max_rows, max_blocks)
+            tables = column(num_views * max_rows * max_blocks, torch.int32)
+            self._block_tables = tables.view(num_views, max_rows, max_blocks)
 
     def takes(self, step: StepInput) -> bool:
-        """step: as any group sees it."""
+        """step: for any view."""
         return self._capture is not None and step.max_query_len == 1 and step.num_rows <= self._max_rows
 
     def logits(self, steps: Sequence[StepInput]) -> torch.Tensor:
@@ -91,7 +91,7 @@ class DecodeSteps:
 
 
 def _fill(inputs: Sequence[StepInput], steps: Sequence[StepInput]) -> None:
-    first, step = inputs[0], steps[0]  # what all groups have in common
+    first, step = inputs[0], steps[0]  # what all views have in common
     first.token_ids.copy_(step.token_ids)
     first.positions.copy_(step.positions)
     first.context_lens.copy_(step.context_lens)

@@ -4,10 +4,11 @@ requests from the system, and recurrent states (state_cache.py)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from ...model.cache_groups import CacheGroups
+from ...model.cache_groups import CacheGroups, View
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .kv_memory import KVMemory
@@ -36,12 +37,14 @@ class KVCache:
         memory: KVMemory | None = None,
         device: torch.device | None = None,
         states: StateCache | None = None,
+        tensors_by_layer: Sequence[Sequence[tuple[int, int]] | None] | None = None,
     ) -> None:
         """num_blocks: of all groups together.
         tensors: heads and elements of a head, of each tensor of a layer (Keeps in model/spec.py); all of one size.
         memory: of the cache's size, with one region for each tensor of each plane.
         device: None for host memory.
         states: of the layers with a recurrent state.
+        tensors_by_layer: in place of `tensors`, which are those of the widest layer, where layers differ.
 
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
         device has too little.
@@ -49,6 +52,7 @@ class KVCache:
         shapes = [(num_blocks, heads, block_size, width) for heads, width in tensors]
         shape = (groups.num_planes, len(tensors), torch.Size(shapes[0]).numel())
         self.groups = groups
+        self._view_of_layer, self._block_size = groups.view_of_layer, block_size
         self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
         self._memory = None
@@ -62,18 +66,29 @@ class KVCache:
         self.states = states
         of_states = states.layers if states is not None else [None] * len(groups.layers)
         self._layers: list[LayerCache] = []
-        for plane, state in zip(groups.planes, of_states, strict=True):
-            by_token = () if plane is None else zip(whole[plane], shapes, strict=True)
-            self._layers.append((*(part.view(each) for part, each in by_token), *(state or ())))
+        own = tensors_by_layer or [tensors] * len(groups.layers)
+        for place, state, mine in zip(groups.places, of_states, own, strict=True):
+            by_token: list[torch.Tensor] = []
+            if place is not None and mine is not None:
+                shapes = [(num_blocks * place.shares, heads, block_size, width) for heads, width in mine]
+                by_token = [part.view(each) for part, each in zip(whole[place.plane], shapes, strict=True)]
+            self._layers.append((*by_token, *(state or ())))
 
     @property
     def num_untouched(self) -> int:
         """Bytes that are reserved and not yet resident."""
         return 0 if self._memory is None else self._memory.num_untouched
 
+    def views(self, steps: Sequence[StepInput]) -> tuple[StepInput, ...]:
+        """steps: a step as each group sees it. Returns it for each of `groups.views`."""
+        return tuple(
+            steps[view.group] if view.shares == 1 else _of_parts(steps[view.group], view, self._block_size)
+            for view in self.groups.views
+        )
+
     def by_layer(self, steps: Sequence[StepInput]) -> list[StepInput]:
-        """steps: a step as each group sees it. Returns it as each layer does."""
-        return [steps[group or 0] for group in self.groups.layers]
+        """steps: a step for each view. Returns it for each layer."""
+        return [steps[view] for view in self._view_of_layer]
 
     @property
     def layers(self) -> list[LayerCache]:
@@ -81,3 +96,10 @@ class KVCache:
         if self._memory is not None:
             self._memory.check()
         return self._layers
+
+
+def _of_parts(step: StepInput, view: View, block_size: int) -> StepInput:
+    """The step of a layer that uses one part of each block: block b becomes block b * shares + part."""
+    blocks = torch.div(step.slot_mapping, block_size, rounding_mode="floor")
+    slots = step.slot_mapping + (blocks * (view.shares - 1) + view.part) * block_size
+    return replace(step, slot_mapping=slots, block_tables=step.block_tables * view.shares + view.part)

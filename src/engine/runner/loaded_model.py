@@ -134,4 +134,5 @@ def kv_cache_of(
         memory,
         device,
         states,
+        [None if keeps is None else keeps.tensors for keeps in resolved.model_spec.kept_by_layer],
     )

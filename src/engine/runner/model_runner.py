@@ -83,9 +83,9 @@ class ModelRunner:
         self._model, self._cache = loaded.model, loaded.cache
         self._sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
         capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
-        num_groups = loaded.cache.groups.num_groups
+        num_views = len(loaded.cache.groups.views)
         self._decode_steps = DecodeSteps(
-            self._decode, capture, max_rows, model_len, block_size, num_groups, self._device
+            self._decode, capture, max_rows, model_len, block_size, num_views, self._device
         )
 
     def _switch_kernels(self, library: CpuLibrary) -> None:
@@ -122,7 +122,7 @@ class ModelRunner:
         return result
 
     def _compute(self, plan: StepPlan) -> StepResult:
-        steps = build_step_input(plan, self.slots, self._device)
+        steps = self._cache.views(build_step_input(plan, self.slots, self._device))
         step = steps[0]
         wanted = logit_tokens(plan, self.slots)
         with torch.inference_mode():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.model.cache_groups import MAX_GROUPS, all_in_one, cache_groups, one_group
+from stoker.model.cache_groups import MAX_GROUPS, Place, View, all_in_one, cache_groups, one_group
 
 GEMMA = ([512] * 5 + [None]) * 4 + [512] * 2  # 22 layers with a window, 4 without
 
@@ -25,6 +25,23 @@ def test_layers_of_a_group_have_different_planes():
     places = set(zip(groups.layers, groups.planes, strict=True))
     assert len(places) == len(GEMMA)
     assert max(groups.planes) == groups.num_planes - 1
+
+
+def test_narrow_layers_share_places_of_wide_ones():
+    """Gemma 4 31B: 50 layers with a window, 10 without and with half as much for each token."""
+    windows = [*([1024] * 5), None] * 10
+    groups = cache_groups(windows, [1 if window else 2 for window in windows])
+    assert (groups.num_planes, groups.windows) == (10, (1024,) * 5 + (None,))  # 60 places, of which 55 are used
+    assert len(set(zip(groups.layers, groups.places, strict=True))) == len(windows)
+    assert groups.views == (*map(View, range(6)), View(5, 2, 0), View(5, 2, 1))
+    assert groups.view_of_layer[:6] == (0, 0, 0, 0, 0, 6)
+    assert groups.view_of_layer[11] == 7
+
+
+def test_layers_of_several_widths_in_one_group_have_places_of_their_own():
+    groups = one_group([None] * 5, [1, 2, 2, 1, 2])
+    assert groups.num_planes == 4
+    assert groups.places == (Place(0), Place(1, 2, 0), Place(1, 2, 1), Place(2), Place(3, 2, 0))
 
 
 @pytest.mark.parametrize("windows", [[8] * 31 + [None], [None] * 39 + [8], [1, 2, 3, None] * 9, [*range(1, 9)]])

@@ -26,6 +26,17 @@ RULES: tuple[Rule, ...] = (
         fixes=("write `device: cpu`",),
     ),
     Rule(
+        id="R325",
+        title="layers with keys and values of several sizes are computed on CPUs",
+        fields=("model.model", "device.device"),
+        needs_model=True,
+        about_machine=True,
+        is_broken=lambda v: v.device == "cuda" and v.has_widths,
+        message="the layers of this model differ in the size of their keys and values, and `device.device` is {device}",
+        why="On GPUs all layers share one block table.",
+        fixes=("write `device: cpu`",),
+    ),
+    Rule(
         id="R227",
         title="device: cuda needs a GPU",
         fields=("device.device",),

@@ -322,6 +322,25 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         1_311_625_216,
     ),
     "bloom-560m": (_of("BloomForCausalLM", n_embed=1024, n_layer=24, n_head=16), 559_214_592),
+    "gemma-4-31b": (
+        _of(
+            "Gemma4ForConditionalGeneration",
+            text_config={
+                "hidden_size": 5376,
+                "intermediate_size": 21504,
+                "num_hidden_layers": 60,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 16,
+                "num_global_key_value_heads": 4,
+                "attention_k_eq_v": True,
+                "hidden_size_per_layer_input": 0,
+                "sliding_window": 1024,
+                "max_position_embeddings": 262144,
+                "final_logit_softcapping": 30.0,
+            },
+        ),
+        30_700_000_000,
+    ),
     "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120),
     "llama-4-maverick": (
         _of("Llama4ForCausalLM", num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False),

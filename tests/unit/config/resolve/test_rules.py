@@ -16,7 +16,7 @@ from stoker.config.schema.options import options
 
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
-from ..plan.shapes import write_config
+from ..plan.shapes import NATIVE, write_config
 from .rule_cases import cache, compilation, device, load, model, scheduler, server
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
@@ -45,7 +45,8 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
 
     states = write_config(tmp_path / "states", "qwen3.5-0.8b")
 
-    files = {"MODEL": model, "FILE": template, "JSON": logging_file, "STATES": states}
+    widths = write_config(tmp_path / "widths", NATIVE["gemma-4-31b"][0])
+    files = {"MODEL": model, "FILE": template, "JSON": logging_file, "STATES": states, "WIDTHS": widths}
 
     def of(kind: str, line: str) -> set[str]:
         words = [str(files.get(word, word)) for word in line.split()]

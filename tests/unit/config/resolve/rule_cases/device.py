@@ -17,6 +17,10 @@ GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--model STATES --load-format dummy --skip-tokenizer-init --device cpu", ""],
     ),
+    "R325": (
+        ["--model WIDTHS --load-format dummy --skip-tokenizer-init --device cuda"],
+        ["--model WIDTHS --load-format dummy --skip-tokenizer-init --device cpu"],
+    ),
     "R286": (["--self-test"], ["--self-test --device cpu", ""]),
 }
 OLD_GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
