@@ -99,14 +99,6 @@ class CacheGroups:
         ]
 
 
-def has_cache_groups(device: str, is_disabled: bool) -> bool:
-    """Whether each kind of layer has groups of its own. A GPU's tables hold one block table for each slot.
-
-    is_disabled: `scheduler.disable_hybrid_kv_cache_manager`.
-    """
-    return device == "cpu" and not is_disabled
-
-
 def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> CacheGroups:
     """The groups of a model's layers. A window that holds the longest context is none.
 

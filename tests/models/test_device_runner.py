@@ -16,6 +16,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from tests.slow_cases import slow
 from tests.unit.engine.runner.plans import ids, make_plan
 
 from stoker.config.resolve.gpu import interpreted_gpu
@@ -26,6 +27,7 @@ from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.device_runner import DeviceRunner
 from stoker.engine.startup import build_core
 
+from .checkpoints import build, save
 from .conftest import Saved
 from .engine import MACHINE, joined, resolved
 
@@ -102,6 +104,22 @@ def test_tokens_equal_those_of_the_cpu(
     found = run(engine, samplings)
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
     assert [each.finish_reason for each in found] == [each.finish_reason for each in expected]
+    assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+@pytest.mark.parametrize("sections", [{}, slow({"scheduler": {"disable_hybrid_kv_cache_manager": True}})])
+def test_layers_with_windows_have_tables_of_their_own(
+    sections: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+):
+    """One of two layers has a window of 5 tokens: a prompt of 14 gives back a block, and its table still has it."""
+    types = ["sliding_attention", "full_attention"]
+    model = build("qwen2", layer_types=types, sliding_window=5)
+    folder = save(model, tmp_path_factory.mktemp("windows"))
+    cache, prompts = {"num_gpu_blocks_override": 8}, PROMPTS[1:]
+    expected = run(core(folder, tmp_path, "cpu", cache=cache), PLAIN[:2], prompts)
+    engine = core(folder, tmp_path, "cuda", cache=cache, **sections)
+    assert engine.stats.num_blocks == (8 if sections else 2 * 8)
+    assert [each.token_ids for each in run(engine, PLAIN[:2], prompts)] == [each.token_ids for each in expected]
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 

@@ -6,7 +6,6 @@ models the few values that memory depends on are filled in here, by the same rul
 
 from __future__ import annotations
 
-from ...model.cache_groups import has_cache_groups
 from ...model.quantised import held_in
 from ...model.record import Record
 from ...model.sizes import state_bytes
@@ -82,7 +81,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         activations=decisions.get("model.activation_quantization"),
         keeps_twelve_bits=keeps_twelve_bits,
         has_graphs=not no_graphs(decisions, kind),
-        has_cache_groups=has_cache_groups(kind, decisions.get("scheduler.disable_hybrid_kv_cache_manager")),
+        has_cache_groups=not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...model.cache_groups import has_cache_groups, kv_bytes_per_token, model_cache_groups
+from ...model.cache_groups import kv_bytes_per_token, model_cache_groups
 from ...model.quantised import held_in
 from ...model.sizes import state_bytes
 from ..auto_values import (
@@ -314,8 +314,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
     weights, budget = _weights_bytes(done, model_files), _budget(done)
-    is_disabled = done.get("scheduler.disable_hybrid_kv_cache_manager")
-    is_hybrid = has_cache_groups(done.get("device.device"), is_disabled)
+    is_hybrid = not done.get("scheduler.disable_hybrid_kv_cache_manager")
     groups = model_cache_groups(model_files.spec, model_files.max_context, is_hybrid)
     per_token = kv_bytes_per_token(model_files.spec, done.get("cache.kv_cache_dtype"), groups)
     share = done.get("cache.gpu_memory_utilization")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ...model.cache_groups import CacheGroups, has_cache_groups, model_cache_groups
+from ...model.cache_groups import CacheGroups, model_cache_groups
 from ...model.record import Record
 from ...model.sizes import count_parameters, weights_bytes
 from ...model.spec import ModelSpec
@@ -213,8 +213,7 @@ class Resolved(Record):
 
     @property
     def cache_groups(self) -> CacheGroups:
-        is_disabled = self.scheduler.disable_hybrid_kv_cache_manager
-        is_hybrid = has_cache_groups(self.device.device, is_disabled)
+        is_hybrid = not self.scheduler.disable_hybrid_kv_cache_manager
         return model_cache_groups(self.model_spec, self.model_files.max_context, is_hybrid)
 
     @property

@@ -106,11 +106,11 @@ class SchedulerConfig(Section):
         False,
         description=(
             "Keep the keys and values of all tokens in every layer. Otherwise layers with a sliding window keep only "
-            "those of the window, in blocks of their own, so that more sequences fit. On a GPU this build always has a "
-            "single cache; models without a window have a single one too."
+            "those of the window, in blocks of their own, so that more sequences fit. Models without a window have a "
+            "single cache anyway."
         ),
         examples=[True],
-        json_schema_extra=about(reload="model", devices=("cpu",)),
+        json_schema_extra=about(reload="model"),
     )
     scheduler_cls: str = Field(
         "auto",

@@ -48,7 +48,8 @@ class DeviceRunner:
         self._table = self._host.slots.sampling
         self._normalises = resolved.model.logprobs_mode.endswith("logprobs")
         self._shows_processed = resolved.model.logprobs_mode.startswith("processed")
-        self._arena = SlotArena(slots, model_len, block_size, resolved.model_spec.vocab_size, loaded.device)
+        vocab_size, groups = resolved.model_spec.vocab_size, loaded.cache.groups
+        self._arena = SlotArena(slots, model_len, block_size, vocab_size, loaded.device, groups.num_groups)
         self._step = DeviceStep(
             loaded.model,
             loaded.cache.layers,
@@ -58,6 +59,7 @@ class DeviceRunner:
             model_len,
             block_size,
             loaded.device,
+            groups.layers,
         )
         self._download = Download(self._step.sampled)
         self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
@@ -175,7 +177,7 @@ class DeviceRunner:
 
     @property
     def num_blocks(self) -> int:
-        """Of the KV cache."""
+        """Of the KV cache, all groups of layers together."""
         return self._host.loaded.cache.num_blocks
 
     def idle(self) -> bool:

@@ -32,8 +32,10 @@ class DeviceStep:
         max_model_len: int,
         block_size: int,
         device: torch.device,
+        groups: Sequence[int | None] | None = None,
     ) -> None:
-        """max_rows, max_tokens: of a step."""
+        """max_rows, max_tokens: of a step. groups: by layer, the index of its block table. None: the first."""
+        self._groups = [group or 0 for group in groups or [0] * len(caches)]
         self._model, self._caches, self._arena = model, caches, arena
         self._block_size, self._max_tokens, self._max_model_len = block_size, max_tokens, max_model_len
 
@@ -44,10 +46,11 @@ class DeviceStep:
         rows = column(4 * self._width)
         self._upload = Upload(rows)
         self._rows = rows.view(4, self._width)
-        self._token_ids, self._positions, self._slot_mapping = (column(max_tokens, torch.int64) for _ in range(3))
+        self._token_ids, self._positions = column(max_tokens, torch.int64), column(max_tokens, torch.int64)
+        self._slot_mappings = [column(max_tokens, torch.int64) for _ in arena.block_ids]  # by group
         self._context_lens, self._last_tokens = column(max_rows), column(max_rows, torch.int64)
-        max_blocks = arena.block_ids.shape[1]
-        self._block_tables = column(max_rows * max_blocks).view(max_rows, max_blocks)
+        max_blocks = arena.block_ids[0].shape[1]
+        self._block_tables = [column(max_rows * max_blocks).view(max_rows, max_blocks) for _ in arena.block_ids]
         self._workspace = sampling_workspace(max_rows, model.model_spec.vocab_size, device)
         self.sampled = column(max_rows)  # tokens of the newest step, by row
 
@@ -79,33 +82,38 @@ class DeviceStep:
         """Writes tokens into `sampled` and the slot tables. Returns the logits of each row's last token, [R, V]."""
         num_tokens, num_rows, arena = shape.num_tokens, shape.num_rows, self._arena
         slots, starts = self._rows[_SLOTS, :num_rows], self._rows[_STARTS, : num_rows + 1]
-        tensors = StepTensors(
-            token_ids=self._token_ids[:num_tokens],
-            positions=self._positions[:num_tokens],
-            slot_mapping=self._slot_mapping[:num_tokens],
-            context_lens=self._context_lens[:num_rows],
-            block_tables=self._block_tables[:num_rows],
-            last_tokens=self._last_tokens[:num_rows],
-        )
-        prepare_step(
-            StepRows(slots, self._rows[_COMPUTED, :num_rows], starts),
-            arena.token_ids,
-            arena.block_ids,
-            self._block_size,
-            tensors,
-        )
-        step = StepInput(
-            token_ids=tensors.token_ids,
-            positions=tensors.positions,
-            slot_mapping=tensors.slot_mapping,
-            query_start=starts,
-            context_lens=tensors.context_lens,
-            block_tables=tensors.block_tables,
-            max_query_len=1 if shape.is_decode else self._max_tokens,
-            max_context_len=self._max_model_len,
-        )
+        # One launch for each group; what groups have in common is written by each, with the same values.
+        by_group = [
+            StepTensors(
+                token_ids=self._token_ids[:num_tokens],
+                positions=self._positions[:num_tokens],
+                slot_mapping=slot_mapping[:num_tokens],
+                context_lens=self._context_lens[:num_rows],
+                block_tables=block_tables[:num_rows],
+                last_tokens=self._last_tokens[:num_rows],
+            )
+            for slot_mapping, block_tables in zip(self._slot_mappings, self._block_tables, strict=True)
+        ]
+        rows = StepRows(slots, self._rows[_COMPUTED, :num_rows], starts)
+        for block_ids, tensors in zip(arena.block_ids, by_group, strict=True):
+            prepare_step(rows, arena.token_ids, block_ids, self._block_size, tensors)
+        steps = [
+            StepInput(
+                token_ids=tensors.token_ids,
+                positions=tensors.positions,
+                slot_mapping=tensors.slot_mapping,
+                query_start=starts,
+                context_lens=tensors.context_lens,
+                block_tables=tensors.block_tables,
+                max_query_len=1 if shape.is_decode else self._max_tokens,
+                max_context_len=self._max_model_len,
+            )
+            for tensors in by_group
+        ]
+        tensors = by_group[0]
         wanted = None if shape.is_decode else tensors.last_tokens
-        logits = self._model.logits(*self._model.forward([step] * len(self._caches), self._caches, wanted))
+        by_layer = [steps[group] for group in self._groups]
+        logits = self._model.logits(*self._model.forward(by_layer, self._caches, wanted))
         sampled = self.sampled[:num_rows]
         sample(
             logits,

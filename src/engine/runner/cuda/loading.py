@@ -102,4 +102,4 @@ def _largest_step(resolved: Resolved, loaded: LoadedModel) -> None:
     )
     with torch.inference_mode():
         wanted = column(num_rows, 0, torch.int64)
-        loaded.model.logits(*loaded.model.forward(loaded.cache.by_layer([step]), loaded.cache.layers, wanted))
+        loaded.model.logits(*loaded.model.forward([step] * len(loaded.cache.layers), loaded.cache.layers, wanted))

@@ -34,7 +34,7 @@ def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
     """
     scheduler, cache, model_len = resolved.scheduler, resolved.cache, resolved.model.max_model_len
     seqs, vocab_size = scheduler.max_num_seqs, resolved.model_spec.vocab_size
-    tables = arena_bytes(seqs, model_len, cache.block_size, vocab_size)
+    tables = arena_bytes(seqs, model_len, cache.block_size, vocab_size, resolved.cache_groups.num_groups)
     tables += sum(each.nbytes for each in sampling_workspace(seqs, vocab_size, "meta"))
     reserve = memory.step + tables
     if scheduler.cuda_graph_sizes:

@@ -25,18 +25,30 @@ _STAGED = 1 << 16  # changes in one copy, which is a prompt of that number of to
 IN_PROMPT = np.int16(-32768)
 
 
-def arena_bytes(num_slots: int, max_model_len: int, block_size: int, vocab_size: int) -> int:
-    """Bytes of the tables of `num_slots` slots."""
-    elements = max_model_len + 1 + -(-max_model_len // block_size) + len(_FLOATS) + len(_INTS)
+def arena_bytes(num_slots: int, max_model_len: int, block_size: int, vocab_size: int, num_groups: int = 1) -> int:
+    """Bytes of the tables of `num_slots` slots. num_groups: of layers."""
+    elements = max_model_len + 1 + num_groups * -(-max_model_len // block_size) + len(_FLOATS) + len(_INTS)
     return num_slots * (4 * elements + SAMPLING_BYTES * vocab_size)
 
 
 class SlotArena:
     def __init__(
-        self, num_slots: int, max_model_len: int, block_size: int, vocab_size: int, device: torch.device
+        self,
+        num_slots: int,
+        max_model_len: int,
+        block_size: int,
+        vocab_size: int,
+        device: torch.device,
+        num_groups: int = 1,
     ) -> None:
+        """num_groups: of layers, each with a block table of its own."""
+        tables = [f"block_ids {group}" for group in range(num_groups)]
         max_blocks = -(-max_model_len // block_size)
-        widths = {"token_ids": max_model_len + 1, "block_ids": max_blocks, **dict.fromkeys((*_FLOATS, *_INTS), 1)}
+        widths = {
+            "token_ids": max_model_len + 1,
+            **dict.fromkeys(tables, max_blocks),
+            **dict.fromkeys((*_FLOATS, *_INTS), 1),
+        }
         starts = np.cumsum([0, *(num_slots * width for width in widths.values())])
         self._elements = torch.zeros(int(starts[-1]), dtype=torch.int32, device=device)
         self._starts: dict[str, int] = dict(zip(widths, starts.tolist(), strict=False))
@@ -45,7 +57,9 @@ class SlotArena:
         def table(name: str) -> torch.Tensor:
             return self._elements[self._starts[name] :][: num_slots * widths[name]].view(num_slots, widths[name])
 
-        self.token_ids, self.block_ids = table("token_ids"), table("block_ids")
+        self.token_ids = table("token_ids")
+        self.block_ids = [table(name) for name in tables]  # by group, [slots, blocks]
+        self._block_starts = np.array([self._starts[name] for name in tables])
         self.sampling = SamplingColumns(
             **{name: table(name)[:, 0].view(torch.float32) for name in _FLOATS},
             **{name: table(name)[:, 0] for name in _INTS},
@@ -71,13 +85,15 @@ class SlotArena:
             for admission in plan.admissions:
                 slot = admission.slot
                 changes.add(self._at("token_ids", slot), admission.token_ids)
-                changes.add(self._at("block_ids", slot), admission.block_ids[0])
+                for group, block_ids in enumerate(admission.block_ids):
+                    changes.add(self._at(f"block_ids {group}", slot), _valid(block_ids))
                 for name, value in _columns(table, slot).items():
                     changes.add(self._at(name, slot), value)
                 self._admit_rows(slot, table, admission.token_ids, admission.num_prompt_tokens)
             self._send(*changes.joined())
         if len(new_indices):
-            self._send(self._starts["block_ids"] + new_indices, new_block_ids[:, 0])
+            indices = new_indices[:, None] + self._block_starts
+            self._send(indices.ravel(), _valid(new_block_ids).ravel())
         if self._ends_later:
             self._allow_ends(plan, table)
 
@@ -133,6 +149,11 @@ class SlotArena:
             self._upload.send(3 * count)
             at = self._changes[: 2 * count].view(torch.int64)
             self._elements.index_copy_(0, at, self._changes[2 * count : 3 * count])
+
+
+def _valid(block_ids: Sequence[int] | Int32) -> Int32:
+    """With a block that exists for each that a group does not have: kernels may load its values and mask them."""
+    return np.maximum(np.asarray(block_ids, np.int32), 0)
 
 
 class _Changes:

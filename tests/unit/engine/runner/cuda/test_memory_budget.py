@@ -28,6 +28,7 @@ def deployment(blocks: int, *, is_open: bool = True, utilization: float = 0.9, s
         model=SimpleNamespace(max_model_len=640),
         model_spec=SimpleNamespace(vocab_size=1000),
         memory=SimpleNamespace(kv_bytes_per_token=1024),
+        cache_groups=SimpleNamespace(num_groups=1),
         num_kv_blocks=blocks,
         origin=lambda path: Origin(layer=layer),
     )

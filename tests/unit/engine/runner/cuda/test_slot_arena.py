@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import torch
 from tests.unit.engine.runner.plans import admission, block_rows, ids, make_plan
 
 from stoker.engine.core import StepPlan
+from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.runner.cuda.slot_arena import IN_PROMPT, SlotArena, arena_bytes
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
@@ -41,9 +44,22 @@ def test_tokens_and_blocks_are_those_of_the_host(tables: Tables):
     tables.apply(make_plan(admissions=first))
     tables.apply(make_plan(block_slots=ids(3, 1, 3), block_ids=block_rows([9, 8, 6])))
     tables.apply(make_plan(released_slots=[1], admissions=[admission(1, [40, 41], [5])]))
-    assert torch.equal(tables.arena.block_ids, torch.from_numpy(tables.host.block_ids[0]))
+    assert torch.equal(tables.arena.block_ids[0], torch.from_numpy(tables.host.block_ids[0]))
     assert torch.equal(tables.arena.token_ids, torch.from_numpy(tables.host.token_ids))
-    assert tables.arena.block_ids[3].tolist() == [2, 9, 6]
+    assert tables.arena.block_ids[0][3].tolist() == [2, 9, 6]
+
+
+def test_each_group_of_layers_has_a_table(tables: Tables):
+    host = SlotTable(SLOTS, MODEL_LEN, BLOCK_SIZE, tables.sampling, num_groups=2)
+    arena = SlotArena(SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB, torch.device("cpu"), num_groups=2)
+    first = replace(admission(1, [5, 6, 7, 8, 9], []), block_ids=[[3, 1], [NO_BLOCK, 4]])
+    rows = np.array([[9, 8], [7, 6]], np.int32)
+    for plan in (make_plan(admissions=[first]), make_plan(block_slots=ids(1, 3), block_ids=rows)):
+        arena.apply(plan, tables.sampling, *host.apply(plan))
+    assert [table[1].tolist() for table in arena.block_ids] == [[3, 1, 9], [0, 4, 8]]  # never an id below 0
+    assert [table[3, 0].item() for table in arena.block_ids] == [7, 6]
+    more = arena_bytes(SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB, 2) - arena_bytes(SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB)
+    assert more == 4 * arena.block_ids[1].numel()
 
 
 def test_what_a_request_asks_of_the_sampler_is_in_the_slots_columns(tables: Tables):
@@ -115,6 +131,6 @@ def test_tokens_that_the_host_sampled_are_in_the_table_for_the_next_step(tables:
 
 def test_its_size_is_known_before_it_is_there(tables: Tables):
     arena = tables.arena
-    numbers = arena.token_ids.numel() + arena.block_ids.numel() + 11 * SLOTS
+    numbers = arena.token_ids.numel() + arena.block_ids[0].numel() + 11 * SLOTS
     tables_bytes = arena.sampling.bias.nbytes + arena.sampling.counts.nbytes
     assert arena_bytes(SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB) == 4 * numbers + tables_bytes
