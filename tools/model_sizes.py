@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.config.deployments import MACHINE
-from tests.unit.config.plan.shapes import SHAPES, write_config
+from tests.unit.config.plan.shapes import NATIVE, SHAPES, write_config
 
 from stoker.config.examine import report_on
 from stoker.config.plan.devices import DeviceProfile, profiles
@@ -21,16 +21,16 @@ from stoker.config.plan.model import read_model
 from stoker.config.plan.plan import make_plan
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "model-sizes.md"
-MODELS = {  # of SHAPES -> for people
+MODELS = {  # of SHAPES or NATIVE -> for people
     "qwen3.5-27b": "Qwen3.5-27B",
     "qwen3-30b-a3b": "Qwen3-30B-A3B",
-    #    "gemma-4-12b": "Gemma 4 12B",
+    "gemma-4-31b": "Gemma 4 31B",
     "gpt-oss-20b": "gpt-oss-20b",
     "deepseek-v3": "DeepSeek V3",
     "glm-4.7-flash": "GLM-4.7-Flash",
-    #    "nemotron-3-nano-30b-a3b": "Nemotron 3 Nano",
+    "nemotron-3-nano-30b-a3b": "Nemotron 3 Nano",
     "lfm2-1.2b": "LFM2-1.2B",
-    #    "granite-4.0-h-small": "Granite 4.0 H Small",
+    "granite-4.0-h-small": "Granite 4.0 H Small",
     "minimax-m2": "MiniMax-M2",
     "kimi-k2": "Kimi K2",
     "llama-4-scout": "Llama 4 Scout",
@@ -74,7 +74,7 @@ def page(folder: Path) -> str:
 
 
 def _row(folder: Path, name: str, shown: str) -> list[str]:
-    config, published, _ = SHAPES[name]
+    config, published, *_ = (NATIVE | SHAPES)[name]
     model = write_config(folder / name, config)
     plans = [_plan(model, device) for device in DEVICES]
     found = plans[0]["model"]
