@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .spec import Experts, Routing
+from .spec import MLP, Experts, Routing
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "granite_hybrid", "nemotron_h"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -38,6 +38,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _hunyuan(config, index)
         case "llama4":
             return _llama4(config, index)
+        case "gemma4":
+            return _gemma4(config)
         case "ernie":
             return _ernie(config, index)
         case "granite":
@@ -197,3 +199,13 @@ def _nemotron_h(config: ConfigJson) -> Experts:
     experts = _with_groups(config, "sigmoid")
     shared = config.count("moe_shared_expert_intermediate_size")
     return experts.model_copy(update={"shared_width": shared, "is_gated": False})
+
+
+def _gemma4(config: ConfigJson) -> Experts | None:
+    if not config.flag("enable_moe_block"):
+        return None
+    width, activation = config.count("moe_intermediate_size"), config.get("hidden_activation")
+    experts = _checked(config, "num_experts", width, Routing(is_renormalised=True))
+    own = {"activation": activation if isinstance(activation, str) else shown(activation)}
+    beside = MLP(width=config.count("intermediate_size"), **own)
+    return experts.model_copy(update={"beside": beside, "has_router_norm": True, "has_scales": True, **own})

@@ -27,7 +27,8 @@ class Family:
     """One architecture: the defaults of its config class, and what its code does whatever config.json says.
 
     own_keys: names of keys that most families have -> those in its config.json.
-    fixed: keys of config.json that must have this value, or that of the key with this name.
+    fixed: keys of config.json -> the only value that is computed; also null.
+    equal_keys: keys of config.json -> those whose value they must have.
     renames: parts of the names in its checkpoints -> the names of tensors.py, in this order; ^: only at the beginning.
     is_transposed: matrices of its layers are stored as [inputs, outputs].
     fused_experts: its checkpoints may have one tensor for all experts; interleaved: [experts, inputs, gate and up in
@@ -41,7 +42,8 @@ class Family:
     models: str  # for people
     defaults: Mapping[str, Any] = field(default_factory=dict)
     own_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    fixed: Mapping[str, bool | str | None] = field(default_factory=dict, kw_only=True)
+    fixed: Mapping[str, bool | int | str | None] = field(default_factory=dict, kw_only=True)
+    equal_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
     mlp_bias: Setting = False
@@ -358,15 +360,21 @@ _GEMMA_4 = _GEMMA | {
         "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
     },
 }
+_GEMMA_4_NAMES = {
+    ".router.proj.": ".mlp.gate.",
+    ".router.scale": ".mlp.gate.norm.weight",
+    ".router.per_expert_scale": ".mlp.expert_scales",
+    ".experts.": ".mlp.experts.",
+}
 _GEMMA_4_PARTS: dict[str, Any] = {
     "bias": "attention_bias",
     "out_bias": "attention_bias",
     "fixed": {
         "hidden_size_per_layer_input": 0,
         "num_kv_shared_layers": 0,
-        "enable_moe_block": False,
         "use_bidirectional_attention": "vision",
     },
+    "own_keys": {"num_experts_per_tok": "top_k_experts"},
     "head_norm": "head",
     "has_value_norm": True,
     "norms": "both",
@@ -375,6 +383,9 @@ _GEMMA_4_PARTS: dict[str, Any] = {
     "activation_key": "hidden_activation",
     "windows": 6,
     "multipliers": {"logits_softcap": "final_logit_softcapping"},
+    "experts": "gemma4",
+    "renames": _GEMMA_4_NAMES,
+    "fused_experts": "stacked",
     "ignored": _TOWERS,
 }
 _GPT = {
@@ -1268,8 +1279,8 @@ FAMILIES = {
         "enable_bias",
         "enable_bias",
         own_keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
+        equal_keys={"word_embed_proj_dim": "hidden_size"},
         fixed={
-            "word_embed_proj_dim": "hidden_size",
             "do_layer_norm_before": True,
             "_remove_final_layer_norm": False,
             "layer_norm_elementwise_affine": True,
@@ -1590,9 +1601,9 @@ FAMILIES = {
     "Gemma4ForCausalLM": Family("gemma4_text", "Gemma 4, text only", _GEMMA_4, **_GEMMA_4_PARTS),
     "Gemma4ForConditionalGeneration": Family(
         "gemma4",
-        "Gemma 4 12B, 31B",
+        "Gemma 4 12B, 31B, 26B-A4B",
         _GEMMA_4,
         text_in="text_config",
-        **_GEMMA_4_PARTS | {"renames": _MULTIMODAL_NAMES},
+        **_GEMMA_4_PARTS | {"renames": _MULTIMODAL_NAMES | _GEMMA_4_NAMES},
     ),
 }

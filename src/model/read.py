@@ -22,6 +22,7 @@ from .rope import has_kinds, read_rope
 from .spec import (
     MLP,
     Attention,
+    Experts,
     HeadNorm,
     LatentAttention,
     LayerSpec,
@@ -30,6 +31,7 @@ from .spec import (
     NormPlaces,
     QueryGrowth,
     RopeSpec,
+    WeightScale,
 )
 
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
@@ -122,7 +124,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=tuple(layer(index) for index in range(num_layers)),
         rounds_embedding_scale=family.scales_embedding,
-        weight_scales=read_weight_scales(config, layer(0), hidden) if family.has_weight_scales else (),
+        weight_scales=read_weight_scales(config, layer(0), hidden)
+        if family.has_weight_scales
+        else _router_scale(layer(0), hidden),
         embedding_scale=hidden**0.5 if family.scales_embedding else _multiplier(config, family, "embedding_scale"),
         residual_scale=_multiplier(config, family, "residual_scale"),
         logits_scale=_multiplier(config, family, "logits_scale") / _multiplier(config, family, "logits_divisor"),
@@ -135,6 +139,14 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
     )
 
 
+def _router_scale(layer: LayerSpec, hidden: int) -> tuple[WeightScale, ...]:
+    """The inputs of Gemma 4's router are divided by the root of their number: the weights of their norm are."""
+    experts = layer.feed_forward
+    if not isinstance(experts, Experts) or not experts.has_router_norm:
+        return ()
+    return (WeightScale(name="mlp.gate.norm.weight", parts=((hidden, hidden**-0.5),)),)
+
+
 def _norm_places(config: ConfigJson, family: Family) -> NormPlaces:
     if config.flag("new_decoder_architecture"):  # Falcon 40B and later
         return "parallel" if config.count("num_ln_in_parallel_attn", 2) == 2 else "common"
@@ -144,8 +156,8 @@ def _norm_places(config: ConfigJson, family: Family) -> NormPlaces:
 
 
 def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
-    for key, value in family.fixed.items():
-        needed = config.get(value) if isinstance(value, str) else value
+    others = {key: config.get(other) for key, other in family.equal_keys.items()}
+    for key, needed in {**others, **family.fixed}.items():
         found = config.get(key)
         if found is not None and found != needed:
             yield f"`{key}` is {shown(found)}; supported: {shown(needed)}"

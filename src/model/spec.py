@@ -361,6 +361,9 @@ class Experts(Record):
     scales_input: bool = False  # the weight of an expert multiplies its input, not its output
     shared_width: int = 0
     has_shared_gate: bool = False  # the sigmoid of one output of a linear layer multiplies that of the shared one
+    beside: MLP | None = None  # runs for each token too: the experts and it have norms of their own (Gemma 4)
+    has_router_norm: bool = False  # of the router's own input, which is not normed for the experts
+    has_scales: bool = False  # a number for each expert multiplies its weight
     has_router_bias: bool = False
     has_bias: bool = False
     activation: str = "silu"
@@ -368,7 +371,8 @@ class Experts(Record):
 
     @property
     def activations(self) -> int:
-        return (2 + self.is_gated) * (self.per_token * self.width + self.shared_width)
+        beside = 0 if self.beside is None else self.beside.activations
+        return (2 + self.is_gated) * (self.per_token * self.width + self.shared_width) + beside
 
 
 FeedForward = Annotated[MLP | Experts, Field(discriminator="kind")]

@@ -37,6 +37,8 @@ FUSED = {
 }
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
+# of the output of an MLP beside experts, of the experts' input, of their output
+NORMS_BESIDE = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "inputs": ("input_layernorm", "post_attention_layernorm"),
     "outputs": ("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -284,6 +286,14 @@ def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:
         yield from _mlp("mlp.shared_experts", hidden, MLP(width=experts.shared_width, is_gated=experts.is_gated))
     if experts.has_shared_gate:
         yield Tensor("mlp.shared_expert_gate.weight", (1, hidden))
+    if experts.has_router_norm:
+        yield Tensor("mlp.gate.norm.weight", (hidden,))
+    if experts.has_scales:
+        yield Tensor("mlp.expert_scales", (experts.count,))
+    if experts.beside is not None:
+        yield from _mlp("mlp", hidden, experts.beside)
+        for name in NORMS_BESIDE:
+            yield Tensor(f"{name}.weight", (hidden,))
 
 
 def _linear(name: str, outputs: int, inputs: int, has_bias: bool = False) -> Iterator[Tensor]:

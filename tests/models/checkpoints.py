@@ -337,6 +337,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
         "final_logit_softcapping": 20.0,
     },
+    "gemma4 experts": {
+        "model_type": "gemma4_text",
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "hidden_size_per_layer_input": 0,
+        "sliding_window": 6,
+        "layer_types": SLIDING_THEN_FULL,
+        "enable_moe_block": True,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 32,
+    },
     "gemma4 narrow": {
         "model_type": "gemma4_text",
         "num_hidden_layers": 4,

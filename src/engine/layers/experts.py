@@ -7,7 +7,7 @@ Shazeer et al., arXiv:1701.06538. Checkpoints that have one tensor for all exper
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,6 +38,7 @@ class ExpertNames:
     up: str
     down: str
     has_bias: bool = False
+    scales: str | None = None  # one number per expert, which multiplies its output
 
     @property
     def _gate_up(self) -> tuple[str, ...]:
@@ -45,6 +46,8 @@ class ExpertNames:
 
     def wanted(self, sizes: ExpertSizes) -> Iterator[tuple[str, Shape]]:
         rows = {**dict.fromkeys(self._gate_up, sizes.inner), self.down: sizes.hidden}
+        if self.scales is not None:
+            yield self.scales, (sizes.count,)
         for expert in range(sizes.count):
             for name, outputs in rows.items():
                 inputs = sizes.inner if name == self.down else sizes.hidden
@@ -62,10 +65,13 @@ class ExpertNames:
             return whole
 
         gate_up, down = self._gate_up, (self.down,)
+        scales = torch.ones(sizes.count, dtype=dtype, device=device)
+        if self.scales is not None:
+            tensors.read(self.scales, scales)
         for expert in range(sizes.count):
             yield ExpertWeights(
                 stacked(expert, "weight", gate_up, sizes.inner, sizes.hidden),
-                stacked(expert, "weight", down, sizes.hidden, sizes.inner),
+                stacked(expert, "weight", down, sizes.hidden, sizes.inner) * scales[expert],
                 stacked(expert, "bias", gate_up, sizes.inner) if self.has_bias else None,
                 stacked(expert, "bias", down, sizes.hidden) if self.has_bias else None,
             )
@@ -122,10 +128,13 @@ class Router:
         kernels: KernelSet,
         choice_bias: Vector | None = None,
         input_routing: Routing | None = None,
+        norm: Norm | None = None,
     ) -> None:
         """projection: of one output for each expert; x is converted to float32 if the projection is float32.
         choice_bias: is added to the scores for the choice, not for the weights (DeepSeek-V3, arXiv:2412.19437).
-        input_routing: of one expert per token, whose weight multiplies its input (Llama 4)."""
+        input_routing: of one expert per token, whose weight multiplies its input (Llama 4).
+        norm: of the input of the projection."""
+        self.norm = norm
         self.projection = projection
         self.choice_bias = choice_bias
         self._input_routing = input_routing
@@ -133,6 +142,8 @@ class Router:
 
     def loadables(self) -> Iterator[Loadable]:
         yield self.projection
+        if self.norm is not None:
+            yield self.norm
         if self.choice_bias is not None:
             yield self.choice_bias
 
@@ -140,7 +151,8 @@ class Router:
         """x: [T, hidden]. Returns the input of the experts; those of each token and their weights, both
         [T, per_token]."""
         is_wide = self.projection.packed.dtype == torch.float32
-        logits = self.projection(self._kernels.to_float32(x) if is_wide else x)
+        normed = x if self.norm is None else self.norm(self._kernels, x)[0]
+        logits = self.projection(self._kernels.to_float32(normed) if is_wide else normed)
         bias = None if self.choice_bias is None else self.choice_bias.values
         ids, weights = self._kernels.route_experts(logits, bias, self._routing)
         if self._input_routing is not None:
@@ -185,6 +197,52 @@ class MixtureOfExperts:
     def of(self, x: torch.Tensor) -> torch.Tensor:
         """The block's output for x itself, [T, hidden]."""
         routed, ids, weights = self.router(x)
+        return self._of(x, routed, ids, weights)
+
+    def of_routed(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """As `of`, with the experts of each token and their weights, both [T, per_token]."""
+        return self._of(x, x, ids, weights)
+
+    def _of(self, x: torch.Tensor, routed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         shared = None if self.shared is None else self.shared.of(x)
         shared_gate = None if self.shared_gate is None else self.shared_gate(x)
         return self._kernels.experts(routed, ids, weights, self.experts.packed, shared, shared_gate)
+
+
+class ExpertsBesideMLP:
+    """An MLP and experts for each token, with norms of their own; their outputs are added. Gemma 4.
+
+    Has the interface of GatedMLP.
+    """
+
+    def __init__(
+        self, mlp: GatedMLP | MLP, experts: MixtureOfExperts, norms: Sequence[Norm], kernels: KernelSet
+    ) -> None:
+        """norms: of the output of the MLP, of the input of the experts, of their output. The router has its own."""
+        self.mlp = mlp
+        self.experts = experts
+        self.norms = norms
+        self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield from self.mlp.loadables()
+        yield from self.experts.loadables()
+        yield from self.norms
+
+    def __call__(
+        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As GatedMLP; norm: of the input of the MLP."""
+        normed, total = norm(self._kernels, hidden, residual)
+        return self._added(normed, total), total
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """As GatedMLP.of."""
+        return self._added(x, x)
+
+    def _added(self, normed: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        of_mlp, of_input, of_experts = self.norms
+        added, _ = of_mlp(self._kernels, self.mlp.of(normed))
+        _, ids, weights = self.experts.router(total)
+        routed = self.experts.of_routed(of_input(self._kernels, total)[0], ids, weights)
+        return self._kernels.add_scaled(of_experts(self._kernels, routed)[0], added)

@@ -28,6 +28,7 @@ from ...model.tensors import (
     EMBEDDING_NORM,
     FINAL_NORM,
     FUSED,
+    NORMS_BESIDE,
     POSITIONS,
     attention_parts,
     gated_delta_parts,
@@ -46,7 +47,7 @@ from ..layers.attention import (
 )
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
-from ..layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
+from ..layers.experts import ExpertNames, Experts, ExpertsBesideMLP, ExpertSizes, MixtureOfExperts, Router
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.linear import Linear
@@ -61,7 +62,7 @@ from ..layers.token_index import TokenIndex
 from ..layers.vector import Vector
 from .rope import rope_parameters
 
-FeedForward = GatedMLP | MLP | MixtureOfExperts
+FeedForward = GatedMLP | MLP | MixtureOfExperts | ExpertsBesideMLP
 
 
 class DecoderLayer:
@@ -561,10 +562,11 @@ class _Parts:
     def feed_forward(self, prefix: str, spec: MLPSpec | ExpertsSpec) -> FeedForward:
         return self.mlp(prefix, spec) if isinstance(spec, MLPSpec) else self.experts(prefix, spec)
 
-    def experts(self, prefix: str, spec: ExpertsSpec) -> MixtureOfExperts:
+    def experts(self, prefix: str, spec: ExpertsSpec) -> MixtureOfExperts | ExpertsBesideMLP:
         hidden = self._spec.hidden_size
         gate, up, down = (f"{prefix}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
-        names = ExpertNames(gate if spec.is_gated else None, up, down, has_bias=spec.has_bias)
+        scales = f"{prefix}.expert_scales" if spec.has_scales else None
+        names = ExpertNames(gate if spec.is_gated else None, up, down, has_bias=spec.has_bias, scales=scales)
         sizes = ExpertSizes(spec.count, hidden, spec.width)
         scheme = self._scheme and self._scheme.layers
         activation = expert_gate(spec.activation, has_gates=spec.is_gated)
@@ -577,7 +579,13 @@ class _Parts:
         if spec.has_shared_gate:  # not quantised, as the router
             part = {f"{prefix}.shared_expert_gate": 1}
             shared_gate = Linear(part, hidden, False, self._kernels, self._dtype, self._device)
-        return MixtureOfExperts(self.router(f"{prefix}.gate", spec), experts, self._kernels, shared, shared_gate)
+        router = self.router(f"{prefix}.gate", spec)
+        mixture = MixtureOfExperts(router, experts, self._kernels, shared, shared_gate)
+        if spec.beside is None:
+            return mixture
+        layer = prefix.removesuffix(".mlp")
+        norms = [self.norm(f"{layer}.{name}", hidden) for name in NORMS_BESIDE]
+        return ExpertsBesideMLP(self.mlp(prefix, spec.beside), mixture, norms, self._kernels)
 
     def router(self, name: str, spec: ExpertsSpec) -> Router:
         """Its weights are not quantised: they are few, and decide what is computed."""
@@ -598,7 +606,8 @@ class _Parts:
             group_score="sum_of_two" if routing.scoring == "sigmoid" else "maximum",
         )
         if not spec.scales_input:
-            return Router(projection, chosen, self._kernels, correction)
+            norm = self.norm(f"{name}.norm", hidden) if spec.has_router_norm else None
+            return Router(projection, chosen, self._kernels, correction, norm=norm)
         weightless = replace(chosen, scoring="softmax_of_chosen")  # of one expert: the weight of its output is 1
         return Router(projection, weightless, self._kernels, correction, chosen)
 

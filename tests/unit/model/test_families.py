@@ -108,3 +108,9 @@ def test_keys_with_names_of_their_own_are_read_and_named_in_errors() -> None:
 def test_a_setting_that_is_not_computed_is_a_reason(changes: dict[str, Any], reason: str) -> None:
     spec, _ = read_config({"architectures": ["OPTForCausalLM"], "word_embed_proj_dim": 768, **changes})
     assert not_supported(spec) == reason
+
+
+def test_inputs_of_each_layer_are_a_reason() -> None:
+    """Gemma 4 E2B and E4B."""
+    spec, _ = read_config({"architectures": ["Gemma4ForCausalLM"]})
+    assert not_supported(spec) == "`hidden_size_per_layer_input` is 256; supported: 0"

@@ -344,6 +344,27 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         30_700_000_000,
     ),
     "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120),
+    "gemma-4-26b-a4b": (
+        _of(
+            "Gemma4ForConditionalGeneration",
+            text_config={
+                "hidden_size": 2816,
+                "intermediate_size": 2112,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "num_global_key_value_heads": 2,
+                "attention_k_eq_v": True,
+                "hidden_size_per_layer_input": 0,
+                "sliding_window": 1024,
+                "use_bidirectional_attention": "vision",
+                "enable_moe_block": True,
+                "num_experts": 128,
+                "top_k_experts": 8,
+                "moe_intermediate_size": 704,
+            },
+        ),
+        25_200_000_000,
+    ),
     "llama-4-maverick": (
         _of("Llama4ForCausalLM", num_local_experts=128, interleave_moe_layer_step=2, use_qk_norm=False),
         400_711_000_000,
