@@ -353,7 +353,7 @@ def bench_latent(bench: Bench) -> None:
                 kernels.latent_attention(q, cache, step, 192**-0.5, rank)
 
         flops = 2 * heads * (width + rank) * pairs * layers
-        bench.compare(name, num_bytes, flops, lambda: run(bench.ours), gather_and_SDPA=lambda: run(bench.torch))
+        bench.compare(name, num_bytes, flops, lambda: run(bench.ours), gather_and_multiply=lambda: run(bench.torch))
     for tokens in (1, 32):
         heads, plain = 16, 128
         queries, positions = randn(tokens, heads * 192), torch.arange(tokens)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .paged_attention import AttentionStep
+
+_MAX_ELEMENTS = 1 << 24  # of an intermediate result
 
 
 class LatentAttention(Protocol):
@@ -34,23 +36,36 @@ def latent_attention_reference(
     Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.2.
     """
     num_tokens, num_heads, width = q.shape
-    block_size = cache.shape[2]
     out = torch.empty(num_tokens, num_heads, rank, dtype=q.dtype, device=q.device)
+    for start, end, context_len, slots in rows_of(step, cache):
+        keys = cache.view(-1, cache.shape[3])[slots, :width].to(q.dtype)
+        positions = torch.arange(context_len, device=q.device)
+        for first, stop in parts_of(start, end, num_heads * context_len):
+            scores = (q[first:stop].reshape(-1, width) @ keys.T).float().view(stop - first, num_heads, -1) * scale
+            hidden = positions > positions[context_len - end + first : context_len - end + stop, None]
+            weights = scores.masked_fill_(hidden[:, None], -torch.inf).softmax(-1).to(q.dtype)
+            out[first:stop] = (weights.flatten(0, 1) @ keys[:, :rank]).view(stop - first, num_heads, rank)
+    return out
+
+
+def rows_of(step: AttentionStep, cache: torch.Tensor) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+    """Of each row with queries: its first query and the one after its last, its context, and the slots of the tokens of
+    its context."""
+    block_size = cache.shape[2]
     starts, lengths = step.query_start.tolist(), step.context_lens.tolist()
     for row, context_len in enumerate(lengths):
-        start, end = starts[row], starts[row + 1]
-        if start == end:
+        if starts[row] == starts[row + 1]:
             continue
-        blocks = step.block_tables[row, : -(-context_len // block_size)]
-        keys = cache[blocks, 0, :, :width].to(q.dtype).flatten(0, 1)[None, None, :context_len]
-        key_positions = torch.arange(context_len, device=q.device)
-        visible = key_positions <= torch.arange(context_len - (end - start), context_len, device=q.device)[:, None]
-        queries = q[start:end].transpose(0, 1)[None]
-        attended = F.scaled_dot_product_attention(
-            queries, keys, keys[..., :rank], attn_mask=visible, scale=scale, enable_gqa=True
-        )
-        out[start:end] = attended[0].transpose(0, 1)
-    return out
+        positions = torch.arange(context_len, device=cache.device)
+        slots = step.block_tables[row].long()[positions // block_size] * block_size + positions % block_size
+        yield starts[row], starts[row + 1], context_len, slots
+
+
+def parts_of(start: int, end: int, elements: int) -> Iterator[tuple[int, int]]:
+    """Ranges of queries. elements: of the largest intermediate result of one query."""
+    size = max(1, _MAX_ELEMENTS // max(1, elements))
+    for first in range(start, end, size):
+        yield first, min(end, first + size)
 
 
 def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> LatentAttention:

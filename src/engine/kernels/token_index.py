@@ -6,15 +6,13 @@ are computed, in parts that need little memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 
+from .latent_attention import parts_of, rows_of
 from .paged_attention import AttentionStep
 from .rope_and_store import rotated
-
-_MAX_ELEMENTS = 1 << 24  # of an intermediate result
 
 
 class StoreIndexKeys(Protocol):
@@ -104,9 +102,9 @@ def choose_tokens_reference(
     num_heads, width = queries.shape[1:]
     chosen = torch.full((len(queries), count), -1, dtype=torch.int64, device=queries.device)
     turned = rotated(queries.float(), cos_sin[positions].unsqueeze(1), is_interleaved)
-    for start, end, context_len, slots in _rows(step, cache):
+    for start, end, context_len, slots in rows_of(step, cache):
         keys = cache.view(-1, cache.shape[3])[slots, -width:].float()
-        for first, stop in _parts(start, end, num_heads * context_len):
+        for first, stop in parts_of(start, end, num_heads * context_len):
             scores = torch.relu(torch.einsum("qhd,kd->qhk", turned[first:stop], keys))
             scores = torch.einsum("qh,qhk->qk", weights[first:stop].float(), scores)
             last = torch.arange(context_len - end + first, context_len - end + stop, device=queries.device)
@@ -126,31 +124,11 @@ def sparse_latent_attention_reference(
     num_tokens, num_heads, width = q.shape
     out = q.new_empty(num_tokens, num_heads, rank)
     tokens = cache.view(-1, cache.shape[3])
-    for start, end, _, slots in _rows(step, cache):
-        for first, stop in _parts(start, end, chosen.shape[1] * max(width, num_heads)):
+    for start, end, _, slots in rows_of(step, cache):
+        for first, stop in parts_of(start, end, chosen.shape[1] * max(width, num_heads)):
             places = chosen[first:stop]
             keys = tokens[slots[places.clamp(min=0)], :width].float()  # [queries, K, width]
             scores = torch.einsum("qhw,qkw->qhk", q[first:stop].float(), keys) * scale
             weights = scores.masked_fill_((places < 0)[:, None], -torch.inf).softmax(-1)
             out[first:stop] = torch.einsum("qhk,qkr->qhr", weights, keys[..., :rank]).to(q.dtype)
     return out
-
-
-def _rows(step: AttentionStep, cache: torch.Tensor) -> Iterator[tuple[int, int, int, torch.Tensor]]:
-    """Of each row with queries: its first query and the one after its last, its context, and the slots of
-    the tokens of its context."""
-    block_size = cache.shape[2]
-    starts, lengths = step.query_start.tolist(), step.context_lens.tolist()
-    for row, context_len in enumerate(lengths):
-        if starts[row] == starts[row + 1]:
-            continue
-        positions = torch.arange(context_len, device=cache.device)
-        slots = step.block_tables[row].long()[positions // block_size] * block_size + positions % block_size
-        yield starts[row], starts[row + 1], context_len, slots
-
-
-def _parts(start: int, end: int, elements: int) -> Iterator[tuple[int, int]]:
-    """Ranges of queries. elements: of the intermediate result of one query."""
-    size = max(1, _MAX_ELEMENTS // max(1, elements))
-    for first in range(start, end, size):
-        yield first, min(end, first + size)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from stoker.config import ModelFilesError
-from stoker.config.checkpoint.match import matched, split_experts, split_fused
+from stoker.config.checkpoint.match import matched, split_experts, split_fused, tensors_of
 from stoker.config.checkpoint.stored import StoredTensor
+from stoker.model.read import read_config
+from stoker.model.tensors import model_shapes
 
 WANTED = {"a": (3, 4), "b": (2,)}
 FOLDER, FILE = Path("m"), Path("m/one.safetensors")
@@ -117,3 +119,13 @@ def test_stacked_experts_become_those_of_each() -> None:
     }
     split = split_experts({"e.experts.down_proj": stored(2, 5, 3, offset=100)}, "stacked")
     assert [(part.shape, part.offset) for part in split.values()] == [((5, 3), 100), ((5, 3), 160)]
+
+
+def test_layers_after_the_last_that_draft_tokens_are_not_used() -> None:
+    config = {"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 1, "num_attention_heads": 2}
+    spec, _ = read_config({**config, "hidden_size": 8, "n_routed_experts": 8, "first_k_dense_replace": 1})
+    tensors = {name: stored(*shape) for name, shape in model_shapes(spec).items()}
+    draft = {"model.layers.1.eh_proj.weight": stored(8, 16), "model.layers.1.shared_head.norm.weight": stored(8)}
+    assert tensors_of(FOLDER, tensors | draft, spec) == tensors
+    with pytest.raises(ModelFilesError, match=r"model\.layers\.2\.eh_proj"):
+        tensors_of(FOLDER, tensors | {"model.layers.2.eh_proj.weight": stored(8, 16)}, spec)
