@@ -262,6 +262,7 @@ def _of(architecture: str, **config: Any) -> dict[str, Any]:
 _GRANITE_4 = {
     "vocab_size": 100352,
     "num_hidden_layers": 40,
+    "max_position_embeddings": 131072,
     "layer_types": ["attention" if index % 10 == 5 else "mamba" for index in range(40)],
     "mamba_d_state": 128,
     "tie_word_embeddings": True,
@@ -445,7 +446,6 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         _of(
             "GraniteMoeHybridForCausalLM",
             **_GRANITE_4,
-            max_position_embeddings=131072,
             hidden_size=1536,
             num_attention_heads=12,
             num_key_value_heads=4,
