@@ -366,6 +366,11 @@ _GEMMA_4_NAMES = {
     ".router.per_expert_scale": ".mlp.expert_scales",
     ".experts.": ".mlp.experts.",
 }
+_GEMMA_4_UNIFIED = _GEMMA_4 | {
+    "max_position_embeddings": 262144,
+    "sliding_window": 1024,
+    "hidden_size_per_layer_input": 0,
+}
 _GEMMA_4_PARTS: dict[str, Any] = {
     "bias": "attention_bias",
     "out_bias": "attention_bias",
@@ -1601,9 +1606,19 @@ FAMILIES = {
     "Gemma4ForCausalLM": Family("gemma4_text", "Gemma 4, text only", _GEMMA_4, **_GEMMA_4_PARTS),
     "Gemma4ForConditionalGeneration": Family(
         "gemma4",
-        "Gemma 4 12B, 31B, 26B-A4B",
+        "Gemma 4 31B, 26B-A4B",
         _GEMMA_4,
         text_in="text_config",
         **_GEMMA_4_PARTS | {"renames": _MULTIMODAL_NAMES | _GEMMA_4_NAMES},
+    ),
+    "Gemma4UnifiedForCausalLM": Family(
+        "gemma4_unified_text", "Gemma 4 12B, text only", _GEMMA_4_UNIFIED, **_GEMMA_4_PARTS
+    ),
+    "Gemma4UnifiedForConditionalGeneration": Family(
+        "gemma4_unified",
+        "Gemma 4 12B",
+        _GEMMA_4_UNIFIED,
+        text_in="text_config",
+        **_GEMMA_4_PARTS | {"renames": _MULTIMODAL_NAMES},
     ),
 }

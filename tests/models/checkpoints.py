@@ -349,6 +349,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "top_k_experts": 2,
         "moe_intermediate_size": 32,
     },
+    "gemma4_unified": {
+        "model_type": "gemma4_unified_text",
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
     "gemma4 narrow": {
         "model_type": "gemma4_text",
         "num_hidden_layers": 4,
