@@ -144,8 +144,8 @@ def all_in_one(num_layers: int) -> CacheGroups:
 
 
 def one_group(windows: Sequence[int | None], shares: Sequence[int] = ()) -> CacheGroups:
-    """All layers in one group, which keeps what the layer with the longest window needs."""
-    longest = None if None in windows else max(window or 0 for window in windows)
+    """All layers in one group, which keeps what the layer with the longest window needs; nothing without layers."""
+    longest = None if None in windows or not windows else max(window or 0 for window in windows)
     num_planes = sum(-(-count // share) for share, count in Counter(shares or [1] * len(windows)).items())
     return CacheGroups((longest,), num_planes, (0,) * len(windows), _any(shares))
 
@@ -158,7 +158,7 @@ def cache_groups(windows: Sequence[int | None], shares: Sequence[int] = ()) -> C
     of_layers = list(zip(windows, shares or [1] * len(windows), strict=True))
     kinds = list(dict.fromkeys(of_layers))
     counts = {kind: -(-of_layers.count(kind) // kind[1]) for kind in kinds}  # planes
-    if len(kinds) == 1 or len(kinds) > MAX_GROUPS:
+    if not 1 < len(kinds) <= MAX_GROUPS:
         return one_group(windows, shares)
 
     def num_groups(num_planes: int) -> int:

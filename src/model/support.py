@@ -26,8 +26,6 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
             "makes an unquantised one smaller while it loads"
         )
     yield from spec.unsupported
-    if not any(layer.has_keys for layer in spec.layers):
-        yield "no layer has attention; this build needs one"
     widths = {keeps.width for keeps in spec.kept_by_layer if keeps is not None}
     if any(spec.keeps.width % width for width in widths):
         yield f"keys and values of {', '.join(map(str, sorted(widths)))} elements in one model are not supported"

@@ -436,6 +436,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "ssm_in_multiplier": 1.5,
         "ssm_multipliers": [0.5, 0.8, 1.2, 0.9, 0.7],
     },
+    "mamba2": {
+        "model_type": "mamba2",
+        "num_heads": 8,
+        "head_dim": 16,
+        "n_groups": 2,
+        "state_size": 16,
+        "layer_norm_epsilon": 1e-3,
+    },
     "nemotron_h": {
         "model_type": "nemotron_h",
         "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],

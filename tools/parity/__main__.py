@@ -32,7 +32,7 @@ Small random checkpoints of every family, made by transformers and compared with
 - *bfloat16*: the root mean square error of the logits against float32, relative to that of transformers in bfloat16.
 - *greedy*: of {count} prompts of 1 to 26 tokens, those whose 24 tokens are equal, through the scheduler: chunks of at
   most 11 tokens, mixed with decode steps, shared prefixes, and a cache so small that sequences are preempted.
-- *mutation*: whether tokens differ when block tables are read in reverse.
+- *mutation*: whether tokens differ when block tables are read in reverse, or states are not reset in a model without.
 - *through transformers*: the same model with `model.model_impl: transformers`: the largest difference of a
   log-probability from a plain run of the library, and equal prompts; -: it is refused.
 

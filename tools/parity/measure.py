@@ -36,7 +36,7 @@ class ThroughLibrary:
 @dataclass(frozen=True, slots=True)
 class Parity:
     """largest_change: of a logit, in float32. bfloat16_error: root mean square error against float32, relative to that
-    of transformers in bfloat16. notices_mutation: with reversed block tables tokens differ. through_library: the same
+    of transformers in bfloat16. notices_mutation: with the mutation tokens differ. through_library: the same
     model on the modules of transformers, whose results are compared with a plain run of it; None if that is refused."""
 
     largest_change: float
@@ -66,7 +66,7 @@ def compare(family: str) -> Parity:
         expected = [reference_greedy(model, prompt, 24) for prompt in prompts]
         engine = Engine(resolved(folder, place_, cache=FEW_BLOCKS, scheduler=ONE_GROUP))
         found = engine.generate(prompts)
-        with reversed_block_tables():
+        with wrong_cache():
             mutated = Engine(resolved(folder, place_, cache=FEW_BLOCKS, scheduler=ONE_GROUP)).generate(prompts)
         through_library = _through_library(model, folder, place_, prompts, expected)
     stats = engine.scheduler.stats()
@@ -101,11 +101,13 @@ def _num_equal(found: list[list[int]], expected: list[list[int]]) -> int:
 
 
 @contextmanager
-def reversed_block_tables() -> Iterator[None]:
-    """Keys and values are written where they belong, and read in the wrong order."""
+def wrong_cache() -> Iterator[None]:
+    """Keys and values are written where they belong, and read in the wrong order. Without any, states are not reset."""
     by_layer = KVCache.by_layer
 
     def mutated(cache: KVCache, steps: list[StepInput]) -> list[StepInput]:
+        if not cache.num_bytes:
+            return by_layer(cache, [replace(step, context_lens=step.context_lens + 1) for step in steps])
         return by_layer(cache, [replace(step, block_tables=step.block_tables.flip(-1).contiguous()) for step in steps])
 
     with patch.object(KVCache, "by_layer", mutated):

@@ -145,7 +145,7 @@ def _status(
     if ask.kv_cache_bytes is not None or ask.num_kv_blocks is not None:
         if fixed + cache > device.memory:
             return "does not fit", f"{weights} and KV cache need {about(fixed + cache)} of {about(device.memory)}"
-    elif at_best < kv.to_admit(1):
+    elif at_best < kv.to_admit(1) or fixed > budget:
         return "does not fit", f"the {weights} alone need {about(fixed)} of the {about(budget)} that may be used"
     wanted = ask.max_model_len
     if wanted is not None and kv.to_admit(wanted) > at_best:

@@ -7,7 +7,7 @@ None while a hub model is not on this machine).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...model.cache_groups import kv_bytes_per_token, model_cache_groups
 from ...model.quantised import held_in
@@ -329,6 +329,11 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
         if written == "auto":
             reason = f"{blocks} blocks, as cache.num_gpu_blocks_override says"
             done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R085", reason)
+    elif not block_bytes:
+        fits = weights + states + activations <= budget
+        blocks = fits * done.get("scheduler.max_num_seqs") * -(-_longest(done, model_files) // block_size)
+        if written == "auto":
+            done.decide("cache.kv_cache_memory_bytes", 0, "R221", "no layer keeps anything of each token")
     elif written != "auto":
         blocks = written // block_bytes
     else:
@@ -352,11 +357,16 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
 def _activations(done: Decisions, model_files: ModelFiles, dtype: str) -> int:
     seqs, tokens = done.get("scheduler.max_num_seqs"), done.get("scheduler.max_num_batched_tokens")
     if tokens == "auto":  # without chunked prefill a step holds the longest prompt
-        longest = done.get("model.max_model_len")
-        tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], model_files.max_context if longest == "auto" else longest)
+        tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], _longest(done, model_files))
     if done.is_interpreted:
         return 0
     return reserved_bytes(model_files.spec, dtype, seqs, tokens, has_graphs=not no_graphs(done, "cuda"))
+
+
+def _longest(done: Decisions, model_files: ModelFiles) -> int:
+    """Tokens of the longest sequence."""
+    written: int | Literal["auto"] = done.get("model.max_model_len")
+    return model_files.max_context if written == "auto" else written
 
 
 def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_bytes: int, share: float) -> int:
@@ -368,8 +378,7 @@ def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_byte
         done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R221", reason)
         return blocks
     block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")
-    written_len = done.get("model.max_model_len")
-    longest = model_files.max_context if written_len == "auto" else written_len
+    written_len, longest = done.get("model.max_model_len"), _longest(done, model_files)
     one = -(-longest // block_size) * block_bytes  # of one sequence of full length
     ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
     beside = "weights and states" if model_files.spec.has_states else "the weights"

@@ -50,13 +50,13 @@ class KVCache:
         device has too little.
         """
         shapes = [(num_blocks, heads, block_size, width) for heads, width in tensors]
-        shape = (groups.num_planes, len(tensors), torch.Size(shapes[0]).numel())
+        shape = (groups.num_planes, len(tensors), torch.Size(shapes[0]).numel() if shapes else 0)
         self.groups = groups
         self._view_of_layer, self._block_size = groups.view_of_layer, block_size
         self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
         self._memory = None
-        if device is not None:
+        if device is not None or not self.num_bytes:
             whole = torch.zeros(shape, dtype=dtype, device=device)
         else:
             self._memory = memory or KVMemory(self.num_bytes, len(tensors) * groups.num_planes)

@@ -39,7 +39,7 @@ class KVMemory:
         Raises MemoryError, with the number of bytes, if the system refuses to reserve them.
         """
         self.num_bytes = num_bytes
-        self._num_regions, self._region_bytes = num_regions, num_bytes // num_regions
+        self._num_regions, self._region_bytes = num_regions, num_bytes // max(1, num_regions)
         self._first_bytes = min(self._region_bytes, math.ceil(self._region_bytes * first_share))
         try:
             # Huge pages: attention reads at random, and small pages cost it address translations. The extra page lets
@@ -51,7 +51,7 @@ class KVMemory:
         self._begin = -base % HUGE_PAGE
         self._address = base + self._begin
         self._touched = 0  # bytes of each region
-        self._is_over = _madvise is None  # nothing more is touched in advance
+        self._is_over = _madvise is None or not num_bytes  # nothing more is touched in advance
         self._failure: MemoryError | None = None
         self._lock = threading.Lock()
 

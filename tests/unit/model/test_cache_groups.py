@@ -12,6 +12,11 @@ def test_layers_of_one_kind_are_one_group():
     assert cache_groups([40, 40]).windows == (40,)
 
 
+def test_a_model_without_attention_has_a_group_without_layers():
+    assert cache_groups([]) == all_in_one(0)
+    assert (all_in_one(0).num_groups, all_in_one(0).num_planes, all_in_one(0).windows) == (1, 0, (None,))
+
+
 def test_all_groups_have_the_same_size():
     groups = cache_groups(GEMMA)
     assert (groups.num_planes, groups.windows) == (4, (512,) * 6 + (None,))

@@ -472,4 +472,5 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         ),
         7_585_654_784,
     ),
+    "codestral-mamba-7b": (_of("Mamba2ForCausalLM"), 7_285_403_648),
 }

@@ -7,7 +7,9 @@ import torch
 
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.kv_memory import KVMemory
-from stoker.model.cache_groups import all_in_one
+from stoker.engine.runner.state_cache import StateCache
+from stoker.model.cache_groups import all_in_one, model_cache_groups
+from stoker.model.read import read_config
 
 
 def test_layers_share_no_memory_and_start_as_zeros():
@@ -47,3 +49,14 @@ def test_the_memory_is_private_so_that_it_can_have_huge_pages():
 def test_memory_of_another_size_is_refused():
     with pytest.raises(ValueError, match="a cache of 8192 bytes over 64 bytes of memory"):
         KVCache(all_in_one(1), 4, 16, [(1, 16)] * 2, torch.float32, KVMemory(64, 2))
+
+
+def test_a_model_without_attention_has_a_cache_of_no_bytes():
+    memory = KVMemory(0, 0)
+    memory.touch_first()
+    memory.touch_in_background(lambda: True).join(10)
+    spec = read_config({"architectures": ["Mamba2ForCausalLM"], "num_hidden_layers": 2})[0]
+    states = StateCache(spec, 3, torch.float32)
+    cache = KVCache(model_cache_groups(spec, 64, is_hybrid=True), 7, 16, (), torch.float32, memory, states=states)
+    assert (cache.num_bytes, cache.num_untouched, memory.num_untouched) == (0, 0, 0)
+    assert cache.layers == states.layers
