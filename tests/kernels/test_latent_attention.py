@@ -54,10 +54,12 @@ def test_latents_are_normed_rotated_and_stored(device: torch.device, is_interlea
     projected, q_norm = normal(tokens, queries + RANK + TURNED + 3), normal(queries) if has_norm else None
     kv_norm, cos_sin = normal(RANK), normal(30, TURNED)
     positions, slots = (torch.tensor(each, device=device) for each in ([3, 0, 29, 5], [17, 3, -1, 0]))
-    caches = [torch.full((2, 1, 16, RANK + TURNED + EXTRA), 9.0, device=device) for _ in range(2)]
+    # with a block before the cache, where slot -1 would be
+    wholes = [torch.full((3, 1, 16, RANK + TURNED + EXTRA), 9.0, device=device) for _ in range(2)]
+    caches = [whole[1:] for whole in wholes]
     arguments = projected, q_norm, kv_norm, 1e-6, cos_sin, is_interleaved
     found = store_latents_gpu(*arguments, positions, slots, caches[0], queries)
     expected = store_latents_reference(*arguments, positions, slots, caches[1], queries)
     caches[1][-1, 0, -1] = 9.0  # the reference does not know slot -1
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(caches[0], caches[1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(wholes[0], wholes[1], atol=1e-5, rtol=1e-5)
