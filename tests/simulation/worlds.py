@@ -62,9 +62,10 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
     is_tight = random.random() < 0.5  # so that sequences are preempted again and again
     most_blocks = least_blocks + 3 if is_tight else 4 * least_blocks + 3
     windows = random.choice(WINDOWS)
+    num_groups = len(fixed.get("windows", windows))  # type: ignore[arg-type]
     num_blocks = random.randint(least_blocks if random.random() < 0.5 else 2, most_blocks)
     settings = SchedulerSettings(
-        num_blocks=num_blocks * len(windows) + random.randrange(len(windows)),
+        num_blocks=num_blocks * num_groups + random.randrange(len(windows)) % num_groups,
         windows=windows,
         block_size=block_size,
         max_num_seqs=max_num_seqs,
