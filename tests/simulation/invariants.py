@@ -108,7 +108,7 @@ class Invariants:
     def _check_kept_states(self) -> None:
         """Each kept state was computed from the prefix of its hash, whose last block is cached in some group."""
         cache, settings = self._sequences.blocks.cache, self._settings
-        kept = cache.states.items()
+        kept = list(cache.states._by_hash.items())
         places = [place for _, place in kept] + cache.states._free
         first = settings.max_num_seqs
         assert sorted(places) == [*range(first, first + settings.num_kept_states)] or self._sequences.steps

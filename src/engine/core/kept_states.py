@@ -19,15 +19,8 @@ class KeptStates:
         self._by_hash: OrderedDict[bytes, int] = OrderedDict()  # the least recently used first
         self._passing: set[bytes] = set()  # hashes of states that the next one of their sequence replaces
 
-    def __len__(self) -> int:
-        """States that can be found."""
-        return len(self._by_hash)
-
     def __contains__(self, block_hash: bytes) -> bool:
         return block_hash in self._by_hash
-
-    def items(self) -> list[tuple[bytes, int]]:
-        return list(self._by_hash.items())
 
     def use(self, block_hash: bytes) -> int:
         """The place of a state that was found. From now on it is kept as long as others use it."""
