@@ -118,6 +118,7 @@ def write(checkpoint: Path, target: Path, kind: str) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
     inner = INNER | architecture.inner
+    num_experts = config.get("num_experts") or config.get("num_local_experts", 0)
     rope = config.get("rope_parameters") or config
     quant = GGMLQuantizationType[kind.upper()]
     writer = GGUFWriter(target, architecture.name, use_temp_file=True)  # the tensors are not held in memory
@@ -134,13 +135,13 @@ def write(checkpoint: Path, target: Path, kind: str) -> None:
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     if config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
-    if "num_experts" in config:
-        writer.add_expert_count(config["num_experts"])
+    if num_experts:
+        writer.add_expert_count(num_experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_file_type(LlamaFileType[f"MOSTLY_{kind.upper()}"])
     write_tokenizer(writer, checkpoint)
-    for name, values in tensors(checkpoint, config.get("num_experts", 0)):
+    for name, values in tensors(checkpoint, num_experts):
         if name == "lm_head" and config["tie_word_embeddings"]:
             continue
         if values.ndim == 1:

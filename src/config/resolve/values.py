@@ -108,6 +108,12 @@ class Values:
         return model_files is not None and model_files.spec.has_states
 
     @property
+    def has_keys(self) -> bool:
+        """Whether a layer of the model keeps anything of each token; True if its files are not known."""
+        model_files = self.decisions.model_files
+        return model_files is None or model_files.spec.keeps.width > 0
+
+    @property
     def has_widths(self) -> bool:
         """Whether layers of the model differ in the size of their keys and values; False if its files are not known."""
         model_files = self.decisions.model_files

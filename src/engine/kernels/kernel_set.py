@@ -72,11 +72,11 @@ from .one_row import one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_cpu, gate_outputs_reference
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .penalise import after_penalties
-from .products import Multiply, ScaleRows, multiply_cpu, multiply_reference, scale_rows_cpu, scale_rows_reference
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .route_experts import RouteExperts, route_experts_cpu, route_experts_reference
 from .sample_tokens import SampleTokens, sample_tokens_cpu, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_cpu, sample_top_p_reference
+from .scale_rows import ScaleRows, scale_rows_cpu, scale_rows_reference
 from .scaling import (
     AddScaled,
     ScaleAndCap,
@@ -137,7 +137,6 @@ class KernelSet:
     experts: Experts = experts_reference
     gate_outputs: GateOutputs = gate_outputs_reference
     scale_rows: ScaleRows = scale_rows_reference
-    multiply: Multiply = multiply_reference
     causal_convolution: CausalConvolution = causal_convolution_reference
     gated_delta: GatedDelta = gated_delta_reference
     state_space: StateSpace = state_space_reference
@@ -331,7 +330,6 @@ def cpu_kernels(
         experts=experts_cpu(library, torchs.experts),
         gate_outputs=gate_outputs_cpu(library, dtype),
         scale_rows=scale_rows_cpu(library, dtype),
-        multiply=multiply_cpu(library, dtype),
         causal_convolution=causal_convolution_cpu(library, dtype),
         gated_delta=gated_delta_cpu(library, dtype),
         state_space=state_space_cpu(library, dtype),

@@ -86,6 +86,17 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `enable_prefix_caching`", "or set `prefix_cache_retention_interval` to 64"),
     ),
     Rule(
+        id="R326",
+        title="a model without attention has no KV cache",
+        fields=("model.model", "cache.kv_cache_memory_bytes"),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: v.decisions.is_written("cache.kv_cache_memory_bytes") and not v.has_keys,
+        message="`cache.kv_cache_memory_bytes` has no effect: no layer of this model keeps keys and values",
+        why="Its layers keep states of a fixed size, for `scheduler.max_num_seqs` sequences.",
+        fixes=("remove `kv_cache_memory_bytes`",),
+    ),
+    Rule(
         id="R237",
         title="a written KV cache holds at least one block",
         fields=("cache.kv_cache_memory_bytes", "cache.block_size"),

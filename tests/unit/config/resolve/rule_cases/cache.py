@@ -41,6 +41,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "--enable-prefix-caching --prefix-cache-retention-interval 0",
         ],
     ),
+    "R326": (
+        ["--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init --kv-cache-memory-bytes 1GiB"],
+        [
+            "--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init",
+            f"{_STATES} --kv-cache-memory-bytes 1GiB",
+        ],
+    ),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
     "R234": (["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"], ["--kv-cache-dtype bfloat16"]),
 }

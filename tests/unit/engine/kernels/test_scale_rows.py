@@ -17,20 +17,8 @@ def test_each_row_has_its_factor(level, dtype, shape):
     assert_close(found, x.double() * factors.double())
 
 
-@LEVELS
-@DTYPES
-@SHAPES
-def test_a_row_is_multiplied_by_some_columns_of_another(level, dtype, shape):
-    rows, width = shape
-    x, others = torch.randn(shape, dtype=dtype), torch.randn(rows, 2 * width + 3, dtype=dtype)
-    found = kernels_of(level, dtype).multiply(x, others, width + 1)
-    assert_close(found, x.double() * others[:, width + 1 : 2 * width + 1].double())
-
-
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 def test_other_shapes_are_refused(level):
     kernels = kernels_of(level, torch.float32)
     with pytest.raises(ValueError, match="factors"):
         kernels.scale_rows(torch.zeros(2, 16), torch.zeros(2))
-    with pytest.raises(ValueError, match="from column 1 on"):
-        kernels.multiply(torch.zeros(2, 16), torch.zeros(2, 16), 1)
