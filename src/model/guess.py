@@ -1,6 +1,6 @@
 """ModelSpec of a model whose family is not known: sizes from the keys that most families use, in any spelling.
 
-families.py is strict, because the engine must understand a model exactly. This module assumes what is missing and lists
+read.py is strict, because the engine must understand a model exactly. This module assumes what is missing and lists
 it in `assumptions`. Defaults are those of the transformers library's config classes.
 """
 

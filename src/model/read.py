@@ -1,4 +1,4 @@
-"""ModelSpec from config.json: strictly for the families that are known (families.py), else by guess.py.
+"""ModelSpec from config.json: strictly for the families that are known (families/), else by guess.py.
 
 Defaults for keys that config.json leaves out are those of the transformers library, per family. Both spellings of its
 releases are read: `dtype` and `torch_dtype`, `rope_parameters` and `rope_theta` with `rope_scaling`.

@@ -1,0 +1,48 @@
+"""The architectures that are described exactly: their parts, and the defaults of their classes in transformers.
+
+A module for each maker; `FAMILIES` has those of all.
+"""
+
+from collections.abc import Mapping
+
+from . import (
+    cohere,
+    deepseek,
+    ernie,
+    falcon,
+    gemma,
+    glm,
+    gpt,
+    granite,
+    hunyuan,
+    llama,
+    mistral,
+    nemotron,
+    olmo,
+    others,
+    phi,
+    qwen,
+)
+from .family import Family, FusedExperts, Setting
+
+__all__ = ["FAMILIES", "Family", "FusedExperts", "Setting"]
+
+_MAKERS = (
+    llama,
+    mistral,
+    qwen,
+    gemma,
+    deepseek,
+    glm,
+    granite,
+    hunyuan,
+    cohere,
+    olmo,
+    nemotron,
+    gpt,
+    falcon,
+    phi,
+    ernie,
+    others,
+)
+FAMILIES: Mapping[str, Family] = {name: family for maker in _MAKERS for name, family in maker.FAMILIES.items()}

@@ -1,0 +1,53 @@
+"""DeepSeek, and Kimi K2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .common import DEEPSEEK_V3, LLAMA
+from .family import Family
+
+FAMILIES: Mapping[str, Family] = {
+    "DeepseekV2ForCausalLM": Family(
+        "deepseek_v2",
+        "DeepSeek-V2, V2-Lite, V2.5, Coder-V2",
+        LLAMA
+        | {
+            "vocab_size": 102400,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 6,
+            "moe_intermediate_size": 1407,
+            "routed_scaling_factor": 1.0,
+            "topk_method": "greedy",
+            "first_k_dense_replace": 0,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+        },
+        is_latent=True,
+        experts="deepseek_v2",
+    ),
+    "DeepseekV3ForCausalLM": Family(
+        "deepseek_v3",
+        "DeepSeek-V3, V3.1, R1; Kimi K2; Moonlight",
+        DEEPSEEK_V3,
+        is_latent=True,
+        experts="deepseek",
+        has_draft_layers=True,
+    ),
+    "DeepseekV32ForCausalLM": Family(
+        "deepseek_v32",
+        "DeepSeek-V3.2",
+        DEEPSEEK_V3
+        | {"max_position_embeddings": 163840, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64},
+        is_latent=True,
+        index="halves",
+        experts="deepseek",
+        has_draft_layers=True,
+    ),
+}

@@ -1,0 +1,88 @@
+"""Family: what is known of an architecture before its config.json is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..experts import Kind as ExpertsKind
+from ..latent import Index as IndexKind
+from ..recurrent import Kind as StatesKind
+from ..spec import Alibi, HeadNorm, Norm, NormPlaces
+
+# Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
+# it is missing, those from `max_window_layers` on, or all but every n-th; chunks of `attention_chunk_size` tokens, in
+# those that turn queries and keys
+Windows = Literal["none", "all", "last", "chunks"] | int
+# Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
+# `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; none
+RopeLayers = Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type", "none"]
+FusedExperts = Literal["interleaved", "columns", "stacked"]
+Setting = bool | str  # a string is the key of config.json that decides
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture: the defaults of its config class, and what its code does whatever config.json says.
+
+    own_keys: names of keys that most families have -> those in its config.json.
+    fixed: keys of config.json -> the only value that is computed; also null.
+    equal_keys: keys of config.json -> those whose value they must have.
+    renames: parts of the names in its checkpoints -> the names of tensors.py, in this order; ^: only at the beginning.
+    is_transposed: matrices of its layers are stored as [inputs, outputs].
+    fused_experts: its checkpoints may have one tensor for all experts; interleaved: [experts, inputs, gate and up in
+        turn]; columns: [experts, inputs, gates and then ups]; stacked: [experts, gates and then ups, inputs].
+    ignored: beginnings of the names of tensors that a text model does not need.
+    has_draft_layers: its checkpoints may have layers after the last, which draft several tokens at a time.
+    text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
+    """
+
+    model_type: str
+    models: str  # for people
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    own_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    fixed: Mapping[str, bool | int | str | None] = field(default_factory=dict, kw_only=True)
+    equal_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    bias: Setting = False  # of q, k, v
+    out_bias: Setting = False
+    mlp_bias: Setting = False
+    head_norm: HeadNorm = "none"
+    head_norm_if: str | None = None  # the key of config.json that decides whether there is one
+    norm: Norm = field(default_factory=Norm)
+    eps_key: str = "rms_norm_eps"
+    norms: NormPlaces = "inputs"
+    parallel_if: str | None = None  # the key of config.json by which the norms are `parallel_norms`
+    parallel_norms: NormPlaces = "common"
+    activation_key: str = "hidden_act"
+    is_gated: bool = True
+    mlp_width_key: str = "intermediate_size"
+    windows: Windows = "none"
+    window_if: str | None = None  # the key of config.json that decides whether there is a window
+    rope_layers: RopeLayers = "all"
+    is_interleaved: bool = False
+    partial: float | str = 1.0  # default of `partial_rotary_factor`; a string: key of the number of elements instead
+    alibi: Alibi = "none"  # in models without a rotary embedding
+    position_offset: int | None = None  # of the first position in a table of learned ones; None: there is no table
+    window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
+    multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
+    scales_embedding: bool = False  # by the square root of the width
+    experts: ExpertsKind = "none"
+    one_key_if: str | None = None  # the key of config.json by which all heads share one key
+    is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
+    has_embedding_norm: bool = False
+    has_output_bias: bool = False
+    has_value_norm: bool = False
+    has_layer_scalars: bool = False
+    has_sinks: bool = False
+    has_gate: bool = False  # on the outputs of attention
+    is_latent: bool = False  # attention over compressed vectors
+    index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
+    states: StatesKind = "none"  # of other layers
+    has_weight_scales: bool = False  # multipliers.py reads them
+    renames: Mapping[str, str] = field(default_factory=dict)
+    is_transposed: bool = False
+    fused_experts: FusedExperts | None = None
+    ignored: tuple[str, ...] = ()
+    has_draft_layers: bool = False
+    text_in: str | None = None

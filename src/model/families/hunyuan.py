@@ -1,0 +1,69 @@
+"""Tencent: Hunyuan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .common import COMMON, LLAMA
+from .family import Family
+
+_HUNYUAN = LLAMA | {"vocab_size": 290943, "rms_norm_eps": 1e-5, "pad_token_id": 0}
+_HUNYUAN_PARTS: dict[str, Any] = {
+    "bias": "attention_bias",
+    "out_bias": "attention_bias",
+    "head_norm": "head_after_rope",
+}
+_HUNYUAN_NAMES = {".query_layernorm.": ".q_norm.", ".key_layernorm.": ".k_norm."}
+FAMILIES: Mapping[str, Family] = {
+    "HunYuanDenseV1ForCausalLM": Family(
+        "hunyuan_v1_dense", "Hunyuan, dense", _HUNYUAN, **_HUNYUAN_PARTS | {"renames": _HUNYUAN_NAMES}
+    ),
+    "HunYuanMoEV1ForCausalLM": Family(
+        "hunyuan_v1_moe",
+        "Hunyuan A13B, Hunyuan-Large",
+        _HUNYUAN | {"num_experts": 1, "num_experts_per_tok": 1},
+        own_keys={"num_experts_per_tok": "moe_topk"},
+        experts="hunyuan",
+        **_HUNYUAN_PARTS | {"renames": _HUNYUAN_NAMES | {".gate.wg.": ".gate.", ".shared_mlp.": ".shared_experts."}},
+    ),
+    "HYV3ForCausalLM": Family(
+        "hy_v3",
+        "Hunyuan 3 with experts",
+        COMMON
+        | {
+            "vocab_size": 120832,
+            "intermediate_size": 13312,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 131072,
+            "rope_theta": 11158840.0,
+            "n_routed_experts": 192,
+            "num_experts_per_tok": 8,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 1536,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 2.826,
+        },
+        "attention_bias",
+        "attention_bias",
+        "mlp_bias",
+        own_keys={
+            "n_routed_experts": "num_experts",
+            "n_shared_experts": "num_shared_experts",
+            "routed_scaling_factor": "router_scaling_factor",
+        },
+        head_norm="head",
+        experts="deepseek",
+        renames={
+            ".mlp.router.gate.": ".mlp.gate.",
+            ".mlp.expert_bias": ".mlp.gate.e_score_correction_bias",
+            ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias",
+            ".mlp.shared_mlp.": ".mlp.shared_experts.",
+        },
+    ),
+}

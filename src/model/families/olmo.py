@@ -1,0 +1,53 @@
+"""Ai2: OLMo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .common import LLAMA
+from .family import Family
+
+_OLMO = LLAMA | {
+    "vocab_size": 50304,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": None,
+    "eos_token_id": 50279,
+    "pad_token_id": 1,
+}
+FAMILIES: Mapping[str, Family] = {
+    "Olmo2ForCausalLM": Family(
+        "olmo2", "OLMo 2", _OLMO, "attention_bias", "attention_bias", head_norm="whole", norms="outputs"
+    ),
+    "Olmo3ForCausalLM": Family(
+        "olmo3",
+        "OLMo 3",
+        _OLMO | {"sliding_window": 4096, "rope_theta": 500000.0},
+        "attention_bias",
+        "attention_bias",
+        head_norm="whole",
+        norms="outputs",
+        windows=4,
+        window_rope="unscaled",
+    ),
+    "OlmoeForCausalLM": Family(
+        "olmoe",
+        "OLMoE",
+        _OLMO
+        | {
+            "hidden_size": 2048,
+            "intermediate_size": 2048,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "max_position_embeddings": 4096,
+            "num_experts": 64,
+            "num_experts_per_tok": 8,
+        },
+        "attention_bias",
+        "attention_bias",
+        own_keys={"moe_intermediate_size": "intermediate_size"},
+        fixed={"clip_qkv": None},
+        head_norm="whole",
+        experts="qwen",
+    ),
+}
