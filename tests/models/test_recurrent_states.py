@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.slow_cases import slow
+from tests.slow_cases import slow, slow_but
 
 from stoker.engine.api import EngineRequest, FinishReason
 from stoker.engine.core.step_plan import NO_COPIES, Int32, StepPlan, StepResult
@@ -214,7 +214,7 @@ MUTATIONS: dict[str, Callable[[Row], Row]] = {
 }
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("mutation", slow_but(MUTATIONS, "not reset"))
 @pytest.mark.parametrize(
     ("op", "family"), [(causal_convolution, "qwen3_5"), (gated_delta, "qwen3_5"), (state_space, "nemotron_h")]
 )

@@ -1,4 +1,4 @@
-"""Family: what is known of an architecture before its config.json is read."""
+"""Family: an architecture as far as its name says it, without its config.json."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ def test_without_a_compiler_torch_is_used_and_the_table_says_so(monkeypatch, tmp
 
 
 @CPP
+@pytest.mark.slow  # compiles this level
 def test_the_table_names_level_and_reason():
     table = select_kernels("cpu", torch.bfloat16, 64, features="portable").table
     assert set(table) == set(STAGES)
@@ -46,6 +47,7 @@ def test_the_table_names_level_and_reason():
 
 
 @CPP
+@pytest.mark.slow  # as above
 def test_float32_products_and_odd_head_sizes_are_computed_by_torch():
     table = select_kernels("cpu", torch.float32, 20, features="portable").table
     assert table["linear"] == "torch: its product of float32 matrices"

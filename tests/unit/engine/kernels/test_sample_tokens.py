@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.slow_cases import slow
 
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.kernels.noise import row_keys
@@ -12,7 +13,7 @@ from stoker.engine.kernels.noise import row_keys
 REFERENCE = KernelSet()
 
 
-@pytest.fixture(scope="module", params=["auto", "portable"])
+@pytest.fixture(scope="module", params=["auto", slow("portable")])
 def kernels(request: pytest.FixtureRequest) -> KernelSet:
     return select_kernels("cpu", torch.float32, 64, features=request.param)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
 from stoker.model.spec import GateNorm
 
-from .levels import assert_close, kernels_of
+from .levels import BEST, assert_close, kernels_of
 from .test_recurrent import DTYPES, LEVELS, ROWS, Step, step_of
 
 SHAPES = [(1, 3, 1, 8), (4, 20, 2, 24), (2, 64, 1, 128), (6, 100, 3, 16)]  # heads, head_dim, groups, state_size
@@ -119,7 +119,7 @@ def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) ->
 
 def test_widths_that_do_not_fit_are_refused() -> None:
     inputs = inputs_of((4, 20, 2, 24), torch.float32)
-    for level in ("torch", "portable"):
+    for level in ("torch", BEST):
         with pytest.raises(ValueError, match="for states of"):
             run(
                 kernels_of(level, torch.float32),
