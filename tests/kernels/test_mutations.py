@@ -282,10 +282,10 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_route_experts", routing, "scale", 0, 1, value(1.0)),
     ],
     "latent_attention": [
-        ("_attend", latents, "tl.where()", 0, 3, argument(1)),  # tokens after the last row see something
-        ("_attend", latents, "-", 1, 3, left),  # every query of a chunk has a context of its own
-        ("_attend", latents, "+=", 0, 1, removed),  # the rotated part of the score
-        ("_attend", latents, "tl.minimum()", 0, 1, argument(0)),  # shares overlap
+        ("_attend_latents", latents, "tl.where()", 0, 3, argument(1)),  # tokens after the last row see something
+        ("_attend_latents", latents, "-", 1, 3, left),  # every query of a chunk has a context of its own
+        ("_attend_latents", latents, "+=", 0, 1, removed),  # the rotated part of the score
+        ("_attend_latents", latents, "tl.minimum()", 0, 1, argument(0)),  # shares overlap
         ("_merge", latents, "*", 2, 10, left),  # totals relative to the maximum of their share
     ],
     "store_latents": [

@@ -294,7 +294,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_num_experts": 6,
         "moe_k": 2,
         "moe_intermediate_size": 32,
-        "head_dim": 16,
     },
     "granitemoe": {
         "model_type": "granitemoe",

@@ -63,7 +63,7 @@ def test_the_kernels_sample_what_torch_samples(family: str, saved: Callable[[str
     folder = saved(family)[1]
     prompts = make_prompts(20)
     kinds = [GREEDY, *SAMPLED]
-    sampling = [replace(kinds[index % 5], seed=index, max_tokens=5 + index) for index in range(20)]
+    sampling = [replace(kinds[index % 5], seed=index, max_tokens=5 + index, ignore_eos=True) for index in range(20)]
     kernels, torchs = (
         Engine(resolved(folder, tmp_path, model={"enforce_eager": is_eager}, cache=FEW_BLOCKS, scheduler=ONE_GROUP))
         for is_eager in (False, True)

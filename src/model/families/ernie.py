@@ -41,6 +41,7 @@ FAMILIES: Mapping[str, Family] = {
             "num_hidden_layers": 28,
             "num_attention_heads": 20,
             "num_key_value_heads": 4,
+            "head_dim": None,  # the width divided by the heads
             "num_experts": 64,
             "num_experts_per_tok": 6,
             "moe_num_shared_experts": 2,

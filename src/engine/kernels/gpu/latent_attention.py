@@ -46,7 +46,7 @@ def _load_queries(
 
 
 @triton.jit(do_not_specialize=["num_rows", "table_stride"])
-def _attend(
+def _attend_latents(
     q, cache, block_tables, query_start, context_lens, out, part_sums, part_stats, scale, num_rows, table_stride,
     NUM_HEADS: tl.constexpr, RANK: tl.constexpr, RANK_WIDTH: tl.constexpr, TURNED: tl.constexpr,
     TURNED_WIDTH: tl.constexpr, STRIDE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
@@ -138,7 +138,7 @@ def latent_attention_gpu(
     part_sums = torch.empty(shares, rank, dtype=torch.float32, device=q.device)
     part_stats = torch.empty(shares, 2, dtype=torch.float32, device=q.device)
     rank_width = triton.next_power_of_2(rank)
-    _attend[(num_tokens, pieces, splits)](
+    _attend_latents[(num_tokens, pieces, splits)](
         q, cache, step.block_tables, step.query_start, step.context_lens, out, part_sums, part_stats, scale,
         num_rows, step.block_tables.stride(0),
         NUM_HEADS=num_heads, RANK=rank, RANK_WIDTH=rank_width, TURNED=width - rank,
