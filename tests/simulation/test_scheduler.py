@@ -79,7 +79,7 @@ def test_recurrent_states_are_those_of_their_prefixes(kind: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", WITH_STATES)
 def test_recurrent_states_are_those_of_their_prefixes_in_many_worlds(kind: str) -> None:
-    events = run_with_states(kind, num_worlds=1000, num_steps=500)
+    events = run_with_states(kind, num_worlds=400, num_steps=500)
     for event in ("preemptions", "aborts", "failed steps", "request errors", "tokens from the cache"):
         assert events[event] > 0, event
 
