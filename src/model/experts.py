@@ -61,9 +61,8 @@ def _checked(
     per_token = per_token or config.count("num_experts_per_tok")
     if per_token > count:
         raise ModelConfigError(f"`num_experts_per_tok` is {per_token}, but there are {count} experts")
-    activation = config.get("hidden_act")
-    named = activation if isinstance(activation, str) else shown(activation)
-    return Experts(count=count, per_token=per_token, width=width, routing=routing, activation=named)
+    activation = config.name("hidden_act")
+    return Experts(count=count, per_token=per_token, width=width, routing=routing, activation=activation)
 
 
 def _count_key(config: ConfigJson, own: str) -> str:
@@ -204,8 +203,7 @@ def _nemotron_h(config: ConfigJson) -> Experts:
 def _gemma4(config: ConfigJson) -> Experts | None:
     if not config.flag("enable_moe_block"):
         return None
-    width, activation = config.count("moe_intermediate_size"), config.get("hidden_activation")
-    experts = _checked(config, "num_experts", width, Routing(is_renormalised=True))
-    own = {"activation": activation if isinstance(activation, str) else shown(activation)}
+    experts = _checked(config, "num_experts", config.count("moe_intermediate_size"), Routing(is_renormalised=True))
+    own = {"activation": config.name("hidden_activation")}
     beside = MLP(width=config.count("intermediate_size"), **own)
     return experts.model_copy(update={"beside": beside, "has_router_norm": True, "has_scales": True, **own})

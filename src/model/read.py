@@ -178,7 +178,7 @@ def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
     is_adjusted = family.model_type == "lfm2"
     return MLP(
         width=adjusted_width(config) if is_adjusted else config.count(family.mlp_width_key, 4 * hidden),
-        activation=_activation(config, family),
+        activation=config.name(family.activation_key),
         is_gated=family.is_gated,
         has_bias=_flag(config, family.mlp_bias),
     )
@@ -188,8 +188,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
     """Without windows and positions."""
     heads = config.count("num_attention_heads")
     kv_heads = _kv_heads(config, family, heads)
-    if heads % kv_heads:
-        raise ModelConfigError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
+    _check_sharing(heads, kv_heads)
     if config.get("head_dim") is None and hidden % heads:
         raise ModelConfigError(f"`hidden_size` {hidden} is no multiple of `num_attention_heads` {heads}")
     head_dim = config.count("head_dim", hidden // heads)
@@ -222,6 +221,11 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
     )
 
 
+def _check_sharing(heads: int, kv_heads: int) -> None:
+    if heads % kv_heads:
+        raise ModelConfigError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
+
+
 def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, ...]) -> Attention:
     """Of layers without a window, which in Gemma 4 have heads of another size. New files list what differs by layer."""
     listed, has_own_values = config.get("per_layer_config"), not config.flag("attention_k_eq_v")
@@ -247,8 +251,7 @@ def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, .
             kv_heads = config.count("num_global_key_value_heads", kv_heads)
     else:
         return attention
-    if attention.num_heads % kv_heads:
-        raise ModelConfigError(f"{attention.num_heads} attention heads cannot share {kv_heads} key-value heads evenly")
+    _check_sharing(attention.num_heads, kv_heads)
     changes = {"head_dim": head_dim, "num_kv_heads": kv_heads, "has_own_values": has_own_values}
     return attention.model_copy(update=changes)
 
@@ -272,11 +275,6 @@ def _kv_heads(config: ConfigJson, family: Family, heads: int) -> int:
     if family.one_key_if is not None and config.flag(family.one_key_if) and not is_new:
         return 1
     return config.count("num_key_value_heads", heads)
-
-
-def _activation(config: ConfigJson, family: Family) -> str:
-    activation = config.get(family.activation_key)
-    return activation if isinstance(activation, str) else shown(activation)
 
 
 def _flag(config: ConfigJson, setting: Setting) -> bool:

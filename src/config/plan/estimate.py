@@ -11,7 +11,7 @@ from typing import Literal
 from ...model.cache_groups import model_cache_groups
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, activation_elements, state_bytes
-from ..auto_values import MAX_AUTO_KV_BYTES, num_kept_states
+from ..auto_values import MAX_AUTO_KV_BYTES, num_states
 from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, step_bytes
 from ..schema.types import format_about as about
 from .ask import Ask
@@ -76,7 +76,7 @@ class Estimate(Record):
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
     weights = model.weights_bytes(ask.dtype, ask.held_in) // parts
-    num_states = one_state = 0
+    one_state = 0
     if model.files is None:
         kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
     else:
@@ -90,10 +90,8 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
             tensor_parallel_size=parts,
         )
         one_state = state_bytes(model.spec, ask.dtype) // parts
-    if one_state:
-        kept = num_kept_states(one_state, ask.max_num_seqs, ask.retention_interval, is_caching=True)
-        num_states = ask.max_num_seqs + kept
-    states = num_states * one_state
+    places = num_states(one_state, ask.max_num_seqs, ask.retention_interval)
+    states = places * one_state
     budget = int(ask.memory_share * device.memory)
     process, activations = process_memory(model, device, ask), activation_memory(model, device, ask)
     graphs = graph_memory(ask)
@@ -118,7 +116,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         memory_bytes=device.memory,
         budget_bytes=budget,
         weights_bytes=weights,
-        num_states=num_states,
+        num_states=places,
         state_bytes=states,
         process=process,
         activations=activations,

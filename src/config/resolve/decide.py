@@ -25,7 +25,7 @@ from ..auto_values import (
     STATES_SHARE,
     TOTAL_REQUEST_FACTOR,
     auto_num_seqs,
-    num_kept_states,
+    num_states,
 )
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
@@ -320,9 +320,9 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     share = done.get("cache.gpu_memory_utilization")
     activations = 0 if done.gpu is None else _activations(done, model_files, dtype)
     seqs, one_state = done.get("scheduler.max_num_seqs"), state_bytes(model_files.spec, dtype)
-    interval, is_caching = done.get("cache.prefix_cache_retention_interval"), done.get("cache.enable_prefix_caching")
-    num_states = seqs + num_kept_states(one_state, seqs, interval, is_caching=is_caching) if one_state else 0
-    states = num_states * one_state
+    interval = done.get("cache.prefix_cache_retention_interval") if done.get("cache.enable_prefix_caching") else 0
+    places = num_states(one_state, seqs, interval)
+    states = places * one_state
     block_bytes = block_size * per_token
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
@@ -342,7 +342,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     done.memory = MemoryPlan(
         budget_bytes=budget,
         weights_bytes=weights,
-        num_states=num_states,
+        num_states=places,
         state_bytes=states,
         activation_bytes=activations,
         kv_bytes_per_token=per_token,

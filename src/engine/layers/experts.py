@@ -196,14 +196,12 @@ class MixtureOfExperts:
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
         """The block's output for x itself, [T, hidden]."""
-        routed, ids, weights = self.router(x)
-        return self._of(x, routed, ids, weights)
+        return self.of_routed(x, *self.router(x))
 
-    def of_routed(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """As `of`, with the experts of each token and their weights, both [T, per_token]."""
-        return self._of(x, x, ids, weights)
-
-    def _of(self, x: torch.Tensor, routed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def of_routed(
+        self, x: torch.Tensor, routed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """As `of`, with what the router returns: the experts' input, those of each token and their weights."""
         shared = None if self.shared is None else self.shared.of(x)
         shared_gate = None if self.shared_gate is None else self.shared_gate(x)
         return self._kernels.experts(routed, ids, weights, self.experts.packed, shared, shared_gate)
@@ -244,5 +242,6 @@ class ExpertsBesideMLP:
         of_mlp, of_input, of_experts = self.norms
         added, _ = of_mlp(self._kernels, self.mlp.of(normed))
         _, ids, weights = self.experts.router(total)
-        routed = self.experts.of_routed(of_input(self._kernels, total)[0], ids, weights)
+        x, _ = of_input(self._kernels, total)
+        routed = self.experts.of_routed(x, x, ids, weights)
         return self._kernels.add_scaled(of_experts(self._kernels, routed)[0], added)

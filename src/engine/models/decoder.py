@@ -21,7 +21,7 @@ from ...model.spec import GatedDelta as GatedDeltaSpec
 from ...model.spec import LatentAttention as LatentSpec
 from ...model.spec import Mamba2 as Mamba2Spec
 from ...model.spec import Mixer as MixerSpec
-from ...model.spec import ModelSpec, NormPlaces, QueryGrowth, RopeSpec
+from ...model.spec import ModelSpec, NormPlaces, RopeSpec
 from ...model.spec import Norm as NormSpec
 from ...model.spec import ShortConvolution as ShortConvolutionSpec
 from ...model.tensors import (
@@ -362,7 +362,7 @@ class _Parts:
         self._dtype, self._device = dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
         self._rotations: dict[tuple[RopeSpec, int], torch.Tensor] = {}
-        self._query_scales: dict[RopeSpec | QueryGrowth, torch.Tensor] = {}
+        self._query_scales: dict[tuple[float, float, int], torch.Tensor] = {}
 
     def norm(self, name: str, width: int) -> Norm:
         return self._norm(self._spec.norm, name, width)
@@ -440,9 +440,7 @@ class _Parts:
             is_over_all_heads=spec.head_norm == "whole",
             is_norm_last=spec.head_norm in ("head_after_rope", "bare_after_rope"),
             has_value_norm=spec.has_value_norm,
-            query_scales=self.query_scales(spec.rope)
-            if spec.rope is not None
-            else self.query_growth(spec.query_growth),
+            query_scales=self.query_scales(spec),
         )
         sinks = Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
         return Attention(
@@ -630,21 +628,16 @@ class _Parts:
             self._rotations[rope, head_dim] = table
         return self._rotations[rope, head_dim]
 
-    def query_scales(self, rope: RopeSpec) -> torch.Tensor | None:
-        """By position, shared by all layers with the same embedding; None if all positions are alike."""
-        if rope.llama_4_scaling_beta is None:
-            return None
-        if rope not in self._query_scales:
+    def query_scales(self, spec: AttentionSpec) -> torch.Tensor | None:
+        """By position, shared by all layers whose queries grow alike; None if all positions are alike."""
+        rope, growth = spec.rope, spec.query_growth
+        if rope is not None and rope.llama_4_scaling_beta is not None:
             trained = rope.original_max_position_embeddings or self._spec.max_position_embeddings
-            table = query_scales(self._max_model_len, trained, rope.llama_4_scaling_beta, 0).to(self._device)
-            self._query_scales[rope] = table
-        return self._query_scales[rope]
-
-    def query_growth(self, growth: QueryGrowth | None) -> torch.Tensor | None:
-        """As query_scales, of layers without a rotary embedding."""
-        if growth is None:
+            found = float(trained), rope.llama_4_scaling_beta, 0
+        elif rope is None and growth is not None:
+            found = growth.interval, growth.weight, 1
+        else:
             return None
-        if growth not in self._query_scales:
-            table = query_scales(self._max_model_len, growth.interval, growth.weight, 1).to(self._device)
-            self._query_scales[growth] = table
-        return self._query_scales[growth]
+        if found not in self._query_scales:
+            self._query_scales[found] = query_scales(self._max_model_len, *found).to(self._device)
+        return self._query_scales[found]

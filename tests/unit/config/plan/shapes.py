@@ -38,6 +38,20 @@ def _llama(**changes: Any) -> dict[str, Any]:
 _EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 _MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 _INDEX = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
+_DEEPSEEK_V3 = {
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+}
 _GEMMA = {"model_type": "gemma2", "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216}
 # name -> config, parameters, bytes of bfloat16 keys and values: per token, of windows, per sequence
 SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], ...], int]]] = {
@@ -109,20 +123,9 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     "deepseek-v3": (
         _llama(
             **_MLA,
+            **_DEEPSEEK_V3,
             architectures=["DeepseekV3ForCausalLM"],
             model_type="deepseek_v3",
-            vocab_size=129280,
-            hidden_size=7168,
-            intermediate_size=18432,
-            moe_intermediate_size=2048,
-            num_hidden_layers=61,
-            num_attention_heads=128,
-            num_key_value_heads=128,
-            q_lora_rank=1536,
-            n_routed_experts=256,
-            n_shared_experts=1,
-            num_experts_per_tok=8,
-            first_k_dense_replace=3,
         ),
         671_026_419_200,
         (70272, (), 0),
@@ -130,20 +133,9 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
     "deepseek-v3.2": (
         _llama(
             **_MLA,
+            **_DEEPSEEK_V3,
             **_INDEX,
             model_type="deepseek_v32",
-            vocab_size=129280,
-            hidden_size=7168,
-            intermediate_size=18432,
-            moe_intermediate_size=2048,
-            num_hidden_layers=61,
-            num_attention_heads=128,
-            num_key_value_heads=128,
-            q_lora_rank=1536,
-            n_routed_experts=256,
-            n_shared_experts=1,
-            num_experts_per_tok=8,
-            first_k_dense_replace=3,
         ),
         671_877_944_064,
         (85888, (), 0),
