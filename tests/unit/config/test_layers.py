@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.slow_cases import slow_but
 
 from stoker.config import Deployment, Layer, load_deployment
 from stoker.config.presets import preset_names
@@ -60,7 +61,8 @@ def mappings_of(option: Option) -> list[Any]:
 
 
 VALUES = {option.path: two_values(option) for option in FIELDS}
-each = pytest.mark.parametrize("option", FIELDS, ids=lambda option: option.path)
+QUICK = {(option.section, option.kind): option for option in FIELDS}.values()  # one of each kind in every run
+each = pytest.mark.parametrize("option", slow_but(FIELDS, *QUICK), ids=lambda option: option.path)
 
 
 def text_of(value: Any) -> str:

@@ -67,7 +67,7 @@ def codes(folder: Path, content: Any) -> set[str]:
     return set()
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_schema_and_the_loader_agree_on_every_value(tmp_path: Path, data: st.DataObject) -> None:
     option = data.draw(st.sampled_from(WRITABLE))
