@@ -12,7 +12,7 @@ class Layer(StrEnum):
     """Layers of a deployment, weakest first."""
 
     DEFAULT = "default"  # the field's own declaration
-    MODEL = "model"  # the model's own files; only for `auto`
+    MODEL = "model"  # the model's own files, or model facts; only for what is `auto` or unset
     RULE = "rule"  # what follows from the machine and from other values; only for `auto`
     PRESET = "preset"
     FILE = "file"

@@ -29,6 +29,7 @@ from ..auto_values import (
 )
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
+from ..model_facts import model_facts
 from ..origin import DEFAULT, Layer, Origin
 from ..schema.options import options
 from ..schema.types import format_about
@@ -255,6 +256,10 @@ def _files(done: Decisions, model_files: ModelFiles) -> None:
         is_safe = model_files.weight_format == "safetensors"
         reason = "the model has safetensors" if is_safe else "no safetensors, but files of torch, read as data"
         done.decide("load.load_format", model_files.weight_format, "R079", reason)
+    fact = model_files.template_fact
+    if fact is not None and done.get("server.chat_template") is None:
+        name = f"model facts {model_facts().version}"
+        done.decide("server.chat_template", fact.template_path, name, f"of {fact.source}", layer=Layer.MODEL)
 
 
 def _preset(done: Decisions, model_files: ModelFiles) -> None:

@@ -15,6 +15,7 @@ from ...model.read import read_config
 from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
 from ...model.spec import ModelSpec
 from ...model.through_transformers import implementation
+from ..checkpoint.chat_templates import templates_in
 from ..checkpoint.layout import WeightFiles, read_weight_files
 from ..checkpoint.match import tensors_of
 from ..checkpoint.model_files import is_hub_id, locate, read_json, read_json_if_any
@@ -23,6 +24,7 @@ from ..checkpoint.repository_code import PATTERN as CODE_PATTERN
 from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES
 from ..errors import ModelFilesError
+from ..model_facts import Fact, model_facts
 from . import sampling
 from .resolved import ModelFiles
 
@@ -76,6 +78,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         max_context, spec = min(max_context, window), spec.without_windows()
     weights = _weights(path, spec, folder, deployment, is_native=chosen == "native")
     theta = _theta(spec, values) if chosen == "native" or has_one_rope else None
+    tokenizer_path = _tokenizer_path(deployment, folder)
     return ModelFiles(
         model_path=str(folder),
         config_path=str(path.parent),
@@ -92,7 +95,8 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         bos_token_id=bos,
         pad_token_id=pad,
         sampling_defaults=_sampling_defaults(folder, deployment),
-        tokenizer_path=_tokenizer_path(deployment, folder),
+        tokenizer_path=tokenizer_path,
+        template_fact=_template_fact(model.model, spec, tokenizer_path),
         weight_files=weights.names if weights else (),
         weight_format=weights.format if weights else "dummy",
         num_stored=sum(weights.count().values()) if weights is not None and chosen == "transformers" else None,
@@ -102,6 +106,11 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
             if key not in {*written, *config_json.read} and chosen == "native"  # transformers reads other keys
         ),
     )
+
+
+def _template_fact(model: str, spec: ModelSpec, tokenizer_path: str | None) -> Fact | None:
+    fact = model_facts().of(model, spec.model_type)
+    return None if fact is None or tokenizer_path is None or templates_in(Path(tokenizer_path)) else fact
 
 
 def hub_cache(deployment: Deployment) -> str | None:

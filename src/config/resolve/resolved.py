@@ -17,6 +17,7 @@ from ...model.through_transformers import Implementation
 from ..auto_values import RESERVED_FILES
 from ..checkpoint.chat_templates import TemplateSource
 from ..checkpoint.repository_code import RepositoryCode
+from ..model_facts import Fact
 from ..origin import DEFAULT, Origin, Overridden
 from ..schema.cache import CacheConfig
 from ..schema.compilation import CompilationConfig
@@ -51,6 +52,7 @@ class ModelFiles(Record):
     pad_token_id: int | None
     sampling_defaults: dict[str, Any]  # from generation_config.json, under this project's names
     tokenizer_path: str | None  # directory that holds the tokenizer; None with skip_tokenizer_init
+    template_fact: Fact | None = None  # the chat template of a known model without one
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     weight_format: WeightFormat
     num_stored: int | None = None  # elements in the weight files, where the description is an estimate

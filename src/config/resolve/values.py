@@ -157,11 +157,12 @@ class Values:
     @cached_property
     def _template(self) -> tuple[TemplateSource | None, str]:
         """The chat template, and why there is none although one is set."""
-        option, value = "server.chat_template", self.config.server.chat_template
+        option, written = "server.chat_template", self.config.server.chat_template
+        value = self.decisions.get(option)
         if value is None:
             return None, ""
         try:
-            return template_of(value, option, lambda _: self.located(option)), ""
+            return template_of(value, option, lambda name: self.located(option) if written else name), ""
         except TemplateUnreadable as error:
             return None, str(error)
 

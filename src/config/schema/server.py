@@ -78,7 +78,8 @@ class ServerConfig(Section):
         min_length=1,
         description=(
             "Jinja template that converts chat messages to a prompt: a file, or the template text. Unset, the "
-            "tokenizer's template is used. With a wrong template the model answers badly, without an error."
+            "tokenizer's template is used; for a few known models without one, a template of this package (model "
+            "facts). With a wrong template the model answers badly, without an error."
         ),
         examples=["./templates/chat.jinja"],
         json_schema_extra=about(reload="process", kind="template"),
