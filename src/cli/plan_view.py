@@ -78,7 +78,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         *([("states", _states(plan))] if found.state_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
-    for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype):
+    for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype, ask.state_dtype):
         if kind in _KINDS:
             rows.append(("", _KINDS[kind].format(count=count, size=about(size), window=window)))
     rows += [

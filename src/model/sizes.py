@@ -66,15 +66,15 @@ def _fused_matrices(tensors: Iterator[Tensor]) -> Iterator[tuple[int, int, int]]
     yield from wholes.values()
 
 
-def state_bytes(spec: ModelSpec, dtype: str) -> int:
-    """Bytes of the recurrent states of one sequence."""
+def state_bytes(spec: ModelSpec, dtype: str, sums_dtype: str = "float32") -> int:
+    """Bytes of the recurrent states of one sequence. dtype: of the model, in which inputs of convolutions are kept."""
     kept = [state.keeps for state in spec.states if state is not None]
-    return sum(kept_bytes(keeps, DTYPE_BYTES[dtype]) for keeps in kept)
+    return sum(kept_bytes(keeps, DTYPE_BYTES[dtype], DTYPE_BYTES[sums_dtype]) for keeps in kept)
 
 
-def kept_bytes(keeps: Keeps, size: int) -> int:
-    """Of one layer, per token or per sequence. size: bytes of an element that is not always float32."""
-    return keeps.float32_width * 4 + (keeps.width - keeps.float32_width) * size
+def kept_bytes(keeps: Keeps, size: int, size_of_sums: int = 4) -> int:
+    """Of one layer, per token or per sequence. size: bytes of an element that is not part of a sum."""
+    return keeps.sums_width * size_of_sums + (keeps.width - keeps.sums_width) * size
 
 
 def activation_elements(spec: ModelSpec) -> tuple[int, int]:

@@ -40,7 +40,7 @@ class Keeps(Record):
     """What one layer keeps of a sequence, in elements; bytes follow from the dtype.
 
     full, window, latent: `width` elements per token, for a window at most `window` tokens.
-    state: `width` elements per sequence however long it is, `float32_width` of them always in float32.
+    state: `width` elements per sequence however long it is, `sums_width` of them in the format of sums.
     cross: `width` elements per token of another input, which has `window` tokens.
     tensors: of full, window and latent, which hold the elements of a token: (heads, elements of a head) of each.
     num_heads: key-value heads, by which it can be divided over devices; 0: every device keeps all of it.
@@ -49,7 +49,7 @@ class Keeps(Record):
     kind: Literal["full", "window", "latent", "state", "cross"]
     width: int
     window: int = 0
-    float32_width: int = 0
+    sums_width: int = 0
     num_heads: int = 0
     tensors: tuple[tuple[int, int], ...] = ()
 
@@ -167,7 +167,7 @@ class LatentAttention(Record):
 class StateShape(Record):
     """The shapes of what a layer keeps of a sequence, however long it is.
 
-    inputs: the last inputs of a convolution, in the dtype of the model. sums: in float32; () if there are none.
+    inputs: the last inputs of a convolution, in the dtype of the model. sums: of many tokens; () if there are none.
     """
 
     inputs: tuple[int, ...]
@@ -176,7 +176,7 @@ class StateShape(Record):
     @property
     def keeps(self) -> Keeps:
         sums = math.prod(self.sums) if self.sums else 0
-        return Keeps(kind="state", width=math.prod(self.inputs) + sums, float32_width=sums)
+        return Keeps(kind="state", width=math.prod(self.inputs) + sums, sums_width=sums)
 
 
 class GatedDelta(Record):
@@ -222,7 +222,7 @@ class Mamba(Record):
     @property
     def keeps(self) -> Keeps:
         state = self.width * self.state_size
-        return Keeps(kind="state", width=self.width * (self.conv_width - 1) + state, float32_width=state)
+        return Keeps(kind="state", width=self.width * (self.conv_width - 1) + state, sums_width=state)
 
     @property
     def activations(self) -> int:
@@ -307,7 +307,7 @@ class LinearAttention(Record):
     @property
     def keeps(self) -> Keeps:
         state = self.num_heads * self.head_dim * self.head_dim
-        return Keeps(kind="state", width=state, float32_width=state)
+        return Keeps(kind="state", width=state, sums_width=state)
 
     @property
     def activations(self) -> int:

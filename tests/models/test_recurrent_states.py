@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -231,3 +232,28 @@ def test_a_wrong_state_changes_the_tokens(
     monkeypatch.setattr(op, "rows_of", mutated)
     engine = Engine(resolved(folder, tmp_path, model={"enforce_eager": True}))
     assert engine.generate(prompts) != [reference_greedy(model, prompt, 24) for prompt in prompts]
+
+
+@pytest.mark.effect("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype")
+@pytest.mark.parametrize("option", ["mamba_cache_dtype", "mamba_ssm_cache_dtype"])
+@pytest.mark.parametrize("family", ["qwen3_5", slow("bamba")])
+def test_states_in_bfloat16_take_half_the_memory_and_are_rounded(
+    option: str, family: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    """The sums do; inputs of convolutions keep the model's format. The first token depends on no rounded state."""
+    folder = saved(family)[1]
+    wide, narrow = resolved(folder, tmp_path), resolved(folder, tmp_path, cache={option: "bfloat16"})
+    sums = sum(math.prod(state.sums) for state in wide.model_spec.states if state is not None)
+    assert wide.memory.num_states == narrow.memory.num_states
+    assert wide.memory.state_bytes - narrow.memory.state_bytes == wide.memory.num_states * 2 * sums
+    engines = Engine(wide), Engine(narrow)
+    states = engines[1].runner.loaded.cache.states
+    assert states is not None
+    assert narrow.memory.state_bytes == states.num_bytes
+    prompt = SHARED[:26]
+    request = replace(requests_of([prompt])[0], sampling=replace(GREEDY, max_tokens=8, logprobs=1))
+    first, second = (engine.run([request])["0"].logprobs for engine in engines)
+    assert first is not None
+    assert second is not None
+    differences = [abs(a.logprobs[0] - b.logprobs[0]) for a, b in zip(first, second, strict=True)]
+    assert 0 < max(differences) < 0.05

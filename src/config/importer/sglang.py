@@ -38,6 +38,7 @@ TABLE = by_name(
     to("load.load_format", "--load-format"),
     to("load.download_dir", "--download-dir"),
     to("load.model_loader_extra_config", "--model-loader-extra-config"),
+    choice("cache.mamba_ssm_cache_dtype", "--mamba-ssm-dtype", values={}),
     choice("cache.kv_cache_dtype", "--kv-cache-dtype", values={"bf16": "bfloat16"}),
     to("cache.block_size", "--page-size"),
     switch("cache.enable_prefix_caching", "false", "--disable-radix-cache"),

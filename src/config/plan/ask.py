@@ -27,6 +27,7 @@ class Ask(Record):
     memory_share: float
     kv_cache_bytes: int | None
     num_kv_blocks: int | None = None
+    state_dtype: str = "float32"  # of the sums of recurrent layers
     retention_interval: int = 0  # `cache.prefix_cache_retention_interval`; 0 without prefix caching
     has_graphs: bool = True
     has_cache_groups: bool = False  # layers with a window keep the window only
@@ -55,13 +56,14 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         dtype = written("model.dtype") or auto_dtype(model, device)
     kv_dtype = written("cache.kv_cache_dtype")
     length = number("model.max_model_len")
+    state_dtype = str(written("cache.mamba_ssm_cache_dtype") or written("cache.mamba_cache_dtype") or "float32")
     kind = "cuda" if device.is_gpu else "cpu"
     quantization, share = decisions.get("model.quantization"), decisions.get("cache.gpu_memory_utilization")
     keeps_twelve_bits = device.keeps_twelve_bits and not decisions.get("model.enforce_eager")
     seqs = number("scheduler.max_num_seqs")
     if seqs is None:
         room = int(share * device.memory) - model.weights_bytes(dtype, held_in(dtype, quantization, keeps_twelve_bits))
-        seqs = auto_num_seqs(kind, state_bytes(model.spec, dtype), room)
+        seqs = auto_num_seqs(kind, state_bytes(model.spec, dtype, state_dtype), room)
     tokens = number("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[kind], seqs)
     interval: int = decisions.get("cache.prefix_cache_retention_interval")
     if not decisions.get("scheduler.enable_chunked_prefill"):
@@ -75,6 +77,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         max_model_len=length,
         memory_share=share,
         kv_cache_bytes=number("cache.kv_cache_memory_bytes"),
+        state_dtype=state_dtype,
         retention_interval=interval if decisions.get("cache.enable_prefix_caching") else 0,
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
         quantization=quantization,

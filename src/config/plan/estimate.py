@@ -89,7 +89,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
             step_tokens=ask.max_num_batched_tokens,
             tensor_parallel_size=parts,
         )
-        one_state = state_bytes(model.spec, ask.dtype) // parts
+        one_state = state_bytes(model.spec, ask.dtype, ask.state_dtype) // parts
     places = num_states(one_state, ask.max_num_seqs, ask.retention_interval)
     states = places * one_state
     budget = int(ask.memory_share * device.memory)

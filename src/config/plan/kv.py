@@ -124,11 +124,11 @@ def kv_cost_of_groups(
     )
 
 
-def by_kind(spec: ModelSpec, kv_dtype: str) -> list[tuple[str, int, int, int]]:
+def by_kind(spec: ModelSpec, kv_dtype: str, state_dtype: str) -> list[tuple[str, int, int, int]]:
     """Kind of layer, number of layers, bytes of one layer per token (per sequence for state), tokens kept (0: all)."""
     found: dict[tuple[str, int, int], int] = {}
     for keeps, count in Counter(_keeps(spec)).items():
-        key = (keeps.kind, _bytes(keeps, DTYPE_BYTES[kv_dtype]), keeps.window)
+        key = (keeps.kind, _bytes(keeps, DTYPE_BYTES[kv_dtype], DTYPE_BYTES[state_dtype]), keeps.window)
         found[key] = found.get(key, 0) + count
     return [(kind, count, num_bytes, window) for (kind, num_bytes, window), count in found.items()]
 
@@ -137,9 +137,9 @@ def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
     return (mixer.keeps for layer in spec.layers for mixer in layer.mixers)
 
 
-def _bytes(keeps: Keeps, size: int) -> int:
+def _bytes(keeps: Keeps, size: int, size_of_sums: int = 4) -> int:
     """Of one layer, per token or per sequence."""
-    return kept_bytes(keeps, max(2, size) if keeps.kind == "state" else size)  # a state is never in 8 bits
+    return kept_bytes(keeps, max(2, size) if keeps.kind == "state" else size, size_of_sums)  # never in 8 bits
 
 
 def _parts(keeps: Keeps, tensor_parallel_size: int) -> int:

@@ -67,7 +67,7 @@ class Plan(Record):
                 "windows": [{"tokens": tokens, "bytes_per_token": size} for tokens, size in found.kv.windows],
                 "layers": [
                     {"kind": kind, "count": count, "bytes": size, "window": window}
-                    for kind, count, size, window in by_kind(model.spec, self.ask.kv_dtype)
+                    for kind, count, size, window in by_kind(model.spec, self.ask.kv_dtype, self.ask.state_dtype)
                 ],
             },
             "max_model_len": found.max_model_len,

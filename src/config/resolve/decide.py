@@ -103,6 +103,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     done = Decisions(values=values, origins=dict(deployment.origins), model_files=model_files, machine=machine)
     _device(done)
     _server(done)
+    _states(done)
     if model_files is None:
         _scheduler(done)
         if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("model.max_model_len") != "auto":
@@ -287,9 +288,22 @@ def _precision(done: Decisions, model_files: ModelFiles) -> None:
         done.decide("model.dtype", stored, "R051", "the checkpoint's own format")
 
 
+def _states(done: Decisions) -> None:
+    if done.get("cache.mamba_cache_dtype") == "auto":
+        done.decide("cache.mamba_cache_dtype", "float32", "R329", "sums of many tokens lose precision in bfloat16")
+    if done.get("cache.mamba_ssm_cache_dtype") == "auto":
+        states = done.get("cache.mamba_cache_dtype")
+        done.decide("cache.mamba_ssm_cache_dtype", states, "R329", "as `mamba_cache_dtype`")
+
+
+def _one_state(done: Decisions, model_files: ModelFiles) -> int:
+    """Bytes of the recurrent states of one sequence."""
+    return state_bytes(model_files.spec, done.get("model.dtype"), done.get("cache.mamba_ssm_cache_dtype"))
+
+
 def _num_seqs(done: Decisions, model_files: ModelFiles) -> None:
     """Fewer than usual if their recurrent states would take too much memory."""
-    device, one_state = done.get("device.device"), state_bytes(model_files.spec, done.get("model.dtype"))
+    device, one_state = done.get("device.device"), _one_state(done, model_files)
     if done.get("scheduler.max_num_seqs") != "auto" or not one_state:
         return
     number = auto_num_seqs(device, one_state, _budget(done) - _weights_bytes(done, model_files))
@@ -324,7 +338,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     per_token = kv_bytes_per_token(model_files.spec, done.get("cache.kv_cache_dtype"), groups)
     share = done.get("cache.gpu_memory_utilization")
     activations = 0 if done.gpu is None else _activations(done, model_files, dtype)
-    seqs, one_state = done.get("scheduler.max_num_seqs"), state_bytes(model_files.spec, dtype)
+    seqs, one_state = done.get("scheduler.max_num_seqs"), _one_state(done, model_files)
     interval = done.get("cache.prefix_cache_retention_interval") if done.get("cache.enable_prefix_caching") else 0
     places = num_states(one_state, seqs, interval)
     states = places * one_state

@@ -19,6 +19,7 @@ from .refused import with_refused
 from .section import Section, about
 from .types import Auto, Count, Flag, Share, Size, Whole, means, number_or_text
 
+_SUMS_OVERFLOW = "sums exceed the range of float16; write bfloat16"
 _OTHER_8_BIT = "this build's 8-bit format is fp8 (e4m3), on GPUs; write fp8, or auto"
 
 
@@ -109,6 +110,23 @@ class CacheConfig(Section):
         ),
         examples=[256],
         json_schema_extra=about(reload="model", unit="tokens"),
+    )
+    mamba_cache_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description=(
+            "Number format of recurrent states: the sums of gated delta networks and of Mamba-2. `auto` is float32. "
+            "`bfloat16` halves their memory and what a decode step reads and writes of them; a state is then rounded "
+            "at the end of each step, and small changes of large sums are lost. The last inputs of convolutions keep "
+            "the model's format, which loses nothing."
+        ),
+        examples=["bfloat16"],
+        json_schema_extra=about(reload="model", refused={"float16": _SUMS_OVERFLOW}),
+    )
+    mamba_ssm_cache_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="The same, stronger than `mamba_cache_dtype`. `auto` is what that says.",
+        examples=["float32"],
+        json_schema_extra=about(reload="model", refused={"float16": _SUMS_OVERFLOW}),
     )
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3"], means(fp8_e4m3="fp8")

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from .cpu.library import FLOAT, INT64, POINTER, CpuLibrary, pointer
-from .recurrent_step import RecurrentStep, row_pointers, rows_of
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+from .recurrent_step import RecurrentStep, is_narrow, row_pointers, rows_of
 
 NORM_EPS = 1e-6  # of queries and keys
 
@@ -61,7 +61,8 @@ def gated_delta_reference(
         mixed: [T, C]: queries and keys of all key heads, values of all value heads, after the convolution. Value heads
             share key heads in order.
         projected: [T, C + value heads * value_dim + 2 * value heads]: C columns that are not read, then z, b and a.
-        state: S of each slot, [slots, value heads, key_dim, value_dim] in float32; written in place.
+        state: S of each slot, [slots, value heads, key_dim, value_dim] in float32 or, rounded after a row's last token,
+            bfloat16; written in place.
         step: the rows.
     Returns:
         [T, value heads * value_dim] in mixed's dtype; arithmetic in float32.
@@ -81,13 +82,14 @@ def gated_delta_reference(
     decay = torch.exp(-weights.a_log.exp() * F.softplus(a + weights.dt_bias))
     outputs = torch.empty_like(v)
     for start, end, slot, is_new in rows_of(step):
-        own = state[slot].zero_() if is_new else state[slot]
+        own = torch.zeros_like(state[slot], dtype=torch.float32) if is_new else state[slot].float()
         for token in range(start, end):
             own *= decay[token, :, None, None]
             key = k[token, :, :, None]
             change = (v[token] - (own * key).sum(1)) * beta[token, :, None]
             own += key * change[:, None]
             outputs[token] = (own * q[token, :, :, None]).sum(1)
+        state[slot] = own
     normed = outputs * torch.rsqrt(outputs.pow(2).mean(-1, keepdim=True) + weights.eps) * weights.norm
     return (normed * F.silu(z)).flatten(1).to(mixed.dtype)
 
@@ -98,7 +100,7 @@ def _unit(x: torch.Tensor) -> torch.Tensor:
 
 def gated_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedDelta:
     empty = library.memory.empty
-    call = library.op("gated_delta", dtype, [*[POINTER] * 5, FLOAT, *[POINTER] * 5, *[INT64] * 5])
+    call = library.op("gated_delta", dtype, [*[POINTER] * 5, FLOAT, *[POINTER] * 5, *[INT64] * 5, INT])
 
     def gated_delta(
         mixed: torch.Tensor,
@@ -119,13 +121,14 @@ def gated_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedDelta:
             pointer(weights.dt_bias, torch.float32),
             pointer(weights.norm, torch.float32),
             weights.eps,
-            pointer(state, torch.float32),
+            pointer(state, state.dtype),
             out.data_ptr(),
             *row_pointers(step),
             key_heads,
             heads,
             key_dim,
             value_dim,
+            is_narrow(state),
         )
         return out
 

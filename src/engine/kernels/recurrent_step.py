@@ -36,3 +36,10 @@ def row_pointers(step: RecurrentStep) -> tuple[int, int, int, int]:
     columns = step.query_start, step.context_lens, step.seq_slots
     first, second, third = (pointer(column, torch.int32) for column in columns)
     return first, second, third, len(step.seq_slots)
+
+
+def is_narrow(state: torch.Tensor) -> bool:
+    """Whether a C++ kernel widens the state. Raises ValueError for a type that none has."""
+    if state.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"states are {state.dtype}; they must be float32 or bfloat16")
+    return state.dtype == torch.bfloat16

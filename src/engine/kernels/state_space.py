@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from .cpu.library import FLOAT, INT64, POINTER, CpuLibrary, pointer
-from .recurrent_step import RecurrentStep, row_pointers, rows_of
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+from .recurrent_step import RecurrentStep, is_narrow, row_pointers, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ def state_space_reference(
         mixed: [T, C]: the inputs x of all heads, B and C of all groups, after the convolution. Heads share groups in
             order.
         projected: [T, C + heads * head_dim + heads]: the last columns are dt, the others are not read.
-        state: S of each slot, [slots, heads, state_size, head_dim] in float32; written in place.
+        state: S of each slot, [slots, heads, state_size, head_dim] in float32 or, rounded after a row's last token,
+            bfloat16; written in place.
         step: the rows.
     Returns:
         [T, heads * head_dim] in float32, as all of the arithmetic.
@@ -79,17 +80,18 @@ def state_space_reference(
     decay = torch.exp(-weights.a_log.exp() * steps)
     outputs = torch.empty_like(x)
     for start, end, slot, is_new in rows_of(step):
-        own = state[slot].zero_() if is_new else state[slot]
+        own = torch.zeros_like(state[slot], dtype=torch.float32) if is_new else state[slot].float()
         for token in range(start, end):
             own *= decay[token, :, None, None]
             own += b[token, :, :, None] * (steps[token, :, None] * x[token])[:, None]
             outputs[token] = (own * c[token, :, :, None]).sum(1)
+        state[slot] = own
     return (outputs + weights.skip[:, None] * x).flatten(1)
 
 
 def state_space_cpu(library: CpuLibrary, dtype: torch.dtype) -> StateSpace:
     empty = library.memory.empty
-    call = library.op("state_space", dtype, [*[POINTER] * 5, FLOAT, FLOAT, *[POINTER] * 5, *[INT64] * 5])
+    call = library.op("state_space", dtype, [*[POINTER] * 5, FLOAT, FLOAT, *[POINTER] * 5, *[INT64] * 5, INT])
 
     def state_space(
         mixed: torch.Tensor,
@@ -109,13 +111,14 @@ def state_space_cpu(library: CpuLibrary, dtype: torch.dtype) -> StateSpace:
             pointer(weights.skip, torch.float32),
             weights.min_step,
             weights.max_step,
-            pointer(state, torch.float32),
+            pointer(state, state.dtype),
             out.data_ptr(),
             *row_pointers(step),
             heads,
             head_dim,
             groups,
             state_size,
+            is_narrow(state),
         )
         return out
 

@@ -123,8 +123,10 @@ def kv_cache_of(
     cache, groups = resolved.cache, resolved.cache_groups
     states = None
     if resolved.model_spec.has_states:
-        dtype = getattr(torch, resolved.model.dtype)
-        states = StateCache(resolved.model_spec, resolved.memory.num_states, dtype)
+        dtypes = resolved.model.dtype, cache.mamba_ssm_cache_dtype
+        states = StateCache(
+            resolved.model_spec, resolved.memory.num_states, *(getattr(torch, dtype) for dtype in dtypes)
+        )
     return KVCache(
         groups,
         num_blocks * groups.num_groups,

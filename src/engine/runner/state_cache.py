@@ -15,7 +15,9 @@ from ..layers.mixer import LayerCache
 class StateCache:
     """States of every layer that has one (StateShape in model/spec.py), at each place."""
 
-    def __init__(self, spec: ModelSpec, num_places: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, spec: ModelSpec, num_places: int, dtype: torch.dtype, sums_dtype: torch.dtype = torch.float32
+    ) -> None:
         """Memory that no sequence has used yet is reserved, not resident.
 
         num_places: slots, and kept states. dtype: of the model.
@@ -25,7 +27,7 @@ class StateCache:
             if shape is None
             else (
                 torch.zeros(num_places, *shape.inputs, dtype=dtype),
-                torch.zeros(num_places if shape.sums else 0, *shape.sums, dtype=torch.float32),
+                torch.zeros(num_places if shape.sums else 0, *shape.sums, dtype=sums_dtype),
             )
             for shape in spec.states
         ]

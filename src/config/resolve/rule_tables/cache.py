@@ -8,6 +8,7 @@ from ...gpu_capability import FP8_CAPABILITY, capability_text
 from ..rule import Rule, StatedRule
 from ..values import Values
 
+_STATE_DTYPES = ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype")
 _WIDER = "write `kv_cache_dtype: auto`, or bfloat16, which halves the cache of a float32 model"
 
 
@@ -84,6 +85,27 @@ RULES: tuple[Rule, ...] = (
         message="`cache.enable_prefix_caching` has no effect with `cache.prefix_cache_retention_interval: 0`",
         why="Some layers of this model keep a recurrent state: a sequence continues from a prefix only with a state.",
         fixes=("remove `enable_prefix_caching`", "or set `prefix_cache_retention_interval` to 64"),
+    ),
+    Rule(
+        id="R327",
+        title="only recurrent layers have sums",
+        fields=("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: not v.has_states and any(map(v.is_written, _STATE_DTYPES)),
+        message="`cache.mamba_cache_dtype` has no effect for this model: no layer keeps a state",
+        why="Keys and values have the format `cache.kv_cache_dtype`.",
+        fixes=("remove `mamba_cache_dtype` and `mamba_ssm_cache_dtype`",),
+    ),
+    Rule(
+        id="R328",
+        title="batch invariance needs exact states",
+        fields=("cache.mamba_ssm_cache_dtype", "model.batch_invariant"),
+        needs_model=True,
+        is_broken=lambda v: v.has_states and v.batch_invariant and v.mamba_ssm_cache_dtype == "bfloat16",
+        message="`model.batch_invariant` does not hold with recurrent states in bfloat16",
+        why="A state is rounded at the end of each step, and how a prompt is divided depends on other requests.",
+        fixes=("write `mamba_ssm_cache_dtype: float32`", "or remove `batch_invariant`"),
     ),
     Rule(
         id="R326",
@@ -183,6 +205,12 @@ STATED: tuple[StatedRule, ...] = (
         "scales belong to an 8-bit cache",
         ("cache.calculate_kv_scales", "cache.kv_cache_dtype"),
         "The 8-bit cache of this build has none; the option is refused.",
+    ),
+    StatedRule(
+        "R329",
+        "recurrent states are kept in float32",
+        ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
+        "They are sums over all tokens of a sequence. bfloat16 has to be chosen explicitly.",
     ),
     StatedRule(
         "R092",

@@ -23,20 +23,6 @@ ROWS: tuple[Refused, ...] = (
     # cache
     Refused("cache.calculate_kv_scales", Flag, False, NO_KV_SCALES, "Compute the scales of an 8-bit KV cache."),
     Refused("cache.kv_sharing_fast_prefill", Flag, False, NO_SHARED_KV, "Skip the prompt in layers that share KV."),
-    Refused(
-        "cache.mamba_cache_dtype",
-        Literal["auto", "float32"],
-        "auto",
-        NO_STATE_SPACE,
-        "Number format of the convolution and state-space caches of Mamba layers.",
-    ),
-    Refused(
-        "cache.mamba_ssm_cache_dtype",
-        Literal["auto", "float32"],
-        "auto",
-        NO_STATE_SPACE,
-        "Number format of the state-space cache alone.",
-    ),
     Refused("cache.cpu_offload_gb", Gibibytes, 0.0, WEIGHTS_ON_DEVICE, "GiB of weights that are kept in host memory."),
     Refused("cache.cpu_offload_params", Texts, (), WEIGHTS_ON_DEVICE, "Weights that are kept in host memory, by name."),
     Refused(

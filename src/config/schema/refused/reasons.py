@@ -13,8 +13,7 @@ NO_IO_PLUGINS = "there are no such plugins; requests and responses have the form
 NO_KV_SCALES = "the 8-bit cache of this build has no scales"
 NO_SHARED_KV = "no model that this build runs shares keys and values between layers"
 NO_STATE_SPACE = (
-    "recurrent states have one layout in this build: sums in float32, and the last inputs of convolutions in the "
-    "model's dtype, which loses nothing"
+    "recurrent states have one layout in this build; `cache.mamba_ssm_cache_dtype` is the number format of their sums"
 )
 WEIGHTS_ON_DEVICE = "this build keeps all weights on the device that computes"
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"

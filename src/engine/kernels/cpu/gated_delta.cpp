@@ -7,7 +7,6 @@
 // results depend neither on the batch nor on how a prompt is divided into steps.
 
 #include <cmath>
-#include <cstring>
 
 #include "parallel.h"
 #include "captured_graph.h"
@@ -44,15 +43,10 @@ ALWAYS_INLINE float dot(const float* a, const float* b, int64_t size) {
     return sum(total);
 }
 
-template <class T>
-void widen(const T* from, float* to, int64_t size) {
-    for_each_vector(size, [&](int64_t i, int64_t count) { store_up_to(to + i, load_up_to(from + i, count), count); });
-}
-
 // to = from / |from| * factor
 template <class T>
 void normalise(const T* from, float* to, int64_t size, float factor) {
-    widen(from, to, size);
+    convert(from, to, size);
     const float scale = factor / std::sqrt(dot(to, to, size) + 1e-6f);
     for_each_vector(size, [&](int64_t i, int64_t count) {
         store_up_to(to + i, load_up_to(to + i, count) * scale, count);
@@ -130,8 +124,8 @@ struct Weights {
 
 // mixed: [tokens, channels], queries, keys and values. projected: [tokens, channels + values + 2 * value_heads], of which
 // the gates z, and b and a of each head are read.
-template <class T>
-void gated_delta(const T* mixed, const T* projected, const Weights& weights, float* states, T* out,
+template <class T, class S>
+void gated_delta(const T* mixed, const T* projected, const Weights& weights, S* states, T* out,
                  const RecurrentRows& rows, const Shape& shape) {
     const int64_t channels = shape.channels(), values = shape.values(), state_size = shape.key_dim * shape.value_dim;
     const int64_t width = channels + values + 2 * shape.value_heads;
@@ -140,13 +134,13 @@ void gated_delta(const T* mixed, const T* projected, const Weights& weights, flo
         static thread_local Scratch scratch;
         const int64_t row = task / shape.value_heads, head = task % shape.value_heads;
         const int64_t key_head = head / (shape.value_heads / shape.key_heads);
-        float* state = states + (rows.slot(row) * shape.value_heads + head) * state_size;
-        if (rows.is_new(row)) memset(state, 0, state_size * sizeof(float));
+        S* kept = states + (rows.slot(row) * shape.value_heads + head) * state_size;
         const float rate = -std::exp(weights.a_log[head]);
         Tokens tokens;
-        tokens.keys = scratch.reserve<float>(kTokens * (2 * shape.key_dim + shape.value_dim));
+        tokens.keys = scratch.reserve<float>(kTokens * (2 * shape.key_dim + shape.value_dim) + room_for_state<S>(state_size));
         tokens.queries = tokens.keys + kTokens * shape.key_dim;
         tokens.values = tokens.queries + kTokens * shape.key_dim;
+        float* state = open_state(kept, tokens.values + kTokens * shape.value_dim, state_size, rows.is_new(row));
         const int64_t end = rows.first(row) + rows.num_tokens(row);
         for (int64_t first = rows.first(row); first < end; first += kTokens) {
             tokens.count = end - first < kTokens ? end - first : kTokens;
@@ -156,11 +150,11 @@ void gated_delta(const T* mixed, const T* projected, const Weights& weights, flo
                 float *key = tokens.keys + i * shape.key_dim, *query = tokens.queries + i * shape.key_dim;
                 normalise(from + key_head * shape.key_dim, query, shape.key_dim, query_scale);
                 normalise(from + shape.keys() + key_head * shape.key_dim, key, shape.key_dim, 1.0f);
-                widen(from + 2 * shape.keys() + head * shape.value_dim, tokens.values + i * shape.value_dim,
+                convert(from + 2 * shape.keys() + head * shape.value_dim, tokens.values + i * shape.value_dim,
                       shape.value_dim);
                 float b, a;
-                widen(gates + head, &b, 1);
-                widen(gates + shape.value_heads + head, &a, 1);
+                convert(gates + head, &b, 1);
+                convert(gates + shape.value_heads + head, &a, 1);
                 tokens.beta[i] = 1.0f / (1.0f + std::exp(-b));
                 tokens.decay[i] = std::exp(rate * softplus(a + weights.dt_bias[head]));
                 tokens.key_query[i] = dot(key, query, shape.key_dim);
@@ -180,6 +174,7 @@ void gated_delta(const T* mixed, const T* projected, const Weights& weights, flo
                 });
             }
         }
+        close_state(kept, state, state_size);
     });
 }
 
@@ -187,12 +182,18 @@ void gated_delta(const T* mixed, const T* projected, const Weights& weights, flo
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void gated_delta_##suffix(const T* mixed, const T* projected, const float* a_log, const float* dt_bias,     \
-                                     const float* norm, float eps, float* states, T* out, const int32_t* query_start,  \
+                                     const float* norm, float eps, void* states, T* out, const int32_t* query_start,   \
                                      const int32_t* context_lens, const int32_t* slots, int64_t rows,                  \
-                                     int64_t key_heads, int64_t value_heads, int64_t key_dim, int64_t value_dim) {     \
-        gated_delta(mixed, projected, Weights{a_log, dt_bias, norm, eps}, states, out,                                 \
-                    RecurrentRows{query_start, context_lens, slots, rows},                                             \
-                    Shape{key_heads, value_heads, key_dim, value_dim});                                                \
+                                     int64_t key_heads, int64_t value_heads, int64_t key_dim, int64_t value_dim,       \
+                                     int has_narrow_states) {                                                          \
+        const Weights weights{a_log, dt_bias, norm, eps};                                                              \
+        const RecurrentRows of_step{query_start, context_lens, slots, rows};                                           \
+        const Shape shape{key_heads, value_heads, key_dim, value_dim};                                                 \
+        if (has_narrow_states) {                                                                                       \
+            gated_delta(mixed, projected, weights, static_cast<BFloat16*>(states), out, of_step, shape);               \
+        } else {                                                                                                       \
+            gated_delta(mixed, projected, weights, static_cast<float*>(states), out, of_step, shape);                  \
+        }                                                                                                              \
     }                                                                                                                  \
     CAPTURABLE(gated_delta_##suffix)
 

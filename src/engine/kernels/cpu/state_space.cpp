@@ -7,7 +7,6 @@
 // prompt is divided into steps or passes.
 
 #include <cmath>
-#include <cstring>
 
 #include "parallel.h"
 #include "captured_graph.h"
@@ -40,11 +39,6 @@ struct Tokens {
     float *b, *c, *inputs, *outputs;  // [count, state_size] twice, [count, head_dim] twice
     float decay[kTokens];
 };
-
-template <class T>
-void widen(const T* from, float* to, int64_t size) {
-    for_each_vector(size, [&](int64_t i, int64_t count) { store_up_to(to + i, load_up_to(from + i, count), count); });
-}
 
 ALWAYS_INLINE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
@@ -101,8 +95,8 @@ void scan(float* state, const Tokens& tokens, const Shape& shape) {
 
 // mixed: [tokens, channels], inputs of all heads, B and C of all groups. projected: [tokens, channels + width + heads], of
 // which the time steps, the last columns, are read. out: [tokens, width].
-template <class T>
-void state_space(const T* mixed, const T* projected, const Weights& weights, float* states, float* out,
+template <class T, class S>
+void state_space(const T* mixed, const T* projected, const Weights& weights, S* states, float* out,
                  const RecurrentRows& rows, const Shape& shape) {
     const int64_t channels = shape.channels(), width = shape.width(), state_size = shape.state_size;
     const int64_t columns = channels + width + shape.heads;
@@ -110,23 +104,24 @@ void state_space(const T* mixed, const T* projected, const Weights& weights, flo
         static thread_local Scratch scratch;
         const int64_t row = task / shape.heads, head = task % shape.heads;
         const int64_t group = head / (shape.heads / shape.groups);
-        float* state = states + (rows.slot(row) * shape.heads + head) * state_size * shape.head_dim;
-        if (rows.is_new(row)) memset(state, 0, state_size * shape.head_dim * sizeof(float));
+        const int64_t elements = state_size * shape.head_dim;
+        S* kept = states + (rows.slot(row) * shape.heads + head) * elements;
         const float rate = -std::exp(weights.a_log[head]), skip = weights.skip[head];
         Tokens tokens;
-        tokens.b = scratch.reserve<float>(kTokens * 2 * (state_size + shape.head_dim));
+        tokens.b = scratch.reserve<float>(kTokens * 2 * (state_size + shape.head_dim) + room_for_state<S>(elements));
         tokens.c = tokens.b + kTokens * state_size;
         tokens.inputs = tokens.c + kTokens * state_size;
         tokens.outputs = tokens.inputs + kTokens * shape.head_dim;
+        float* state = open_state(kept, tokens.outputs + kTokens * shape.head_dim, elements, rows.is_new(row));
         const int64_t end = rows.first(row) + rows.num_tokens(row);
         for (int64_t first = rows.first(row); first < end; first += kTokens) {
             tokens.count = end - first < kTokens ? end - first : kTokens;
             for (int64_t i = 0; i < tokens.count; i++) {
                 const T* from = mixed + (first + i) * channels;
-                widen(from + width + group * state_size, tokens.b + i * state_size, state_size);
-                widen(from + width + (shape.groups + group) * state_size, tokens.c + i * state_size, state_size);
+                convert(from + width + group * state_size, tokens.b + i * state_size, state_size);
+                convert(from + width + (shape.groups + group) * state_size, tokens.c + i * state_size, state_size);
                 float step;
-                widen(projected + (first + i) * columns + channels + width + head, &step, 1);
+                convert(projected + (first + i) * columns + channels + width + head, &step, 1);
                 step = softplus(step + weights.dt_bias[head]);
                 step = step < weights.min_step ? weights.min_step : step > weights.max_step ? weights.max_step : step;
                 tokens.decay[i] = std::exp(rate * step);
@@ -146,6 +141,7 @@ void state_space(const T* mixed, const T* projected, const Weights& weights, flo
                 });
             }
         }
+        close_state(kept, state, elements);
     });
 }
 
@@ -153,12 +149,18 @@ void state_space(const T* mixed, const T* projected, const Weights& weights, flo
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void state_space_##suffix(const T* mixed, const T* projected, const float* a_log, const float* dt_bias,     \
-                                     const float* skip, float min_step, float max_step, float* states, float* out,     \
+                                     const float* skip, float min_step, float max_step, void* states, float* out,      \
                                      const int32_t* query_start, const int32_t* context_lens, const int32_t* slots,    \
                                      int64_t rows, int64_t heads, int64_t head_dim, int64_t groups,                    \
-                                     int64_t state_size) {                                                             \
-        state_space(mixed, projected, Weights{a_log, dt_bias, skip, min_step, max_step}, states, out,                  \
-                    RecurrentRows{query_start, context_lens, slots, rows}, Shape{heads, head_dim, groups, state_size}); \
+                                     int64_t state_size, int has_narrow_states) {                                      \
+        const Weights weights{a_log, dt_bias, skip, min_step, max_step};                                               \
+        const RecurrentRows of_step{query_start, context_lens, slots, rows};                                           \
+        const Shape shape{heads, head_dim, groups, state_size};                                                        \
+        if (has_narrow_states) {                                                                                       \
+            state_space(mixed, projected, weights, static_cast<BFloat16*>(states), out, of_step, shape);               \
+        } else {                                                                                                       \
+            state_space(mixed, projected, weights, static_cast<float*>(states), out, of_step, shape);                  \
+        }                                                                                                              \
     }                                                                                                                  \
     CAPTURABLE(state_space_##suffix)
 

@@ -215,3 +215,17 @@ def test_outputs_are_multiplied_by_the_sigmoid_of_the_last_columns(
     x, projected = torch.randn(rows, width).to(dtype), (torch.randn(rows, 2 * width + 3) * 8).to(dtype)
     found = kernels_of(level, dtype).gate_outputs(x, projected)
     assert_close(found, x.double() * projected[:, -width:].double().sigmoid(), absolute=1e-7)
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES[1:3])
+def test_a_state_in_bfloat16_is_rounded_after_the_last_token_of_a_row(
+    level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]
+) -> None:
+    kernels, inputs = kernels_of(level, dtype), delta_inputs(shape, dtype)
+    narrow = inputs["state"].bfloat16()
+    wide = narrow.float()
+    found = run_delta(kernels, inputs, narrow, step_of(*ROWS)).clone()
+    assert torch.equal(found, run_delta(kernels, inputs, wide, step_of(*ROWS)))
+    assert torch.equal(narrow, wide.bfloat16())

@@ -164,3 +164,14 @@ def test_a_row_is_normed_as_in_any_batch(level: str) -> None:
     for row in (0, 17, 39):
         alone = kernels.gated_norm(x[row : row + 1].clone(), projected[row : row + 1], 8, weights)
         assert torch.equal(alone[0], together[row])
+
+
+@LEVELS
+@DTYPES
+def test_a_state_in_bfloat16_is_rounded_after_the_last_token_of_a_row(level: str, dtype: torch.dtype) -> None:
+    kernels, inputs = kernels_of(level, dtype), inputs_of(SHAPES[1], dtype)
+    narrow = inputs["state"].bfloat16()
+    wide = narrow.float()
+    found = run(kernels, inputs, narrow, step_of(*ROWS))
+    assert torch.equal(found, run(kernels, inputs, wide, step_of(*ROWS)))
+    assert torch.equal(narrow, wide.bfloat16())

@@ -22,6 +22,21 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--no-enable-prefix-caching --prefix-caching-hash-algo blake2b"],
         ["--no-enable-prefix-caching", "--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
     ),
+    "R327": (
+        ["--mamba-ssm-cache-dtype bfloat16", "--mamba-cache-dtype bfloat16"],
+        ["", "--mamba-ssm-cache-dtype float32", "--model STATES --load-format dummy --mamba-cache-dtype bfloat16"],
+    ),
+    "R328": (
+        [
+            "--model STATES --load-format dummy --batch-invariant --mamba-ssm-cache-dtype bfloat16",
+            "--model STATES --load-format dummy --batch-invariant --mamba-cache-dtype bfloat16",
+        ],
+        [
+            "--model STATES --load-format dummy --mamba-ssm-cache-dtype bfloat16",
+            "--model STATES --load-format dummy --batch-invariant",
+            "--batch-invariant --mamba-ssm-cache-dtype bfloat16",
+        ],
+    ),
     "R321": (
         [
             "--prefix-cache-retention-interval 32",
