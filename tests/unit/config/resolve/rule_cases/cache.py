@@ -24,16 +24,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R327": (
         ["--mamba-ssm-cache-dtype bfloat16", "--mamba-cache-dtype bfloat16"],
-        ["", "--mamba-ssm-cache-dtype float32", "--model STATES --load-format dummy --mamba-cache-dtype bfloat16"],
+        ["", "--mamba-ssm-cache-dtype float32", f"{_STATES} --mamba-cache-dtype bfloat16"],
     ),
     "R328": (
         [
-            "--model STATES --load-format dummy --batch-invariant --mamba-ssm-cache-dtype bfloat16",
-            "--model STATES --load-format dummy --batch-invariant --mamba-cache-dtype bfloat16",
+            f"{_STATES} --batch-invariant --mamba-ssm-cache-dtype bfloat16",
+            f"{_STATES} --batch-invariant --mamba-cache-dtype bfloat16",
         ],
         [
-            "--model STATES --load-format dummy --mamba-ssm-cache-dtype bfloat16",
-            "--model STATES --load-format dummy --batch-invariant",
+            f"{_STATES} --mamba-ssm-cache-dtype bfloat16",
+            f"{_STATES} --batch-invariant",
             "--batch-invariant --mamba-ssm-cache-dtype bfloat16",
         ],
     ),
