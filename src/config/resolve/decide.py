@@ -103,7 +103,6 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     done = Decisions(values=values, origins=dict(deployment.origins), model_files=model_files, machine=machine)
     _device(done)
     _server(done)
-    _states(done)
     if model_files is None:
         _scheduler(done)
         if done.get("scheduler.max_num_batched_tokens") == "auto" and done.get("model.max_model_len") != "auto":
@@ -113,6 +112,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     _files(done, model_files)
     _preset(done, model_files)
     _precision(done, model_files)
+    _states(done, model_files)
     _num_seqs(done, model_files)
     _scheduler(done)
     _memory(done, model_files)
@@ -288,17 +288,21 @@ def _precision(done: Decisions, model_files: ModelFiles) -> None:
         done.decide("model.dtype", stored, "R051", "the checkpoint's own format")
 
 
-def _states(done: Decisions) -> None:
+def _states(done: Decisions, model_files: ModelFiles) -> None:
+    if not model_files.spec.has_states or done.get("cache.mamba_ssm_cache_dtype") != "auto":
+        return
     if done.get("cache.mamba_cache_dtype") == "auto":
-        done.decide("cache.mamba_cache_dtype", "float32", "R329", "sums of many tokens lose precision in bfloat16")
-    if done.get("cache.mamba_ssm_cache_dtype") == "auto":
-        states = done.get("cache.mamba_cache_dtype")
-        done.decide("cache.mamba_ssm_cache_dtype", states, "R329", "as `mamba_cache_dtype`")
+        found = "float32", "R329", "sums of many tokens lose precision in bfloat16"
+    else:
+        found = done.get("cache.mamba_cache_dtype"), "R329", "as `mamba_cache_dtype`"
+    done.decide("cache.mamba_ssm_cache_dtype", *found)
 
 
 def _one_state(done: Decisions, model_files: ModelFiles) -> int:
-    """Bytes of the recurrent states of one sequence."""
-    return state_bytes(model_files.spec, done.get("model.dtype"), done.get("cache.mamba_ssm_cache_dtype"))
+    """Bytes of the recurrent states of one sequence; 0 if there are none."""
+    spec = model_files.spec
+    sums = done.get("cache.mamba_ssm_cache_dtype")
+    return state_bytes(spec, done.get("model.dtype"), sums) if spec.has_states else 0
 
 
 def _num_seqs(done: Decisions, model_files: ModelFiles) -> None:

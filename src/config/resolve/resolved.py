@@ -30,7 +30,6 @@ from ..schema.server import ServerConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
-StateDtype = Literal["float32", "bfloat16"]
 WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "dummy"]
 
 
@@ -139,8 +138,6 @@ class ResolvedCache(CacheConfig):
     block_size: Literal[8, 16, 32, 64, 128]
     kv_cache_memory_bytes: int
     kv_cache_dtype: KVDtype
-    mamba_cache_dtype: StateDtype
-    mamba_ssm_cache_dtype: StateDtype
 
 
 class ResolvedScheduler(SchedulerConfig):

@@ -48,8 +48,6 @@ def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
         "scheduler.async_scheduling": False,
         "scheduler.cuda_graph_sizes": (),
         "compilation.level": 0,
-        "cache.mamba_cache_dtype": "float32",
-        "cache.mamba_ssm_cache_dtype": "float32",
         "cache.kv_cache_dtype": "bfloat16",
         "model.tokenizer": str(tmp_path),
         "model.hf_config_path": str(tmp_path),

@@ -24,7 +24,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R327": (
         ["--mamba-ssm-cache-dtype bfloat16", "--mamba-cache-dtype bfloat16"],
-        ["", "--mamba-ssm-cache-dtype float32", f"{_STATES} --mamba-cache-dtype bfloat16"],
+        ["", f"{_STATES} --mamba-cache-dtype bfloat16"],
     ),
     "R328": (
         [
