@@ -19,11 +19,15 @@ import torch.nn.functional as F
 from stoker.engine.kernels import gpu, noise
 from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
+from stoker.engine.kernels.causal_convolution import KINDS, causal_convolution_reference
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, experts_reference, pack_experts_reference
+from stoker.engine.kernels.gated_delta import GatedDeltaWeights, gated_delta_reference
+from stoker.engine.kernels.gated_norm import ORDERS, GatedNormWeights, gated_norm_reference
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
 from stoker.engine.kernels.route_experts import Routing, route_experts_reference
 from stoker.engine.kernels.sample_tokens import softmax_weights
+from stoker.engine.kernels.state_space import StateSpaceWeights, state_space_reference
 
 from .paged_batch import batch
 from .part import Case, Context
@@ -216,6 +220,93 @@ def linear_few(given: Given) -> Pairs:
         yield found[1], total
 
 
+@dataclass(frozen=True)
+class RecurrentRows:
+    """Rows of one token and of several, new and continued ones, one of padding; and where their states are."""
+
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    seq_slots: torch.Tensor
+    max_query_len: int
+
+
+def recurrent(given: Given, run: Callable[..., Pairs]) -> Pairs:
+    """run(step of R rows, the same without padding, tokens)."""
+    for counts in ((1, 1, 1, 0), (1, 7, 70, 0)):
+        before, slots = (3, 0, 5, 0), (4, 0, 2, -1)
+        starts = [sum(counts[:row]) for row in range(len(counts) + 1)]
+        columns = starts, [sum(each) for each in zip(before, counts, strict=True)], slots
+        step = [torch.tensor(each, dtype=torch.int32, device=given.device) for each in columns]
+        real = step[0][:-1], step[1][:-1], step[2][:-1]
+        yield from run(RecurrentRows(*step, max(counts)), RecurrentRows(*real, max(counts)), starts[-1])
+
+
+def causal_convolution(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
+
+    channels, width = given.shape.hidden, 4
+
+    def run(step: RecurrentRows, real: RecurrentRows, tokens: int) -> Pairs:
+        x, state = given.randn(tokens, 3 * channels), given.randn(5, width - 1, channels)
+        taps, bias = torch.randn(width, channels, device=given.device), torch.randn(channels, device=given.device)
+        for kind in KINDS:
+            kept, expected = state.clone(), state.clone()
+            found = causal_convolution_gpu(given.strided(x), taps, bias, kept, step, kind)
+            yield found, causal_convolution_reference(x, taps, bias, expected, real, kind)
+            yield kept, expected
+
+    yield from recurrent(given, run)
+
+
+def gated_norm(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
+
+    width = given.shape.hidden
+    x, projected = torch.randn(5, width, device=given.device), given.randn(5, width + 8)
+    for order in ORDERS:
+        weight = None if order == "none" else torch.randn(width, device=given.device)
+        weights = GatedNormWeights(order, weight, 0.1, 2)
+        found = gated_norm_gpu(x, given.strided(projected), 8, weights)
+        yield found, gated_norm_reference(x.double(), projected.double(), 8, weights)
+
+
+def gated_delta(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
+
+    key_heads, heads, size, device = 2, 4, given.shape.head_dim, given.device
+    channels = (2 * key_heads + heads) * size
+    vectors = torch.randn(2, heads, device=device)
+    weights = GatedDeltaWeights(vectors[0], vectors[1], 1 + 0.1 * torch.randn(size, device=device), 0.1)
+
+    def run(step: RecurrentRows, real: RecurrentRows, tokens: int) -> Pairs:
+        mixed, projected = given.randn(tokens, channels), given.randn(tokens, channels + heads * (size + 2))
+        states = [torch.randn(5, heads, size, size, device=device)]
+        states.append(states[0].clone())
+        found = gated_delta_gpu(mixed, given.strided(projected), weights, states[0], step)
+        yield found, gated_delta_reference(mixed, projected, weights, states[1], real)
+        yield states[0], states[1]
+
+    yield from recurrent(given, run)
+
+
+def state_space(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.state_space import state_space_gpu
+
+    heads, groups, size, head_dim, device = 4, 2, given.shape.head_dim, 64, given.device
+    channels = heads * head_dim + 2 * groups * size
+    weights = StateSpaceWeights(*torch.randn(3, heads, device=device))
+
+    def run(step: RecurrentRows, real: RecurrentRows, tokens: int) -> Pairs:
+        mixed, projected = given.randn(tokens, channels), given.randn(tokens, channels + heads * (head_dim + 1))
+        states = [torch.randn(5, heads, size, head_dim, device=device)]
+        states.append(states[0].clone())
+        found = state_space_gpu(mixed, given.strided(projected), weights, states[0], step)
+        yield found, state_space_reference(mixed, projected, weights, states[1], real)
+        yield states[0], states[1]
+
+    yield from recurrent(given, run)
+
+
 def is_best(sampled: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """sampled: [R]; scores: [R, V] float64."""
     found = scores.gather(1, sampled.long()[:, None])[:, 0]
@@ -360,6 +451,11 @@ CHECKS = [
     Check("add_layer_norm", ("add_layer_norm",), add_layer_norm),
     Check("route_experts", ("route_experts",), route_experts),
     Check("experts", ("experts",), experts, limit=3.0),
+    Check("causal_convolution", ("causal_convolution", "token_rows"), causal_convolution),
+    Check("gated_norm", ("gated_norm",), gated_norm),
+    # Sums of many products, whose terms cancel.
+    Check("gated_delta", ("gated_delta", "recurrent"), gated_delta, limit=3.0),
+    Check("state_space", ("state_space",), state_space, limit=3.0),
     Check("linear_few", ("linear_few",), linear_few, limit=3.0),
     Check("sample", ("sample", "sample_row", "sample_ranked", "gumbel_max"), sampler),
     Check("logprobs", ("sample_logprobs",), logprobs),

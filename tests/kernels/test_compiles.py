@@ -89,7 +89,10 @@ def test_every_kernel_is_compiled(hopper: dict[str, Any]):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [80, 100])
 def test_kernels_compile_for_older_and_newer_devices(architecture: int):
-    cases = "(decode|prefill) bfloat16$|llama (qkv norm residual|rope.*kv bfloat16)|step, 512 rows|sample keyed"
+    cases = (
+        "(decode|prefill) bfloat16$|llama (qkv norm residual|rope.*kv bfloat16)|step, 512 rows|sample keyed"
+        "|(convolution|gated_delta|state_space|gated_norm), 1024"
+    )
     results = run("--architecture", str(architecture), "--case", cases)
     assert not results["errors"], "\n".join(f"{case}: {error}" for case, error in results["errors"].items())
     assert len(results["compiled"]) > 8

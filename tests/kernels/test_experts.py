@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 from tests.slow_cases import slow
@@ -21,7 +19,7 @@ pytest.importorskip("triton")
 from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.route_experts import route_experts_gpu
 
-from .batches import ALL_DTYPES, DTYPES, LIMITS
+from .batches import ALL_DTYPES, DTYPES, LIMITS, memory_of_nan
 
 SILU = ExpertGate("silu")
 GATES = [SILU, ExpertGate("gelu_tanh"), ExpertGate("clamped_swiglu", alpha=1.702, limit=0.8)]
@@ -145,17 +143,6 @@ def test_an_expert_that_does_not_exist_adds_nothing(device):
     with memory_of_nan():  # outputs that are not computed
         found = experts_gpu(x, ids, weights, packed)
     torch.testing.assert_close(found, reference, atol=1e-5, rtol=1e-5)
-
-
-@contextmanager
-def memory_of_nan():
-    """New tensors hold NaN, not what was there before."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)  # it fills memory, see torch.utils.deterministic
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def test_no_tokens_and_shapes_that_do_not_fit(device):

@@ -23,6 +23,7 @@ from . import (
     test_latent_attention,
     test_linear,
     test_linear_few,
+    test_recurrent,
     test_sample,
     test_sample_logprobs,
     test_sample_ops,
@@ -185,6 +186,40 @@ def tiny_temperature(device: torch.device) -> None:
 
 def candidates(device: torch.device) -> None:
     test_sample.test_there_are_few_candidates(device)
+
+
+def convolution(device: torch.device) -> None:
+    test_recurrent.test_states_of_the_convolution_are_copied_exactly(device)
+    for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
+        for kind in test_recurrent.KINDS:
+            test_recurrent.test_the_convolution(device, SMALL, kind, rows, 20, 4, True)
+
+
+def gated_norm(device: torch.device) -> None:
+    for order in test_recurrent.ORDERS:
+        test_recurrent.test_the_gated_norm(device, SMALL, order, 120, 3)
+
+
+def delta(device: torch.device) -> None:
+    for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
+        test_recurrent.test_the_gated_delta_rule(device, SMALL, rows, (1, 2, 24, 20))
+
+
+def state_space(device: torch.device) -> None:
+    for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
+        test_recurrent.test_the_state_space(device, SMALL, rows, (2, 1, 24, 20), (0.1, 0.5))
+
+
+def wide_state_space(device: torch.device) -> None:
+    test_recurrent.test_the_state_space(device, SMALL, test_recurrent.MIXED, (1, 1, 40, 40), (0.0, 1.0))
+
+
+def time_steps(device: torch.device) -> None:
+    test_recurrent.test_time_steps_are_exact(device)
+
+
+def large_decays(device: torch.device) -> None:
+    test_recurrent.test_a_large_decay_in_a_chunk_does_not_hide_smaller_ones(device)
 
 
 def prepare_step(device: torch.device) -> None:
@@ -369,9 +404,79 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "prepare_step": [
         ("_prepare_step", prepare_step, "count", 0, 2, value(0)),  # the context without the step's tokens
         ("_prepare_step", prepare_step, "-x", 0, 3, value(0)),  # the last token of a row that has none
-        ("_prepare_step", prepare_step, "<=", 0, 1, becomes("<")),  # the first token of a row belongs to the one before
         ("_prepare_step", prepare_step, "start", 0, 1, value(0)),
-        ("_prepare_step", prepare_step, "tl.where()", 4, 5, argument(1)),  # padding is written into the cache
+        ("_prepare_step", prepare_step, "tl.where()", 3, 4, argument(1)),  # padding is written into the cache
+    ],
+    "causal_convolution": [
+        ("_inputs", convolution, "*", 1, 2, left),  # inputs are not gated
+        ("_finished", convolution, "*=", 0, 2, removed),  # outputs are not
+        ("_seen", convolution, "past", 0, 1, value("HISTORY")),  # a new row sees what its slot holds
+        ("_convolve", convolution, "tl.minimum()", 0, 1, argument(1)),  # rows of fewer tokens write the next one's
+        ("_convolve", convolution, "-", 2, 6, becomes("+")),  # the state keeps what follows
+        ("_convolve", convolution, ">=", 1, 2, becomes(">")),  # a token is left out between the two kinds of programs
+        ("_convolve", convolution, "first", 1, 2, expression("0 * first")),  # the bias of the later tokens
+        ("causal_convolution_gpu", convolution, ">=", 0, 1, becomes(">")),  # a step of W tokens has none of these
+    ],
+    "gated_norm": [
+        ("_gate", gated_norm, "eps", 0, 1, value(0.0)),
+        ("_gate", gated_norm, "SIZE", 2, 3, value("BLOCK")),  # the mean of a padded group
+        ("_gate", gated_norm, "*=", 1, 4, removed),  # the gate before the norm
+        ("_gate", gated_norm, "*=", 3, 4, removed),  # and after it
+        ("_gate", gated_norm, "WEIGHT_STRIDE", 0, 1, value(0)),  # all groups have the weights of the first
+    ],
+    "gated_delta": [
+        ("_inverse", delta, "==", 1, 2, becomes(">=")),  # blocks of other pairs
+        ("_inverse", delta, "-=", 0, 1, becomes("+=")),
+        ("_gated_delta", delta, "<=", 0, 1, becomes("<")),  # a row of FEW tokens belongs to no kernel
+        ("_gated_delta", delta, "has_state", 0, 1, value(True)),  # a new row begins with what its slot holds
+        ("_gated_delta", delta, "//", 1, 5, left),  # value heads do not share keys
+        ("_gated_delta", delta, "tl.where()", 0, 2, argument(1)),  # places after the last token decay the state
+        ("_gated_delta", delta, "since", 0, 2, expression("1 + 0 * since")),  # the state has not decayed
+        ("_gated_delta", delta, "since", 1, 2, expression("1 + 0 * since")),
+        ("_gated_delta", delta, "decays", 1, 3, expression("1.0 * (places[:, None] >= places[None, :])")),
+        ("_gated_delta", delta, "left", 0, 1, expression("1 + 0 * left")),  # changes do not decay
+        ("_gated_delta", delta, "*=", 2, 6, removed),  # the state does not, in a chunk
+        ("_gated_delta", delta, "beta", 2, 3, value(1.0)),  # and of a token
+        ("_gated_delta", delta, "tl.store()", 2, 3, removed),  # the state
+    ],
+    "state_space": [
+        ("_time_steps", state_space, "tl.minimum()", 0, 1, argument(0)),
+        ("_time_steps", state_space, "tl.maximum()", 0, 1, argument(0)),
+        ("_time_steps", state_space, "tl.where()", 0, 1, argument(1)),  # places after the last token decay the state
+        ("_state_space", state_space, ">", 0, 2, becomes(">=")),  # a row of FEW tokens belongs to both kernels
+        ("_state_space", state_space, "has_state", 0, 1, value(True)),
+        ("_state_space", state_space, "//", 1, 5, left),  # heads do not share B and C
+        ("_state_space", state_space, "tl.exp()", 2, 5, expression("1 + 0 * d")),  # the state has not decayed
+        ("_state_space", wide_state_space, "*", 14, 40, right),  # every part has the first elements
+        ("_state_space", state_space, "*=", 0, 1, removed),  # the state does not decay in a chunk
+        ("_state_space", state_space, "share", 0, 2, value(0.0)),
+        ("_state_space", state_space, "share", 1, 2, value(0.0)),
+    ],
+    "recurrent": [
+        ("launches", state_space, ">", 0, 1, becomes("<")),  # no chunks
+        ("load_row", state_space, "tl.where()", 0, 1, argument(1)),  # padding has tokens
+        ("load_row", state_space, ">", 0, 1, becomes(">=")),  # every row continues
+        ("softplus", time_steps, "/", 6, 8, expression("1.0 / 4")),
+        ("softplus", time_steps, "tl.exp()", 0, 1, expression("tl.exp(-tl.abs(x)) + 1 - 1")),
+        ("sums_between", large_decays, "tl.where()", 0, 2, argument(1)),
+        (
+            "sums_between",
+            large_decays,
+            "sums",
+            0,
+            1,
+            expression("tl.cumsum(values, 0)[:, None] - tl.cumsum(values, 0)[None, :]"),
+        ),
+    ],
+    "token_rows": [
+        (
+            "rows_of_tokens",
+            prepare_step,
+            "<=",
+            0,
+            1,
+            becomes("<"),
+        ),  # the first token of a row belongs to the one before
     ],
     "finish_step": [
         ("_finish_step", finish_step, "&", 0, 5, left),  # rows that do not sample get tokens
@@ -379,7 +484,7 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_finish_step", finish_step, "&", 4, 5, left),  # the bit of prompts counts
     ],
 }
-QUICK = {"add_rms_norm", "prepare_step", "finish_step"}  # modules whose mutations run every time
+QUICK = {"add_rms_norm", "prepare_step", "token_rows", "finish_step"}  # modules whose mutations run every time
 
 
 def mutations() -> list[tuple[Mutation, Check]]:

@@ -11,15 +11,21 @@ from typing import Any
 import torch
 
 from stoker.engine.kernels.activation import ACTIVATIONS
+from stoker.engine.kernels.causal_convolution import Kind
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights
+from stoker.engine.kernels.gated_delta import GatedDeltaWeights
+from stoker.engine.kernels.gated_norm import GatedNormWeights
 from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant
+from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
 from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
 from stoker.engine.kernels.gpu.embed import embed_gpu
 from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
+from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
+from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
@@ -30,9 +36,12 @@ from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
 from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
+from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.route_experts import Routing
+from stoker.engine.kernels.state_space import StateSpaceWeights
+from stoker.model.spec import GatedDelta, Mamba2, ShortConvolution
 
 from .whole_step import whole_steps
 
@@ -84,6 +93,20 @@ DEEPSEEK_V3 = ExpertLayer(
 )
 
 
+QWEN3_NEXT = GatedDelta(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128, conv_width=4)
+NEMOTRON_H_8B = Mamba2(num_heads=128, head_dim=64, num_groups=8, state_size=128, conv_width=4)
+FALCON_H1_34B = Mamba2(num_heads=32, head_dim=128, num_groups=2, state_size=256, conv_width=4, norm="none")
+LFM2_1_2B = ShortConvolution(width=2048, conv_width=3)
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentRows:
+    query_start: torch.Tensor
+    context_lens: torch.Tensor
+    seq_slots: torch.Tensor
+    max_query_len: int
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     query_start: torch.Tensor
@@ -118,6 +141,11 @@ def quick() -> Cases:
     yield from experts("deepseek", DEEPSEEK_V3, 1)
     yield from latents("deepseek", 128, 1536)
     yield from latents("deepseek lite", 16, 0)
+    for max_query_len in (1, 1024):
+        yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
+        yield from gated_delta("qwen3_next", QWEN3_NEXT, max_query_len)
+        yield from mamba2("nemotron_h", NEMOTRON_H_8B, max_query_len)
+        yield from mamba2("falcon_h1", FALCON_H1_34B, max_query_len)
     yield from whole_steps(
         "qwen", qwen.hidden, qwen.intermediate, qwen.vocab_size, qwen.num_heads, qwen.num_kv_heads, qwen.head_dim
     )
@@ -222,6 +250,60 @@ def latents(name: str, num_heads: int, query_rank: int) -> Cases:
         q = empty(tokens, num_heads, rank + turned)
         launch = partial(latent_attention_gpu, q, cache, step, 0.1, rank, 2 * PROGRAMS)
         yield f"{name} latent_attention, {tokens} tokens", launch
+
+
+def recurrent_rows(max_query_len: int) -> tuple[int, RecurrentRows]:
+    """How many tokens there are, and a step of them."""
+    rows = 64
+    step = RecurrentRows(words(rows + 1), words(rows), words(rows), max_query_len)
+    return rows if max_query_len == 1 else max_query_len, step
+
+
+def convolution(
+    name: str, channels: int, width: int, kind: Kind, max_query_len: int, columns: int | None = None
+) -> Cases:
+    """columns: of its input, 3 * channels if None."""
+    tokens, step = recurrent_rows(max_query_len)
+    bias = None if columns is None else empty(channels, dtype=FP32)
+    yield (
+        f"{name} convolution, {tokens} tokens",
+        partial(
+            causal_convolution_gpu, empty(tokens, columns or 3 * channels), empty(width, channels, dtype=FP32), bias,
+            empty(100, width - 1, channels), step, kind,
+        ),
+    )  # fmt: skip
+
+
+def gated_delta(name: str, spec: GatedDelta, max_query_len: int) -> Cases:
+    tokens, step = recurrent_rows(max_query_len)
+    columns = spec.conv_channels + spec.num_value_heads * (spec.value_dim + 2)
+    yield from convolution(name, spec.conv_channels, spec.conv_width, "silu", max_query_len, columns)
+    heads = empty(spec.num_value_heads, dtype=FP32)
+    weights = GatedDeltaWeights(heads, heads, empty(spec.value_dim, dtype=FP32), 1e-6)
+    for dtype in (FP32, BF16):
+        state = empty(100, *spec.state.sums, dtype=dtype)
+        yield (
+            named(name, f"gated_delta, {tokens} tokens", dtype),
+            partial(gated_delta_gpu, empty(tokens, spec.conv_channels), empty(tokens, columns), weights, state, step),
+        )
+
+
+def mamba2(name: str, spec: Mamba2, max_query_len: int) -> Cases:
+    tokens, step = recurrent_rows(max_query_len)
+    columns = spec.conv_channels + spec.width + spec.num_heads
+    heads, projected = empty(spec.num_heads, dtype=FP32), empty(tokens, columns)
+    mixed = empty(tokens, spec.conv_channels)
+    for dtype in (FP32, BF16):
+        state = empty(100, *spec.state.sums, dtype=dtype)
+        yield (
+            named(name, f"state_space, {tokens} tokens", dtype),
+            partial(state_space_gpu, mixed, projected, StateSpaceWeights(heads, heads, heads), state, step),
+        )
+    norm = GatedNormWeights(
+        spec.norm, None if spec.norm == "none" else empty(spec.width, dtype=FP32), 1e-5, spec.num_groups
+    )
+    x = empty(tokens, spec.width, dtype=FP32)
+    yield f"{name} gated_norm, {tokens} tokens", partial(gated_norm_gpu, x, projected, spec.conv_channels, norm)
 
 
 def decode(

@@ -89,6 +89,7 @@ class _OneToken:
     seq_slots: torch.Tensor
     context_lens: torch.Tensor
     query_start: torch.Tensor = field(default_factory=lambda: torch.tensor([0, 1], dtype=torch.int32))
+    max_query_len: int = 1
 
 
 def one_token(op: Callable[..., torch.Tensor], *by_token: int) -> Callable[..., torch.Tensor]:

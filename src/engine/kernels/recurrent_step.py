@@ -20,7 +20,9 @@ class RecurrentStep(Protocol):
     @property
     def context_lens(self) -> torch.Tensor: ...  # [R] int32, tokens computed after the step
     @property
-    def seq_slots(self) -> torch.Tensor: ...  # [R] int32, different ones
+    def seq_slots(self) -> torch.Tensor: ...  # [R] int32, different ones; on a GPU -1 for rows of padding
+    @property
+    def max_query_len(self) -> int: ...  # no row has more tokens
 
 
 def rows_of(step: RecurrentStep) -> Iterator[tuple[int, int, int, bool]]:

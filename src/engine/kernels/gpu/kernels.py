@@ -15,20 +15,25 @@ from .activation import activate_and_mul_gpu, activate_gpu
 from .add_layer_norm import add_layer_norm_gpu
 from .add_rms_norm import add_rms_norm_gpu
 from .attention_variant import GpuAttentionVariant
+from .causal_convolution import causal_convolution_gpu
 from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .embed import embed_gpu
 from .experts import experts_gpu, pack_experts_gpu
+from .gated_delta import gated_delta_gpu
+from .gated_norm import gated_norm_gpu
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
 from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
 from .linear_few import MAX_TOKENS
 from .prefill_attention import prefill_attention
+from .recurrent import CHUNK, FEW
 from .rope_and_store import rope_and_store_gpu
 from .route_experts import route_experts_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from .scaling import add_scaled_gpu, scale_and_cap_gpu
+from .state_space import state_space_gpu
 from .store_latents import store_latents_gpu
 from .tuned import AttentionLaunch, tuned
 
@@ -54,6 +59,10 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         route_experts=route_experts_gpu,
         pack_experts=pack_experts_gpu,
         experts=experts_gpu,
+        causal_convolution=causal_convolution_gpu,
+        gated_delta=gated_delta_gpu,
+        state_space=state_space_gpu,
+        gated_norm=gated_norm_gpu,
         fused_norm_linear=norm_linear_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),
@@ -67,6 +76,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
             "rope_and_store": f"{kernel}, with the heads' norms",
             "paged_attention": f"{kernel}: one kernel for rows with one query, one for prompts",
             "activation": f"{kernel}; a gate with silu up to {MAX_TOKENS} tokens part of the linear layer before it",
+            "recurrent_state": f"{kernel}: up to {FEW.value} tokens of a row one by one, more by {CHUNK.value}",
             "sampling": f"{kernel}; torch.topk for the best tokens of log-probabilities",
             "launches": early_starts(),
             "tiles": tuned().summary,

@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .token_rows import rows_of_tokens
+
 _TOKENS = 256  # of one program
 _BLOCKS = 256  # entries of a block table in one iteration
 
@@ -60,14 +62,7 @@ def _prepare_step(
     else:
         tokens = (program - num_rows) * TOKENS + tl.arange(0, TOKENS)
         is_token = tokens < num_tokens
-        # The row of each token: the last one that begins at or before it, by bisection. Rows without tokens are
-        # skipped.
-        rows = tl.zeros([TOKENS], tl.int32)
-        width = first_width  # a power of two, at least the number of rows
-        while width > 0:
-            further = tl.minimum(rows + width, num_rows)
-            rows = tl.where(tl.load(query_start + further) <= tokens, further, rows)
-            width = width // 2
+        rows = rows_of_tokens(query_start, tokens, num_rows, first_width)
         is_real = is_token & (rows < num_rows)
         of_slots = tl.load(slots + rows, mask=is_real, other=-1).to(tl.int64)
         is_real = is_real & (of_slots >= 0)
