@@ -24,6 +24,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "guide" / "model-sizes.md"
 MODELS = {  # of SHAPES or NATIVE -> for people
     "qwen3.5-27b": "Qwen3.5-27B",
     "qwen3-30b-a3b": "Qwen3-30B-A3B",
+    "gemma-4-12b": "Gemma 4 12B",
     "gemma-4-31b": "Gemma 4 31B",
     "gpt-oss-20b": "gpt-oss-20b",
     "deepseek-v3": "DeepSeek V3",

@@ -336,6 +336,25 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         ),
         30_700_000_000,
     ),
+    # The card's 11.95B are with 0.04B of embeddings for images and audio, which are not loaded.
+    "gemma-4-12b": (
+        _of(
+            "Gemma4UnifiedForConditionalGeneration",
+            text_config={
+                "hidden_size": 3840,
+                "intermediate_size": 15360,
+                "num_hidden_layers": 48,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "num_global_key_value_heads": 1,
+                "attention_k_eq_v": True,
+                "sliding_window": 1024,
+                "max_position_embeddings": 262144,
+                "final_logit_softcapping": 30.0,
+            },
+        ),
+        11_910_000_000,
+    ),
     "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120),
     "gemma-4-26b-a4b": (
         _of(
