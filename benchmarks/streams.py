@@ -46,9 +46,9 @@ class FedClient(StreamingClient):
         self.handles: list[int] = []
         self._state = EngineState.READY
         self._info = EngineInfo(
-            model="m", max_model_len=512, vocab_size=1 << 20, num_blocks=9, block_size=16, max_num_seqs=1024,
-            max_num_batched_tokens=1024, eos_token_ids=(), weights_bytes=0, kv_cache_bytes=0, dtype="float32",
-            device="cpu", kernels={}, phases={},
+            model="m", max_model_len=512, vocab_size=1 << 20, num_blocks=9, block_size=16, max_cached_len=144,
+            max_num_seqs=1024, max_num_batched_tokens=1024, eos_token_ids=(), weights_bytes=0, kv_cache_bytes=0,
+            dtype="float32", device="cpu", kernels={}, phases={},
         )  # fmt: skip
 
     async def start(self) -> EngineInfo:

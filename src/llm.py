@@ -173,7 +173,7 @@ class LLM:
             requests.append(EngineRequest(request_id=request_id, prompt_token_ids=token_ids, sampling=sampling))
             results.append(RequestOutput(request_id, text, token_ids, []))
         info, started = self.info, time.perf_counter()
-        context = min(info.max_model_len, info.num_kv_tokens)
+        context = info.max_cached_len
         searches = [BeamSearch(request, params, info.eos_token_ids, context) for request in requests]
         with _progress(len(searches), show=use_tqdm) as advance:
             while live := [search for search in searches if not search.is_finished]:

@@ -59,7 +59,8 @@ class FakeEngine:
         self._pace = pace or (lambda: asyncio.sleep(0))
         self._info = EngineInfo(
             model="fake", max_model_len=max_model_len, vocab_size=vocab_size, num_blocks=num_blocks,
-            block_size=block_size, max_num_seqs=8, max_num_batched_tokens=64, eos_token_ids=eos_token_ids,
+            block_size=block_size, max_cached_len=min(max_model_len, num_blocks * block_size),
+            max_num_seqs=8, max_num_batched_tokens=64, eos_token_ids=eos_token_ids,
             weights_bytes=0, kv_cache_bytes=0, dtype="float32", device="cpu", kernels={}, phases={},
         )  # fmt: skip
 

@@ -188,6 +188,7 @@ class EngineInfo:
     vocab_size: int
     num_blocks: int
     block_size: int
+    max_cached_len: int  # tokens of the longest sequence that the KV cache holds, at most max_model_len
     max_num_seqs: int
     max_num_batched_tokens: int
     eos_token_ids: tuple[int, ...]

@@ -9,6 +9,7 @@ those of others share a place: two of half the width, for example.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -131,6 +132,31 @@ def blocks_of_window(window: int, block_size: int, step_tokens: int) -> int:
     Of the window, of the chunk that is planned, and of one in flight, whose blocks come back when its step is finished.
     """
     return -(-(window + 2 * step_tokens) // block_size) + 2
+
+
+def blocks_of_sequence(windows: Sequence[int | None], num_tokens: int, block_size: int, step_tokens: int | None) -> int:
+    """Blocks that a sequence needs at most at a time, in groups with these windows.
+
+    step_tokens: of the chunks in which its prompt is computed; None: it is computed whole, so nothing comes back.
+    """
+    whole = -(-num_tokens // block_size)
+    if step_tokens is None:
+        return whole * len(windows)
+    return sum(
+        whole if window is None else min(whole, blocks_of_window(window, block_size, step_tokens)) for window in windows
+    )
+
+
+def longest_sequence(
+    windows: Sequence[int | None], num_blocks: int, block_size: int, step_tokens: int | None, limit: int
+) -> int:
+    """Tokens of the longest sequence, in whole blocks or `limit`, for which `num_blocks` blocks of the pool suffice."""
+
+    def needed(blocks: int) -> int:
+        return blocks_of_sequence(windows, blocks * block_size, block_size, step_tokens)
+
+    fitting = bisect_right(range(1, -(-limit // block_size) + 1), num_blocks, key=needed)
+    return min(limit, fitting * block_size)
 
 
 def kv_bytes_per_token(spec: ModelSpec, dtype: str, groups: CacheGroups) -> int:

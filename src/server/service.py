@@ -109,7 +109,7 @@ class Service:
         """Raises ApiError 503 until the engine has started."""
         info = self.engine_info
         return ModelLimits(
-            context=min(info.max_model_len, info.num_kv_tokens),
+            context=info.max_cached_len,
             vocab_size=info.vocab_size,
             max_logprobs=self._max_logprobs,
             has_priorities=self._has_priorities,

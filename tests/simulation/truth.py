@@ -100,7 +100,7 @@ class Client:
 
     def _check_end(self, output: EngineOutput, num_prompt: int, settings: SchedulerSettings) -> None:
         sampling, num_sampled, last = self.request.sampling, len(self.token_ids), self.token_ids[-1]
-        limit = min(settings.max_model_len, settings.num_cache_tokens + 1) - num_prompt
+        limit = settings.max_sequence_len - num_prompt
         limit = min(limit, sampling.max_tokens or limit)
         is_named = last in sampling.stop_token_ids
         is_stop = is_named or (last == EOS and not sampling.ignore_eos)

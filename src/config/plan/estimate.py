@@ -172,9 +172,9 @@ def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int 
     """R221 on a CPU: enough for max_num_seqs full contexts; at most 4 GiB or one written context, and what is free."""
     if written is not None:
         return written
-    one = kv.to_admit(ask.max_model_len or model.limit)
-    ceiling = MAX_AUTO_KV_BYTES if ask.max_model_len is None else max(MAX_AUTO_KV_BYTES, one)
     block = kv.block_bytes
+    one = -(-kv.to_admit(ask.max_model_len or model.limit) // block) * block
+    ceiling = MAX_AUTO_KV_BYTES if ask.max_model_len is None else max(MAX_AUTO_KV_BYTES, one)
     return min(ask.max_num_seqs * one, ceiling, room) // block * block
 
 

@@ -15,17 +15,15 @@ class KVCost(Record):
     """Bytes on one device.
 
     token_bytes: per token, in layers that keep all tokens. windows: window length and bytes per token, of layers that
-    keep a window. sequence_bytes: per sequence, independent of its length. is_admitted_whole: a sequence is accepted
-    if the cache holds all its tokens, also in layers that keep a window. step_tokens: maximum of a chunk of a prompt;
-    while it is computed, layers that keep a window need more than that.
+    keep a window. sequence_bytes: per sequence, independent of its length. step_tokens: maximum of a chunk of a prompt;
+    while it is computed, layers that keep a window need more than that. None: they need the window only.
     """
 
     block_size: int
     token_bytes: int
     windows: tuple[tuple[int, int], ...]
     sequence_bytes: int
-    is_admitted_whole: bool = False
-    step_tokens: int = 0
+    step_tokens: int | None = None
 
     def of(self, num_tokens: int) -> int:
         """Bytes of one sequence of `num_tokens` tokens, in whole blocks."""
@@ -35,22 +33,18 @@ class KVCost(Record):
 
     def to_admit(self, num_tokens: int) -> int:
         """Bytes that the cache must have for one sequence of `num_tokens` tokens."""
-        if not self.is_admitted_whole:
+        if self.step_tokens is None:
             return self.of(num_tokens)
-        per_token = self.token_bytes + sum(size for _, size in self.windows)
-        return self._blocks(num_tokens) * per_token + self.sequence_bytes
-
-    def num_sequences(self, num_bytes: int, num_tokens: int) -> int:
-        """How many sequences of this length fit at a time, admitted one after another."""
-        if num_bytes < self.to_admit(num_tokens):
-            return 0
-        held = self._blocks(num_tokens)
-        size = self.block_size
+        held, size = self._blocks(num_tokens), self.block_size
         forgetful = sum(
             min(held, blocks_of_window(window, size, self.step_tokens) * size) * each for window, each in self.windows
         )
-        last = held * self.token_bytes + forgetful + self.sequence_bytes  # while its prompt is computed
-        return 1 + max(0, num_bytes - last) // max(1, self.of(num_tokens))
+        return held * self.token_bytes + forgetful + self.sequence_bytes
+
+    def num_sequences(self, num_bytes: int, num_tokens: int) -> int:
+        """How many sequences of this length fit at a time, admitted one after another."""
+        last = self.to_admit(num_tokens)  # while its prompt is computed
+        return 0 if num_bytes < last else 1 + (num_bytes - last) // max(1, self.of(num_tokens))
 
     @property
     def block_bytes(self) -> int:
@@ -119,7 +113,6 @@ def kv_cost_of_groups(
         token_bytes=groups.windows.count(None) * one,
         windows=tuple((window, count * one) for window, count in sorted(counts.items())),
         sequence_bytes=0,
-        is_admitted_whole=True,
         step_tokens=step_tokens,
     )
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...model.cache_groups import kv_bytes_per_token, model_cache_groups
+from ...model.cache_groups import (
+    CacheGroups,
+    blocks_of_sequence,
+    kv_bytes_per_token,
+    longest_sequence,
+    model_cache_groups,
+)
 from ...model.quantised import held_in
 from ...model.sizes import state_bytes
 from ..auto_values import (
@@ -57,6 +63,8 @@ class Decisions:
     machine: MachineSpec
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
+    max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
+    bytes_of_longest: int = 0  # of KV cache, that a sequence of max_model_len, or of the model's limit, needs
     undecided: set[str] = field(default_factory=set)  # paths that need the model's files
 
     @property
@@ -360,8 +368,11 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, model_files, budget - weights - states - activations, block_bytes, share)
+        blocks = _auto_blocks(done, model_files, groups, budget - weights - states - activations, block_bytes, share)
     done.num_kv_blocks = blocks
+    pool, limit = blocks * groups.num_groups, max(model_files.max_context, _longest(done, model_files))
+    done.max_cached_len = longest_sequence(groups.windows, pool, block_size, _step_tokens(done), limit)
+    done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)
     done.memory = MemoryPlan(
         budget_bytes=budget,
         weights_bytes=weights,
@@ -392,7 +403,22 @@ def _longest(done: Decisions, model_files: ModelFiles) -> int:
     return model_files.max_context if written == "auto" else written
 
 
-def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_bytes: int, share: float) -> int:
+def _step_tokens(done: Decisions) -> int | None:
+    """Tokens of the chunks in which prompts are computed; None if they are computed whole."""
+    tokens: int = done.get("scheduler.max_num_batched_tokens")
+    return tokens if done.get("scheduler.enable_chunked_prefill") else None
+
+
+def _bytes_of_longest(done: Decisions, model_files: ModelFiles, groups: CacheGroups, block_bytes: int) -> int:
+    """Of KV cache, in which all groups of layers have the same number of blocks. block_bytes: of a block of each."""
+    block_size, longest = done.get("cache.block_size"), _longest(done, model_files)
+    blocks = blocks_of_sequence(groups.windows, longest, block_size, _step_tokens(done))
+    return -(-blocks // groups.num_groups) * block_bytes
+
+
+def _auto_blocks(
+    done: Decisions, model_files: ModelFiles, groups: CacheGroups, room: int, block_bytes: int, share: float
+) -> int:
     if done.gpu is not None and not done.is_interpreted:  # memory that is not used otherwise
         blocks = max(0, room) // block_bytes
         is_short = done.gpu.available_memory_bytes < int(share * done.gpu.total_memory_bytes)
@@ -400,9 +426,12 @@ def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_byte
         reason = f"what cache.gpu_memory_utilization ({share:g}){others} leaves beside weights and activations"
         done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R221", reason)
         return blocks
-    block_size, seqs = done.get("cache.block_size"), done.get("scheduler.max_num_seqs")
-    written_len, longest = done.get("model.max_model_len"), _longest(done, model_files)
-    one = -(-longest // block_size) * block_bytes  # of one sequence of full length
+    seqs, written_len, longest = (
+        done.get("scheduler.max_num_seqs"),
+        done.get("model.max_model_len"),
+        _longest(done, model_files),
+    )
+    one = _bytes_of_longest(done, model_files, groups, block_bytes)
     ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
     beside = "weights and states" if model_files.spec.has_states else "the weights"
     wanted, reason = min(
@@ -417,7 +446,7 @@ def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_byte
 
 
 def _context(done: Decisions, model_files: ModelFiles) -> None:
-    held = done.num_kv_blocks * done.get("cache.block_size")
+    held = done.max_cached_len
     if done.get("model.max_model_len") == "auto":
         if held < model_files.max_context:
             reason = f"what the KV cache holds; the model itself supports {model_files.max_context}"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ...model.cache_groups import CacheGroups, model_cache_groups
+from ...model.cache_groups import CacheGroups, longest_sequence, model_cache_groups
 from ...model.record import Record
 from ...model.sizes import count_parameters, weights_bytes
 from ...model.spec import ModelSpec
@@ -208,6 +208,13 @@ class Resolved(Record):
     @property
     def num_kv_tokens(self) -> int:
         return self.num_kv_blocks * self.cache.block_size
+
+    def max_cached_len(self, num_blocks: int) -> int:
+        """Tokens of the longest sequence in `num_blocks` blocks of all groups together, at most max_model_len."""
+        scheduler = self.scheduler
+        step_tokens = scheduler.max_num_batched_tokens if scheduler.enable_chunked_prefill else None
+        windows, size = self.cache_groups.windows, self.cache.block_size
+        return longest_sequence(windows, num_blocks, size, step_tokens, self.model.max_model_len)
 
     @property
     def model_spec(self) -> ModelSpec:

@@ -89,8 +89,9 @@ class Values:
         return self.decisions.num_kv_blocks
 
     @property
-    def num_kv_tokens(self) -> int:
-        return self.num_kv_blocks * int(self.block_size)
+    def max_cached_len(self) -> int:
+        """Tokens of the longest sequence that the KV cache holds."""
+        return self.decisions.max_cached_len
 
     @property
     def total_bytes(self) -> int:
@@ -250,12 +251,11 @@ class Values:
         }
         memory, model_files = self.decisions.memory, self.decisions.model_files
         if memory is not None and model_files is not None:
-            blocks = -(-int(self.max_model_len) // int(self.block_size))
-            one = blocks * int(self.block_size) * memory.kv_bytes_per_token
+            one = self.decisions.bytes_of_longest
             others = memory.state_bytes + memory.activation_bytes
             room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - others)
             said |= {
-                "num_kv_tokens": self.num_kv_tokens,
+                "max_cached_len": self.max_cached_len,
                 "one_sequence": format_about(one),
                 "one_sequence_exact": format_size(-(-one // 1024**2) * 1024**2),
                 "one_block": format_size(int(self.block_size) * memory.kv_bytes_per_token),

@@ -40,6 +40,7 @@ class Request:
     num_kept_tokens: int = 0  # after which its state was found or kept, other than by a passing state
     passing_state: bytes | None = None  # hash of the kept state that its next one replaces
     num_published: int = 0  # first blocks of each group that were published to the prefix cache, or found in it
+    passing_until: int = -1  # the step that may still write to the blocks which it has given back since its admission
     busy_until: int = -1  # after a preemption: the step that may still write its blocks or sample its next token
     num_preemptions: int = 0
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache, before any preemption

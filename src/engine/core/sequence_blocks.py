@@ -268,7 +268,8 @@ class SequenceBlocks:
             table, begin = request.block_ids[group], request.num_passed[group]
             end = self._first_block(group, num_computed)
             if passed := _held(table[begin:end]):
-                steps.release(passed, int(self._columns.last_step[request.slot]))
+                request.passing_until = int(self._columns.last_step[request.slot])
+                steps.release(passed, request.passing_until, is_table=False)
             if end > begin:
                 table[begin:end] = [NO_BLOCK] * (end - begin)
                 request.num_passed[group] = end

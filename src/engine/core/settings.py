@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from ...model.cache_groups import longest_sequence
 from ..api import EngineRequest, InvalidRequest
 from .block_hashes import HashAlgo
 from .policy import RANKS, PolicyName
@@ -90,14 +91,15 @@ class SchedulerSettings:
         return len(self.windows)
 
     @property
-    def num_cache_tokens(self) -> int:
-        """Tokens of which the KV cache holds the keys and values of all layers."""
-        return self.num_blocks // self.num_groups * self.block_size
+    def max_cached_len(self) -> int:
+        """Tokens of the longest sequence whose keys and values the KV cache holds, at most max_model_len."""
+        step_tokens = self.max_num_batched_tokens if self.enable_chunked_prefill else None
+        return longest_sequence(self.windows, self.num_blocks, self.block_size, step_tokens, self.max_model_len)
 
     @property
     def max_sequence_len(self) -> int:
         """Tokens of one sequence, by context and KV cache. The last one is never computed, so needs no space there."""
-        return min(self.max_model_len, self.num_cache_tokens + 1)
+        return min(self.max_model_len, self.max_cached_len + 1)
 
 
 def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
@@ -125,7 +127,7 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
         )
     if num_tokens + 1 > settings.max_sequence_len:
         raise InvalidRequest(
-            f"the prompt has {num_tokens} tokens; the KV cache holds {settings.num_cache_tokens}",
+            f"the prompt has {num_tokens} tokens; the KV cache holds {settings.max_cached_len}",
             param="prompt",
             code="context_length_exceeded",
         )

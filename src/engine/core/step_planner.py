@@ -100,23 +100,28 @@ class StepPlanner:
     def _preempt_for_blocks(self, draft: StepDraft, requests: list[Request]) -> list[Request]:
         """Give decode rows their next block, best rank first, preempting from the worst; returns the rows to compute.
 
-        If steps in flight are about to release blocks, nothing is preempted: a row without a block skips this step.
+        If steps in flight are about to release blocks, nothing is preempted: a row without a block skips this step. Not
+        those that another sequence gives back before its windows: it will take them itself.
         """
         sequences, columns, blocks = self._sequences, self._columns, self._blocks
         awaits_last_token = columns.target >= columns.max_length
         candidates = [request for request in sequences.running if not awaits_last_token[request.slot]]
         candidates.sort(key=sequences.rank)  # the worst last
-        blocks_are_coming = sequences.steps.holds_blocks or len(candidates) < len(sequences.running)
+        blocks_are_coming = sequences.steps.holds_tables or len(candidates) < len(sequences.running)
         kept = []
         for request in sorted(requests, key=sequences.rank):
             if request.slot == NO_SLOT:
                 continue  # preempted for a better one
             if columns.computed[request.slot] == columns.capacity[request.slot]:
-                while blocks.num_available + request.num_reserved < self._num_groups and not blocks_are_coming:
+                while (
+                    blocks.num_available + request.num_reserved < self._num_groups
+                    and not blocks_are_coming
+                    and request.passing_until <= sequences.steps.last_finished
+                ):
                     victim = candidates.pop()
                     sequences.preempt(victim)
                     draft.lacks_blocks = True
-                    blocks_are_coming = sequences.steps.holds_blocks
+                    blocks_are_coming = sequences.steps.holds_tables
                     if victim is request:
                         break
                 if request.slot == NO_SLOT or blocks.num_available + request.num_reserved < self._num_groups:

@@ -29,6 +29,7 @@ class StepsInFlight:
         self._pool = pool
         self._steps: deque[StepInFlight] = deque()
         self._held: dict[int, list[list[int]]] = {}  # step -> block tables to release when it is finished
+        self._last_with_tables = -1  # the newest step with a table of a sequence that has left its slot
         self.num_planned = 0
         self.last_finished = -1
 
@@ -42,9 +43,9 @@ class StepsInFlight:
         return self._steps[index]
 
     @property
-    def holds_blocks(self) -> bool:
-        """Blocks will be released when a step is finished."""
-        return bool(self._held)
+    def holds_tables(self) -> bool:
+        """Blocks of a sequence that has left its slot will be released when a step is finished."""
+        return self._last_with_tables > self.last_finished
 
     def add(self, step: StepInFlight) -> None:
         self._steps.append(step)
@@ -59,9 +60,14 @@ class StepsInFlight:
             self._pool.release(block_ids)
         return self._steps.popleft()
 
-    def release(self, block_ids: list[int], last_step: int) -> None:
-        """Release a sequence's blocks once `last_step`, the newest with a row for it, is finished."""
-        if last_step > self.last_finished:
-            self._held.setdefault(last_step, []).append(block_ids)
-        else:
+    def release(self, block_ids: list[int], last_step: int, *, is_table: bool = True) -> None:
+        """Release a sequence's blocks once `last_step`, the newest with a row for it, is finished.
+
+        is_table: all of them; otherwise those before its windows, in place of which it will take others.
+        """
+        if last_step <= self.last_finished:
             self._pool.release(block_ids)
+            return
+        self._held.setdefault(last_step, []).append(block_ids)
+        if is_table:
+            self._last_with_tables = max(self._last_with_tables, last_step)

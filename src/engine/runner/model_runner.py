@@ -226,6 +226,7 @@ class ModelRunner:
             vocab_size=model_spec.vocab_size,
             num_blocks=self._cache.num_blocks // self._cache.groups.num_groups,
             block_size=resolved.cache.block_size,
+            max_cached_len=resolved.max_cached_len(self._cache.num_blocks),
             max_num_seqs=resolved.scheduler.max_num_seqs,
             max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
             eos_token_ids=resolved.model_files.eos_token_ids,

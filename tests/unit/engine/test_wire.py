@@ -29,6 +29,7 @@ INFO = EngineInfo(
     vocab_size=7,
     num_blocks=9,
     block_size=4,
+    max_cached_len=16,
     max_num_seqs=2,
     max_num_batched_tokens=32,
     eos_token_ids=(1, 2),

@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.model.cache_groups import MAX_GROUPS, Place, View, all_in_one, cache_groups, one_group
+from stoker.model.cache_groups import (
+    MAX_GROUPS,
+    Place,
+    View,
+    all_in_one,
+    blocks_of_sequence,
+    cache_groups,
+    longest_sequence,
+    one_group,
+)
 
 GEMMA = ([512] * 5 + [None]) * 4 + [512] * 2  # 22 layers with a window, 4 without
 
@@ -58,3 +67,15 @@ def test_with_too_many_kinds_all_keep_what_the_longest_window_needs():
     assert cache_groups([*range(1, 12)]) == one_group([*range(1, 12)])
     assert one_group([3, 9, 5]).windows == (9,)
     assert one_group([3, None]).windows == (None,)
+
+
+def test_the_longest_sequence_needs_no_more_blocks_than_there_are() -> None:
+    """Of a window at most the window and two chunks, of 8 + 2 * 4 tokens in blocks of 4: 6 blocks with the rims."""
+    for windows in ((None,), (None, 8), (None, 8, 8, 8)):
+        for num_blocks in range(40):
+            longest = longest_sequence(windows, num_blocks, 4, 4, 1000)
+            assert blocks_of_sequence(windows, longest, 4, 4) <= num_blocks
+            assert blocks_of_sequence(windows, longest + 1, 4, 4) > num_blocks
+    assert longest_sequence((None, 8, 8, 8), 20 + 3 * 6, 4, 4, 1000) == 80
+    assert longest_sequence((None, 8, 8, 8), 20 + 3 * 6, 4, None, 1000) == 36  # prompts are computed whole
+    assert longest_sequence((8, 8), 12, 4, 4, 1001) == 1001

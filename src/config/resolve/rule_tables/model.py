@@ -106,14 +106,14 @@ RULES: tuple[Rule, ...] = (
         title="the KV cache can hold the longest sequence",
         fields=("model.max_model_len", "cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),
         needs_model=True,
-        is_broken=lambda v: v.is_kv_written and 0 < v.num_kv_tokens < v.max_model_len,
+        is_broken=lambda v: v.is_kv_written and 0 < v.max_cached_len < v.max_model_len,
         message=(
             "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; it has {kv_cache} "
-            "= {num_kv_tokens} tokens"
+            "for at most {max_cached_len} tokens"
         ),
         why="Otherwise a request within max_model_len would be accepted and could never finish.",
         fixes=(
-            "set `model.max_model_len` to at most {num_kv_tokens}, or to auto",
+            "set `model.max_model_len` to at most {max_cached_len}, or to auto",
             "or give the KV cache at least {one_sequence_exact} with `cache.kv_cache_memory_bytes`",
         ),
     ),
@@ -151,14 +151,14 @@ RULES: tuple[Rule, ...] = (
         fields=("model.max_model_len", "cache.gpu_memory_utilization"),
         needs_model=True,
         about_machine=True,
-        is_broken=lambda v: v.num_kv_blocks > 0 and v.num_kv_tokens < v.max_model_len and not v.is_kv_written,
+        is_broken=lambda v: v.num_kv_blocks > 0 and v.max_cached_len < v.max_model_len and not v.is_kv_written,
         message=(
             "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; after the weights ({weights}"
-            "{others}) this machine's budget of {budget} leaves {kv_cache} = {num_kv_tokens} tokens"
+            "{others}) this machine's budget of {budget} leaves {kv_cache}, for at most {max_cached_len} tokens"
         ),
         why="Otherwise a request within max_model_len would be accepted and could never finish.",
         fixes=(
-            "set `model.max_model_len` to at most {num_kv_tokens}, or to auto",
+            "set `model.max_model_len` to at most {max_cached_len}, or to auto",
             "{smaller_weights}",
             "{fewer_states}",
             "or raise `cache.gpu_memory_utilization` or free memory on this machine",

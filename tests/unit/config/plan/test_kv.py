@@ -24,9 +24,11 @@ def test_a_window_bounds_what_a_layer_keeps() -> None:
     assert cost.of(32768) == 32768 * 4096 + 512 * 22528
     groups = cache_groups(spec.windows)
     ours = kv_cost_of_groups(groups, spec, "bfloat16", 16, step_tokens=2048)
-    assert ours.to_admit(32768) == 32768 * groups.num_planes * groups.num_groups * spec.layers[0].mixer.keeps.width * 2
-    assert ours.num_sequences(20 * ours.to_admit(32768), 32768) >= 5 * 20
-    assert ours.num_sequences(ours.to_admit(32768), 32768) >= 4
+    one_group, num_windows = groups.num_planes * spec.layers[0].mixer.keeps.width * 2, groups.num_groups - 1
+    assert ours.to_admit(32768) == one_group * (32768 + num_windows * 16 * (-(-(512 + 2 * 2048) // 16) + 2))
+    whole = 32768 * one_group * groups.num_groups
+    assert ours.num_sequences(20 * whole, 32768) >= 5 * 20
+    assert ours.num_sequences(whole, 32768) >= 4
 
 
 def test_the_longest_sequence_is_the_last_that_fits() -> None:

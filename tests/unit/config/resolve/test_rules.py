@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_an_error_with_numbers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolved(tmp_path, "--max-model-len", "512", "--kv-cache-memory-bytes", "40KiB", "--max-num-seqs", "1")
     said = str(caught.value)
-    assert "one sequence of 512 tokens needs 64 KiB of KV cache; it has 40 KiB = 320 tokens" in said
+    assert "one sequence of 512 tokens needs 64 KiB of KV cache; it has 40 KiB for at most 320 tokens" in said
     assert "set `model.max_model_len` to at most 320" in said
     assert caught.value.exit_code == 78
 

@@ -125,7 +125,7 @@ def test_blocks_that_a_step_may_still_use_are_given_back_after_it():
     columns.computed[0], columns.last_step[0] = 8, 0
     blocks.release_passed(request, steps)
     assert (request.block_ids, blocks.pool.num_free) == ([[NO_BLOCK, 1]], 8)
-    assert steps.holds_blocks
+    assert (request.passing_until, steps.holds_tables) == (0, False)
 
 
 def test_a_prefix_is_found_where_every_group_has_what_its_window_reaches():

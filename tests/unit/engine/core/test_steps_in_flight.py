@@ -22,11 +22,11 @@ def test_blocks_are_released_when_the_last_step_that_writes_them_is_finished():
     one, two = pool.allocate(3), pool.allocate(2)
     steps.release(one, last_step=1)
     steps.release(two, last_step=0)
-    assert (pool.num_free, steps.holds_blocks) == (3, True)
+    assert (pool.num_free, steps.holds_tables) == (3, True)
     assert steps.retire(first.plan) is first
-    assert (pool.num_free, steps.holds_blocks, steps.last_finished) == (5, True, 0)
+    assert (pool.num_free, steps.holds_tables, steps.last_finished) == (5, True, 0)
     steps.retire(second.plan)
-    assert (pool.num_free, steps.holds_blocks, len(steps)) == (8, False, 0)
+    assert (pool.num_free, steps.holds_tables, len(steps)) == (8, False, 0)
 
 
 def test_blocks_without_an_unfinished_step_are_released_immediately():
@@ -34,7 +34,7 @@ def test_blocks_without_an_unfinished_step_are_released_immediately():
     steps = StepsInFlight(pool)
     steps.retire(flight(steps).plan)
     steps.release(pool.allocate(3), last_step=0)
-    assert (pool.num_free, steps.holds_blocks) == (8, False)
+    assert (pool.num_free, steps.holds_tables) == (8, False)
 
 
 def test_steps_are_retired_in_order():
