@@ -43,7 +43,7 @@ from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.state_space import StateSpaceWeights
 from stoker.model.spec import GatedDelta, Mamba2, ShortConvolution
 
-from .whole_step import whole_steps
+from .whole_step import OnlyCapturable, whole_steps
 
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 BLOCK_SIZE, MAX_LENGTH, PROGRAMS = 64, 8192, 132
@@ -259,6 +259,12 @@ def recurrent_rows(max_query_len: int) -> tuple[int, RecurrentRows]:
     return rows if max_query_len == 1 else max_query_len, step
 
 
+def only_launches(op: Callable[..., object], *arguments: object) -> None:
+    """Nothing of the op reads the device on the host."""
+    with OnlyCapturable():
+        op(*arguments)
+
+
 def convolution(
     name: str, channels: int, width: int, kind: Kind, max_query_len: int, columns: int | None = None
 ) -> Cases:
@@ -268,8 +274,8 @@ def convolution(
     yield (
         f"{name} convolution, {tokens} tokens",
         partial(
-            causal_convolution_gpu, empty(tokens, columns or 3 * channels), empty(width, channels, dtype=FP32), bias,
-            empty(100, width - 1, channels), step, kind,
+            only_launches, causal_convolution_gpu, empty(tokens, columns or 3 * channels),
+            empty(width, channels, dtype=FP32), bias, empty(100, width - 1, channels), step, kind,
         ),
     )  # fmt: skip
 
@@ -279,12 +285,13 @@ def gated_delta(name: str, spec: GatedDelta, max_query_len: int) -> Cases:
     columns = spec.conv_channels + spec.num_value_heads * (spec.value_dim + 2)
     yield from convolution(name, spec.conv_channels, spec.conv_width, "silu", max_query_len, columns)
     heads = empty(spec.num_value_heads, dtype=FP32)
+    mixed, projected = empty(tokens, spec.conv_channels), empty(tokens, columns)
     weights = GatedDeltaWeights(heads, heads, empty(spec.value_dim, dtype=FP32), 1e-6)
     for dtype in (FP32, BF16):
         state = empty(100, *spec.state.sums, dtype=dtype)
         yield (
             named(name, f"gated_delta, {tokens} tokens", dtype),
-            partial(gated_delta_gpu, empty(tokens, spec.conv_channels), empty(tokens, columns), weights, state, step),
+            partial(only_launches, gated_delta_gpu, mixed, projected, weights, state, step),
         )
 
 
@@ -297,13 +304,18 @@ def mamba2(name: str, spec: Mamba2, max_query_len: int) -> Cases:
         state = empty(100, *spec.state.sums, dtype=dtype)
         yield (
             named(name, f"state_space, {tokens} tokens", dtype),
-            partial(state_space_gpu, mixed, projected, StateSpaceWeights(heads, heads, heads), state, step),
+            partial(
+                only_launches, state_space_gpu, mixed, projected, StateSpaceWeights(heads, heads, heads), state, step
+            ),
         )
     norm = GatedNormWeights(
         spec.norm, None if spec.norm == "none" else empty(spec.width, dtype=FP32), 1e-5, spec.num_groups
     )
     x = empty(tokens, spec.width, dtype=FP32)
-    yield f"{name} gated_norm, {tokens} tokens", partial(gated_norm_gpu, x, projected, spec.conv_channels, norm)
+    yield (
+        f"{name} gated_norm, {tokens} tokens",
+        partial(only_launches, gated_norm_gpu, x, projected, spec.conv_channels, norm),
+    )
 
 
 def decode(

@@ -1,14 +1,13 @@
-"""The gated delta rule: a program per row, value head and block of the state's columns.
+"""The gated delta rule: a program per row, value head and block of the state's columns, as recurrent.py describes.
 
-A program keeps its columns of the state, [key_dim, columns] in float32, in registers over all tokens of its row: the
-state is read once and written once in a step, which for one token is nearly all that there is to read. Columns do not
-depend on each other, but the norm of a head's outputs does, on all of them: it is a launch of its own, with the gate.
+The columns of a state do not depend on each other, but the norm of a head's outputs depends on all of them: it is a
+launch of its own, with the gate.
 
-A row of few tokens takes them one by one. A longer row is divided into chunks (arXiv:2412.06464, section 3.3). With
-decay[t, s] from after token s to after token t, the changes u of a chunk's tokens, as if the state were S at its begin,
-obey u[t] = beta[t] (v[t] - decay[t, before] S'k[t] - the sum over s < t of decay[t, s] k[t]'k[s] u[s]). This is a
-triangular system, (I + A) u = beta (v - decay K S). Its inverse is computed row by row, the rest are products:
-the outputs are (Q K' * decay) u + decay Q S, and the state after the chunk is decay[last, before] S + K' (decay u).
+A longer row is divided into chunks (arXiv:2412.06464, section 3.3). With decay[t, s] from after token s to after token
+t, the changes u of a chunk's tokens, as if the state were S at its begin, obey u[t] = beta[t] (v[t] - decay[t, before]
+S'k[t] - the sum over s < t of decay[t, s] k[t]'k[s] u[s]). This is a triangular system:
+(I + A) u = beta (v - decay K S). With its inverse all are products: the outputs are (Q K' * decay) u + decay Q S, and
+the state after the chunk is decay[last, before] S + K' (decay u).
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""The selective state space of Mamba-2: a program per row, head and block of the state's columns.
+"""The selective state space of Mamba-2: a program per row, head and block of the state's columns: see recurrent.py.
 
-A program keeps its columns of the state, [state_size, columns] in float32, in registers over all tokens of its row: the
-state is read once and written once in a step, which for one token is nearly all that there is to read. Columns do not
-depend on each other.
-
-A row of few tokens takes them one by one. A longer row is divided into chunks, whose tokens are multiplied as matrices
-(arXiv:2405.21060, section 6): with decay[t, s] from after token s to after token t, and d x the inputs times their time
-steps, the outputs of a chunk are (C B' * decay) (d x) + decay[t, before] C S, and the state after it is
-decay[last, before] S + B' (decay[last, s] d x).
+A longer row is divided into chunks (arXiv:2405.21060, section 6). With decay[t, s] from after token s to after token
+t, and d x the inputs times their time steps, the outputs of a chunk are (C B' * decay) (d x) + decay[t, before] C S,
+and the state after it is decay[last, before] S + B' (decay[last, s] d x).
 """
 
 from __future__ import annotations
