@@ -65,6 +65,7 @@ class RecurrentRows:
     query_start: torch.Tensor
     context_lens: torch.Tensor
     seq_slots: torch.Tensor
+    max_query_len: int
 
 
 class Bench:
@@ -393,6 +394,7 @@ def bench_states(bench: Bench) -> None:
             torch.arange(rows + 1, dtype=torch.int32) * tokens,
             torch.full((rows,), tokens + 1, dtype=torch.int32),
             torch.arange(rows, dtype=torch.int32),
+            tokens,
         )
 
         def scan(

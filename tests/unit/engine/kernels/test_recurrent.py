@@ -24,6 +24,7 @@ class Step:
     query_start: torch.Tensor
     context_lens: torch.Tensor
     seq_slots: torch.Tensor
+    max_query_len: int
 
 
 def step_of(*rows: tuple[int, int, int]) -> Step:
@@ -33,6 +34,7 @@ def step_of(*rows: tuple[int, int, int]) -> Step:
         torch.tensor([0, *counts], dtype=torch.int32).cumsum(0).int(),
         torch.tensor([before + count for before, count, _ in rows], dtype=torch.int32),
         torch.tensor([slot for *_, slot in rows], dtype=torch.int32),
+        max(counts, default=0),
     )
 
 
