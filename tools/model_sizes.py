@@ -26,6 +26,7 @@ MODELS = {  # of SHAPES or NATIVE -> for people
     "qwen3-30b-a3b": "Qwen3-30B-A3B",
     "gemma-4-12b": "Gemma 4 12B",
     "gemma-4-31b": "Gemma 4 31B",
+    "gemma-4-e4b": "Gemma 4 E4B",
     "gpt-oss-20b": "gpt-oss-20b",
     "deepseek-v3": "DeepSeek V3",
     "glm-4.7-flash": "GLM-4.7-Flash",

@@ -45,12 +45,14 @@ class CacheGroups:
     layers: group of each layer of the model; None of a layer without keys and values.
     num_planes: layers of a group. A group with fewer leaves a part of its blocks unused.
     shares: of each layer: how many layers of its width share a plane; () if all have the same.
+    keys_of: of each layer: the layer before it whose group and place it has too; () if each has its own.
     """
 
     windows: tuple[int | None, ...]
     num_planes: int
     layers: tuple[int | None, ...]
     shares: tuple[int, ...] = ()
+    keys_of: tuple[int | None, ...] = ()
 
     @property
     def num_groups(self) -> int:
@@ -62,9 +64,10 @@ class CacheGroups:
         counts = [0] * self.num_groups
         last: dict[tuple[int, int], Place] = {}  # of the layers of a group that share planes
         found: list[Place | None] = []
-        for group, shares in zip(self.layers, self.shares or (1,) * len(self.layers), strict=True):
-            if group is None:
-                found.append(None)
+        by_layer = self.shares or (1,) * len(self.layers), self.keys_of or (None,) * len(self.layers)
+        for group, shares, source in zip(self.layers, *by_layer, strict=True):
+            if group is None or source is not None:
+                found.append(None if source is None else found[source])
                 continue
             before = last.get((group, shares))
             if before is not None and before.part + 1 < shares:
@@ -118,12 +121,14 @@ def model_cache_groups(spec: ModelSpec, max_context: int, is_hybrid: bool) -> Ca
         if has_some
     ]
     groups = cache_groups(windows, shares) if is_hybrid else one_group([None] * len(windows), shares)
-    of_attention, of_share = iter(groups.layers), iter(groups.shares)
-    return replace(
-        groups,
-        layers=tuple(next(of_attention) if has_some else None for has_some in has_keys),
-        shares=tuple(next(of_share) if has_some else 1 for has_some in has_keys) if groups.shares else (),
-    )
+    of_keys, of_share = iter(groups.layers), iter(groups.shares or [1] * len(groups.layers))
+    layers: list[int | None] = []
+    of_layers: list[int] = []
+    for has_some, source in zip(has_keys, spec.keys_of, strict=True):
+        layers.append(next(of_keys) if has_some else None if source is None else layers[source])
+        of_layers.append(next(of_share) if has_some else 1 if source is None else of_layers[source])
+    keys_of = spec.keys_of if any(source is not None for source in spec.keys_of) else ()
+    return replace(groups, layers=tuple(layers), shares=_any(of_layers), keys_of=keys_of)
 
 
 def blocks_of_window(window: int, block_size: int, step_tokens: int) -> int:

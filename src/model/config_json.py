@@ -14,6 +14,8 @@ LIMITS = {  # about ten times the largest model of 2026
     "num_hidden_layers": 4096,
     "hidden_size": 1 << 20,
     "intermediate_size": 1 << 22,
+    "hidden_size_per_layer_input": 1 << 16,
+    "vocab_size_per_layer_input": 1 << 24,
     "num_attention_heads": 1 << 14,
     "num_key_value_heads": 1 << 14,
     "head_dim": 1 << 13,

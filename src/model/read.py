@@ -25,6 +25,7 @@ from .spec import (
     Experts,
     HeadNorm,
     LatentAttention,
+    LayerInput,
     LayerSpec,
     Mixer,
     ModelSpec,
@@ -88,9 +89,10 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         attentions = read_latent(config, family.index, num_layers)
     elif any(parts.has_attention for parts in layout):
         attentions = _attentions(config, family, hidden, windows)
-    norms = _norm_places(config, family)
+    norms, own_input = _norm_places(config, family), _layer_input(config, family)
     state = read_state(config, family.states)
     mlp = _mlp(config, family, hidden) if any(parts.feed_forward != "none" for parts in layout) else None
+    wide_mlp = mlp and mlp.model_copy(update={"width": 2 * mlp.width})
     layers: dict[Any, LayerSpec] = {}  # equal layers are one object
 
     def layer(index: int) -> LayerSpec:
@@ -102,10 +104,18 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         if parts.feed_forward in ("by_index", "experts"):
             experts = read_experts(config, family.experts, index)
         mixer, beside, *_ = (*mixers, None, None)
-        key = mixer, beside, None if parts.feed_forward == "none" else experts or mlp
+        feed_forward = None if parts.feed_forward == "none" else experts or mlp
+        if isinstance(mixer, Attention) and mixer.keys_of is not None and config.flag("use_double_wide_mlp"):
+            feed_forward = wide_mlp if feed_forward is mlp else feed_forward
+        key = mixer, beside, feed_forward
         if key not in layers:
             layers[key] = LayerSpec(
-                mixer=mixer, beside=beside, feed_forward=key[2], norms=norms, has_scalar=family.has_layer_scalars
+                mixer=mixer,
+                beside=beside,
+                feed_forward=feed_forward,
+                norms=norms,
+                input=own_input,
+                has_scalar=family.has_layer_scalars,
             )
         return layers[key]
 
@@ -168,10 +178,37 @@ def _attentions(config: ConfigJson, family: Family, hidden: int, windows: tuple[
     attention = _attention(config, family, hidden)
     wide = _wide(config, attention, windows)
     ropes = _ropes(config, family, attention.head_dim, wide.head_dim, windows)
+    sources = _sources(config, family, windows)
     return [
-        _of_layer(config, wide if window is None else attention, window, rope)
-        for window, rope in zip(windows, ropes, strict=True)
+        _of_layer(config, wide if window is None else attention, window, rope, source)
+        for window, rope, source in zip(windows, ropes, sources, strict=True)
     ]
+
+
+def _sources(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[int | None]:
+    """By layer: the layer whose keys and values it reads, the last one of its kind that has some; None for its own."""
+    num_layers = len(windows)
+    if not family.shares_keys or not config.get("num_kv_shared_layers"):
+        return [None] * num_layers
+    first = num_layers - config.count("num_kv_shared_layers")
+    last = {window: index for index, window in enumerate(windows[: max(0, first)])}
+    if missing := set(windows) - last.keys():
+        kind = "a window" if missing != {None} else "full attention"
+        raise ModelConfigError(
+            f"`num_kv_shared_layers` is {num_layers - first}: none of the other layers has {kind}, and so keys and "
+            "values for those that share them"
+        )
+    return [None if index < first else last[window] for index, window in enumerate(windows)]
+
+
+def _layer_input(config: ConfigJson, family: Family) -> LayerInput | None:
+    if not family.has_layer_inputs or not config.get("hidden_size_per_layer_input"):
+        return None
+    return LayerInput(
+        width=config.count("hidden_size_per_layer_input"),
+        vocab_size=config.count("vocab_size_per_layer_input"),
+        activation=config.name(family.activation_key),
+    )
 
 
 def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
@@ -256,10 +293,13 @@ def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, .
     return attention.model_copy(update=changes)
 
 
-def _of_layer(config: ConfigJson, attention: Attention, window: int | None, rope: RopeSpec | None) -> Attention:
+def _of_layer(
+    config: ConfigJson, attention: Attention, window: int | None, rope: RopeSpec | None, source: int | None
+) -> Attention:
     changes: dict[str, Any] = {
         "window": window,
         "rope": rope,
+        "keys_of": source,
         "is_chunked": attention.is_chunked and window is not None,
     }
     if rope is None and attention.head_norm == "bare_after_rope":

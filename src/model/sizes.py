@@ -17,8 +17,8 @@ _WHOLE = {f"{part}.weight": whole for whole, parts in FUSED.items() for part in 
 
 class Parameters(NamedTuple):
     total: int
-    active: int  # parameters used for one token; one row of the embedding
-    matrices: int  # part of the total: matrices of the layers, which quantisation shrinks
+    active: int  # parameters used for one token; one row of the embedding, and of the table of the layers' inputs
+    matrices: int  # part of the total: matrices of the layers and for them, which quantisation shrinks
 
 
 @lru_cache(maxsize=16)
@@ -30,9 +30,13 @@ def count_parameters(spec: ModelSpec) -> Parameters:
             total += tensor.copies * size
             active += tensor.used * size
             matrices += tensor.copies * size * tensor.is_matrix
-    outer = {tensor.name: tensor.size for tensor in outer_tensors(spec)}
-    output = outer.get(OUTPUT, outer[EMBEDDING])
-    return Parameters(total + sum(outer.values()), active + output + 2 * spec.hidden_size, matrices)
+    outer = {tensor.name: tensor for tensor in outer_tensors(spec)}
+    total += sum(tensor.size for tensor in outer.values())
+    active += outer.get(OUTPUT, outer[EMBEDDING]).size + 2 * spec.hidden_size
+    of_outer = sum(tensor.size for tensor in outer.values() if tensor.is_matrix)
+    if spec.layer_input is not None:
+        active += of_outer + (spec.num_layers + 1) * spec.layer_input.width  # a row of the table, and a norm
+    return Parameters(total, active, matrices + of_outer)
 
 
 @lru_cache(maxsize=64)
@@ -46,8 +50,9 @@ def weights_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:
         quantised_bytes(output, spec.vocab_size, spec.hidden_size),
         spec.vocab_size * spec.hidden_size,
     )
-    for layer, count in Counter(spec.layers).items():
-        for copies, outputs, inputs in _fused_matrices(layer_tensors(spec, layer)):
+    parts = [(layer_tensors(spec, layer), count) for layer, count in Counter(spec.layers).items()]
+    for tensors, count in [*parts, (outer_tensors(spec), 1)]:
+        for copies, outputs, inputs in _fused_matrices(tensors):
             num_bytes += count * copies * quantised_bytes(layers, outputs, inputs)
             num_elements += count * copies * outputs * inputs
     return num_bytes + (total - num_elements) * size
@@ -82,9 +87,11 @@ def activation_elements(spec: ModelSpec) -> tuple[int, int]:
 
     The first: residual, a layer's input and its norm. The second, for attention and an MLP: queries, keys, values and
     the output of attention; gate, up and their product. They are never all live at the same time: the difference is
-    room for the kernels' workspaces.
+    room for the kernels' workspaces. The layers' own inputs of a token are computed before the first layer, as the sum
+    of two tensors, and are live until the last one.
     """
-    layers = set(spec.layers)
-    return 3 * spec.hidden_size, max(
-        (sum(part.activations for part in (*layer.mixers, layer.feed_forward) if part) for layer in layers), default=0
+    inputs = 0 if spec.layer_input is None else spec.num_layers * spec.layer_input.width
+    of_layers = (
+        sum(part.activations for part in (*layer.mixers, layer.feed_forward) if part) for layer in set(spec.layers)
     )
+    return 3 * spec.hidden_size + inputs, max([2 * inputs, *of_layers])

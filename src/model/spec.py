@@ -40,13 +40,14 @@ class Keeps(Record):
     """What one layer keeps of a sequence, in elements; bytes follow from the dtype.
 
     full, window, latent: `width` elements per token, for a window at most `window` tokens.
+    nothing: it reads what another layer keeps.
     state: `width` elements per sequence however long it is, `sums_width` of them in the format of sums.
     cross: `width` elements per token of another input, which has `window` tokens.
     tensors: of full, window and latent, which hold the elements of a token: (heads, elements of a head) of each.
     num_heads: key-value heads, by which it can be divided over devices; 0: every device keeps all of it.
     """
 
-    kind: Literal["full", "window", "latent", "state", "cross"]
+    kind: Literal["full", "window", "latent", "state", "cross", "nothing"]
     width: int
     window: int = 0
     sums_width: int = 0
@@ -91,9 +92,19 @@ class Attention(Record):
     query_growth: QueryGrowth | None = None
     alibi: Alibi = "none"
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
+    keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own
+
+    @property
+    def num_projected(self) -> tuple[int, int]:
+        """Heads of keys and heads of values that it computes."""
+        if self.keys_of is not None:
+            return 0, 0
+        return self.num_kv_heads, self.num_kv_heads * self.has_own_values
 
     @property
     def keeps(self) -> Keeps:
+        if self.keys_of is not None:
+            return Keeps(kind="nothing", width=0)
         heads = self.num_kv_heads, self.head_dim
         kept = Keeps(kind="full", width=2 * math.prod(heads), num_heads=self.num_kv_heads, tensors=(heads, heads))
         return kept if self.window is None else kept.model_copy(update={"kind": "window", "window": self.window})
@@ -395,8 +406,20 @@ class Norm(Record):
 NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel"]
 
 
+class LayerInput(Record):
+    """A vector of each token for this layer alone, which multiplies a gate of the layer's output (Gemma 4 E2B).
+
+    The vectors of all layers come from a table, and from a projection of the token's embedding.
+    """
+
+    width: int
+    vocab_size: int  # rows of the table
+    activation: str  # of the gate
+
+
 class LayerSpec(Record):
     """beside: a mixer with a state, which has the input of the other, attention; their outputs are added.
+    input: its product with a gate is added after the feed-forward block.
     has_scalar: a number in the checkpoint multiplies the output of the layer.
     """
 
@@ -404,6 +427,7 @@ class LayerSpec(Record):
     beside: Mixer | None = None
     feed_forward: FeedForward | None = None
     norms: NormPlaces = "inputs"
+    input: LayerInput | None = None
     has_scalar: bool = False
 
     @property
@@ -418,7 +442,12 @@ class LayerSpec(Record):
     @property
     def has_keys(self) -> bool:
         """Whether it keeps something of each token."""
-        return any(each.keeps.kind != "state" for each in self.mixers)
+        return any(each.keeps.kind not in ("state", "nothing") for each in self.mixers)
+
+    @property
+    def keys_of(self) -> int | None:
+        """The layer whose keys and values it reads; None if it reads its own, or none."""
+        return self.mixer.keys_of if isinstance(self.mixer, Attention) else None
 
 
 class WeightScale(Record):
@@ -484,6 +513,28 @@ class ModelSpec(Record):
         """What each layer keeps of each token; None of a layer that keeps nothing of it."""
         kept = [None if layer.mixer is None else layer.mixer.keeps for layer in self.layers]
         return tuple(keeps if keeps is not None and keeps.tensors else None for keeps in kept)
+
+    @property
+    def keys_of(self) -> tuple[int | None, ...]:
+        """By layer: the layer before it whose keys and values it reads."""
+        return tuple(layer.keys_of for layer in self.layers)
+
+    def last_full_layer(self, *, skips_shared: bool) -> int:
+        """The last layer that must compute all tokens: later ones keep nothing of them.
+
+        skips_shared: False counts layers that read the keys and values of others as if they kept their own.
+        """
+        last = 0
+        for index, layer in enumerate(self.layers):
+            keeps = any(mixer.keeps.kind != "nothing" for mixer in layer.mixers)
+            if keeps or (layer.keys_of is not None and not skips_shared):
+                last = index
+        return last
+
+    @property
+    def layer_input(self) -> LayerInput | None:
+        """What the layers get of each token; None if they get nothing. All get vectors of the same width."""
+        return self.layers[0].input if self.layers else None
 
     @property
     def head_dims(self) -> tuple[int, ...]:

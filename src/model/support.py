@@ -43,6 +43,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
                 pass
             case _:
                 yield f"layers with {mixer.kind.replace('_', ' ')} are not supported"
+    if layer.input is not None and layer.input.activation not in HIDDEN_ACTS:
+        yield f"gates of layers' inputs with the activation '{layer.input.activation}' are not supported"
     match layer.feed_forward:
         case MLP(activation=activation):
             if activation not in HIDDEN_ACTS:

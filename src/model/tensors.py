@@ -37,6 +37,9 @@ FUSED = {
 }
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
+LAYER_INPUTS = "model.embed_tokens_per_layer"  # the table
+LAYER_INPUTS_PROJECTION, LAYER_INPUTS_NORM = "model.per_layer_model_projection", "model.per_layer_projection_norm"
+INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
 # of the output of an MLP beside experts, of the experts' input, of their output
 NORMS_BESIDE = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
@@ -97,6 +100,11 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
     if spec.has_embedding_norm:
         yield from _norm(spec, EMBEDDING_NORM)
     yield from _norm(spec, FINAL_NORM)
+    if spec.layer_input is not None:
+        width = spec.layer_input.width
+        yield Tensor(f"{LAYER_INPUTS}.weight", (spec.layer_input.vocab_size, spec.num_layers * width))
+        yield from _linear(LAYER_INPUTS_PROJECTION, spec.num_layers * width, spec.hidden_size)
+        yield Tensor(f"{LAYER_INPUTS_NORM}.weight", (width,))
     if not spec.is_tied:
         yield Tensor(OUTPUT, table)
     if spec.has_output_bias:
@@ -116,6 +124,10 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         yield from _norm(spec, name)
     if layer.has_scalar:
         yield Tensor("layer_scalar", (1,))
+    if layer.input is not None:
+        yield from _linear(INPUT_GATE, layer.input.width, hidden)
+        yield from _linear(INPUT_PROJECTION, hidden, layer.input.width)
+        yield from _norm(spec, INPUT_NORM)
     for mixer in layer.mixers:
         yield from _mixer(hidden, mixer)
     match layer.feed_forward:
@@ -168,20 +180,26 @@ def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.head_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
         yield Tensor("self_attn.q_norm.weight", head_norm_shape(mixer, mixer.num_heads))
-        yield Tensor("self_attn.k_norm.weight", head_norm_shape(mixer, mixer.num_kv_heads))
+        if mixer.keys_of is None:
+            yield Tensor("self_attn.k_norm.weight", head_norm_shape(mixer, mixer.num_kv_heads))
     if mixer.has_sinks:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))
 
 
 def attention_parts(mixer: Attention) -> dict[str, int]:
     """The projections of its input: names in the checkpoint, and their numbers of outputs."""
-    queries, keys = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
+    queries, keys, values = (heads * mixer.head_dim for heads in (mixer.num_heads, *mixer.num_projected))
     if mixer.is_grouped:
-        return {"qkv_proj": queries + 2 * keys}
-    parts = dict(zip(FUSED["qkv_proj"], (queries * (1 + mixer.has_gate), keys, keys), strict=True))
-    if not mixer.has_own_values:
-        del parts["v_proj"]
-    return parts
+        return {"qkv_proj": queries + keys + values}
+    sizes = queries * (1 + mixer.has_gate), keys, values
+    return {name: size for name, size in zip(FUSED["qkv_proj"], sizes, strict=True) if size}
+
+
+def unused_tensors(spec: ModelSpec) -> tuple[str, ...]:
+    """Beginnings of the names of tensors that checkpoints may have although no layer reads them."""
+    parts = "k_proj.", "v_proj.", "k_norm.", "v_norm."
+    reads = [index for index, source in enumerate(spec.keys_of) if source is not None]
+    return tuple(f"model.layers.{index}.self_attn.{part}" for index in reads for part in parts)
 
 
 def head_norm_shape(mixer: Attention, num_heads: int) -> tuple[int, ...]:

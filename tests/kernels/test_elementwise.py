@@ -127,7 +127,7 @@ def test_embed(device, dtype):
 
 def check_rope_and_store(device, dtype, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, norm_sizes, variant):
     tokens = 6
-    qkv = torch.randn(tokens, (num_heads + 2 * num_kv_heads) * head_dim, device=device).to(dtype)
+    qkv = torch.randn(tokens, variant.num_parts(num_heads, num_kv_heads) * head_dim, device=device).to(dtype)
     norms = [None, None] if norm_sizes is None else [torch.randn(size, device=device) for size in norm_sizes]
     cos_sin = None if rotary_dim is None else torch.randn(40, rotary_dim, device=device)
     positions = torch.tensor([0, 1, 39, 5, 5, 17], device=device)
@@ -159,6 +159,7 @@ HEAD_VARIANTS = {
     "norm last": HeadVariant(is_norm_last=True),
     "scales": HeadVariant(query_scales=torch.linspace(0.5, 3, 40)),
     "values": HeadVariant(has_value_norm=True),
+    "keys": HeadVariant(has_value_norm=True, values_are_keys=True),
     "layer norm last": HeadVariant(True, True, False, True),
 }
 
@@ -173,6 +174,16 @@ def test_variants_of_heads(device, dtype, name, has_own_weights):
     sizes = [3 * 24, 24] if has_own_weights else [24, 24]
     for rotary_dim in (24, 10):
         check_rope_and_store(device, dtype, 3, 1, 24, rotary_dim, 8, sizes, variant)
+
+
+@DTYPES
+def test_queries_alone_leave_the_cache_as_it_is(device, dtype):
+    cache, norm = torch.full((4, 1, 8, 24), 7.0, device=device).to(dtype), torch.randn(24, device=device)
+    q, cos_sin = torch.randn(3, 2 * 24, device=device).to(dtype), torch.randn(40, 24, device=device)
+    places = [torch.tensor(each, device=device) for each in ([0, 39, 5], [9, 31, 0])]
+    given = (norm, None, 0.1, cos_sin, *places, cache, cache, 2, 0)
+    assert_close(rope_and_store_gpu(apart(q), *given), rope_and_store_reference(q, *given))
+    assert bool((cache == 7).all())
 
 
 @DTYPES

@@ -367,6 +367,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 6,
         "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
     },
+    "gemma4 shared": {  # as E2B: layers with inputs of their own, of which the last share keys and values
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 7,
+        "num_kv_shared_layers": 3,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": VOCAB,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", *SLIDING_THEN_FULL, *["sliding_attention"] * 2, *SLIDING_THEN_FULL],
+    },
     "lfm2": {
         "model_type": "lfm2",
         "num_hidden_layers": 3,
@@ -515,7 +527,18 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
 
 
 # one of each way to place norms, to turn heads and to see windows; the others are tested by `make test-slow`
-QUICK = ("mistral", "qwen3", "granite", "cohere2", "gemma2", "qwen3_5", "bloom", "deepseek_v3", "nemotron_h")
+QUICK = (
+    "mistral",
+    "qwen3",
+    "granite",
+    "cohere2",
+    "gemma2",
+    "gemma4 shared",
+    "qwen3_5",
+    "bloom",
+    "deepseek_v3",
+    "nemotron_h",
+)
 
 
 def families() -> list[Any]:
@@ -546,6 +569,9 @@ def _spread(model: PreTrainedModel) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.15)
+        for name, buffer in model.named_buffers():
+            if name.endswith(".layer_scalar"):
+                buffer.uniform_(0.7, 1.3, generator=generator)
     return model
 
 

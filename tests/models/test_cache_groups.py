@@ -31,6 +31,7 @@ WITH_WINDOWS = (
     "gpt_oss",
     "llama4",
     "gemma4 narrow",
+    "gemma4 shared",
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...model.families import FAMILIES, FusedExperts
 from ...model.spec import ModelSpec
-from ...model.tensors import FUSED, model_shapes
+from ...model.tensors import FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, contiguous_strides
 
@@ -67,6 +67,7 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
         renames[".mlp.shared_experts."] = ".mlp."
     used = {name: tensor for name, tensor in stored.items() if not name.startswith(ignored)}
     tensors = {_renamed(name, renames): tensor for name, tensor in used.items()}
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused_tensors(spec))}
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}

@@ -127,7 +127,8 @@ def by_kind(spec: ModelSpec, kv_dtype: str, state_dtype: str) -> list[tuple[str,
 
 
 def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
-    return (mixer.keeps for layer in spec.layers for mixer in layer.mixers)
+    kept = (mixer.keeps for layer in spec.layers for mixer in layer.mixers)
+    return (keeps for keeps in kept if keeps.kind != "nothing")
 
 
 def _bytes(keeps: Keeps, size: int, size_of_sums: int = 4) -> int:

@@ -115,6 +115,12 @@ class Values:
         return model_files is None or model_files.spec.keeps.width > 0
 
     @property
+    def shares_keys(self) -> bool:
+        """Whether layers read the keys and values of others; False if the model's files are not known."""
+        model_files = self.decisions.model_files
+        return model_files is not None and any(source is not None for source in model_files.spec.keys_of)
+
+    @property
     def has_widths(self) -> bool:
         """Whether layers of the model differ in the size of their keys and values; False if its files are not known."""
         model_files = self.decisions.model_files

@@ -128,6 +128,17 @@ class CacheConfig(Section):
         examples=["float32"],
         json_schema_extra=about(reload="model", refused={"float16": _SUMS_OVERFLOW}),
     )
+    kv_sharing_fast_prefill: Flag = Field(
+        True,
+        description=(
+            "For models whose last layers read the keys and values of earlier ones (Gemma 4 E2B and E4B): these layers "
+            "compute only the tokens of a prompt whose logits are needed, which is usually its last. The results are "
+            "the same, because such layers keep nothing of the others. Log-probabilities of prompt tokens need all "
+            "tokens in all layers. False computes all of them for every prompt, to compare."
+        ),
+        examples=[False],
+        json_schema_extra=about(reload="model"),
+    )
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3"], means(fp8_e4m3="fp8")
     ] = Field(

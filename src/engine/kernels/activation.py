@@ -15,9 +15,17 @@ from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 # Hendrycks and Gimpel, arXiv:1606.08415. relu2, the square of relu: So et al., arXiv:2109.08668.
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
+_NUMBERS = {activation: number for number, activation in enumerate(ACTIVATIONS)}  # of cpu/activation.h
+
 
 class Activate(Protocol):
     def __call__(self, x: torch.Tensor, activation: Activation = "silu", /) -> torch.Tensor: ...
+
+
+class GateInputs(Protocol):
+    def __call__(
+        self, gates: torch.Tensor, inputs: torch.Tensor, activation: Activation = "silu", /
+    ) -> torch.Tensor: ...
 
 
 def activate_and_mul_reference(gate_up: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
@@ -32,6 +40,14 @@ def activate_and_mul_reference(gate_up: torch.Tensor, activation: Activation = "
 def activate_reference(x: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
     """x: [T, I]. Returns activation(x) in the same dtype; arithmetic in float32."""
     return _FUNCTIONS[activation](x.float()).to(x.dtype)
+
+
+def gate_inputs_reference(gates: torch.Tensor, inputs: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
+    """activation(gates) * inputs, both [T, I], in the same dtype; arithmetic in float32.
+
+    The rows of inputs need not follow each other: they may be columns of a wider matrix.
+    """
+    return (_FUNCTIONS[activation](gates.float()) * inputs.float()).to(gates.dtype)
 
 
 _FUNCTIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -55,12 +71,27 @@ def _activate_cpu(library: CpuLibrary, name: str, dtype: torch.dtype, inputs: in
     """inputs: elements of a row for each element of the result."""
     empty = library.memory.empty
     call = library.op(name, dtype, [POINTER, POINTER, INT64, INT64, INT])
-    numbers = {activation: number for number, activation in enumerate(ACTIVATIONS)}
 
     def activate(x: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
         rows, width = x.shape[0], x.shape[1] // inputs
         out = empty(rows, width, dtype=dtype)
-        call(pointer(x, dtype), out.data_ptr(), rows, width, numbers[activation])
+        call(pointer(x, dtype), out.data_ptr(), rows, width, _NUMBERS[activation])
         return out
 
     return activate
+
+
+def gate_inputs_cpu(library: CpuLibrary, dtype: torch.dtype) -> GateInputs:
+    empty = library.memory.empty
+    call = library.op("gate_inputs", dtype, [POINTER, POINTER, INT64, POINTER, INT64, INT64, INT])
+
+    def gate_inputs(gates: torch.Tensor, inputs: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
+        rows, width = gates.shape
+        if inputs.shape != gates.shape or inputs.dtype is not dtype or (width > 1 and inputs.stride(1) != 1):
+            raise ValueError(f"gates are {tuple(gates.shape)}, inputs {tuple(inputs.shape)} of {inputs.dtype}")
+        out = empty(rows, width, dtype=dtype)
+        stride = inputs.stride(0)
+        call(pointer(gates, dtype), inputs.data_ptr(), stride, out.data_ptr(), rows, width, _NUMBERS[activation])
+        return out
+
+    return gate_inputs

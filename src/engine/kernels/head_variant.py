@@ -19,10 +19,15 @@ class HeadVariant:
     is_norm_last: bool = False  # norms follow the rotation
     has_value_norm: bool = False  # values get a root mean square of one, with the eps of the head norms. Gemma 3n and 4
     query_scales: torch.Tensor | None = None  # [max_position] float32, multiplies the queries at each position
+    values_are_keys: bool = False  # values are the keys before norm and rotation: the projection has them once. Gemma 4
 
     def __post_init__(self) -> None:
         if self.is_over_all_heads and self.is_norm_last:
             raise ValueError("a norm over all heads precedes the rotation")
+
+    def num_parts(self, num_heads: int, num_kv_heads: int) -> int:
+        """Heads of queries, keys and values in the output of the projection."""
+        return num_heads + (1 if self.values_are_keys else 2) * num_kv_heads
 
 
 PLAIN_HEADS = HeadVariant()
@@ -31,16 +36,16 @@ PLAIN_HEADS = HeadVariant()
 def check_norms(
     q_norm: torch.Tensor | None, k_norm: torch.Tensor | None, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> bool:
-    """Whether each head has weights of its own.
+    """Whether each head has weights of its own. num_kv_heads: 0 if only queries are prepared.
 
     Raises ValueError if only one of the norms is there, or if a weight fits neither one head nor all of them.
     """
-    if q_norm is None or k_norm is None:
-        if q_norm is not k_norm:
-            raise ValueError("queries and keys must both have norms, or neither")
+    if num_kv_heads and (q_norm is None) is not (k_norm is None):
+        raise ValueError("queries and keys must both have norms, or neither")
+    if q_norm is None:
         return False
-    sizes = q_norm.numel(), k_norm.numel()
-    if sizes == (head_dim, head_dim):
+    sizes = q_norm.numel(), 0 if k_norm is None else k_norm.numel()
+    if sizes == (head_dim, head_dim if num_kv_heads else 0):
         return False
     if sizes != (num_heads * head_dim, num_kv_heads * head_dim):
         raise ValueError(

@@ -15,7 +15,16 @@ from ...config.cpu_features import NoKernels, choose_level, this_cpu, wanted_lev
 from ...config.cpu_kernels import EAGER, HeadDims, stage_table, takes_heads, torch_table
 from ...config.cpu_library import LibrarySpec
 from ...model.quantised import PANEL_WIDTH
-from .activation import Activate, activate_and_mul_cpu, activate_and_mul_reference, activate_cpu, activate_reference
+from .activation import (
+    Activate,
+    GateInputs,
+    activate_and_mul_cpu,
+    activate_and_mul_reference,
+    activate_cpu,
+    activate_reference,
+    gate_inputs_cpu,
+    gate_inputs_reference,
+)
 from .add_layer_norm import AddLayerNorm, add_layer_norm_cpu, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
 from .capture import Capture
@@ -129,6 +138,7 @@ class KernelSet:
     add_scaled: AddScaled = add_scaled_reference
     activate_and_mul: Activate = activate_and_mul_reference
     activate: Activate = activate_reference
+    gate_inputs: GateInputs = gate_inputs_reference
     scale_and_cap: ScaleAndCap = scale_and_cap_reference
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
@@ -193,6 +203,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     add_layer_norm=one_row(add_layer_norm_reference, 0, 1),
     activate_and_mul=one_row(activate_and_mul_reference, 0),
     activate=one_row(activate_reference, 0),
+    gate_inputs=one_row(gate_inputs_reference, 0, 1),
     scale_and_cap=one_row(scale_and_cap_reference, 0),
     experts=one_row(experts_reference, 0, 1, 2, 4, 5),
     route_experts=one_row(route_experts_reference, 0),
@@ -322,6 +333,7 @@ def cpu_kernels(
         add_scaled=add_scaled_cpu(library, dtype),
         activate_and_mul=activate_and_mul_cpu(library, dtype),
         activate=activate_cpu(library, dtype),
+        gate_inputs=gate_inputs_cpu(library, dtype),
         scale_and_cap=scale_and_cap_cpu(library, dtype),
         to_float32=to_float32_cpu(library),
         route_experts=route_experts_cpu(library, dtype),

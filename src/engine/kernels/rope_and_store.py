@@ -46,7 +46,8 @@ def rope_and_store_reference(
     """Norms and rotates queries and keys, and writes keys and values to their slots.
 
     Args:
-        qkv: [T, at least (num_heads + 2 * num_kv_heads) * D]: queries, keys, values; further columns are not read.
+        qkv: [T, at least (num_heads + 2 * num_kv_heads) * D]: queries, keys, values unless they are the keys; further
+            columns are not read.
         q_norm, k_norm: weights of the norms, in float32 for the C++ kernels: [D] if all heads share them, else
             [num_heads * D] and [num_kv_heads * D]; None for a model without head norms.
         eps: of the head norms.
@@ -56,6 +57,7 @@ def rope_and_store_reference(
         slot_mapping: [T] int64, block_id * block_size + offset.
         k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place. In float8_e4m3fn values are
             clipped to its range, -448 to 448.
+        num_kv_heads: 0 prepares the queries of a layer that reads another layer's cache, which is not written.
         variant: what differs between models.
     Returns:
         queries [T, num_heads, D] in qkv's dtype; arithmetic in float32.
@@ -63,9 +65,10 @@ def rope_and_store_reference(
     Source: RoFormer, arXiv:2104.09864, section 3.4.2.
     """
     head_dim, block_size = k_cache.shape[3], k_cache.shape[2]
-    num_parts = num_heads + 2 * num_kv_heads
+    num_parts = variant.num_parts(num_heads, num_kv_heads)
     heads = qkv[:, : num_parts * head_dim].view(len(qkv), num_parts, head_dim)
-    queries, keys, values = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+    queries, keys = heads[:, :num_heads], heads[:, num_heads : num_heads + num_kv_heads]
+    values = heads[:, num_parts - num_kv_heads :]
     check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
 
     def prepared(part: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
@@ -78,12 +81,13 @@ def rope_and_store_reference(
             part = _normed(part, norm, eps, variant)
         return part
 
-    block, offset = slot_mapping // block_size, slot_mapping % block_size
-    k_cache[block, :, offset] = to_cache_dtype(prepared(keys, k_norm), k_cache.dtype)
-    if variant.has_value_norm:
-        values = values.float()
-        values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
-    v_cache[block, :, offset] = to_cache_dtype(values, v_cache.dtype)
+    if num_kv_heads:
+        block, offset = slot_mapping // block_size, slot_mapping % block_size
+        k_cache[block, :, offset] = to_cache_dtype(prepared(keys, k_norm), k_cache.dtype)
+        if variant.has_value_norm:
+            values = values.float()
+            values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
+        v_cache[block, :, offset] = to_cache_dtype(values, v_cache.dtype)
     wide = prepared(queries, q_norm)
     if variant.query_scales is not None:
         wide = wide * variant.query_scales[positions, None, None]
@@ -136,8 +140,9 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
     ) -> torch.Tensor:
         num_tokens = qkv.shape[0]
         block_size, head_dim = k_cache.shape[2], k_cache.shape[3]
-        if qkv.shape[1] < (num_heads + 2 * num_kv_heads) * head_dim or k_cache.shape[1] != num_kv_heads:
-            raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
+        num_parts = variant.num_parts(num_heads, num_kv_heads)
+        if qkv.shape[1] < num_parts * head_dim or num_kv_heads not in (0, k_cache.shape[1]):
+            raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} and {num_kv_heads} heads of {head_dim}")
         has_own_weights = check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
         scales = variant.query_scales
         queries = empty(num_tokens, num_heads, head_dim, dtype=dtype)
@@ -176,5 +181,6 @@ def _flags(variant: HeadVariant) -> int:
         variant.is_over_all_heads,
         variant.is_norm_last,
         variant.has_value_norm,
+        variant.values_are_keys,
     )
     return sum(1 << bit for bit, is_set in enumerate(flags) if is_set)

@@ -20,7 +20,7 @@ from .vector import Vector
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
     num_heads: int
-    num_kv_heads: int
+    num_kv_heads: int  # whose keys and values it computes
     head_dim: int
     window: int | None  # tokens a query sees, itself included; None for all
     is_chunked: bool = False  # a query sees its own chunk of `window` tokens; False: the last `window` tokens
@@ -47,6 +47,7 @@ class Attention:
         """A layer of the model.
 
         Args:
+            shape: without key-value heads of its own, a layer reads the cache that it is given, and writes nothing.
             in_proj: queries, keys and values of all heads, then the gates of the outputs.
             q_norm, k_norm: as wide as one head, or as all query heads and all key heads; of the same kind and eps.
             cos_sin: [max_position, rotary_dim] float32 of `rotary.cos_sin_table`, shared by layers with the same
@@ -129,12 +130,6 @@ def order_of_groups(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.T
     rows = torch.arange((num_heads + 2 * num_kv_heads) * head_dim)
     queries, keys, values = torch.split(rows.view(num_kv_heads, -1, head_dim), [queries_per_key, 1, 1], dim=1)
     return torch.cat((queries.flatten(), keys.flatten(), values.flatten()))
-
-
-def order_of_shared_values(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
-    """To queries, keys, values, where one projection is that of the keys and of the values."""
-    first, end = num_heads * head_dim, (num_heads + num_kv_heads) * head_dim
-    return torch.cat((torch.arange(end), torch.arange(first, end)))
 
 
 def order_of_gates(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:

@@ -59,3 +59,20 @@ class Vector:
     def num_bytes(self) -> int:
         """In the model's dtype, as `engine plan` counts."""
         return self.values.numel() * self._dtype.itemsize
+
+
+class Scalar(Vector):
+    """A number that kernels take as an argument. It is read once: reading it in a step would wait for the device."""
+
+    value: float
+
+    def __init__(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(name, 1, dtype, device)
+
+    def load(self, tensors: TensorReader) -> None:
+        super().load(tensors)
+        self.value = self.values.item()
+
+    def take_weights(self, other: Self) -> None:
+        super().take_weights(other)
+        self.value = other.value

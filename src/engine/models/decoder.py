@@ -19,6 +19,7 @@ from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
 from ...model.spec import GatedDelta as GatedDeltaSpec
 from ...model.spec import LatentAttention as LatentSpec
+from ...model.spec import LayerInput as LayerInputSpec
 from ...model.spec import Mamba2 as Mamba2Spec
 from ...model.spec import Mixer as MixerSpec
 from ...model.spec import ModelSpec, NormPlaces, RopeSpec
@@ -28,6 +29,12 @@ from ...model.tensors import (
     EMBEDDING_NORM,
     FINAL_NORM,
     FUSED,
+    INPUT_GATE,
+    INPUT_NORM,
+    INPUT_PROJECTION,
+    LAYER_INPUTS,
+    LAYER_INPUTS_NORM,
+    LAYER_INPUTS_PROJECTION,
     NORMS_BESIDE,
     POSITIONS,
     attention_parts,
@@ -43,13 +50,13 @@ from ..layers.attention import (
     alibi_slopes,
     order_of_gates,
     order_of_groups,
-    order_of_shared_values,
 )
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.embedding import Embedding, TiedEmbedding, rounded
 from ..layers.experts import ExpertNames, Experts, ExpertsBesideMLP, ExpertSizes, MixtureOfExperts, Router
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.latent_attention import HeadMatrices, LatentAttention
+from ..layers.layer_input import LayerInput, LayerInputs
 from ..layers.linear import Linear
 from ..layers.loading import Loadable, TensorReader
 from ..layers.mamba2 import Mamba2, gates_after_inputs
@@ -59,7 +66,7 @@ from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.rotary import cos_sin_table, query_scales
 from ..layers.step_input import StepInput
 from ..layers.token_index import TokenIndex
-from ..layers.vector import Vector
+from ..layers.vector import Scalar, Vector
 from .rope import rope_parameters
 
 FeedForward = GatedMLP | MLP | MixtureOfExperts | ExpertsBesideMLP
@@ -77,7 +84,8 @@ class DecoderLayer:
         kernels: KernelSet,
         residual_scale: float,
         beside: Mixer | None = None,
-        scalar: Vector | None = None,
+        own_input: LayerInput | None = None,
+        scalar: Scalar | None = None,
     ) -> None:
         """norms: in the order of their use, as LAYER_NORMS names them. residual_scale: of what the parts add.
         scalar: multiplies what the layer adds to the stream, and the stream itself."""
@@ -85,6 +93,7 @@ class DecoderLayer:
         self.mixer = mixer
         self.beside = beside
         self.mlp = mlp
+        self.own_input = own_input
         self.scalar = scalar
         self._kernels = kernels
         self._scale = residual_scale
@@ -105,16 +114,23 @@ class DecoderLayer:
         if self.beside is not None:
             yield from self.beside.loadables()
         yield from self.mlp.loadables()
+        if self.own_input is not None:
+            yield from self.own_input.loadables()
 
     def __call__(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """hidden, residual: [T, hidden_size]. Returns both, of the rows that `mix` returns."""
         hidden, residual = self._forward(hidden, residual, mix)
+        if self.own_input is not None:
+            residual = self._sum(hidden, residual)
+            hidden = self.own_input(residual, mix.inputs)
         if self.scalar is None:
             return hidden, residual
-        stream = hidden if residual is None else self._kernels.add_scaled(hidden, residual)
-        return self._kernels.scale_and_cap(stream, self.scalar.values.item()), None
+        return self._kernels.scale_and_cap(self._sum(hidden, residual), self.scalar.value), None
+
+    def _sum(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        return hidden if residual is None else self._kernels.add_scaled(hidden, residual)
 
     def _of_inputs(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
@@ -212,13 +228,26 @@ class FeedForwardLayer:
 class Mix:
     """The mixer of one layer in one step, for the rows that are needed."""
 
-    def __init__(self, step: StepInput, cache: LayerCache, rows: torch.Tensor | None) -> None:
-        """rows: the tokens whose result is needed; None for all. The cache gets what it keeps of all tokens."""
-        self._step, self._cache, self._rows = step, cache, rows
+    def __init__(
+        self,
+        step: StepInput,
+        cache: LayerCache,
+        rows: torch.Tensor | None,
+        inputs: torch.Tensor | None = None,
+    ) -> None:
+        """rows: the tokens whose result is needed; None for all. The cache gets what it keeps of all tokens.
+        inputs: of all tokens, [T, W]: of a layer with inputs of its own."""
+        self._step, self._cache, self._rows, self._inputs = step, cache, rows, inputs
 
     def __call__(self, mixer: Mixer, projected: torch.Tensor, own: slice = slice(None)) -> torch.Tensor:
         """The output of `out_proj`, [N, hidden_size]. own: the tensors of the layer's cache that are the mixer's."""
         return mixer.out_proj(mixer(projected, self._step, self._cache[own], self._rows))
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        """[N, W]"""
+        assert self._inputs is not None, "a layer without inputs of its own"
+        return self.rows_of(self._inputs)
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
         return x if self._rows is None else x[self._rows]
@@ -235,8 +264,13 @@ class Decoder:
         dtype: torch.dtype,
         device: torch.device,
         quantization: str | None = None,
+        *,
+        skips_shared: bool = True,
     ) -> None:
-        """quantization: scheme of the linear layers' weights (model/quantised.py)."""
+        """
+        quantization: scheme of the linear layers' weights (model/quantised.py).
+        skips_shared: layers that read the keys and values of others compute only the tokens whose logits are needed.
+        """
         self.model_spec = model_spec
         self._kernels = kernels
         self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
@@ -261,6 +295,8 @@ class Decoder:
         self.embed_norm = make.norm(EMBEDDING_NORM, hidden) if model_spec.has_embedding_norm else None
         self.layers = [make.layer(index) for index in range(model_spec.num_layers)]
         self.norm = make.norm(FINAL_NORM, hidden)
+        self.layer_inputs = make.layer_inputs()
+        self._last_full = model_spec.last_full_layer(skips_shared=skips_shared)
 
     def loadables(self) -> Iterator[Loadable]:
         """All parts with weights, in the order of loading."""
@@ -271,6 +307,8 @@ class Decoder:
             yield self.embed_positions
         if self.embed_norm is not None:
             yield self.embed_norm
+        if self.layer_inputs is not None:
+            yield from self.layer_inputs.loadables()
         for layer in self.layers:
             yield from layer.loadables()
         yield self.norm
@@ -307,9 +345,23 @@ class Decoder:
             step.plans.clear()
         hidden = self.embedded(steps[0])
         residual: torch.Tensor | None = None
+        inputs = None if self.layer_inputs is None else self.layer_inputs(steps[0].token_ids, hidden)
         last = len(self.layers) - 1
-        for index, (layer, step, cache) in enumerate(zip(self.layers, steps, caches, strict=True)):
-            hidden, residual = layer(hidden, residual, Mix(step, cache, rows if index == last else None))
+        if (
+            rows is not None and len(rows) <= steps[0].num_rows
+        ):  # with several of one row it is faster to attend with all
+            last = self._last_full
+        for index, layer in enumerate(self.layers[: last + 1]):
+            own = None if inputs is None else inputs[:, index]
+            mix = Mix(steps[index], caches[index], rows if index == last else None, own)
+            hidden, residual = layer(hidden, residual, mix)
+        if rows is None or not len(rows):
+            return hidden, residual
+        narrowed = {view: step.of_tokens(rows) for view, step in {id(step): step for step in steps[last + 1 :]}.items()}
+        for index in range(last + 1, len(self.layers)):  # these keep nothing: the other tokens are not needed
+            own = None if inputs is None else inputs[rows, index]
+            mix = Mix(narrowed[id(steps[index])], caches[index], None, own)
+            hidden, residual = self.layers[index](hidden, residual, mix)
         return hidden, residual
 
     def embedded(self, step: StepInput) -> torch.Tensor:
@@ -332,9 +384,7 @@ def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | 
     """Makes the order of the outputs of a projection whose checkpoint has another."""
     if spec.has_gate:
         return order_of_gates
-    if spec.is_grouped:
-        return order_of_groups
-    return None if spec.has_own_values else order_of_shared_values
+    return order_of_groups if spec.is_grouped else None
 
 
 def expert_gate(activation: str, *, has_gates: bool = True) -> ExpertGate:
@@ -402,11 +452,36 @@ class _Parts:
             return FeedForwardLayer(norms[0], feed_forward)
         mixer, beside, *_ = (*mixers, None)
         assert mixer is not None
-        scalar: Vector | None = None
-        if spec.has_scalar:
-            scalar = Vector(f"{prefix}.layer_scalar", 1, self._dtype, self._device)
-        scale = self._spec.residual_scale
-        return DecoderLayer(spec.norms, norms, mixer, feed_forward, self._kernels, scale, beside, scalar)
+        scalar = Scalar(f"{prefix}.layer_scalar", self._dtype, self._device) if spec.has_scalar else None
+        scale, own_input = self._spec.residual_scale, self.layer_input(prefix, spec.input)
+        return DecoderLayer(spec.norms, norms, mixer, feed_forward, self._kernels, scale, beside, own_input, scalar)
+
+    def layer_inputs(self) -> LayerInputs | None:
+        """Of all layers."""
+        if (spec := self._spec.layer_input) is None:
+            return None
+        hidden, width, dtype, device = self._spec.hidden_size, spec.width, self._dtype, self._device
+        sizes = self._spec.num_layers * width
+        prefix, _, name = LAYER_INPUTS_PROJECTION.rpartition(".")
+        return LayerInputs(
+            Embedding(LAYER_INPUTS, spec.vocab_size, sizes, self._kernels, dtype, device),
+            self.linear(prefix, {name: sizes}, hidden, has_bias=False),
+            RMSNorm(LAYER_INPUTS_NORM, width, hidden * self._spec.norm.eps, dtype, device),
+            rounded(width**0.5, dtype),
+            self._kernels,
+        )
+
+    def layer_input(self, prefix: str, spec: LayerInputSpec | None) -> LayerInput | None:
+        if spec is None:
+            return None
+        hidden, norm = self._spec.hidden_size, self._spec.norm
+        return LayerInput(
+            self.linear(prefix, {INPUT_GATE: spec.width}, hidden, has_bias=False),
+            self.linear(prefix, {INPUT_PROJECTION: hidden}, spec.width, has_bias=False),
+            self._norm(norm.model_copy(update={"eps": 2 * norm.eps}), f"{prefix}.{INPUT_NORM}", hidden),
+            HIDDEN_ACTS[spec.activation],
+            self._kernels,
+        )
 
     def mixer(self, prefix: str, spec: MixerSpec) -> Mixer:
         match spec:
@@ -433,20 +508,21 @@ class _Parts:
                 slopes = slopes * spec.head_dim**-0.5
         q_norm, k_norm = (
             self.head_norm(f"{prefix}.{name}", spec, heads)
-            for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_kv_heads))
+            for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_projected[0]))
         )
         heads = HeadVariant(
             is_interleaved=spec.rope is not None and spec.rope.is_interleaved,
             is_over_all_heads=spec.head_norm == "whole",
             is_norm_last=spec.head_norm in ("head_after_rope", "bare_after_rope"),
             has_value_norm=spec.has_value_norm,
+            values_are_keys=not spec.has_own_values,
             query_scales=self.query_scales(spec),
         )
         sinks = Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
         return Attention(
             AttentionShape(
                 spec.num_heads,
-                spec.num_kv_heads,
+                spec.num_projected[0],
                 spec.head_dim,
                 spec.window,
                 spec.is_chunked,
@@ -548,7 +624,7 @@ class _Parts:
         )
 
     def head_norm(self, name: str, spec: AttentionSpec, num_heads: int) -> Norm | None:
-        if spec.head_norm == "none":
+        if spec.head_norm == "none" or not num_heads:
             return None
         norm = self._spec.norm
         if spec.head_norm == "bare_after_rope":

@@ -20,7 +20,10 @@ def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device) -> 
         from .transformers_model import TransformersModel
 
         return TransformersModel(resolved.model_files, kernels, dtype, device, quantization)
-    return model_class(spec)(spec, kernels, resolved.model.max_model_len, dtype, device, quantization)
+    skips_shared = resolved.cache.kv_sharing_fast_prefill
+    return model_class(spec)(
+        spec, kernels, resolved.model.max_model_len, dtype, device, quantization, skips_shared=skips_shared
+    )
 
 
 def model_class(model_spec: ModelSpec) -> type[Decoder]:

@@ -67,7 +67,11 @@ class KVCache:
         of_states = states.layers if states is not None else [None] * len(groups.layers)
         self._layers: list[LayerCache] = []
         own = tensors_by_layer or [tensors] * len(groups.layers)
-        for place, state, mine in zip(groups.places, of_states, own, strict=True):
+        keys_of = groups.keys_of or [None] * len(groups.layers)
+        for place, state, mine, source in zip(groups.places, of_states, own, keys_of, strict=True):
+            if source is not None:
+                self._layers.append(self._layers[source])
+                continue
             by_token: list[torch.Tensor] = []
             if place is not None and mine is not None:
                 shapes = [(num_blocks * place.shares, heads, block_size, width) for heads, width in mine]

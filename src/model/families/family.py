@@ -74,6 +74,8 @@ class Family:
     has_output_bias: bool = False
     has_value_norm: bool = False
     has_layer_scalars: bool = False
+    has_layer_inputs: bool = False
+    shares_keys: bool = False  # the last `num_kv_shared_layers` layers read the keys and values of earlier ones
     has_sinks: bool = False
     has_gate: bool = False  # on the outputs of attention
     is_latent: bool = False  # attention over compressed vectors

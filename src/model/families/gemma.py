@@ -61,6 +61,7 @@ _GEMMA_4 = _GEMMA | {
     "sliding_window": 512,
     "global_head_dim": 512,
     "hidden_size_per_layer_input": 256,
+    "vocab_size_per_layer_input": 262144,
     "rope_parameters": {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
@@ -75,21 +76,17 @@ _GEMMA_4_NAMES = {
 _GEMMA_4_UNIFIED = _GEMMA_4 | {
     "max_position_embeddings": 262144,
     "sliding_window": 1024,
-    "hidden_size_per_layer_input": 0,
 }
 _GEMMA_4_PARTS: dict[str, Any] = {
     "bias": "attention_bias",
     "out_bias": "attention_bias",
-    "fixed": {
-        "hidden_size_per_layer_input": 0,
-        "num_kv_shared_layers": 0,
-        "use_bidirectional_attention": "vision",
-    },
+    "fixed": {"use_bidirectional_attention": "vision"},
     "own_keys": {"num_experts_per_tok": "top_k_experts"},
     "head_norm": "head",
     "has_value_norm": True,
     "norms": "both",
     "has_layer_scalars": True,
+    "shares_keys": True,
     "scales_embedding": True,
     "activation_key": "hidden_activation",
     "windows": 6,
@@ -99,6 +96,7 @@ _GEMMA_4_PARTS: dict[str, Any] = {
     "fused_experts": "stacked",
     "ignored": TOWERS,
 }
+_GEMMA_4_WITH_INPUTS = _GEMMA_4_PARTS | {"has_layer_inputs": True}
 FAMILIES: Mapping[str, Family] = {
     "GemmaForCausalLM": Family(
         "gemma",
@@ -126,13 +124,13 @@ FAMILIES: Mapping[str, Family] = {
         ignored=TOWERS,
         **_GEMMA_3_PARTS,
     ),
-    "Gemma4ForCausalLM": Family("gemma4_text", "Gemma 4, text only", _GEMMA_4, **_GEMMA_4_PARTS),
+    "Gemma4ForCausalLM": Family("gemma4_text", "Gemma 4, text only", _GEMMA_4, **_GEMMA_4_WITH_INPUTS),
     "Gemma4ForConditionalGeneration": Family(
         "gemma4",
-        "Gemma 4 31B, 26B-A4B",
+        "Gemma 4 31B, 26B-A4B, E4B, E2B",
         _GEMMA_4,
         text_in="text_config",
-        **_GEMMA_4_PARTS | {"renames": MULTIMODAL_NAMES | _GEMMA_4_NAMES},
+        **_GEMMA_4_WITH_INPUTS | {"renames": MULTIMODAL_NAMES | _GEMMA_4_NAMES},
     ),
     "Gemma4UnifiedForCausalLM": Family(
         "gemma4_unified_text", "Gemma 4 12B, text only", _GEMMA_4_UNIFIED, **_GEMMA_4_PARTS

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.config.plan.shapes import NATIVE
 
 from stoker.model.cache_groups import (
     MAX_GROUPS,
@@ -10,8 +11,10 @@ from stoker.model.cache_groups import (
     blocks_of_sequence,
     cache_groups,
     longest_sequence,
+    model_cache_groups,
     one_group,
 )
+from stoker.model.read import read_config
 
 GEMMA = ([512] * 5 + [None]) * 4 + [512] * 2  # 22 layers with a window, 4 without
 
@@ -56,6 +59,18 @@ def test_layers_of_several_widths_in_one_group_have_places_of_their_own():
     groups = one_group([None] * 5, [1, 2, 2, 1, 2])
     assert groups.num_planes == 4
     assert groups.places == (Place(0), Place(1, 2, 0), Place(1, 2, 1), Place(2), Place(3, 2, 0))
+
+
+def test_layers_that_share_keys_have_the_place_of_their_source():
+    """Gemma 4 E2B: 12 layers with a window and 3 without keep something, the other 20 read two of them."""
+    spec, _ = read_config(NATIVE["gemma-4-e2b"][0])
+    groups = model_cache_groups(spec, 131072, is_hybrid=True)
+    assert (groups.num_planes, groups.windows) == (3, (512, 512, None))
+    assert len({*zip(groups.layers[:15], groups.places[:15], strict=True)}) == 15
+    for index in range(15, 35):
+        source = 14 if spec.windows[index] is None else 13
+        views = groups.layers, groups.places, groups.view_of_layer
+        assert all(of_layer[index] == of_layer[source] for of_layer in views)
 
 
 @pytest.mark.parametrize("windows", [[8] * 31 + [None], [None] * 39 + [8], [1, 2, 3, None] * 9, [*range(1, 9)]])

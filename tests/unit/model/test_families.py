@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.unit.config.plan.shapes import NATIVE
 
 from stoker.config.checkpoint.match import tensors_of
 from stoker.config.checkpoint.stored import StoredTensor
+from stoker.model.config_json import ModelConfigError
 from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
 from stoker.model.support import not_supported
@@ -110,7 +112,26 @@ def test_a_setting_that_is_not_computed_is_a_reason(changes: dict[str, Any], rea
     assert not_supported(spec) == reason
 
 
-def test_inputs_of_each_layer_are_a_reason() -> None:
-    """Gemma 4 E2B and E4B."""
-    spec, _ = read_config({"architectures": ["Gemma4ForCausalLM"]})
-    assert not_supported(spec) == "`hidden_size_per_layer_input` is 256; supported: 0"
+@pytest.mark.parametrize(
+    ("shared", "reason"),
+    [
+        (30, "none of the other layers has "),
+        (26, "none of the other layers has full attention"),
+        (-1, "`num_kv_shared_layers` is -1; it must be a whole number from 1 to "),
+    ],
+)
+def test_layers_that_share_keys_need_some_that_have_them(shared: int, reason: str) -> None:
+    with pytest.raises(ModelConfigError, match=re.escape(reason)):
+        read_config({"architectures": ["Gemma4ForCausalLM"], "num_kv_shared_layers": shared})
+
+
+def test_checkpoints_may_have_keys_that_no_layer_reads(tmp_path: Path) -> None:
+    """Those of Gemma 4 E2B and E4B have projections and norms of keys in all layers."""
+    sizes = {"num_hidden_layers": 3, "num_kv_shared_layers": 1, "hidden_size": H, "vocab_size": V}
+    kinds = {"layer_types": ["full_attention"] * 3}
+    spec, _ = read_config({"architectures": ["Gemma4ForCausalLM"], **sizes, **kinds})
+    wanted = model_shapes(spec)
+    unused = {f"model.layers.2.self_attn.{name}.weight": (V, H) for name in ("k_proj", "v_proj", "k_norm")}
+    assert not wanted.keys() & unused.keys()
+    stored = {name: StoredTensor(tmp_path, "F32", shape, 0) for name, shape in (wanted | unused).items()}
+    assert tensors_of(tmp_path, stored, spec).keys() == wanted.keys()

@@ -108,6 +108,17 @@ RULES: tuple[Rule, ...] = (
         fixes=("write `mamba_ssm_cache_dtype: float32`", "or remove `batch_invariant`"),
     ),
     Rule(
+        id="R098",
+        title="fast prefill needs layers that share keys and values",
+        fields=("cache.kv_sharing_fast_prefill",),
+        severity="warning",
+        needs_model=True,
+        is_broken=lambda v: v.is_written("cache.kv_sharing_fast_prefill") and not v.shares_keys,
+        message="`cache.kv_sharing_fast_prefill` has no effect: no layer of this model reads the keys of another",
+        why="Each layer of other models keeps keys and values of all tokens, and so must compute all of them.",
+        fixes=("remove `kv_sharing_fast_prefill`",),
+    ),
+    Rule(
         id="R326",
         title="a model without attention has no KV cache",
         fields=("model.model", "cache.kv_cache_memory_bytes"),
@@ -236,12 +247,6 @@ STATED: tuple[StatedRule, ...] = (
         "weights in host memory are copied in every step",
         ("cache.cpu_offload_gb",),
         "This build keeps all weights on the device; the option is refused.",
-    ),
-    StatedRule(
-        "R098",
-        "shared keys and values are not used for prefill",
-        ("cache.kv_sharing_fast_prefill",),
-        "Other engines accept the flag without an effect; here it is refused.",
     ),
     StatedRule(
         "R221",

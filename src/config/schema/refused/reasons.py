@@ -11,7 +11,6 @@ NO_SLEEP = "this build does not free GPU memory while the process runs; stop the
 ATTENTION_DTYPE = "attention reads keys and values in `model.dtype` and accumulates in float32; set `model.dtype`"
 NO_IO_PLUGINS = "there are no such plugins; requests and responses have the format of the OpenAI API"
 NO_KV_SCALES = "the 8-bit cache of this build has no scales"
-NO_SHARED_KV = "no model that this build runs shares keys and values between layers"
 NO_STATE_SPACE = (
     "recurrent states have one layout in this build; `cache.mamba_ssm_cache_dtype` is the number format of their sums"
 )

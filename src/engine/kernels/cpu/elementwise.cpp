@@ -93,30 +93,32 @@ void scale_and_cap(T* x, int64_t count, float scale, float softcap) {
     });
 }
 
-// x: [rows, width], or [rows, 2 * width] if gated: the inputs of the activation, then what its result multiplies.
-template <bool kGated, Activation kActivation, class T>
-void activate_with(const T* x, T* out, int64_t rows, int64_t width) {
+// The rows of x are `x_stride` elements apart. factors: what the results are multiplied by, or null.
+template <Activation kActivation, class T>
+void activate_with(const T* x, int64_t x_stride, const T* factors, int64_t factors_stride, T* out, int64_t rows,
+                   int64_t width) {
     parallel_ranges(rows, min_rows_per_thread(width), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
-            const T* in = x + row * width * (kGated ? 2 : 1);
+            const T *in = x + row * x_stride, *by = factors + row * factors_stride;
             T* to = out + row * width;
             for_each_vector(width, [&](int64_t i, int64_t count) {
                 Floats value = activated<kActivation>(load_up_to(in + i, count));
-                if constexpr (kGated) value *= load_up_to(in + width + i, count);
+                if (factors) value *= load_up_to(by + i, count);
                 store_up_to(to + i, value, count);
             });
         }
     });
 }
 
-template <bool kGated, class T>
-void activate(const T* x, T* out, int64_t rows, int64_t width, int activation) {
+template <class T>
+void activate(const T* x, int64_t x_stride, const T* factors, int64_t factors_stride, T* out, int64_t rows,
+              int64_t width, int activation) {
     switch (activation) {
-        case kSilu: return activate_with<kGated, kSilu>(x, out, rows, width);
-        case kGelu: return activate_with<kGated, kGelu>(x, out, rows, width);
-        case kGeluTanh: return activate_with<kGated, kGeluTanh>(x, out, rows, width);
-        case kRelu: return activate_with<kGated, kRelu>(x, out, rows, width);
-        case kRelu2: return activate_with<kGated, kRelu2>(x, out, rows, width);
+        case kSilu: return activate_with<kSilu>(x, x_stride, factors, factors_stride, out, rows, width);
+        case kGelu: return activate_with<kGelu>(x, x_stride, factors, factors_stride, out, rows, width);
+        case kGeluTanh: return activate_with<kGeluTanh>(x, x_stride, factors, factors_stride, out, rows, width);
+        case kRelu: return activate_with<kRelu>(x, x_stride, factors, factors_stride, out, rows, width);
+        case kRelu2: return activate_with<kRelu2>(x, x_stride, factors, factors_stride, out, rows, width);
     }
 }
 
@@ -138,17 +140,22 @@ void activate(const T* x, T* out, int64_t rows, int64_t width, int activation) {
         scale_and_cap(x, count, scale, softcap);                                                                      \
     }                                                                                                                 \
     EXPORT void activate_and_mul_##suffix(const T* x, T* out, int64_t rows, int64_t width, int activation) {          \
-        activate<true>(x, out, rows, width, activation);                                                              \
+        activate(x, 2 * width, x + width, 2 * width, out, rows, width, activation);                                   \
     }                                                                                                                 \
     EXPORT void activate_##suffix(const T* x, T* out, int64_t rows, int64_t width, int activation) {                  \
-        activate<false>(x, out, rows, width, activation);                                                             \
+        activate<T>(x, width, nullptr, 0, out, rows, width, activation);                                              \
+    }                                                                                                                 \
+    EXPORT void gate_inputs_##suffix(const T* gates, const T* inputs, int64_t inputs_stride, T* out, int64_t rows,    \
+                                     int64_t width, int activation) {                                                 \
+        activate(gates, width, inputs, inputs_stride, out, rows, width, activation);                                  \
     }                                                                                                                 \
     CAPTURABLE(add_rms_norm_##suffix)                                                                                 \
     CAPTURABLE(add_layer_norm_##suffix)                                                                               \
     CAPTURABLE(add_scaled_##suffix)                                                                                   \
     CAPTURABLE(scale_and_cap_##suffix)                                                                                \
     CAPTURABLE(activate_and_mul_##suffix)                                                                             \
-    CAPTURABLE(activate_##suffix)
+    CAPTURABLE(activate_##suffix)                                                                                     \
+    CAPTURABLE(gate_inputs_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

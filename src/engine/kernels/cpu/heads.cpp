@@ -12,7 +12,9 @@
 namespace {
 
 // What differs between models: HeadVariant in ../rope_and_store.py.
-enum Flags { kInterleaved = 1, kLayerNorm = 2, kOverAllHeads = 4, kNormLast = 8, kNormValues = 16 };
+enum Flags {
+    kInterleaved = 1, kLayerNorm = 2, kOverAllHeads = 4, kNormLast = 8, kNormValues = 16, kValuesAreKeys = 32
+};
 constexpr int kOfQueriesAndKeys = kInterleaved | kLayerNorm | kOverAllHeads | kNormLast;
 
 // The queries or the keys of a token.
@@ -117,7 +119,8 @@ void store_values(const T* in, int head_dim, bool has_norm, float eps, T* out) {
     for (int i = 0; i < head_dim; i += kWidth) store(out + i, load(in + i) * scale);
 }
 
-// qkv: [tokens, row_width]: queries, keys, values, and what is not read. query_scales: by position, or null.
+// qkv: [tokens, row_width]: queries, keys, values unless they are the keys, and what is not read. Without key heads
+// nothing is written to the caches. query_scales: by position, or null.
 template <class T>
 void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const float* cos_sin, int rotary_dim,
                     const float* query_scales, const int64_t* positions, const int64_t* slots, T* to_queries,
@@ -136,7 +139,7 @@ void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const
             const auto at = [&](int h) { return ((block * keys.count + h) * block_size + offset) * head_dim; };
             row += queries.count * head_dim;
             prepare(row, keys, rotation, 1.0f, [&](int h) { return k_cache + at(h); });
-            row += keys.count * head_dim;
+            if (!keys.has(kValuesAreKeys)) row += keys.count * head_dim;
             for (int h = 0; h < keys.count; h++) {
                 store_values(row + h * head_dim, head_dim, keys.has(kNormValues), keys.eps, v_cache + at(h));
             }

@@ -67,7 +67,8 @@ def _rope_and_store(
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, HAS_NORMS: tl.constexpr, HAS_OWN_WEIGHTS: tl.constexpr, IS_LAYER_NORM: tl.constexpr,
     IS_OVER_ALL_HEADS: tl.constexpr, IS_NORM_LAST: tl.constexpr, IS_INTERLEAVED: tl.constexpr,
-    HAS_SCALES: tl.constexpr, HAS_VALUE_NORM: tl.constexpr, WIDTH: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    HAS_SCALES: tl.constexpr, HAS_VALUE_NORM: tl.constexpr, VALUES_ARE_KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -76,6 +77,8 @@ def _rope_and_store(
     lanes = tl.arange(0, WIDTH)
     is_there = lanes < HEAD_DIM
     source = qkv + token * stride + head * HEAD_DIM
+    if VALUES_ARE_KEYS:
+        source -= tl.where(head >= NUM_HEADS + NUM_KV_HEADS, NUM_KV_HEADS * HEAD_DIM, 0)
     slot = tl.load(slot_mapping + token)
     kv_head = (head - NUM_HEADS) % NUM_KV_HEADS
     place = ((slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
@@ -145,18 +148,20 @@ def rope_and_store_gpu(
 ) -> torch.Tensor:
     """As rope_and_store_reference; a token with a slot below 0, which is padding, is not stored."""
     _, cache_heads, block_size, head_dim = k_cache.shape
-    if qkv.shape[1] != (num_heads + 2 * num_kv_heads) * head_dim or cache_heads != num_kv_heads:
-        raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} + 2 * {num_kv_heads} heads of {head_dim}")
+    num_parts = variant.num_parts(num_heads, num_kv_heads)
+    if qkv.shape[1] != num_parts * head_dim or num_kv_heads not in (0, cache_heads):
+        raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} and {num_kv_heads} heads of {head_dim}")
     has_own_weights = check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
     queries = torch.empty(len(qkv), num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if len(qkv):
         _rope_and_store[(len(qkv), num_heads + 2 * num_kv_heads)](
             qkv, q_norm, k_norm, cos_sin, variant.query_scales, positions, slot_mapping, queries, k_cache, v_cache, eps,
-            qkv.stride(0), NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim,
+            qkv.stride(0), NUM_HEADS=num_heads, NUM_KV_HEADS=cache_heads, HEAD_DIM=head_dim,
             ROTARY_DIM=0 if cos_sin is None else cos_sin.shape[1], BLOCK_SIZE=block_size, HAS_NORMS=q_norm is not None,
             HAS_OWN_WEIGHTS=has_own_weights, IS_LAYER_NORM=variant.is_layer_norm,
             IS_OVER_ALL_HEADS=variant.is_over_all_heads, IS_NORM_LAST=variant.is_norm_last,
             IS_INTERLEAVED=variant.is_interleaved, HAS_SCALES=variant.query_scales is not None,
-            HAS_VALUE_NORM=variant.has_value_norm, WIDTH=triton.next_power_of_2(head_dim), num_warps=1, **dependent(),
+            HAS_VALUE_NORM=variant.has_value_norm, VALUES_ARE_KEYS=variant.values_are_keys,
+            WIDTH=triton.next_power_of_2(head_dim), num_warps=1, **dependent(),
         )  # fmt: skip
     return queries

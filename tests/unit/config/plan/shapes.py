@@ -251,6 +251,21 @@ def _of(architecture: str, **config: Any) -> dict[str, Any]:
     return {"architectures": [architecture], **config}
 
 
+def _gemma_4_e(hidden: int, inner: int, layers: int, period: int, **changes: Any) -> dict[str, Any]:
+    """Every layer has an input of its own; every `period`-th has no window. Published are the parameters of the files,
+    which have keys and values that no layer reads."""
+    kinds = ["sliding_attention"] * (period - 1) + ["full_attention"]
+    text = {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 8,
+        "layer_types": kinds * (layers // period),
+        "final_logit_softcapping": 30.0,
+    }
+    return _of("Gemma4ForConditionalGeneration", text_config=text | changes)
+
+
 _GRANITE_4 = {
     "vocab_size": 100352,
     "num_hidden_layers": 40,
@@ -355,6 +370,11 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         ),
         11_910_000_000,
     ),
+    "gemma-4-e2b": (
+        _gemma_4_e(1536, 6144, 35, 5, num_key_value_heads=1, num_kv_shared_layers=20, use_double_wide_mlp=True),
+        4_650_000_000,
+    ),
+    "gemma-4-e4b": (_gemma_4_e(2560, 10240, 42, 6, num_key_value_heads=2, num_kv_shared_layers=18), 7_520_000_000),
     "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120),
     "gemma-4-26b-a4b": (
         _of(

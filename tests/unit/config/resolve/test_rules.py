@@ -48,7 +48,8 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     widths = write_config(tmp_path / "widths", NATIVE["gemma-4-31b"][0])
     without_keys = write_config(tmp_path / "without-keys", NATIVE["codestral-mamba-7b"][0])
     files = {"MODEL": model, "FILE": template, "JSON": logging_file, "STATES": states, "WIDTHS": widths}
-    files |= {"WITHOUT-KEYS": without_keys}
+    shared = write_config(tmp_path / "shared", NATIVE["gemma-4-e2b"][0])
+    files |= {"WITHOUT-KEYS": without_keys, "SHARED": shared}
 
     def of(kind: str, line: str) -> set[str]:
         words = [str(files.get(word, word)) for word in line.split()]

@@ -41,6 +41,17 @@ def test_a_single_projection_is_activated(level, activation, dtype, tokens, widt
 
 @LEVELS
 @EVERY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 1), (2, 7), (33, 100)])
+def test_an_activated_gate_multiplies_columns_of_a_wider_matrix(level, activation, dtype, tokens, width):
+    gates = (torch.randn(tokens, width) * 4).to(dtype)
+    inputs = torch.randn(tokens, 3, width).to(dtype)[:, 1]
+    out = kernels_of(level, dtype).gate_inputs(gates, inputs, activation)
+    assert_close(out, FORMULAS[activation](gates.double()) * inputs.double(), absolute=2e-5)
+
+
+@LEVELS
+@EVERY
 def test_large_gates_saturate(level, activation):
     """exp overflows float32 above 88: the gate must saturate, not become NaN."""
     gates = torch.tensor([[-1e18, -200.0, -89.0, 0.0, 89.0, 200.0]])

@@ -37,7 +37,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def check(level, dtype, heads, kv_heads, head_dim, rotary_dim, norm_sizes, variant=PLAIN_HEADS):
     """rotary_dim: None for no rotation. norm_sizes: None for no norms."""
     tokens, block_size = 5, 8
-    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    qkv = torch.randn(tokens, variant.num_parts(heads, kv_heads) * head_dim, dtype=dtype)
     norms = [None, None] if norm_sizes is None else [torch.randn(size) for size in norm_sizes]
     cos_sin = None if rotary_dim is None else torch.rand(50, rotary_dim)
     positions, slots = torch.tensor([0, 49, 3, 4, 7]), torch.tensor([9, 31, 0, 8, 15])
@@ -46,7 +46,8 @@ def check(level, dtype, heads, kv_heads, head_dim, rotary_dim, norm_sizes, varia
     queries = kernels.rope_and_store(
         qkv, *norms, 1e-6, cos_sin, positions, slots, k_cache, v_cache, heads, kv_heads, variant
     )
-    q, k, v = qkv.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], 1)
+    q, k, *own = qkv.view(tokens, -1, head_dim).split([heads] + [kv_heads] * (2 - variant.values_are_keys), 1)
+    v = own[0] if own else k
     expected = rotated(q, norms[0], cos_sin, positions, variant=variant)
     if variant.query_scales is not None:
         expected = expected * variant.query_scales[positions].double()[:, None, None]
@@ -92,8 +93,26 @@ VARIANTS = {
     "norm last": HeadVariant(is_norm_last=True),
     "scales": HeadVariant(query_scales=torch.linspace(0.5, 3, 50)),
     "values": HeadVariant(has_value_norm=True),
+    "keys": HeadVariant(values_are_keys=True),
+    "normed keys": HeadVariant(has_value_norm=True, values_are_keys=True),
     "all": HeadVariant(True, True, False, True, True, torch.linspace(0.5, 3, 50)),
 }
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("norm_size", [None, 48, 3 * 48])
+def test_queries_alone_leave_the_cache_as_it_is(level, dtype, norm_size):
+    """Of a layer that reads the cache of another one."""
+    cache = torch.full((4, 1, 8, 48), 7.0, dtype=dtype)
+    norm = None if norm_size is None else torch.randn(norm_size)
+    cos_sin, positions = torch.rand(50, 48), torch.tensor([0, 49, 3])
+    q = torch.randn(3, 3 * 48, dtype=dtype)
+    found = kernels_of(level, dtype, 48).rope_and_store(
+        q, norm, None, 1e-6, cos_sin, positions, torch.tensor([9, 31, 0]), cache, cache, 3, 0
+    )
+    assert_close(found, rotated(q.view(3, 3, 48), norm, cos_sin, positions), absolute=1e-5)
+    assert bool((cache == 7).all())
 
 
 @LEVELS
@@ -143,7 +162,7 @@ def test_norms_that_do_not_fit_the_heads_are_refused(level, sizes, message):
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 def test_a_row_that_does_not_fit_the_heads_is_refused(level):
     cache = torch.zeros(1, 2, 8, 16)
-    with pytest.raises(ValueError, match=r"qkv is \(1, 100\) for 4 \+ 2 \* 2 heads of 16"):
+    with pytest.raises(ValueError, match=r"qkv is \(1, 100\) for 4 and 2 heads of 16"):
         kernels_of(level, torch.float32, 16).rope_and_store(
             torch.zeros(1, 100), None, None, 1e-6, torch.zeros(1, 16), torch.tensor([0]), torch.tensor([0]), cache,
             cache, 4, 2,

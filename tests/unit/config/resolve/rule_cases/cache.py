@@ -6,6 +6,7 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 from __future__ import annotations
 
 _STATES = "--model STATES --load-format dummy --skip-tokenizer-init"
+_SHARED = "--model SHARED --load-format dummy --skip-tokenizer-init"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R084": (
         ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.8"],
@@ -55,6 +56,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{_STATES} --enable-prefix-caching",
             "--enable-prefix-caching --prefix-cache-retention-interval 0",
         ],
+    ),
+    "R098": (
+        ["--no-kv-sharing-fast-prefill"],
+        [f"{_SHARED} --no-kv-sharing-fast-prefill", "--kv-sharing-fast-prefill", ""],
     ),
     "R326": (
         ["--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init --kv-cache-memory-bytes 1GiB"],
