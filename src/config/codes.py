@@ -205,7 +205,8 @@ _CODES = (
     Code(
         "M301",
         "no such model",
-        "The name is neither a directory with a config.json nor a model in the hub's cache on this machine.",
+        "The name is neither a directory with a config.json or params.json nor a model in the hub's cache on this "
+        "machine.",
         "Check the name. `engine up` downloads hub ids; the other commands use no network.",
         EXIT_MODEL_FILES,
     ),
@@ -245,14 +246,15 @@ _CODES = (
     Code(
         "M306",
         "invalid config.json",
-        "A value in config.json or generation_config.json, or in model.hf_overrides, is missing or invalid.",
+        "A value in config.json, params.json or generation_config.json, or in model.hf_overrides, is missing or "
+        "invalid.",
         "Correct the key in the message; model.hf_overrides can replace it.",
         EXIT_MODEL_FILES,
     ),
     Code(
         "M307",
         "no tokenizer",
-        "The directory contains no tokenizer.json.",
+        "The directory contains no tokenizer.json and no older vocabulary.",
         "Give a tokenizer with model.tokenizer, or serve token ids with model.skip_tokenizer_init.",
         EXIT_MODEL_FILES,
     ),

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .checkpoint.layout import FILES, has_files
-from .checkpoint.model_files import is_hub_id, locate
+from .checkpoint.layout import FILES, KINDS, OF_OTHERS, Kind, has_files
+from .checkpoint.model_files import PARAMS_JSON, is_hub_id, locate
 from .checkpoint.repository_code import PATTERN as CODE_PATTERN
 from .errors import ModelFilesError, ModelNotLocal
 from .resolve.model_files import (
     OLDER_VOCABULARIES,
+    TEKKEN_JSON,
     TOKENIZER_JSON,
     code_folder,
-    config_folder,
+    config_files,
+    config_path,
     hub_cache,
     model_folder,
     own_revision,
@@ -26,10 +28,18 @@ if TYPE_CHECKING:
 
 MODEL_FILES = ("*.json", "*.jinja", "tokenizer*", "*.txt", "*.model")
 TOKENIZER_FILES = (
-    *("tokenizer*", "special_tokens_map.json", "*.jinja", "chat_template.json", "added_tokens.json", "merges.txt"),
+    *(
+        "tokenizer*",
+        TEKKEN_JSON,
+        "special_tokens_map.json",
+        "*.jinja",
+        "chat_template.json",
+        "added_tokens.json",
+        "merges.txt",
+    ),
     *OLDER_VOCABULARIES,
 )
-_KINDS = {"auto": ("safetensors", "pt"), "npcache": ("pt",), "sharded_state": ("safetensors",), "dummy": ()}
+_VOCABULARIES = (TOKENIZER_JSON, TEKKEN_JSON, *OLDER_VOCABULARIES)
 
 
 def fetch_model(deployment: Deployment) -> Path:
@@ -39,40 +49,66 @@ def fetch_model(deployment: Deployment) -> Path:
     stopped. With load_format dummy no weights are fetched; with auto, torch's files only if there are no safetensors.
     """
     model, cache = deployment.model, hub_cache(deployment)
-    load_format = deployment.load.load_format
-    kinds = _KINDS.get(load_format, (load_format,))
     name = deployment.located("model.model")
-    first = FILES[kinds[0]] if kinds else ()
     try:
         folder = model_folder(deployment, cache)
     except ModelNotLocal:
-        _download(deployment, name, model.revision, (*MODEL_FILES, *first))
+        kinds = _kinds(deployment, config_files(deployment)[0])
+        _download_weights(deployment, name, kinds[0] if kinds else None)
         folder = model_folder(deployment, cache)
-    if is_hub_id(name) and not any(has_files(folder, kind, deployment.load.ignore_patterns) for kind in kinds):
-        for kind in kinds:
-            _download(deployment, name, model.revision, (*MODEL_FILES, *FILES[kind]))
-            if has_files(folder, kind, deployment.load.ignore_patterns):
-                break
     if model.trust_remote_code:
         try:
             code_folder(deployment, folder)
         except ModelNotLocal:
             _download(deployment, name, model.code_revision, (CODE_PATTERN,))
     try:
-        config_folder(deployment, folder, cache)
+        config_path(deployment, folder, cache)
     except ModelNotLocal as missing:
-        _download(deployment, missing.repository, own_revision(deployment, model.hf_config_path), ("config.json",))
+        revision = own_revision(deployment, model.hf_config_path)
+        _download(deployment, missing.repository, revision, config_files(deployment))
+    if is_hub_id(name):
+        _fetch_weights(deployment, name, folder)
     if (source := tokenizer_source(deployment)) is not None:
         revision = tokenizer_revision(deployment)
         try:
-            locate(source, revision, cache, TOKENIZER_JSON, *OLDER_VOCABULARIES)
+            locate(source, revision, cache, *_VOCABULARIES)
         except ModelNotLocal:
             _download(deployment, source, revision, TOKENIZER_FILES)
-            locate(source, revision, cache, TOKENIZER_JSON, *OLDER_VOCABULARIES)
+            locate(source, revision, cache, *_VOCABULARIES)
     return folder
 
 
-def _download(deployment: Deployment, name: str, revision: str | None, patterns: tuple[str, ...]) -> None:
+def _fetch_weights(deployment: Deployment, name: str, folder: Path) -> None:
+    """Downloads them if the model's directory has none of the kinds that its configuration file describes."""
+    ignored = deployment.load.ignore_patterns
+    path = config_path(deployment, folder, hub_cache(deployment))
+    kinds = _kinds(deployment, path.name)
+    if any(has_files(folder, kind, ignored) for kind in kinds):
+        return
+    for kind in kinds:
+        _download_weights(deployment, name, kind)
+        if has_files(folder, kind, ignored):
+            break
+    if config_path(deployment, folder, hub_cache(deployment)) != path:  # a download that was cut had left one of two
+        _fetch_weights(deployment, name, folder)
+
+
+def _kinds(deployment: Deployment, config_file: str) -> tuple[Kind, ...]:
+    """Of weight files, in the order in which they are looked for."""
+    load_format = deployment.load.load_format
+    return KINDS["mistral" if config_file == PARAMS_JSON and load_format != "dummy" else load_format]
+
+
+def _download_weights(deployment: Deployment, name: str, kind: Kind | None) -> None:
+    """The model's files, with the weights of a kind."""
+    patterns, others = (FILES[kind], OF_OTHERS.get(kind, ())) if kind is not None else ((), ())
+    _download(deployment, name, deployment.model.revision, (*MODEL_FILES, *patterns), others)
+
+
+def _download(
+    deployment: Deployment, name: str, revision: str | None, patterns: tuple[str, ...], others: tuple[str, ...] = ()
+) -> None:
+    """others: patterns of files that are left out."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -86,7 +122,7 @@ def _download(deployment: Deployment, name: str, revision: str | None, patterns:
             revision=revision,
             cache_dir=hub_cache(deployment),
             allow_patterns=list(patterns),
-            ignore_patterns=list(deployment.load.ignore_patterns),
+            ignore_patterns=[*deployment.load.ignore_patterns, *others],
             token=_token(deployment),
         )
     except Exception as error:  # of the hub client, the HTTP library or the disk: they differ between releases

@@ -485,6 +485,7 @@ class ModelSpec(Record):
     quantization: str | None = None  # method of a quantised checkpoint
     quantization_bits: int = 16  # of its weights
     is_part: bool = False  # of a model with encoders
+    is_consolidated: bool = False  # weights of Mistral AI's own format: its names, and neighbours are rotated together
     assumptions: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute
 
@@ -603,6 +604,18 @@ class ModelSpec(Record):
             return layer.model_copy(update={"mixer": layer.mixer.model_copy(update={"is_expanded": True})})
 
         return self.model_copy(update={"layers": tuple(map(expanded, self.layers))})
+
+    def with_consolidated_weights(self) -> ModelSpec:
+        """Of the same model in Mistral AI's own format."""
+
+        def interleaved(layer: LayerSpec) -> LayerSpec:
+            mixer = layer.mixer
+            if not isinstance(mixer, Attention) or mixer.rope is None:
+                return layer
+            rope = mixer.rope.model_copy(update={"is_interleaved": True})
+            return layer.model_copy(update={"mixer": mixer.model_copy(update={"rope": rope})})
+
+        return self.model_copy(update={"layers": tuple(map(interleaved, self.layers)), "is_consolidated": True})
 
     def without_windows(self) -> ModelSpec:
         """With all attention over all tokens."""

@@ -57,7 +57,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
              sampling_defaults: dict[str, Any] | None = None, chat_template: str | None = None,
              **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
-    read = {"tokenizer": str(folder), "hf_config_path": str(folder), "rope_theta": 10_000}
+    read = {"tokenizer": str(folder), "hf_config_path": str(folder), "config_format": "hf", "rope_theta": 1e4}
     return Resolved(
         model=ResolvedModel(**{**names, **read, "dtype": "float32", "max_model_len": 512, **(model or {})}),
         load=ResolvedLoad(load_format="dummy"),

@@ -15,10 +15,38 @@ from .settings import SHARD_PATTERN
 from .stored import StoredTensor
 from .torch_zip import MapLocation, read_torch_file
 
-Format = Literal["safetensors", "pt", "npcache", "sharded_state"]
-FILES = {"safetensors": ("*.safetensors",), "pt": ("*.bin", "*.pt", "*.pth")}
-_WHOLE = {"safetensors": "model.safetensors", "pt": "pytorch_model.bin"}
-_INDEXES = {"safetensors": INDEX, "pt": "pytorch_model.bin.index.json"}
+Format = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral"]
+Kind = Literal["safetensors", "pt", "mistral"]
+_CONSOLIDATED = ("consolidated*.safetensors",)
+FILES: dict[Kind, tuple[str, ...]] = {
+    "safetensors": ("*.safetensors",),
+    "pt": ("*.bin", "*.pt", "*.pth"),
+    "mistral": _CONSOLIDATED,
+}
+OF_OTHERS: dict[Kind, tuple[str, ...]] = {
+    "safetensors": _CONSOLIDATED
+}  # which are no files of this kind: the same weights in another format
+WHOLE: dict[Kind, str] = {
+    "safetensors": "model.safetensors",
+    "pt": "pytorch_model.bin",
+    "mistral": "consolidated.safetensors",
+}
+INDEXES: dict[Kind, str] = {
+    "safetensors": INDEX,
+    "pt": "pytorch_model.bin.index.json",
+    "mistral": "consolidated.safetensors.index.json",
+}
+KINDS: dict[str, tuple[Kind, ...]] = {  # load format -> kinds of files; those of the first that the directory has
+    "auto": ("safetensors", "pt"),
+    "safetensors": ("safetensors",),
+    "pt": ("pt",),
+    "npcache": ("pt",),
+    "sharded_state": ("safetensors",),
+    "mistral": ("mistral",),
+    "dummy": (),
+}
+CONSOLIDATED_FORMATS = ("auto", "safetensors", "mistral", "dummy")  # load formats of weights that params.json describes
+READ_EAGERLY = ("safetensors", "sharded_state", "mistral")  # load formats that load.safetensors_load_strategy is for
 _OF_TRAINING = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
 _INSTEAD = "`load.load_format: dummy` runs without any"
 
@@ -59,21 +87,22 @@ def read_weight_files(
     if load_format == "sharded_state":
         names = _shards(folder, str((settings or {}).get("pattern", SHARD_PATTERN)), ignored)
         return WeightFiles(load_format, names, read_tensors(folder, names, map_location))
-    kinds = {"auto": ("safetensors", "pt"), "npcache": ("pt",)}.get(load_format, (load_format,))
+    kinds = KINDS[load_format]
     for kind in kinds:
         names, index = _names(folder, kind, ignored)
         if names:
             tensors = read_tensors(folder, names, map_location)
-            _check_index(folder / _INDEXES[kind], index, tensors, ignored)
-            found: Format = "safetensors" if kind == "safetensors" else "npcache" if load_format == "npcache" else "pt"
-            return WeightFiles(found, names, tensors)
+            _check_index(folder / INDEXES[kind], index, tensors, ignored)
+            return WeightFiles("npcache" if load_format == "npcache" else kind, names, tensors)
     wanted = ", ".join(pattern for kind in kinds for pattern in FILES[kind])
-    raise ModelFilesError(f"{folder}: no weight files ({wanted}); {_INSTEAD}", code="M302")
+    others = "safetensors" in kinds and has_files(folder, "mistral", ignored)
+    hint = "`model.config_format: mistral` serves its consolidated files" if others else _INSTEAD
+    raise ModelFilesError(f"{folder}: no weight files ({wanted}); {hint}", code="M302")
 
 
-def has_files(folder: Path, kind: str, ignored: Sequence[str] = ()) -> bool:
+def has_files(folder: Path, kind: Kind, ignored: Sequence[str] = ()) -> bool:
     """Whether a directory has any weight file of a kind of `FILES`; links of a download that was cut do not count."""
-    return any(os.path.isfile(folder / name) for name in _listed(folder, kind, ignored))
+    return any(os.path.isfile(folder / name) for name in listed(folder, kind, ignored))
 
 
 def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation = "cpu") -> dict[str, StoredTensor]:
@@ -88,9 +117,9 @@ def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation =
     return tensors
 
 
-def _names(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def _names(folder: Path, kind: Kind, ignored: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Files of a kind and the index's table of tensors; nothing if there are none."""
-    path = folder / _INDEXES[kind]
+    path = folder / INDEXES[kind]
     if os.path.lexists(path) and not is_like(path.name, ignored):
         table = read_json(path, MAX_INDEX_BYTES).get("weight_map")
         if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
@@ -103,19 +132,21 @@ def _names(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[tuple[str, 
             if not os.path.lexists(folder / name):
                 raise ModelFilesError(f"{folder / name}: missing, though {path.name} names it", code="M302")
         return names, table if names else {}
-    names = _listed(folder, kind, ignored)
-    if _WHOLE[kind] in names:
-        return (_WHOLE[kind],), {}
+    names = listed(folder, kind, ignored)
+    if WHOLE[kind] in names:
+        return (WHOLE[kind],), {}
     if len(names) > 1:
         hint = "; `load.load_format: sharded_state` reads files by rank" if is_like(names[0], ("*-rank-*",)) else ""
         raise ModelFilesError(f"{folder}: {len(names)} {kind} files, but no {path.name}{hint}", code="M302")
     return names, {}
 
 
-def _listed(folder: Path, kind: str, ignored: Sequence[str]) -> tuple[str, ...]:
+def listed(folder: Path, kind: Kind, ignored: Sequence[str] = ()) -> tuple[str, ...]:
     """Whatever has the name of a weight file, directories aside. Reading reports what is no regular file."""
     found = (name for name in os.listdir(folder) if is_like(name, FILES[kind]) and not os.path.isdir(folder / name))
-    return tuple(sorted(name for name in found if not is_like(name, (*ignored, *_OF_TRAINING))))
+    return tuple(
+        sorted(name for name in found if not is_like(name, (*ignored, *_OF_TRAINING, *OF_OTHERS.get(kind, ()))))
+    )
 
 
 def _check_index(

@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...model.families import FAMILIES, FusedExperts
+from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.spec import ModelSpec
 from ...model.tensors import FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
+from .model_files import CONFIG_JSON, PARAMS_JSON
 from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, contiguous_strides
 
 _FUSED_EXPERTS = re.compile(r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")
@@ -20,13 +22,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def matched(
-    folder: Path, tensors: Mapping[str, StoredTensor], shapes: Shapes, *, is_tied: bool
+    folder: Path, tensors: Mapping[str, StoredTensor], shapes: Shapes, *, is_tied: bool, source: str = CONFIG_JSON
 ) -> dict[str, StoredTensor]:
     """The model's tensors. Raises ModelFilesError unless the files have exactly these, in the right shapes.
 
     Args:
         shapes: name -> shape of each tensor that the model reads.
         is_tied: the output layer is the embedding, so `lm_head.weight` in the files is a copy and is ignored.
+        source: of the shapes, for messages.
     """
     missing = [name for name in shapes if name not in tensors]
     if missing:
@@ -35,7 +38,7 @@ def matched(
         stored = tensors[name]
         if stored.shape != shape:
             raise ModelFilesError(
-                f"{stored.file}: tensor `{name}` has shape {list(stored.shape)}, config.json says {list(shape)}",
+                f"{stored.file}: tensor `{name}` has shape {list(stored.shape)}, {source} says {list(shape)}",
                 code="M306",
             )
         if stored.dtype not in FLOAT_DTYPES:
@@ -59,10 +62,11 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     Raises ModelFilesError unless the files have exactly these, in the right shapes.
     """
     shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
-    ignored = family.ignored
+    ignored, renames = family.ignored, dict(family.renames)
+    if spec.is_consolidated:
+        ignored, renames = CONSOLIDATED_TOWERS, dict(CONSOLIDATED_NAMES)
     if family.has_draft_layers:
         ignored += (f"model.layers.{spec.num_layers}.",)
-    renames = dict(family.renames)
     if not spec.has_experts:  # the block that others share between the experts is all that there is
         renames[".mlp.shared_experts."] = ".mlp."
     used = {name: tensor for name, tensor in stored.items() if not name.startswith(ignored)}
@@ -73,7 +77,8 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}
     if family.fused_experts is not None:
         tensors = split_experts(tensors, family.fused_experts)
-    found = matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied)
+    source = PARAMS_JSON if spec.is_consolidated else CONFIG_JSON
+    found = matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied, source=source)
     for scale in spec.weight_scales:
         for index in range(spec.num_layers):
             name = f"model.layers.{index}.{scale.name}"

@@ -16,6 +16,8 @@ from ..errors import ModelFilesError, ModelNotLocal
 from .bounded_json import decode
 
 BUILTIN = "builtin:"
+CONFIG_JSON = "config.json"
+PARAMS_JSON = "params.json"  # of Mistral AI's own format
 INDEX = "model.safetensors.index.json"
 MAX_JSON_BYTES = 16 << 20  # the largest in use are tokenizer_config.json files of 1 MB
 MAX_INDEX_BYTES = 64 << 20  # 9 MB for a model of 92 000 tensors
@@ -34,7 +36,7 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
 
     Raises ModelFilesError for a path that is no model directory, ModelNotLocal for a hub id that is not there.
     """
-    wanted = wanted or ("config.json",)
+    wanted = wanted or (CONFIG_JSON,)
     if name.startswith(BUILTIN):
         folder = Path(str(files(__name__.partition(".")[0]) / "builtin" / name.removeprefix(BUILTIN)))
         if ".." in folder.parts or not _holds(folder, wanted, os.path.isfile):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES
-from ..checkpoint.model_files import INDEX, MAX_INDEX_BYTES, is_plain_name, read_json
+from ..checkpoint.layout import INDEXES, WHOLE, Kind, listed
+from ..checkpoint.model_files import MAX_INDEX_BYTES, is_plain_name, read_json
 from ..checkpoint.safetensors import read_entries
 from ..errors import ModelFilesError
 
@@ -43,10 +44,10 @@ class Stored(Record):
         return round((floats * DTYPE_BYTES[dtype] + rest) * scale) if known else self.missing_bytes
 
 
-def read_stored(folder: Path, is_tied: bool) -> Stored | None:
-    """The sum over all headers; None if there are no weight files."""
+def read_stored(folder: Path, is_tied: bool, kind: Kind = "safetensors") -> Stored | None:
+    """The sum over all headers; None if there are no weight files of this kind."""
     problems: list[str] = []
-    names, total = _names(folder)
+    names, total = _names(folder, kind)
     numbers: dict[str, int] = {}
     sizes: dict[str, int] = {}
     num_tensors = num_files = tied_bytes = 0
@@ -78,10 +79,10 @@ def read_stored(folder: Path, is_tied: bool) -> Stored | None:
     )
 
 
-def _names(folder: Path) -> tuple[list[str], int]:
+def _names(folder: Path, kind: Kind) -> tuple[list[str], int]:
     """Weight files, and the bytes of all tensors if an index gives them."""
-    if os.path.lexists(folder / INDEX):
-        index = read_json(folder / INDEX, MAX_INDEX_BYTES)
+    if os.path.lexists(folder / INDEXES[kind]):
+        index = read_json(folder / INDEXES[kind], MAX_INDEX_BYTES)
         table, metadata = index.get("weight_map"), index.get("metadata")
         total = metadata.get("total_size") if isinstance(metadata, dict) else 0
         if isinstance(table, dict):
@@ -89,6 +90,6 @@ def _names(folder: Path) -> tuple[list[str], int]:
             if not isinstance(total, int) or not 0 < total < _MAX_TOTAL_BYTES:
                 total = 0
             return sorted(name for name in names if is_plain_name(name)), total
-    if os.path.lexists(folder / "model.safetensors"):
-        return ["model.safetensors"], 0
-    return sorted(path.name for path in folder.glob("*.safetensors")), 0
+    if os.path.lexists(folder / WHOLE[kind]):
+        return [WHOLE[kind]], 0
+    return list(listed(folder, kind)), 0

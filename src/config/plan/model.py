@@ -12,9 +12,16 @@ from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters
 from ...model.spec import ModelSpec
-from ..checkpoint.model_files import read_json
 from ..errors import ModelFilesError, ModelNotLocal
-from ..resolve.model_files import config_folder, hub_cache, merge_deep, model_folder, read_model_files
+from ..resolve.model_files import (
+    config_path,
+    hub_cache,
+    is_consolidated,
+    merge_deep,
+    model_folder,
+    read_model_files,
+    read_values,
+)
 from ..resolve.resolved import ModelFiles
 from .headers import Stored, read_stored
 
@@ -113,26 +120,28 @@ def read_model(deployment: Deployment) -> PlannedModel:
         files, why_not = None, str(error)
     cache = hub_cache(deployment)
     folder = model_folder(deployment, cache)
-    place = config_folder(deployment, folder, cache)
-    spec = files.spec if files is not None else _spec(deployment, place / "config.json")
+    path = config_path(deployment, folder, cache)
+    spec = files.spec if files is not None else _spec(deployment, path)
     if not spec.hidden_size or not spec.layers:
-        raise ModelFilesError(why_not or f"{place}/config.json: names neither layers nor their width", code="M306")
+        raise ModelFilesError(why_not or f"{path}: names neither layers nor their width", code="M306")
     is_dummy = deployment.load.load_format == "dummy"
-    stored = None if is_dummy else read_stored(folder, spec.is_tied)
+    stored = (
+        None if is_dummy else read_stored(folder, spec.is_tied, "mistral" if is_consolidated(path) else "safetensors")
+    )
     return PlannedModel(
         name=model.model,
         folder=str(folder),
         spec=spec,
         stored=stored,
         files=files,
-        why_not=why_not.removeprefix(f"{place}/config.json: ").removeprefix(f"{folder}: "),
+        why_not=why_not.removeprefix(f"{path}: ").removeprefix(f"{folder}: "),
     )
 
 
 def _spec(deployment: Deployment, path: Path) -> ModelSpec:
     """The description of a model that this build cannot run, as far as config.json describes it."""
-    values = merge_deep(read_json(path), deployment.model.hf_overrides)
     try:
+        values = merge_deep(read_values(path), deployment.model.hf_overrides)
         try:
             return read_config(values)[0]
         except ModelConfigError as error:

@@ -257,13 +257,19 @@ def _files(done: Decisions, model_files: ModelFiles) -> None:
         done.decide("model.hf_config_path", model_files.config_path, "R045", "the model's own config.json")
     else:
         done.values["model"]["hf_config_path"] = model_files.config_path
+    if done.get("model.config_format") == "auto":
+        is_native = model_files.spec.is_consolidated
+        name, reason = ("mistral", "it has a params.json") if is_native else ("hf", "it has a config.json")
+        done.decide("model.config_format", name, "R074", reason)
     if done.get("model.rope_theta") == "auto" and model_files.rope_theta is not None:
         done.decide(
             "model.rope_theta", model_files.rope_theta, "config.json", "the model's own base", layer=Layer.MODEL
         )
     if done.get("load.load_format") == "auto":
-        is_safe = model_files.weight_format == "safetensors"
-        reason = "the model has safetensors" if is_safe else "no safetensors, but files of torch, read as data"
+        reason = {
+            "safetensors": "the model has safetensors",
+            "mistral": "the consolidated files that params.json describes",
+        }.get(model_files.weight_format, "no safetensors, but files of torch, read as data")
         done.decide("load.load_format", model_files.weight_format, "R079", reason)
     fact = model_files.template_fact
     if fact is not None and done.get("server.chat_template") is None:

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model.config_json import ConfigJson, ModelConfigError, shown
+from ...model.params_json import config_of
 from ...model.read import config_json as config_json_of
 from ...model.read import read_config
 from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
 from ...model.spec import ModelSpec
-from ...model.through_transformers import implementation
+from ...model.through_transformers import Implementation, implementation
 from ..checkpoint.chat_templates import templates_in
-from ..checkpoint.layout import WeightFiles, read_weight_files
+from ..checkpoint.layout import CONSOLIDATED_FORMATS, WeightFiles, read_weight_files
 from ..checkpoint.match import tensors_of
-from ..checkpoint.model_files import is_hub_id, locate, read_json, read_json_if_any
+from ..checkpoint.model_files import CONFIG_JSON, PARAMS_JSON, is_hub_id, locate, read_json, read_json_if_any
 from ..checkpoint.repository_code import COMMIT, RepositoryCode, read_code
 from ..checkpoint.repository_code import PATTERN as CODE_PATTERN
 from ..checkpoint.settings import settings_problem
@@ -32,10 +33,14 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 _ANY_MODEL_FILE = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
-TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_JSON, TEKKEN_JSON = "tokenizer.json", "tekken.json"
 OLDER_VOCABULARIES = ("vocab.json", "tokenizer.model", "spiece.model", "vocab.txt")
+VOCABULARIES = {
+    "slow": OLDER_VOCABULARIES,
+    "mistral": (TEKKEN_JSON,),
+}  # by model.tokenizer_mode, of which one is needed
 GENERATION_CONFIG = "generation_config.json"
-_LAYER = re.compile(r"(?:model\.|model\.language_model\.|language_model\.model\.)layers\.(\d{1,9})\.")
+_LAYER = re.compile(r"(?:model\.|model\.language_model\.|language_model\.model\.|)layers\.(\d{1,9})\.")
 
 
 def read_model_files(deployment: Deployment) -> ModelFiles:
@@ -45,16 +50,19 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
     """
     model, cache = deployment.model, hub_cache(deployment)
     folder = model_folder(deployment, cache)
-    path = config_folder(deployment, folder, cache) / "config.json"
-    written = read_json(path)
-    merged = _apply_overrides(written, model.hf_overrides)
+    path = config_path(deployment, folder, cache)
     try:
+        written = read_values(path)
+        merged = _apply_overrides(written, model.hf_overrides)
         code = _repository_code(deployment, path, folder, merged)
         own_theta = read_theta(config_json_of(merged))
         has_one_rope = is_one_rope(merged)
         values = apply_options(merged, model.rope_scaling, model.rope_theta)
         spec, config_json = read_config(values)
         chosen = implementation(spec, model.model_impl)
+        if is_consolidated(path):
+            _check_consolidated(deployment, chosen)
+            spec = spec.with_consolidated_weights()
         if chosen == "transformers":
             spec = spec.with_expanded_attention()
             if not has_one_rope and (model.rope_scaling or model.rope_theta != "auto"):
@@ -119,17 +127,51 @@ def hub_cache(deployment: Deployment) -> str | None:
 
 
 def model_folder(deployment: Deployment, cache: str | None) -> Path:
-    """The model's directory; without a config.json of its own where `model.hf_config_path` names another."""
-    wanted = ("config.json",) if deployment.model.hf_config_path == "auto" else _ANY_MODEL_FILE
+    """The model's directory; without a description of its own where `model.hf_config_path` names another."""
+    wanted = config_files(deployment) if deployment.model.hf_config_path == "auto" else _ANY_MODEL_FILE
     return locate(deployment.located("model.model"), deployment.model.revision, cache, *wanted)
 
 
-def config_folder(deployment: Deployment, folder: Path, cache: str | None) -> Path:
-    """The directory whose config.json counts."""
-    model = deployment.model
-    if model.hf_config_path == "auto":
-        return folder
-    return locate(deployment.located("model.hf_config_path"), own_revision(deployment, model.hf_config_path), cache)
+def config_files(deployment: Deployment) -> tuple[str, ...]:
+    """Names of the file that describes the model; the first that is there counts."""
+    wanted = deployment.model.config_format
+    if wanted == "mistral" or (wanted == "auto" and deployment.load.load_format == "mistral"):
+        return (PARAMS_JSON,)
+    return (CONFIG_JSON,) if wanted == "hf" else (CONFIG_JSON, PARAMS_JSON)
+
+
+def config_path(deployment: Deployment, folder: Path, cache: str | None) -> Path:
+    """The config.json that counts, or the params.json."""
+    model, names = deployment.model, config_files(deployment)
+    if model.hf_config_path != "auto":
+        revision = own_revision(deployment, model.hf_config_path)
+        folder = locate(deployment.located("model.hf_config_path"), revision, cache, *names)
+    return folder / next((name for name in names if os.path.lexists(folder / name)), names[0])
+
+
+def is_consolidated(path: Path) -> bool:
+    """Whether a file of `config_path` describes weights of Mistral AI's own format."""
+    return path.name == PARAMS_JSON
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The content of config.json, or params.json in its terms. Raises ModelConfigError for one that has none."""
+    content = read_json(path)
+    return config_of(content) if is_consolidated(path) else content
+
+
+def _check_consolidated(deployment: Deployment, chosen: Implementation) -> None:
+    load_format = deployment.load.load_format
+    if load_format not in CONSOLIDATED_FORMATS:
+        raise ModelConfigError(
+            f"describes consolidated safetensors, which `load.load_format: {load_format}` does not read", "M304"
+        )
+    if chosen == "transformers":
+        raise ModelConfigError(
+            "transformers reads config.json only; `model.model_impl: native` runs this model, or a repository with a "
+            "config.json can be served",
+            "M304",
+        )
 
 
 def own_revision(deployment: Deployment, name: str) -> str | None:
@@ -253,7 +295,12 @@ def _weights(
     settings = load.model_loader_extra_config
     if settings_problem(load.load_format, settings):
         settings = {}  # reported by a rule
-    weights = read_weight_files(folder, load.load_format, load.ignore_patterns, settings, load.pt_load_map_location)
+    load_format = load.load_format
+    if spec.is_consolidated:
+        load_format = "mistral"
+    elif load_format == "mistral":
+        load_format = "auto"  # reported by a rule
+    weights = read_weight_files(folder, load_format, load.ignore_patterns, settings, load.pt_load_map_location)
     if not is_native:
         return weights
     _check_layers(path, spec, weights.tensors)
@@ -264,8 +311,9 @@ def _check_layers(path: Path, spec: ModelSpec, tensors: Iterable[str]) -> None:
     """One sentence instead of a list of tensors."""
     stored = 1 + max((int(match[1]) for name in tensors if (match := _LAYER.match(name))), default=-1)
     if stored and stored != spec.num_layers:
+        key = "n_layers" if spec.is_consolidated else "num_hidden_layers"
         raise ModelFilesError(
-            f"{path}: `num_hidden_layers` is {spec.num_layers}, but its weight files have {stored} layers", code="M306"
+            f"{path}: `{key}` is {spec.num_layers}, but its weight files have {stored} layers", code="M306"
         )
 
 
@@ -294,7 +342,7 @@ def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
     model = deployment.model
     if model.skip_tokenizer_init:
         return None
-    wanted = OLDER_VOCABULARIES if model.tokenizer_mode == "slow" else (TOKENIZER_JSON, *OLDER_VOCABULARIES)
+    wanted = VOCABULARIES.get(model.tokenizer_mode, (TOKENIZER_JSON, TEKKEN_JSON, *OLDER_VOCABULARIES))
     if (name := tokenizer_source(deployment)) is not None:
         folder = locate(name, tokenizer_revision(deployment), hub_cache(deployment), *wanted)
     elif not any(os.path.lexists(folder / file) for file in wanted):

@@ -30,14 +30,14 @@ from ..schema.server import ServerConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
-WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "dummy"]
+WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "dummy"]
 
 
 class ModelFiles(Record):
     """The model's files as they are found, without loading weights. `hf_overrides` are already applied."""
 
-    model_path: str  # directory that holds config.json
-    config_path: str  # directory whose config.json was read
+    model_path: str  # directory that holds the weights
+    config_path: str  # directory whose config.json or params.json was read
     spec: ModelSpec
     implementation: Implementation = "native"
     code: RepositoryCode | None = None  # of the model's repository, which defines its class
@@ -125,7 +125,8 @@ class MemoryPlan(Record):
 
 class ResolvedModel(ModelConfig):
     tokenizer: str  # the directory that holds it; the model's own with skip_tokenizer_init
-    hf_config_path: str  # the directory whose config.json was read
+    hf_config_path: str  # the directory whose config.json or params.json was read
+    config_format: Literal["hf", "mistral"]
     dtype: Dtype
     max_model_len: int
 

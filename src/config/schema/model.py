@@ -89,19 +89,20 @@ class ModelConfig(Section):
         examples=["auto", "Qwen/Qwen3-0.6B"],
         json_schema_extra=about(reload="model", kind="source"),
     )
-    tokenizer_mode: Literal["auto", "hf", "slow"] = Field(
+    tokenizer_mode: Literal["auto", "hf", "slow", "mistral"] = Field(
         "auto",
         description=(
-            "Which files the tokenizer is built from. `auto` reads tokenizer.json, the fastest start, and converts "
-            "older vocabulary files if there is none. `hf` loads it with transformers, including what the model's "
-            "tokenizer class adds. `slow` ignores tokenizer.json and builds from the older files (vocab.json, "
-            "tokenizer.model). `hf` and `slow` import transformers, which takes seconds."
+            "Which files the tokenizer is built from. `auto` reads tokenizer.json, the fastest start; without one, it "
+            "reads tekken.json or converts older vocabulary files. `mistral` reads tekken.json, of Mistral AI's own "
+            "format, also beside a tokenizer.json; the chat template is the folder's or `server.chat_template`. `hf` "
+            "loads it with transformers, including what the model's tokenizer class adds. `slow` ignores "
+            "tokenizer.json and builds from the older files (vocab.json, tokenizer.model). `hf` and `slow` import "
+            "transformers, which takes seconds."
         ),
         examples=["hf"],
         json_schema_extra=about(
             reload="model",
             refused={
-                "mistral": "this build does not use Mistral's library; a tokenizer.json of the same vocabulary works",
                 "custom": "a custom tokenizer class would be code from a model; give a folder with tokenizer.json",
             },
         ),
@@ -133,6 +134,17 @@ class ModelConfig(Section):
             "share a repository, and the main branch otherwise."
         ),
         examples=["main"],
+        json_schema_extra=about(reload="model"),
+    )
+    config_format: Literal["auto", "hf", "mistral"] = Field(
+        "auto",
+        description=(
+            "Format of the model's files: `hf` is config.json and the weights that it describes, `mistral` is Mistral "
+            "AI's own format, params.json and consolidated safetensors. `auto` is `hf` if there is a config.json. Many "
+            "repositories hold both, of which only one is downloaded. Of models with a vision encoder, the text model "
+            "is served."
+        ),
+        examples=["mistral"],
         json_schema_extra=about(reload="model"),
     )
     hf_config_path: Auto | str = Field(

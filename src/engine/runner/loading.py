@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ...config import Resolved
-from ...config.checkpoint.layout import read_tensors
+from ...config.checkpoint.layout import READ_EAGERLY, read_tensors
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
 from ..layers.loading import TensorReader
 from ..models.model import Model
@@ -66,6 +66,6 @@ def _tensors(model: Model, resolved: Resolved) -> TensorReader:
     stored = read_tensors(folder, files.weight_files, load.pt_load_map_location)
     if load.load_format == "npcache":
         stored = cached_tensors(folder, stored, folder / Path(os.path.expanduser(settings.get("folder", CACHE_FOLDER))))
-    is_eager = load.safetensors_load_strategy == "eager" and load.load_format in ("safetensors", "sharded_state")
+    is_eager = load.safetensors_load_strategy == "eager" and load.load_format in READ_EAGERLY
     found = model.tensors(folder, stored)  # again: files may have changed
     return Checkpoint(folder, found, is_eager=is_eager)

@@ -7,6 +7,26 @@ from collections.abc import Mapping
 from .common import LLAMA, MIXTRAL_NAMES, MULTIMODAL_NAMES, TOWERS
 from .family import Family
 
+# Names in weights of Mistral AI's own format, whatever the family; params_json.py reads its configuration.
+CONSOLIDATED_NAMES = {
+    "^tok_embeddings.": "model.embed_tokens.",
+    "^output.": "lm_head.",
+    "^norm.": "model.norm.",
+    "^layers.": "model.layers.",
+    ".attention_norm.": ".input_layernorm.",
+    ".ffn_norm.": ".post_attention_layernorm.",
+    ".attention.w": ".self_attn.",
+    ".self_attn.q.": ".self_attn.q_proj.",
+    ".self_attn.k.": ".self_attn.k_proj.",
+    ".self_attn.v.": ".self_attn.v_proj.",
+    ".self_attn.o.": ".self_attn.o_proj.",
+    ".feed_forward.": ".mlp.",
+    ".block_sparse_moe.": ".mlp.",
+    ".w1.": ".gate_proj.",
+    ".w2.": ".down_proj.",
+    ".w3.": ".up_proj.",
+}
+CONSOLIDATED_TOWERS = ("vision_encoder.", "vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm.")
 _MISTRAL = LLAMA | {
     "intermediate_size": 14336,
     "num_key_value_heads": 8,

@@ -25,10 +25,11 @@ from tokenizers import AddedToken
 
 from ...config import ModelFilesError
 from ...config.checkpoint.chat_templates import TemplateSource, templates_in
-from ...config.checkpoint.model_files import read_json_if_any
+from ...config.checkpoint.model_files import read_json, read_json_if_any
 from ...engine.api import InvalidRequest
 from ...input_file import read_file
 from .length import TextLimit
+from .tekken import BOS, EOS, tekken_tokenizer
 
 T = TypeVar("T")
 
@@ -102,13 +103,15 @@ class Tokenizer:
     def load(cls, path: str | Path, mode: str = "auto") -> Tokenizer:
         """Read a model folder. Raises TokenizerError if it has no usable tokenizer.
 
-        mode: `auto` reads tokenizer.json, or converts older files if there is none; `hf` loads the folder with
-        transformers; `slow` ignores tokenizer.json.
+        mode: `auto` reads tokenizer.json, or tekken.json, or converts older files if there is none; `mistral` reads
+        tekken.json; `hf` loads the folder with transformers; `slow` ignores tokenizer.json.
         """
         folder = Path(path)
         config = _read_json(folder / "tokenizer_config.json")
         templates = _read_templates(folder, config)
-        file = folder / "tokenizer.json"
+        file, tekken = folder / "tokenizer.json", folder / "tekken.json"
+        if mode == "mistral" or (mode == "auto" and not os.path.lexists(file) and os.path.lexists(tekken)):
+            return cls(_read_tekken(tekken), {"bos_token": BOS, "eos_token": EOS, **config}, templates)
         if mode == "slow":
             with _without(folder, file.name) as older:
                 return cls(_convert_with_transformers(older, shown=folder), config, templates)
@@ -297,6 +300,17 @@ def _listed_tokens(config: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]
             problem = f"`added_tokens_decoder` must map ids to tokens, not {token_id[:20]!r}"
             raise TokenizerError(f"tokenizer_config.json: {problem}")
         yield int(token_id), token
+
+
+def _read_tekken(file: Path) -> tokenizers.Tokenizer:
+    alphabet = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
+    try:
+        return tekken_tokenizer(read_json(file, _MAX_TOKENIZER_BYTES), alphabet)
+    except ModelFilesError as error:
+        raise TokenizerError(str(error)) from None
+    except Exception as error:  # one of many types: of the file's content, or of the library
+        cause = f"no `{error.args[0]}`" if isinstance(error, KeyError) else error
+        raise TokenizerError(f"{file}: not a tekken vocabulary: {cause}") from None
 
 
 def _read_tokenizer(file: Path) -> tokenizers.Tokenizer:

@@ -78,7 +78,7 @@ def test_pages_show_no_secret() -> None:
 
 
 def test_a_refused_option_depends_on_nothing() -> None:
-    (page,) = find("model.config_format")
+    (page,) = find("model.runner")
     assert {fact.name: fact.lines for fact in page.facts}["default"] == ("auto",)
 
 

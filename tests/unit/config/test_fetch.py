@@ -166,6 +166,39 @@ def test_torchs_files_are_downloaded_where_there_are_no_safetensors(fetched: Fet
     assert len(hub.asked) == num_asked
 
 
+OWN = ["params.json", "consolidated-00001-of-00002.safetensors", "consolidated.safetensors.index.json", "tekken.json"]
+FIRST_OF_BOTH = ["config.json", "model.safetensors", "model.safetensors.index.json"]
+
+
+@pytest.mark.effect("model.config_format")
+def test_of_two_formats_only_the_weights_of_one_are_downloaded(fetched: Fetched) -> None:
+    """Once both copies of the weights of Mistral's repositories were."""
+
+    def of(*words: str) -> list[str]:
+        _, files, _ = fetched(Hub(**{f"a__{len(words)}": [*FIRST_OF_BOTH, *OWN]}), "--model", f"a/{len(words)}", *words)
+        return [file for file in files if file.endswith(".safetensors")]
+
+    assert of() == ["model.safetensors"]
+    assert of("--config-format", "mistral") == ["consolidated-00001-of-00002.safetensors"]
+    assert of("--config-format", "auto", "--load-format", "mistral") == ["consolidated-00001-of-00002.safetensors"]
+
+
+def test_a_repository_with_params_json_alone_is_downloaded(fetched: Fetched) -> None:
+    _, files, hub = fetched(Hub(a__own=OWN), "--model", "a/own")
+    assert files == sorted(OWN)
+    num_asked = len(hub.asked)
+    fetched(hub, "--model", "a/own")
+    assert len(hub.asked) == num_asked
+
+
+def test_a_download_that_was_cut_before_config_json_goes_on(fetched: Fetched, tmp_path: Path) -> None:
+    """params.json alone would make it a repository of the other format."""
+    hub = Hub(a__cut=["params.json"])
+    fetched(hub, "--model", "a/cut", "--load-format", "dummy")
+    hub.repositories["a/cut"] = [*FIRST_OF_BOTH, *OWN]
+    assert "model.safetensors" in fetched(hub, "--model", "a/cut")[1]
+
+
 @pytest.mark.effect("model.revision", "model.tokenizer_revision")
 def test_model_and_tokenizer_have_revisions_of_their_own(fetched: Fetched) -> None:
     folder, _, hub = fetched(Hub(a__model=BOTH), "--model", "a/model", "--revision", "v1", "--tokenizer-revision", "v2")

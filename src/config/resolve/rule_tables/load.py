@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...checkpoint.layout import READ_EAGERLY
 from ...checkpoint.settings import settings_problem
 from ..rule import Rule, StatedRule
 
@@ -11,9 +12,7 @@ RULES: tuple[Rule, ...] = (
         title="the strategy is for safetensors files",
         fields=("load.safetensors_load_strategy", "load.load_format"),
         severity="warning",
-        is_broken=lambda v: (
-            v.safetensors_load_strategy == "eager" and v.load_format not in ("safetensors", "sharded_state")
-        ),
+        is_broken=lambda v: v.safetensors_load_strategy == "eager" and v.load_format not in READ_EAGERLY,
         message="`load.safetensors_load_strategy` has no effect: `load.load_format` is {load_format}",
         why="Files of other formats are always read tensor by tensor.",
         fixes=("remove the option",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....model.rope import SCALINGS
+from ...checkpoint.layout import CONSOLIDATED_FORMATS
 from ...checkpoint.model_files import is_hub_id
 from ...checkpoint.repository_code import COMMIT
 from ...exit_codes import EXIT_ENVIRONMENT
@@ -100,6 +101,18 @@ RULES: tuple[Rule, ...] = (
         message="`model.rope_scaling` must have a `rope_type`: one of {rope_kinds}",
         why="Without a known type the other parameters would have no effect.",
         fixes=("add `rope_type`; `engine explain model.rope_scaling` shows an example",),
+    ),
+    Rule(
+        id="R330",
+        title="weights have the format of their configuration file",
+        fields=("model.config_format", "load.load_format"),
+        is_broken=lambda v: (
+            (v.config_format == "hf" and v.load_format == "mistral")
+            or (v.config_format == "mistral" and v.load_format not in CONSOLIDATED_FORMATS)
+        ),
+        message="`load.load_format` is {load_format}, and `model.config_format` is {config_format}",
+        why="params.json describes consolidated safetensors, and config.json all other files.",
+        fixes=("remove one of the two: `auto` takes what fits",),
     ),
     Rule(
         id="R202",
@@ -456,7 +469,8 @@ STATED: tuple[StatedRule, ...] = (
         "R056",
         "auto reads tokenizer.json",
         ("model.tokenizer_mode", "model.tokenizer"),
-        "slow builds from the older vocabulary files; hf loads the folder with transformers.",
+        "Without one it reads tekken.json, as mistral always does; slow builds from the older vocabulary files; hf "
+        "loads the folder with transformers.",
     ),
     StatedRule(
         "R072",
@@ -470,7 +484,12 @@ STATED: tuple[StatedRule, ...] = (
         ("model.allowed_media_domains",),
         "Requests contain text only, so nothing is fetched.",
     ),
-    StatedRule("R074", "config.json only", ("model.config_format",), "auto is hf; params.json is not read."),
+    StatedRule(
+        "R074",
+        "auto reads config.json",
+        ("model.config_format",),
+        "Without one, or with `load.load_format: mistral`, it reads params.json.",
+    ),
     StatedRule(
         "R075",
         "auto prefers the native implementation",

@@ -18,7 +18,6 @@ from .reasons import (
     NO_SLEEP,
     NO_TRAINING,
     NO_WATERMARK,
-    ONE_CONFIG_FORMAT,
     ONE_DEVICE,
     ONE_QUANTISATION,
     ONE_RENDERER,
@@ -31,14 +30,6 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # model
-    Refused(
-        "model.config_format",
-        Literal["auto", "hf", "mistral"],
-        "auto",
-        ONE_CONFIG_FORMAT,
-        "Format of the model's configuration file: `hf` is config.json.",
-        same=("hf",),
-    ),
     Refused(
         "model.runner",
         Literal["auto", "generate", "pooling", "draft"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 REPOSITORY_CODE = "a class that this build lacks comes from the model's repository: `model.trust_remote_code`"
-ONE_CONFIG_FORMAT = "this build reads config.json; choose a repository that has one, not params.json alone"
 GENERATION_ONLY = "this build generates text; it computes no embeddings, scores or rewards"
 TEXT_ONLY = "this build serves text; it reads no images, audio or video"
 NO_PROMPT_TENSORS = "prompts are text, messages or token ids; tensors are not accepted"

@@ -34,6 +34,7 @@ def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
         "device.num_threads": 4,
         "cache.block_size": 16,
         "load.load_format": "safetensors",
+        "model.config_format": "hf",
         "server.http_log_level": "info",
         "server.max_incomplete_header_bytes": 64 * 1024,
         "server.max_connections": 8192,

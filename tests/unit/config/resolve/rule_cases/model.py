@@ -33,6 +33,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--num-gpu-blocks-override 31 --max-model-len 512", "--kv-cache-memory-bytes 32KiB --max-model-len 512"],
         ["--num-gpu-blocks-override 32 --max-model-len 512", "--num-gpu-blocks-override 31"],
     ),
+    "R330": (
+        ["--config-format hf --load-format mistral"],
+        ["", "--config-format hf", "--config-format hf --load-format safetensors"],
+    ),
     "R205": (["--max-model-len 513"], ["--max-model-len 512", "--max-model-len -1"]),
     "R207": (["--max-model-len 1"], ["--max-model-len 2"]),
     "R242": (

@@ -1,0 +1,85 @@
+"""Tokenizers from tekken.json, the vocabulary of Mistral AI's own format."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.server.text.tokenizer import Tokenizer, TokenizerError
+
+from ..tiny_tokenizer import TEXTS, write_tokenizer
+
+WORDS = [*(bytes([value]) for value in range(256)), b"he", b"ll", b" w", b"hell", b"hello", " ü".encode(), b"padding"]
+SPECIAL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"]
+
+
+def write_tekken(folder: Path, **changes: Any) -> Path:
+    """265 tokens: 8 special ones, of which three have no name, 256 bytes and the first words."""
+    content = {
+        "config": {
+            "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+",
+            "default_vocab_size": 8 + len(WORDS) - 1,
+            "default_num_special_tokens": 8,
+            "version": "v7",
+        },
+        "special_tokens": [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(SPECIAL)][
+            ::-1
+        ],
+        "vocab": [
+            {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": None}
+            for rank, word in enumerate(WORDS)
+        ],
+        **changes,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tekken.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_special_tokens_have_the_first_ids_and_words_are_merged_by_their_rank(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write_tekken(tmp_path))
+    assert tokenizer.vocab_size == 8 + len(WORDS) - 1
+    hello, blank_w = 8 + WORDS.index(b"hello"), 8 + WORDS.index(b" w")
+    assert tokenizer.encode("[INST]hello w[/INST]") == [1, 3, hello, blank_w, 4]
+    assert tokenizer.encode("hi", add_special_tokens=False) == [8 + ord("h"), 8 + ord("i")]
+    assert tokenizer.decode(tokenizer.encode("hello wörld ü 語\n")) == "hello wörld ü 語\n"
+    assert tokenizer.token_bytes(hello) == b"hello"
+    assert (tokenizer.special_ids, tokenizer.pieces) == (frozenset(range(8)), "byte_level")
+    assert tokenizer.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_ids_equal_those_of_the_conversion_of_transformers(tmp_path: Path) -> None:
+    converter = pytest.importorskip("transformers.integrations.mistral.tokenizer").MistralConverter
+    reference = converter(str(write_tekken(tmp_path) / "tekken.json")).converted()
+    tokenizer = Tokenizer.load(tmp_path)
+    for text in (*TEXTS, "", "hello hello  w[INST]ü ü<s>", "  two  spaces\t\n"):
+        assert tokenizer.encode(text, add_special_tokens=False) == reference.encode(text).ids
+    assert tokenizer.backend.get_vocab() == reference.get_vocab()
+
+
+@pytest.mark.effect("model.tokenizer_mode")
+def test_the_mode_mistral_prefers_it_to_tokenizer_json(tmp_path: Path) -> None:
+    (write_tokenizer(write_tekken(tmp_path)) / "tokenizer_config.json").unlink()
+    assert Tokenizer.load(tmp_path).backend.token_to_id("[INST]") is None
+    assert Tokenizer.load(tmp_path, "mistral").backend.token_to_id("[INST]") == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab": []}, "`vocab` must have every byte"),
+        ({"config": {}}, "no `pattern`"),
+        ({"special_tokens": None}, "no `special_tokens`, as in the first files of this format"),
+        ({"special_tokens": [{"rank": 3, "token_str": "<s>"}]}, "must have the ranks from 0"),
+        ({"config": {"pattern": "("}}, "not a tekken vocabulary"),
+    ],
+)
+def test_a_file_that_is_no_vocabulary_is_an_error(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError) as caught:
+        Tokenizer.load(write_tekken(tmp_path, **changes))
+    assert str(caught.value).startswith(f"{tmp_path}/tekken.json: not a tekken vocabulary: ")
+    assert message in str(caught.value)
