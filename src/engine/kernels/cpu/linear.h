@@ -67,10 +67,17 @@ constexpr int64_t bytes_of_row(const A*, int64_t depth) {
 }
 
 // What a single block of rows prefetches. kNothing: its panels are in the cache already. kAhead: the lines that it will
-// read kPrefetchDistance bytes later. kNext: the panels after those that it reads, line by line, which suits short
-// panels. kUnpack: its panels are in the cache, and the next ones are unpacked meanwhile (unpacking.h). A panel that is
-// read alone is always prefetched with kAhead.
-enum class PrefetchMode { kNothing, kAhead, kNext, kUnpack };
+// read kPrefetchDistance bytes later. kOnce: the same, and other blocks of rows find the panels in the cache. kNext: the
+// panels after those that it reads, line by line, which suits short panels. kUnpack: its panels are in the cache, and the
+// next ones are unpacked meanwhile (unpacking.h). A panel that is read alone is always prefetched with kAhead or kOnce.
+enum class PrefetchMode { kNothing, kAhead, kOnce, kNext, kUnpack };
+
+// Prefetching of a panel that is read once. With few rows one step reads faster; with more, products and reading overlap
+// only in two steps.
+constexpr int kMaxOneStepRows = 3;
+template <int Rows>
+using PrefetchOnce = std::conditional_t<Rows <= kMaxOneStepRows, PrefetchAhead<kPrefetchDistance>,
+                                        PrefetchInSteps<2048, 16384>>;
 
 // Consecutive panels of float32 or bfloat16 weights. Panels of other formats (quantised.h) have the same members.
 template <class T, bool IsCached = false>
@@ -159,6 +166,8 @@ void multiply_rows(const Layer<T>& layer, A x, int64_t rows, Weights weights, in
         };
         if constexpr (Weights::kPrefetch == PrefetchMode::kNothing) {
             multiply_block(prefetch_rows());
+        } else if constexpr (Weights::kPrefetch == PrefetchMode::kOnce) {
+            block == 0 ? multiply_block(PrefetchOnce<count()>{}) : multiply_block(NoPrefetch{});
         } else if constexpr (Weights::kPrefetch == PrefetchMode::kUnpack) {
             // Each of the first blocks unpacks its share of the units, spread over the lines that it reads.
             const int64_t units = weights.num_units() / prefetching;

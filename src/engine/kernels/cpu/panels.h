@@ -61,6 +61,17 @@ struct PrefetchAhead {
     ALWAYS_INLINE void advance() {}
 };
 
+// The same in two steps: from memory to the second-level cache, which can wait for more lines at a time than the first, and
+// from there to the first.
+template <int64_t ToFirst, int64_t ToSecond>
+struct PrefetchInSteps {
+    ALWAYS_INLINE void prefetch(const void* line, int) const {
+        __builtin_prefetch(static_cast<const char*>(line) + ToFirst);
+        __builtin_prefetch(static_cast<const char*>(line) + ToSecond, 0, 2);
+    }
+    ALWAYS_INLINE void advance() {}
+};
+
 // Other memory, starting at `from` and divided into one part per panel: `step` bytes of each part per line of a panel.
 struct PrefetchOther {
     const char* from;

@@ -35,9 +35,9 @@ static_assert(sizeof(PanelHead) == kHeadBytes);
 
 struct TwelveBitPanels {
     static constexpr bool kUnpacksWhileMultiplying = true;
-    static constexpr int kMaxSinglePanelRows = 8;
+    static constexpr int kMaxSinglePanelRows = 12;
     static constexpr int kMaxBlockRows = 8;  // whose sums all fit in registers
-    static constexpr PrefetchMode kPrefetch = PrefetchMode::kAhead;
+    static constexpr PrefetchMode kPrefetch = PrefetchMode::kOnce;
     const char* panels;
     const Exception* exceptions;
     int64_t depth;
@@ -169,7 +169,7 @@ inline void apply_all_exceptions(const TwelveBitPanels& panel, BFloat16* to) {
 #if defined(TILES)
 constexpr int64_t max_direct_rows(const TwelveBitPanels&) { return kMaxVectorRows; }
 #elif defined(STOKER_PAIR_PRODUCTS)
-constexpr int64_t max_direct_rows(const TwelveBitPanels&) { return TwelveBitPanels::kMaxBlockRows; }
+constexpr int64_t max_direct_rows(const TwelveBitPanels&) { return TwelveBitPanels::kMaxSinglePanelRows; }
 #else
 constexpr int64_t max_direct_rows(const TwelveBitPanels&) { return 4; }
 #endif
