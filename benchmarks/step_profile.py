@@ -1,7 +1,8 @@
-"""Profile of a decode step: milliseconds of each part, its floor, and the whole step.
+"""Profile of a step: milliseconds of each part, its floor, and the whole step.
 
     python -m benchmarks.step_profile [--rows 1 32 128] [--context 160] [--quantization int8]
     python -m benchmarks.step_profile --prompt 1024              one row of a whole prompt
+    python -m benchmarks.step_profile --rows 32 --chunk 256      decode rows beside the first tokens of a prompt
     python -m benchmarks.step_profile --model qwen3.5-0.8b       another shape of benchmarks/models
     python -m benchmarks.step_profile --sampling [--rows 32]     sampling time by sampling parameters
 
@@ -155,18 +156,20 @@ class Clock:
 
 
 class Bench:
-    def __init__(self, model: str, max_rows: int, context: int, quantization: str | None, repeats: int) -> None:
+    def __init__(
+        self, model: str, max_rows: int, context: int, quantization: str | None, repeats: int, chunk: int = 0
+    ) -> None:
         self.context, self.repeats = context, repeats
-        longest = context + 512
-        per_group = max(max_rows * -(-context // BLOCK), -(-longest // BLOCK))
+        longest = max(context, chunk) + 512
+        per_group = max(max_rows * -(-context // BLOCK) + -(-chunk // BLOCK), -(-longest // BLOCK))
         arguments = {
             "model": str(MODELS / model),
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "dtype": "bfloat16",
             "max_model_len": longest,
-            "max_num_seqs": max_rows,
-            "max_num_batched_tokens": max(max_rows, longest),
+            "max_num_seqs": max_rows + 1,
+            "max_num_batched_tokens": max_rows + longest,
             "num_gpu_blocks_override": MAX_GROUPS * per_group,
             "block_size": BLOCK,
             **({"quantization": quantization} if quantization else {}),
@@ -183,24 +186,28 @@ class Bench:
         torch.set_num_threads(resolved.device.num_threads)
         self.floors = Floors((torch.bfloat16,))
 
-    def plan(self, rows: int, sampling: SamplingParams, *, is_prompt: bool = False) -> StepPlan:
-        """A step of decode rows whose context counts as computed, or of prompts. It can be executed repeatedly."""
-        per_row, ids = -(-self.context // BLOCK), np.random.default_rng(1)
+    def plan(self, rows: int, sampling: SamplingParams, *, is_prompt: bool = False, chunk: int = 0) -> StepPlan:
+        """A step of decode rows whose context counts as computed, or of prompts, and of a prompt of `chunk` tokens.
+        It can be executed repeatedly."""
+        ids, rows = np.random.default_rng(1), rows + (chunk > 0)
+        contexts, counts = np.full((2, rows), [[self.context], [self.context if is_prompt else 1]], np.int32)
+        if chunk:
+            contexts[-1] = counts[-1] = chunk
+        ends = np.cumsum(-(-contexts // BLOCK))  # the blocks of a row are those before its end
         admissions = [
             Admission(
                 slot=row,
-                token_ids=ids.integers(0, self.vocab_size, self.context).tolist(),
-                num_prompt_tokens=self.context // 2,
-                block_ids=[blocks[row * per_row : (row + 1) * per_row] for blocks in self._blocks],
+                token_ids=ids.integers(0, self.vocab_size, context).tolist(),
+                num_prompt_tokens=context // 2,
+                block_ids=[blocks[end - -(-context // BLOCK) : end] for blocks in self._blocks],
                 sampling=sampling,
                 seed=row,
             )
-            for row in range(rows)
+            for row, (context, end) in enumerate(zip(contexts.tolist(), ends.tolist(), strict=True))
         ]
         none, slots = np.empty(0, np.int32), np.arange(rows, dtype=np.int32)
-        counts = np.full(rows, self.context if is_prompt else 1, np.int32)
-        computed, trues = self.context - counts, np.ones(rows, np.bool_)
-        first = StepPlan(0, [], admissions, none, none.reshape(0, 1), slots, computed, counts, trues)
+        trues = np.ones(rows, np.bool_)
+        first = StepPlan(0, [], admissions, none, none.reshape(0, 1), slots, contexts - counts, counts, trues)
         self.runner.execute(first)  # lazy initialisation happens here
         return dataclasses.replace(first, admissions=[])
 
@@ -253,13 +260,14 @@ def _median_ms(run: Callable[[], object], repeats: int) -> float:
     return statistics.median(times) * 1e3
 
 
-def show_parts(bench: Bench, rows: int, *, is_prompt: bool) -> None:
-    plan = bench.plan(rows, GREEDY, is_prompt=is_prompt)
+def show_parts(bench: Bench, rows: int, *, is_prompt: bool, chunk: int) -> None:
+    plan = bench.plan(rows, GREEDY, is_prompt=is_prompt, chunk=chunk)
     whole, parts = bench.whole(plan), bench.parts(plan)
     total, all_floors = sum(parts.values()), 0.0
     speed = plan.num_batched_tokens / whole * 1e3
     kind = "prompts of" if is_prompt else "rows, context"
-    print(f"\n{rows} {kind} {bench.context}: {whole:.2f} ms, {speed:.1f} tokens/s\n")
+    beside = f", and {chunk} tokens of a prompt" if chunk else ""
+    print(f"\n{rows} {kind} {bench.context}{beside}: {whole:.2f} ms, {speed:.1f} tokens/s\n")
     print("| part | calls | ms | share | floor, ms | x floor |\n|---|---|---|---|---|---|")
     for name, ms in sorted(parts.items(), key=lambda part: -part[1]):
         costs = bench.clock.costs.get(name, [])
@@ -286,6 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen3-0.6b", help="a folder of benchmarks/models")
     parser.add_argument("--prompt", type=int, help="tokens of a whole prompt in each row, in place of a decode step")
+    parser.add_argument("--chunk", type=int, default=0, help="tokens of one prompt more in each step")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 128])
     parser.add_argument("--context", type=int, default=160)
     parser.add_argument("--quantization", choices=SCHEMES)
@@ -293,13 +302,13 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = [1] if chosen.prompt else chosen.rows
     repeats = PROMPT_REPEATS if chosen.prompt else REPEATS
-    bench = Bench(chosen.model, max(rows), chosen.prompt or chosen.context, chosen.quantization, repeats)
+    bench = Bench(chosen.model, max(rows), chosen.prompt or chosen.context, chosen.quantization, repeats, chosen.chunk)
     print(f"{chosen.model}; {chosen.quantization or 'bfloat16'}; {torch.get_num_threads()} threads; {bench.floors}")
     for count in rows:
         if chosen.sampling:
             show_sampling(bench, count)
         else:
-            show_parts(bench, count, is_prompt=chosen.prompt is not None)
+            show_parts(bench, count, is_prompt=chosen.prompt is not None, chunk=chosen.chunk)
 
 
 if __name__ == "__main__":
