@@ -2,7 +2,8 @@
 
     python -m benchmarks.peers.convert.gguf CHECKPOINT FILE bf16|q8_0|q4_0
 
-Every matrix gets the same type, including the embedding, which is also the output layer. Norms stay float32.
+Every matrix gets the same type, including the embedding, which is also the output layer. Norms, biases and routers stay
+float32.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
+from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, RopeScalingType, TokenType, quants
 
 OUTER = {
     "model.embed_tokens": "token_embd",
@@ -60,7 +61,16 @@ ARCHITECTURES = {
     "qwen3": Architecture("qwen3"),
     "qwen3_moe": Architecture("qwen3moe"),
     "gemma3_text": Architecture("gemma3", norm_offset=1.0, inner=_WITH_FOUR_NORMS),
+    "gpt_oss": Architecture(
+        "gpt-oss",
+        inner={
+            "post_attention_layernorm": "post_attention_norm",
+            "self_attn.sinks": "attn_sinks",
+            "mlp.router": "ffn_gate_inp",
+        },
+    ),
 }
+ROUTER = "ffn_gate_inp"
 
 
 def stored_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -76,11 +86,25 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         yield name.removesuffix(".weight"), (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
+def split_experts(prefix: str, part: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """gpt-oss: matrices of all experts as [experts, in, out], the columns of gates and ups in turns."""
+    part, bias = part.removesuffix("_bias"), ".bias" if part.endswith("_bias") else ""
+    values = values if bias else values.swapaxes(1, 2)
+    if part == "gate_up_proj":
+        yield f"{prefix}.gate_proj{bias}", values[:, 0::2]
+        yield f"{prefix}.up_proj{bias}", values[:, 1::2]
+    else:
+        yield f"{prefix}.{part}{bias}", values
+
+
 def tensors(checkpoint: Path, num_experts: int) -> Iterator[tuple[str, np.ndarray]]:
     """The matrices of a layer's experts as one tensor, [experts, out, in], as soon as all of them were read."""
     experts: dict[str, dict[int, np.ndarray]] = defaultdict(dict)
     for path in sorted(checkpoint.glob("*.safetensors")):
         for name, values in stored_tensors(path):
+            if stacked := re.fullmatch(r"(.*\.experts)\.(\w+)", name):
+                yield from split_experts(*stacked.groups(), values)
+                continue
             found = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)", name)
             if found is None:
                 yield name, values
@@ -96,7 +120,8 @@ def name_in_gguf(name: str, inner: dict[str, str]) -> str:
     if name in OUTER:
         return f"{OUTER[name]}.weight"
     _, _, layer, part = name.split(".", 3)
-    return f"blk.{layer}.{inner[part]}.weight"
+    kind = "bias" if part.endswith(".bias") else "weight"
+    return f"blk.{layer}.{inner[part.removesuffix('.bias')]}.{kind}"
 
 
 def write_tokenizer(writer: GGUFWriter, checkpoint: Path) -> None:
@@ -138,18 +163,23 @@ def write(checkpoint: Path, target: Path, kind: str) -> None:
     if num_experts:
         writer.add_expert_count(num_experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size", config["intermediate_size"]))
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     writer.add_file_type(LlamaFileType[f"MOSTLY_{kind.upper()}"])
     write_tokenizer(writer, checkpoint)
     for name, values in tensors(checkpoint, num_experts):
         if name == "lm_head" and config["tie_word_embeddings"]:
             continue
-        if values.ndim == 1:
-            writer.add_tensor(name_in_gguf(name, inner), values + np.float32(architecture.norm_offset))
-        elif name.endswith("mlp.gate"):  # a router's weights are float32
-            writer.add_tensor(name_in_gguf(name, inner), values)
+        own = name_in_gguf(name, inner)
+        if own.endswith("norm.weight"):
+            writer.add_tensor(own, values + np.float32(architecture.norm_offset))
+        elif values.ndim == 1 or own.endswith(".bias") or ROUTER in own:
+            writer.add_tensor(own, np.ascontiguousarray(values))
         else:
-            writer.add_tensor(name_in_gguf(name, inner), quants.quantize(values, quant), raw_dtype=quant)
+            writer.add_tensor(own, quants.quantize(np.ascontiguousarray(values), quant), raw_dtype=quant)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
