@@ -66,6 +66,30 @@ constexpr int64_t bytes_of_row(const A*, int64_t depth) {
     return depth * int64_t(sizeof(A));
 }
 
+// Rows of x as vectors multiply them, `stride` elements apart.
+template <class A>
+struct SpacedRows {
+    const A* first;
+    int64_t stride;
+};
+template <class A>
+ALWAYS_INLINE SpacedRows<A> rows_from(SpacedRows<A> x, int64_t row, int64_t) {
+    return {x.first + row * x.stride, x.stride};
+}
+template <class A>
+ALWAYS_INLINE const char* address_of(SpacedRows<A> x) {
+    return address_of(x.first);
+}
+template <class A>
+constexpr int64_t bytes_of_row(SpacedRows<A> x, int64_t) {
+    return x.stride * int64_t(sizeof(A));
+}
+template <int Rows, int Panels, class Prefetch, class A, class Weights>
+ALWAYS_INLINE void multiply(SpacedRows<A> a, int64_t, Weights b, int64_t depth, Prefetch prefetch,
+                            Sums<Rows, Panels>& sums) {
+    multiply<Rows, Panels>(a.first, a.stride, b, depth, prefetch, sums);
+}
+
 // What a single block of rows prefetches. kNothing: its panels are in the cache already. kAhead: the lines that it will
 // read kPrefetchDistance bytes later. kOnce: the same, and other blocks of rows find the panels in the cache. kNext: the
 // panels after those that it reads, line by line, which suits short panels. kUnpack: its panels are in the cache, and the
@@ -197,19 +221,36 @@ void multiply_panels(const Layer<T>& layer, A x, int64_t rows, Weights weights, 
     for (; panel < end; panel++) multiply_rows<1>(layer, x, rows, weights.from(panel - begin), panel, y);
 }
 
-// x in the type in which vectors multiply it: bfloat16 with pair products, else converted to float32 once per chunk.
-ALWAYS_INLINE const float* operands(const float* x, int64_t) { return x; }
+// Lines of memory at this distance share a set of a first-level cache, which holds 8 to 12 lines: if all rows of a block
+// did, they would displace each other with every line.
+constexpr int64_t kSetDistance = 4096;  // bytes
+constexpr int64_t kMaxRowsOfSet = 8;
 
-ALWAYS_INLINE const Operand* operands(const BFloat16* x, int64_t count) {
-#if defined(STOKER_PAIR_PRODUCTS)
-    (void)count;
-    return x;
-#else
+template <class A>
+constexpr bool rows_share_sets(int64_t rows, int64_t depth) {
+    return rows > kMaxRowsOfSet && depth * int64_t(sizeof(A)) % kSetDistance == 0;
+}
+
+// x in the type in which vectors multiply it: bfloat16 with pair products, else converted to float32 once per chunk.
+ALWAYS_INLINE SpacedRows<float> operands(const float* x, int64_t, int64_t depth) { return {x, depth}; }
+
+ALWAYS_INLINE SpacedRows<Operand> operands(const BFloat16* x, int64_t rows, int64_t depth) {
     static thread_local Scratch scratch;
-    float* wide = scratch.reserve<float>(count);
-    for_each_vector(count, [&](int64_t i, int64_t left) { store_up_to(wide + i, load_up_to(x + i, left), left); });
-    return wide;
+    const bool share = rows_share_sets<Operand>(rows, depth);
+    const int64_t stride = share ? depth + kLine / int64_t(sizeof(Operand)) : depth;
+#if defined(STOKER_PAIR_PRODUCTS)
+    if (!share) return {x, depth};
+    Operand* copy = scratch.reserve<Operand>(rows * stride);
+    for (int64_t row = 0; row < rows; row++) memcpy(copy + row * stride, x + row * depth, depth * sizeof(Operand));
+#else
+    Operand* copy = scratch.reserve<Operand>(rows * stride);
+    for (int64_t row = 0; row < rows; row++, x += depth) {
+        for_each_vector(depth, [&](int64_t i, int64_t left) {
+            store_up_to(copy + row * stride + i, load_up_to(x + i, left), left);
+        });
+    }
 #endif
+    return {copy, stride};
 }
 
 #if defined(TILES)
@@ -403,7 +444,7 @@ void multiply_chunk(const Layer<T>& layer, const T* x, int64_t rows, PlainPanels
         if (rows > kMaxVectorRows) return multiply_by_tiles(layer, x, rows, weights, begin, end, y);
     }
 #endif
-    multiply_panels(layer, operands(x, rows * layer.depth), rows, weights, begin, end, y);
+    multiply_panels(layer, operands(x, rows, layer.depth), rows, weights, begin, end, y);
 }
 
 // y = x W^T + bias over all panels of a layer.

@@ -152,7 +152,7 @@ void multiply_unpacked(const Layer<T>& layer, const T* x, int64_t rows, Weights 
     if constexpr (std::is_same_v<T, BFloat16>) return multiply_by_tiles(layer, x, rows, weights, panel, end, y);
 #endif
     const int64_t blocks = std::min(num_row_blocks<kMaxRows>(rows), kPrefetchingBlocks);
-    const auto* wide = operands(x, rows * layer.depth);
+    const auto wide = operands(x, rows, layer.depth);
     for_each_pair(weights, panel, end, blocks, [&](int64_t first, auto panels) {
         multiply_panels(layer, wide, rows, panels, first, std::min(first + 2, end), y);
     });
@@ -162,5 +162,5 @@ template <class T, class Weights>
 void multiply_chunk(const Layer<T>& layer, const T* x, int64_t rows, Weights weights, int64_t begin, int64_t end,
                     T* y) {
     if (rows > max_direct_rows(weights)) return multiply_unpacked(layer, x, rows, weights, begin, end, y);
-    multiply_panels(layer, operands(x, rows * layer.depth), rows, weights, begin, end, y);
+    multiply_panels(layer, operands(x, rows, layer.depth), rows, weights, begin, end, y);
 }

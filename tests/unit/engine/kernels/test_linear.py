@@ -54,7 +54,8 @@ def test_a_large_product_has_the_bits_of_its_parts(level, scheme, width):
 
 @pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 @DTYPES
-def test_a_row_of_x_has_the_same_product_in_any_batch(level, dtype):
+@pytest.mark.parametrize("depth", [256, 2048])  # many rows of 2048 are copied, to be in different sets of the cache
+def test_a_row_of_x_has_the_same_product_in_any_batch(level, dtype, depth):
     if level in ("amx", "emulated_amx") and dtype == torch.bfloat16:
         pytest.skip("a few rows are multiplied by vectors, more by tiles")
     if level == "portable" and dtype == torch.float32:
