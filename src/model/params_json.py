@@ -22,7 +22,7 @@ _COUNTS = {  # key of config.json -> key of params.json
 }
 _EXPERTS = {"num_local_experts": "num_experts", "num_experts_per_tok": "num_experts_per_tok"}
 _NO_EFFECT = {"max_batch_size", "use_cache"}  # on what the model computes
-_ONLY = {  # the only value of a key that is computed; also null and 0, where nothing says what the key stands for
+_ONLY = {  # the only value of a key that is computed; also null
     "activation": "silu",
     "model_type": "transformer",
     "use_biases": False,
@@ -45,6 +45,7 @@ def config_of(params: Mapping[str, Any]) -> dict[str, Any]:
     heads = read.count("num_attention_heads")
     config: dict[str, Any] = {key: read.count(key) for key in _COUNTS if key not in ("head_dim", "num_key_value_heads")}
     config |= {
+        "architectures": [_class(read)],
         "num_key_value_heads": read.count("num_key_value_heads", heads),
         "head_dim": read.count("head_dim", config["hidden_size"] // heads or None),
         "rms_norm_eps": read.number("rms_norm_eps", 0, 1),
@@ -58,7 +59,6 @@ def config_of(params: Mapping[str, Any]) -> dict[str, Any]:
     }
     if read.get("quantization"):
         config["quantization_config"] = {"quant_method": _quantisation(read)}
-    config = _with_encoder(read, config)
     _check_known(params, {*read.read, *_NO_EFFECT})
     return config
 
@@ -81,8 +81,8 @@ def _rope(read: ConfigJson) -> dict[str, Any]:
     theta = read.number("rope_theta", 1, 1e15, 10_000.0)
     yarn, growth = _part(read, "yarn"), _part(read, "llama_4_scaling")
     if yarn is None and growth is None:
-        return {"rope_theta": theta, "architectures": ["MistralForCausalLM"]}
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
+        return {"rope_theta": theta}
+    rope: dict[str, Any] = {"rope_type": "default"}
     if yarn is not None:
         rope |= {
             "rope_type": "yarn",
@@ -94,9 +94,7 @@ def _rope(read: ConfigJson) -> dict[str, Any]:
         if not yarn.flag("apply_scale", True):  # of the products of queries and keys
             rope["attention_factor"] = 1.0
         _check_known(yarn.values, yarn.read, "yarn.")
-    name = "MistralForCausalLM"
     if growth is not None:
-        name = "Ministral3ForCausalLM"
         trained = growth.count("original_max_position_embeddings")
         if rope.setdefault("original_max_position_embeddings", trained) != trained:
             raise ModelConfigError(
@@ -105,7 +103,7 @@ def _rope(read: ConfigJson) -> dict[str, Any]:
             )
         rope["llama_4_scaling_beta"] = growth.number("beta", 0, 100)
         _check_known(growth.values, growth.read, "llama_4_scaling.")
-    return {"rope_parameters": rope, "architectures": [name]}
+    return {"rope_theta": theta, "rope_scaling": rope}
 
 
 def _experts(read: ConfigJson) -> dict[str, Any]:
@@ -118,21 +116,21 @@ def _experts(read: ConfigJson) -> dict[str, Any]:
     if moe.get("expert_hidden_dim") is not None:
         found["intermediate_size"] = moe.count("expert_hidden_dim")
     _check_known(moe.values, moe.read, "moe.")
-    return {**found, "architectures": ["MixtralForCausalLM"]}
+    return found
 
 
-def _with_encoder(read: ConfigJson, config: dict[str, Any]) -> dict[str, Any]:
+def _class(read: ConfigJson) -> str:
     """A model that also reads images is served as a model of text; one that hears is not."""
     media = _part(read, "multimodal")
     if media is not None and media.get("whisper_model_args"):
         raise ModelConfigError("`multimodal.whisper_model_args`: models with audio are not supported", "M304")
     if media is None and _part(read, "vision_encoder") is None:
-        return config
-    if config["architectures"] == ["MixtralForCausalLM"]:
+        if _part(read, "moe") is not None:
+            return "MixtralForCausalLM"
+        return "MistralForCausalLM" if _part(read, "llama_4_scaling") is None else "Ministral3ForCausalLM"
+    if _part(read, "moe") is not None:
         raise ModelConfigError("`vision_encoder` beside `moe` is not supported", "M304")
-    of_all = ("tie_word_embeddings", "quantization_config")
-    outer: dict[str, Any] = {key: config.pop(key) for key in of_all if key in config}
-    return {**outer, "architectures": ["Mistral3ForConditionalGeneration"], "text_config": config}
+    return "Mistral3ForConditionalGeneration"  # whose text model may be described at the top
 
 
 def _quantisation(read: ConfigJson) -> str:

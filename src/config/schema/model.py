@@ -338,8 +338,9 @@ class ModelConfig(Section):
     hf_overrides: dict[str, Any] = Field(
         {},
         description=(
-            "Changes to the model's config.json, merged key by key after it is read; null is a value here. For "
-            "experiments such as another rope base; a wrong value gives wrong answers, not an error."
+            "Changes to the model's config.json, merged key by key after it is read; null is a value here. The same "
+            "keys apply to a params.json. For experiments such as another rope base; a wrong value gives wrong "
+            "answers, not an error."
         ),
         examples=[{"rope_theta": 1000000}],
         json_schema_extra=about(reload="model"),

@@ -106,3 +106,9 @@ def test_values_that_this_build_would_misread_are_errors(changes: dict[str, Any]
     with pytest.raises(ModelConfigError) as caught:
         config_of(SMALL_3 | changes)
     assert message in str(caught.value)
+
+
+def test_the_keys_of_the_text_model_are_at_the_top_also_beside_an_encoder() -> None:
+    """So that `model.hf_overrides` has the same keys for all models of this format."""
+    config = config_of(SMALL_3 | {"vision_encoder": {"image_size": 1540}})
+    assert read_config(config | {"max_position_embeddings": 5})[0].max_position_embeddings == 5
