@@ -302,8 +302,8 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_gated", experts, "-x", 1, 2, operand),  # what is clamped below changes its sign
         ("_multiply", experts, "<=", 0, 1, becomes("<")),  # the tile after an expert's last one is still its own
         ("_multiply", experts, "*", 0, 10, value(0)),  # every tile has the first rows of its expert
-        ("_multiply", experts, "tuple", 0, 19, expression("own % per_token, rows, 2 * width")),  # not of the token
-        ("_multiply", experts, "tuple", 1, 19, expression("rows, rows, width")),  # outputs stay sorted
+        ("_multiply", experts, "tuple", 0, 19, expression("own % per_token, rows")),  # not of the token
+        ("_multiply", experts, "tuple", 1, 19, expression("rows, rows")),  # outputs stay sorted
         ("_add", unknown_experts, "tl.where()", 0, 1, argument(1)),  # outputs that have not been computed are added
         ("_add", experts, "tl.sigmoid()", 0, 1, value(1.0)),
     ],

@@ -5,7 +5,7 @@ Its tokens are compared with those of the CPU's runner over plain torch, with st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,18 @@ import torch
 
 pytest.importorskip("triton")
 
-from tests.slow_cases import slow
+from tests.slow_cases import slow, slow_but
 from tests.unit.engine.runner.plans import ids, make_plan
 
 from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.kernels.gpu.launch import is_interpreted
+from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.device_runner import DeviceRunner
+from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.startup import build_core
 
 from .checkpoints import build, save
@@ -121,6 +124,70 @@ def test_layers_with_windows_have_tables_of_their_own(
     assert engine.stats.num_blocks == (8 if sections else 2 * 8)
     assert [each.token_ids for each in run(engine, PLAIN[:2], prompts)] == [each.token_ids for each in expected]
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
+
+
+# The second prompt continues from the first one's block and, of models with states, from the state that was kept at its
+# end; both prompts take more than one step. The third one is computed by the host, with others in the same steps.
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"max_model_len": 24},
+    "cache": {"num_gpu_blocks_override": 4},
+    "scheduler": {"max_num_seqs": 3, "cuda_graph_sizes": [3]},
+}
+SHARED = [[*range(20, 31), 5], [*range(20, 29), 3, 4], [9]]
+THREE = replace(GREEDY, max_tokens=3)
+MIXED = [THREE, THREE, replace(GREEDY, max_tokens=1, prompt_logprobs=0)]
+# Gated delta rule, Mamba-2 with experts, without attention and beside attention, short convolutions; keys and values of
+# several widths; experts, sinks, windows and softcaps, latents.
+KINDS = ("qwen3_5", "nemotron_h", "mamba2", "falcon_h1", "lfm2", "gemma4", "gemma4 narrow", "gemma4 shared")
+KINDS += ("qwen3_next", "qwen3_moe", "gpt_oss", "gemma2", "gemma3", "deepseek_v3")
+
+
+def tokens_of(folder: Path, place: Path, device: str) -> tuple[list[list[int]], list[int]]:
+    """Of each request of MIXED: its tokens, and how many of its prompt came from the cache."""
+    found = run(core(folder, place, device, **SMALL), MIXED, SHARED)
+    return [each.token_ids for each in found], [each.num_cached_tokens for each in found]
+
+
+@pytest.mark.parametrize("family", slow_but(KINDS, "qwen3_5"))
+def test_every_kind_of_layer_gives_the_tokens_of_the_cpu(
+    family: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    folder = saved(family)[1]
+    expected = tokens_of(folder, tmp_path, "cpu")
+    assert expected[1] == [0, 8, 0]
+    assert tokens_of(folder, tmp_path, "cuda") == expected
+
+
+def _reversed(cache: KVCache, steps: Sequence[StepInput]) -> list[StepInput]:
+    return BY_LAYER(cache, [replace(step, block_tables=step.block_tables.flip(-1).contiguous()) for step in steps])
+
+
+def _not_reset(cache: KVCache, steps: Sequence[StepInput]) -> list[StepInput]:
+    return BY_LAYER(cache, [replace(step, context_lens=step.context_lens + 1) for step in steps])
+
+
+BY_LAYER = KVCache.by_layer
+MUTATIONS = {
+    "block tables are read in reverse": ("gemma4", KVCache, "by_layer", _reversed),
+    "parts of a block are not distinguished": ("gemma4", KVCache, "by_layer", lambda cache, steps: [
+        steps[view.group] for view in (cache.groups.views[at] for at in cache.groups.view_of_layer)
+    ]),
+    "states are not reset": ("mamba2", KVCache, "by_layer", _not_reset),
+    "states are not copied": ("mamba2", StateCache, "copy", lambda states, places: None),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_wrong_cache_changes_the_tokens(
+    mutation: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the test before would notice one."""
+    family, owner, name, wrong = MUTATIONS[mutation]
+    folder = saved(family)[1]
+    expected = tokens_of(folder, tmp_path, "cpu")
+    monkeypatch.setattr(owner, name, wrong)
+    assert tokens_of(folder, tmp_path, "cuda") != expected
 
 
 @pytest.mark.slow

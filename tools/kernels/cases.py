@@ -84,6 +84,9 @@ QWEN3_30B_A3B = ExpertLayer(2048, 768, Routing(128, 8, renormalises=True))
 GPT_OSS_EXPERTS = ExpertLayer(
     2880, 2880, Routing(32, 4, "softmax_of_chosen"), ExpertGate("clamped_swiglu"), has_bias=True
 )
+NEMOTRON_3_NANO = ExpertLayer(
+    2688, 1856, Routing(128, 6, "sigmoid", renormalises=True, scale=2.5), ExpertGate("relu2", has_gates=False)
+)
 DEEPSEEK_V3 = ExpertLayer(
     7168,
     2048,
@@ -138,6 +141,7 @@ def quick() -> Cases:
     yield from experts("qwen3_moe", QWEN3_30B_A3B, 1024)
     yield from experts("qwen3_moe", QWEN3_30B_A3B, 8192)
     yield from experts("gpt_oss", GPT_OSS_EXPERTS, 1)
+    yield from experts("nemotron", NEMOTRON_3_NANO, 1)
     yield from experts("deepseek", DEEPSEEK_V3, 1)
     yield from latents("deepseek", 128, 1536)
     yield from latents("deepseek lite", 16, 0)
@@ -423,10 +427,11 @@ def experts(name: str, layer: ExpertLayer, rows: int) -> Cases:
     logits = empty(rows, routing.num_experts)
     bias = empty(routing.num_experts, dtype=FP32) if routing.scoring == "sigmoid" else None
     yield f"{name} route_experts, {rows} rows", partial(route_experts_gpu, logits, bias, routing)
+    first = layer.inner * (2 if layer.gate.has_gates else 1)
     one = ExpertWeights(
-        empty(2 * layer.inner, layer.hidden),
+        empty(first, layer.hidden),
         empty(layer.hidden, layer.inner),
-        empty(2 * layer.inner) if layer.has_bias else None,
+        empty(first) if layer.has_bias else None,
         empty(layer.hidden) if layer.has_bias else None,
     )
     packed = pack_experts_gpu([one] * routing.num_experts, routing.num_experts, layer.gate, None)

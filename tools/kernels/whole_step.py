@@ -19,6 +19,8 @@ from stoker.engine.models.decoder import Decoder
 from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.device_step import DeviceStep
 from stoker.engine.runner.cuda.slot_arena import SlotArena
+from stoker.engine.runner.kv_cache import KVCache
+from stoker.model.cache_groups import all_in_one
 from stoker.model.spec import MLP, Attention, LayerSpec, ModelSpec, RopeSpec
 
 CAPTURABLE = frozenset(
@@ -87,13 +89,10 @@ def _compute(model_spec: ModelSpec, attention: Attention, shape: StepShape) -> N
     with torch.inference_mode():
         model = Decoder(model_spec, gpu_kernels(device, _SLOTS), _LENGTH, torch.bfloat16, device)
         model.load(_NoWeights())
-        cache = torch.empty(
-            1000, attention.num_kv_heads, _BLOCK_SIZE, attention.head_dim, dtype=torch.bfloat16, device=device
-        )
+        heads = [(attention.num_kv_heads, attention.head_dim)] * 2
+        cache = KVCache(all_in_one(model_spec.num_layers), 1000, _BLOCK_SIZE, heads, torch.bfloat16, device=device)
         arena = SlotArena(_SLOTS, _LENGTH, _BLOCK_SIZE, model_spec.vocab_size, device)
-        step = DeviceStep(
-            model, [(cache, cache)] * model_spec.num_layers, arena, _SLOTS, _TOKENS, _LENGTH, _BLOCK_SIZE, device
-        )
+        step = DeviceStep(model, cache, arena, _SLOTS, _TOKENS, _LENGTH, _BLOCK_SIZE, device)
         step.send_nothing(shape)
         with OnlyCapturable():
             step.compute(shape)

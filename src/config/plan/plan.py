@@ -158,9 +158,7 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
         keeps_all = model.files is not None and not ask.has_cache_groups
         kept = "this build keeps every token in them" if keeps_all else "they keep no more than that"
         notes.append(f"some layers attend to a window only; {kept}")
-    if model.files is not None and model.spec.has_states and device.is_gpu:
-        notes.append("this build computes layers with a recurrent state on CPUs only; this is what they would need")
-    elif model.files is not None and model.spec.has_states:
+    if model.files is not None and model.spec.has_states:
         num_kept = found.num_states - ask.max_num_seqs
         reused = f"{num_kept} more are kept for prefixes that are reused" if num_kept else "no prefix is reused"
         notes.append(

@@ -121,13 +121,6 @@ class Values:
         return model_files is not None and any(source is not None for source in model_files.spec.keys_of)
 
     @property
-    def has_widths(self) -> bool:
-        """Whether layers of the model differ in the size of their keys and values; False if its files are not known."""
-        model_files = self.decisions.model_files
-        kept = model_files.spec.kept_by_layer if model_files is not None else ()
-        return len({keeps.width for keeps in kept if keeps is not None}) > 1
-
-    @property
     def model_limit(self) -> int:
         return self.decisions.model_files.max_context if self.decisions.model_files else 0
 

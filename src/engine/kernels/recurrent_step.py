@@ -20,16 +20,17 @@ class RecurrentStep(Protocol):
     @property
     def context_lens(self) -> torch.Tensor: ...  # [R] int32, tokens computed after the step
     @property
-    def seq_slots(self) -> torch.Tensor: ...  # [R] int32, different ones; on a GPU -1 for rows of padding
+    def seq_slots(self) -> torch.Tensor: ...  # [R] int32, different ones; -1 of a padding row, which changes nothing
     @property
     def max_query_len(self) -> int: ...  # no row has more tokens
 
 
 def rows_of(step: RecurrentStep) -> Iterator[tuple[int, int, int, bool]]:
-    """First token, token after the last, slot, and whether nothing of the sequence is computed, by row."""
+    """First token, token after the last, slot, and whether nothing of the sequence is computed, by row that has tokens
+    and a slot."""
     starts, contexts, slots = step.query_start.tolist(), step.context_lens.tolist(), step.seq_slots.tolist()
     for start, end, context, slot in zip(starts, starts[1:], contexts, slots, strict=False):
-        if end > start:
+        if end > start and slot >= 0:
             yield start, end, slot, context == end - start
 
 

@@ -26,9 +26,7 @@ class StepInput:
     block_tables: torch.Tensor  # [R, max blocks in use] int32
     max_query_len: int
     max_context_len: int
-    seq_slots: torch.Tensor = (
-        NO_SLOTS  # [R] int32, places of the sequences' recurrent states, for models that have some
-    )
+    seq_slots: torch.Tensor = NO_SLOTS  # [R] int32, places of the sequences' recurrent states; -1 of a padding row
     # Values that kernels derive from the above in the first layer that needs them. Cleared at the start of a forward
     # pass: the same tensors may hold another step by then, and a captured graph must contain the derivation.
     plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

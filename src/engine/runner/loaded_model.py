@@ -64,7 +64,7 @@ def load_on_cpu(
     kv_memory = kv_memory or reserve_kv_memory(resolved)
     kv_memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
     kv_memory.touch_first()
-    cache = kv_cache_of(resolved, resolved.num_kv_blocks, kv_memory)
+    cache = kv_cache_of(resolved, resolved.num_kv_blocks, states_of(resolved), kv_memory)
     return LoadedModel(device, kernels, model, cache, compilation)
 
 
@@ -116,17 +116,25 @@ def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, ker
     return model
 
 
+def states_of(resolved: Resolved, device: torch.device | None = None) -> StateCache | None:
+    """None for a model without recurrent states. Raises what StateCache raises."""
+    if not resolved.model_spec.has_states:
+        return None
+    dtype, sums_dtype = resolved.model.dtype, resolved.cache.mamba_ssm_cache_dtype
+    return StateCache(
+        resolved.model_spec, resolved.memory.num_states, getattr(torch, dtype), getattr(torch, sums_dtype), device
+    )
+
+
 def kv_cache_of(
-    resolved: Resolved, num_blocks: int, memory: KVMemory | None = None, device: torch.device | None = None
+    resolved: Resolved,
+    num_blocks: int,
+    states: StateCache | None,
+    memory: KVMemory | None = None,
+    device: torch.device | None = None,
 ) -> KVCache:
     """A cache of `num_blocks` blocks for each group of layers. Raises what KVCache raises."""
     cache, groups = resolved.cache, resolved.cache_groups
-    states = None
-    if resolved.model_spec.has_states:
-        dtypes = resolved.model.dtype, cache.mamba_ssm_cache_dtype
-        states = StateCache(
-            resolved.model_spec, resolved.memory.num_states, *(getattr(torch, dtype) for dtype in dtypes)
-        )
     return KVCache(
         groups,
         num_blocks * groups.num_groups,

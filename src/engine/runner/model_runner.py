@@ -217,8 +217,9 @@ class ModelRunner:
         resolved, model_spec = self._resolved, self._resolved.model_spec
         resident = peak = None
         if (held := process_memory()) is not None:
-            states = 0 if self._cache.states is None else self._cache.states.num_bytes
-            resident = held[0] + self._cache.num_untouched + states
+            states = self._cache.states
+            reserved = states.num_bytes if states is not None and self._device.type == "cpu" else 0
+            resident = held[0] + self._cache.num_untouched + reserved
             peak = max(resident, held[1])
         return EngineInfo(
             model=resolved.model.model,

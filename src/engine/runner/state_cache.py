@@ -5,9 +5,12 @@ A slot of a sequence without computed tokens holds what another sequence left th
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import torch
 
-from ...model.spec import ModelSpec
+from ...model.spec import ModelSpec, StateShape
 from ..core.step_plan import Int32
 from ..layers.mixer import LayerCache
 
@@ -16,30 +19,43 @@ class StateCache:
     """States of every layer that has one (StateShape in model/spec.py), at each place."""
 
     def __init__(
-        self, spec: ModelSpec, num_places: int, dtype: torch.dtype, sums_dtype: torch.dtype = torch.float32
+        self,
+        spec: ModelSpec,
+        num_places: int,
+        dtype: torch.dtype,
+        sums_dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
     ) -> None:
-        """Memory that no sequence has used yet is reserved, not resident.
+        """Host memory that no sequence has used yet is reserved, not resident.
 
-        num_places: slots, and kept states. dtype: of the model.
+        num_places: slots, and kept states. dtype: of the model. device: None for host memory.
+
+        Raises torch.OutOfMemoryError if the device has too little memory.
         """
+        # One tensor for all layers whose states have the same shape, [layers, places, ...]: one operation copies a
+        # place.
+        self._tensors: list[torch.Tensor] = []
+        of_shape: dict[StateShape, Iterator[LayerCache]] = {}
+        for shape, count in Counter(shape for shape in spec.states if shape is not None).items():
+            inputs = torch.zeros(count, num_places, *shape.inputs, dtype=dtype, device=device)
+            sums = torch.zeros(count, num_places if shape.sums else 0, *shape.sums, dtype=sums_dtype, device=device)
+            self._tensors += [inputs, sums]
+            of_shape[shape] = zip(inputs, sums, strict=True)
         self.layers: list[LayerCache | None] = [
-            None
-            if shape is None
-            else (
-                torch.zeros(num_places, *shape.inputs, dtype=dtype),
-                torch.zeros(num_places if shape.sums else 0, *shape.sums, dtype=sums_dtype),
-            )
-            for shape in spec.states
+            None if shape is None else next(of_shape[shape]) for shape in spec.states
         ]
 
     def copy(self, places: Int32) -> None:
-        """places: [n, 2], from and to; no place is in both columns."""
+        """places: [n, 2], from and to; no place is in both columns.
+
+        On a GPU this is queued, and needs no memory: an operation for each place, which reads and writes the states of
+        all layers. One operation for all places would first gather them into memory of their size.
+        """
         for source, target in places.tolist():
-            for layer in self.layers:
-                for tensor in layer or ():
-                    if len(tensor):
-                        tensor[target].copy_(tensor[source])
+            for tensor in self._tensors:
+                if tensor.shape[1]:
+                    tensor[:, target].copy_(tensor[:, source])
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for layer in self.layers if layer is not None for tensor in layer)
+        return sum(tensor.nbytes for tensor in self._tensors)

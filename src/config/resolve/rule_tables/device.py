@@ -15,28 +15,6 @@ def _is_too_old(v: Values) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        id="R320",
-        title="layers with a recurrent state are computed on CPUs",
-        fields=("model.model", "device.device"),
-        needs_model=True,
-        about_machine=True,  # on which `device: auto` depends
-        is_broken=lambda v: v.device == "cuda" and v.has_states,
-        message="some layers of this model keep a recurrent state, and `device.device` is {device}",
-        why="There are no kernels for such layers on GPUs yet.",
-        fixes=("write `device: cpu`",),
-    ),
-    Rule(
-        id="R325",
-        title="layers with keys and values of several sizes are computed on CPUs",
-        fields=("model.model", "device.device"),
-        needs_model=True,
-        about_machine=True,
-        is_broken=lambda v: v.device == "cuda" and v.has_widths,
-        message="the layers of this model differ in the size of their keys and values, and `device.device` is {device}",
-        why="On GPUs all layers share one block table.",
-        fixes=("write `device: cpu`",),
-    ),
-    Rule(
         id="R227",
         title="device: cuda needs a GPU",
         fields=("device.device",),

@@ -1,8 +1,9 @@
 """A layer of experts in four launches, with no number that the host must read.
 
 1. Rows (a token and one of its experts) are sorted by expert.
-2. The gates and ups of every expert's rows, in tiles of rows, and their activations. The number of programs is the
-   maximum of tiles; each finds its expert and its rows from the sorted order, and those beyond the last tile end.
+2. The gates and ups of every expert's rows (or ups alone), in tiles of rows, and their activations. The number of
+   programs is the maximum of tiles; each finds its expert and its rows from the sorted order, and those beyond the last
+   tile end.
 3. The outputs, in the same tiles.
 4. The weighted sum of each token, in the order of its choice: the same in any batch.
 """
@@ -83,9 +84,11 @@ def _gated(gates, ups, alpha, limit, GATE: tl.constexpr):
 def _multiply(
     x, starts, places, weight, bias, out, per_token, num_experts, width, depth, alpha, limit,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, EXPERTS: tl.constexpr, GATE: tl.constexpr,
-    IS_GATED: tl.constexpr, HAS_BIAS: tl.constexpr, UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    IS_FIRST: tl.constexpr, HAS_UPS: tl.constexpr, HAS_BIAS: tl.constexpr, UPCAST: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """A tile of rows of one expert. Gated: from rows of tokens to sorted rows. Else: from sorted rows to places."""
+    """A tile of rows of one expert. First: from rows of tokens to sorted rows, activated, and times the ups if there
+    are some. Else: from sorted rows to places."""
     wait(IS_DEPENDENT)
     tile = tl.program_id(1)
     experts = tl.arange(0, EXPERTS)
@@ -100,10 +103,11 @@ def _multiply(
         own = tl.load(places + rows, mask=is_row, other=0)
         outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
         is_output = outputs < width
-        if IS_GATED:
-            sources, targets, matrix_width = own // per_token, rows, 2 * width
+        if IS_FIRST:
+            sources, targets = own // per_token, rows
         else:
-            sources, targets, matrix_width = rows, own, width
+            sources, targets = rows, own
+        matrix_width = 2 * width if HAS_UPS else width
         from_rows = x + sources.to(tl.int64)[:, None] * depth
         matrix = weight + expert.to(tl.int64) * matrix_width * depth + outputs.to(tl.int64)[:, None] * depth
         of_ups = matrix + tl.cast(width, tl.int64) * depth
@@ -117,16 +121,18 @@ def _multiply(
             if UPCAST:
                 values = values.to(tl.float32)
             sums += tl.dot(values, tl.trans(weights.to(values.dtype)), input_precision="ieee")
-            if IS_GATED:
+            if HAS_UPS:
                 weights = tl.load(of_ups + k[None, :], mask=is_output[:, None] & is_k[None, :], other=0.0)
                 ups += tl.dot(values, tl.trans(weights.to(values.dtype)), input_precision="ieee")
         if HAS_BIAS:
             of_expert = bias + expert * matrix_width + outputs
             sums += tl.load(of_expert, mask=is_output, other=0.0).to(tl.float32)[None, :]
-            if IS_GATED:
+            if HAS_UPS:
                 ups += tl.load(of_expert + width, mask=is_output, other=0.0).to(tl.float32)[None, :]
-        if IS_GATED:
+        if HAS_UPS:
             sums = _gated(sums, ups, alpha, limit, GATE)
+        elif IS_FIRST:
+            sums = activated(sums, GATE)
         to = out + targets.to(tl.int64)[:, None] * width + outputs[None, :]
         tl.store(to, sums.to(out.dtype.element_ty), mask=is_row[:, None] & is_output[None, :])
 
@@ -209,7 +215,7 @@ def experts_gpu(
     first = packed.experts[0]
 
     def multiply(
-        rows: torch.Tensor, matrices: torch.Tensor, bias: torch.Tensor | None, width: int, is_gated: bool
+        rows: torch.Tensor, matrices: torch.Tensor, bias: torch.Tensor | None, width: int, is_first: bool
     ) -> torch.Tensor:
         made = torch.empty(num_rows, width, dtype=x.dtype, device=x.device)
         depth = matrices.shape[2]
@@ -217,14 +223,15 @@ def experts_gpu(
             rows, starts, places, matrices, bias, made, per_token, num_experts, width, depth, packed.gate.alpha,
             packed.gate.limit, ROWS=tile.rows, OUTPUTS=tile.outputs,
             DEPTH=min(tile.depth, max(16, triton.next_power_of_2(depth))), EXPERTS=triton.next_power_of_2(num_experts),
-            GATE=GATES.index(packed.gate.kind) if is_gated else _NO_GATE, IS_GATED=is_gated, HAS_BIAS=bias is not None,
-            UPCAST=is_interpreted(), num_warps=tile.warps, num_stages=tile.stages, **dependent(),
+            GATE=GATES.index(packed.gate.kind) if is_first else _NO_GATE, IS_FIRST=is_first,
+            HAS_UPS=is_first and packed.gate.has_gates, HAS_BIAS=bias is not None, UPCAST=is_interpreted(),
+            num_warps=tile.warps, num_stages=tile.stages, **dependent(),
         )  # fmt: skip
         return made
 
     # The bias of the first expert is where those of all begin.
-    gated = multiply(x, packed.gate_ups, first.gate_up.bias, inner, is_gated=True)
-    y = multiply(gated, packed.downs, first.down.bias, hidden, is_gated=False)
+    gated = multiply(x, packed.gate_ups, first.gate_up.bias, inner, is_first=True)
+    y = multiply(gated, packed.downs, first.down.bias, hidden, is_first=False)
     block = min(_BLOCK, triton.next_power_of_2(hidden))
     _add[(tokens, triton.cdiv(hidden, block))](
         y, ids, weights, base, base_gate, out, per_token, num_experts, hidden, BLOCK=block,

@@ -149,7 +149,7 @@ def rope_and_store_gpu(
     """As rope_and_store_reference; a token with a slot below 0, which is padding, is not stored."""
     _, cache_heads, block_size, head_dim = k_cache.shape
     num_parts = variant.num_parts(num_heads, num_kv_heads)
-    if qkv.shape[1] != num_parts * head_dim or num_kv_heads not in (0, cache_heads):
+    if qkv.shape[1] < num_parts * head_dim or num_kv_heads not in (0, cache_heads):
         raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} and {num_kv_heads} heads of {head_dim}")
     has_own_weights = check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
     queries = torch.empty(len(qkv), num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)

@@ -52,15 +52,15 @@ class DeviceRunner:
         self._arena = SlotArena(slots, model_len, block_size, vocab_size, loaded.device, groups.num_groups)
         self._step = DeviceStep(
             loaded.model,
-            loaded.cache.layers,
+            loaded.cache,
             self._arena,
             slots,
             scheduler.max_num_batched_tokens,
             model_len,
             block_size,
             loaded.device,
-            groups.layers,
         )
+        self._states = loaded.cache.states
         self._download = Download(self._step.sampled)
         self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
         capture = loaded.kernels.capture if loaded.model.is_capturable else None
@@ -88,10 +88,14 @@ class DeviceRunner:
                 is_fast_path=bool(self._is_fast_path[plan.slots].all()),
             )
             self._step.send(plan, shape)
+            if self._states is not None:
+                self._states.copy(plan.restored_states)
             logits = self.graphs.run(shape)
             asking = plan.is_sampled & (self._table.num_logprobs[plan.slots] >= 0)
             logprobs = self._launch_logprobs(plan, logits, asking) if asking.any() else None
             ticket = self._download.start(plan.num_rows)
+            if self._states is not None:
+                self._states.copy(plan.kept_states)  # last: the tokens do not wait for it
         return lambda: self._finish(plan, ticket, logprobs)
 
     def execute(self, plan: StepPlan) -> StepResult:

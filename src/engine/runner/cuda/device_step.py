@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
@@ -11,9 +9,9 @@ from ...core.step_plan import Int32, StepPlan
 from ...kernels.gpu.finish_step import finish_step
 from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from ...kernels.gpu.sample import sample, sampling_workspace
-from ...layers.mixer import LayerCache
 from ...layers.step_input import StepInput
 from ...models.model import Model
+from ..kv_cache import KVCache
 from .buckets import StepShape
 from .slot_arena import SlotArena
 from .staging import Upload
@@ -25,18 +23,16 @@ class DeviceStep:
     def __init__(
         self,
         model: Model,
-        caches: Sequence[LayerCache],
+        cache: KVCache,
         arena: SlotArena,
         max_rows: int,
         max_tokens: int,
         max_model_len: int,
         block_size: int,
         device: torch.device,
-        groups: Sequence[int | None] | None = None,
     ) -> None:
-        """max_rows, max_tokens: of a step. groups: by layer, the index of its block table. None: the first."""
-        self._groups = [group or 0 for group in groups or [0] * len(caches)]
-        self._model, self._caches, self._arena = model, caches, arena
+        """arena: with a block table for each group of the cache. max_rows, max_tokens: of a step."""
+        self._model, self._cache, self._arena = model, cache, arena
         self._block_size, self._max_tokens, self._max_model_len = block_size, max_tokens, max_model_len
 
         def column(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -107,13 +103,14 @@ class DeviceStep:
                 block_tables=tensors.block_tables,
                 max_query_len=1 if shape.is_decode else self._max_tokens,
                 max_context_len=self._max_model_len,
+                seq_slots=slots,
             )
             for tensors in by_group
         ]
         tensors = by_group[0]
         wanted = None if shape.is_decode else tensors.last_tokens
-        by_layer = [steps[group] for group in self._groups]
-        logits = self._model.logits(*self._model.forward(by_layer, self._caches, wanted))
+        by_layer = self._cache.by_layer(self._cache.views(steps))
+        logits = self._model.logits(*self._model.forward(by_layer, self._cache.layers, wanted))
         sampled = self.sampled[:num_rows]
         sample(
             logits,

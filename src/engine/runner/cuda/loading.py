@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
@@ -11,10 +13,11 @@ from ...kernels import KernelSet, select_kernels
 from ...kernels.gpu.kernels import gpu_kernels
 from ...kernels.gpu.launch import is_interpreted
 from ...layers.step_input import StepInput
-from ..kv_cache import KVCache
-from ..loaded_model import LoadedModel, kv_cache_of, load_model
+from ..loaded_model import LoadedModel, kv_cache_of, load_model, states_of
 from ..measure import PhaseClock
 from .memory_budget import DeviceMemory, blocks_that_fit, out_of_memory
+
+Part = TypeVar("Part")
 
 
 def torch_device() -> torch.device:
@@ -33,16 +36,19 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     device = torch_device()
     kernels = _kernels(resolved, device)
     kernels.set_num_threads(resolved.device.num_threads)
-    try:
-        model = load_model(resolved, phases, device, kernels)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory("the weights", resolved.memory.weights_bytes) from error
+    planned = resolved.memory
+    model = _allocated("the weights", planned.weights_bytes, lambda: load_model(resolved, phases, device, kernels))
     phases.start("kv cache")
-    num_blocks = resolved.num_kv_blocks
-    loaded = LoadedModel(device, kernels, model, _cache(resolved, 1, device))
-    if device.type == "cuda":
-        num_blocks = blocks_that_fit(resolved, _memory(resolved, loaded))
-    return LoadedModel(device, kernels, model, _cache(resolved, num_blocks, device))
+    states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device))
+
+    def loaded(num_blocks: int) -> LoadedModel:
+        num_bytes = num_blocks * resolved.cache.block_size * planned.kv_bytes_per_token
+        cache = _allocated("the KV cache", num_bytes, lambda: kv_cache_of(resolved, num_blocks, states, device=device))
+        return LoadedModel(device, kernels, model, cache)
+
+    if device.type != "cuda":
+        return loaded(resolved.num_kv_blocks)
+    return loaded(blocks_that_fit(resolved, _memory(resolved, loaded(1))))
 
 
 def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:
@@ -52,12 +58,11 @@ def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:
     return gpu_kernels(device, max_rows=resolved.scheduler.max_num_seqs)
 
 
-def _cache(resolved: Resolved, num_blocks: int, device: torch.device) -> KVCache:
+def _allocated(what: str, num_bytes: int, allocate: Callable[[], Part]) -> Part:
     try:
-        return kv_cache_of(resolved, num_blocks, device=device)
+        return allocate()
     except torch.OutOfMemoryError as error:
-        num_bytes = num_blocks * resolved.cache.block_size * resolved.memory.kv_bytes_per_token
-        raise out_of_memory("the KV cache", num_bytes) from error
+        raise out_of_memory(what, num_bytes) from error
 
 
 def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
@@ -72,7 +77,8 @@ def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
         torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         tokens = resolved.scheduler.max_num_batched_tokens
-        raise out_of_memory(f"a step of {tokens} tokens in addition to the weights", before) from error
+        held = " and states" * resolved.model_spec.has_states
+        raise out_of_memory(f"a step of {tokens} tokens in addition to the weights{held}", before) from error
     step = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(loaded.device)
@@ -80,7 +86,7 @@ def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
 
 
 def _largest_step(resolved: Resolved, loaded: LoadedModel) -> None:
-    """All tokens in one row, and the logits of the maximum number of rows. Writes nothing into the cache."""
+    """All tokens in one row, and the logits of the maximum number of rows. Writes no keys and values, and no state."""
     num_tokens, num_rows = resolved.scheduler.max_num_batched_tokens, resolved.scheduler.max_num_seqs
     model_len = min(num_tokens, resolved.model.max_model_len)
 
@@ -99,7 +105,10 @@ def _largest_step(resolved: Resolved, loaded: LoadedModel) -> None:
         block_tables=column(num_rows * max_blocks, 0).view(num_rows, max_blocks),
         max_query_len=model_len,
         max_context_len=model_len,
+        seq_slots=column(num_rows, -1),
     )
+    cache = loaded.cache
     with torch.inference_mode():
         wanted = column(num_rows, 0, torch.int64)
-        loaded.model.logits(*loaded.model.forward([step] * len(loaded.cache.layers), loaded.cache.layers, wanted))
+        steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
+        loaded.model.logits(*loaded.model.forward(steps, cache.layers, wanted))

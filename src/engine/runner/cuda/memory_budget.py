@@ -19,18 +19,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of a device, measured after the weights were loaded."""
+    """Bytes of a device, measured after the weights were loaded and the states allocated."""
 
     total: int
     free: int
-    allocated: int  # of this process: the weights
-    step: int  # of the largest step, without weights and cache
+    allocated: int  # of this process: weights and recurrent states
+    step: int  # of the largest step, in addition to these
 
 
 def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
     """The planned number of blocks; fewer if the deployment leaves the number open and the device has less memory.
 
-    Raises MemoryError if one sequence of maximum length would not fit, or the number that the deployment sets.
+    Raises MemoryError if one sequence of maximum length would not fit, or the number that the deployment sets, or, of a
+    model without keys and values, whose blocks have no bytes, a step.
     """
     scheduler, cache, model_len = resolved.scheduler, resolved.cache, resolved.model.max_model_len
     seqs, vocab_size = scheduler.max_num_seqs, resolved.model_spec.vocab_size
@@ -45,16 +46,17 @@ def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
     )
     # A cache of a set size may take all free memory; otherwise gpu_memory_utilization limits it.
     share = int(cache.gpu_memory_utilization * memory.total) - memory.allocated if is_open else memory.free
-    budget = max(0, min(share, memory.free) - reserve)
-    fitting = min(planned, budget // block_bytes)
+    room = min(share, memory.free) - reserve
     needed = -(-model_len // cache.block_size) if is_open else planned
-    if fitting < needed:
+    if room < needed * block_bytes:
         what = f"one sequence of {model_len} tokens" if is_open else "the number of blocks that the deployment sets"
+        wants = f"the KV cache needs {needed * block_bytes} bytes for {what}, and its budget is {max(0, room)}"
+        held = " and states" * resolved.model_spec.has_states
         raise MemoryError(
-            f"the KV cache needs {needed * block_bytes} bytes for {what}, and its budget is {budget}: {memory.free} "
-            f"bytes are free after the weights, of which a step takes {memory.step} and graphs and sequence tables "
-            f"take {reserve - memory.step}; {_FIXES}"
+            f"{wants if block_bytes else 'a step does not fit'}: {memory.free} bytes are free after the weights{held}, "
+            f"of which a step takes {memory.step} and graphs and sequence tables take {reserve - memory.step}; {_FIXES}"
         )
+    fitting = min(planned, room // block_bytes) if block_bytes else planned
     if fitting < planned:
         logger.warning(
             "the KV cache has %d blocks, not the planned %d: no more fit in addition to a step of %d bytes",

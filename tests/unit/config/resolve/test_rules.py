@@ -45,9 +45,8 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
 
     states = write_config(tmp_path / "states", "qwen3.5-0.8b")
 
-    widths = write_config(tmp_path / "widths", NATIVE["gemma-4-31b"][0])
     without_keys = write_config(tmp_path / "without-keys", NATIVE["codestral-mamba-7b"][0])
-    files = {"MODEL": model, "FILE": template, "JSON": logging_file, "STATES": states, "WIDTHS": widths}
+    files = {"MODEL": model, "FILE": template, "JSON": logging_file, "STATES": states}
     shared = write_config(tmp_path / "shared", NATIVE["gemma-4-e2b"][0])
     files |= {"WITHOUT-KEYS": without_keys, "SHARED": shared}
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -60,3 +61,19 @@ def test_a_model_without_attention_has_a_cache_of_no_bytes():
     cache = KVCache(model_cache_groups(spec, 64, is_hybrid=True), 7, 16, (), torch.float32, memory, states=states)
     assert (cache.num_bytes, cache.num_untouched, memory.num_untouched) == (0, 0, 0)
     assert cache.layers == states.layers
+
+
+def test_a_place_is_copied_in_every_layer_and_others_keep_their_states():
+    config = {"architectures": ["Mamba2ForCausalLM"], "num_hidden_layers": 3}
+    spec = read_config(config)[0]
+    states = StateCache(spec, 4, torch.float32)
+    for layer in states.layers:
+        for tensor in layer or ():
+            tensor[:] = torch.arange(4.0).view(-1, *[1] * (tensor.ndim - 1))
+            assert tensor.is_contiguous()
+    states.copy(np.array([[1, 3], [0, 2]], np.int32))
+    assert len(states.layers) == 3
+    for layer in states.layers:
+        assert layer is not None
+        for tensor in layer:
+            assert tensor.flatten(1).unique(dim=1)[:, 0].tolist() == [0, 1, 0, 1]

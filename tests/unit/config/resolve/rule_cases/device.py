@@ -10,17 +10,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R227": (["--device cuda"], ["--device cpu", "--device auto"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R320": (
-        [
-            "--model STATES --load-format dummy --skip-tokenizer-init",
-            "--model STATES --load-format dummy --skip-tokenizer-init --device cuda",
-        ],
-        ["--model STATES --load-format dummy --skip-tokenizer-init --device cpu", ""],
-    ),
-    "R325": (
-        ["--model WIDTHS --load-format dummy --skip-tokenizer-init --device cuda"],
-        ["--model WIDTHS --load-format dummy --skip-tokenizer-init --device cpu"],
-    ),
     "R286": (["--self-test"], ["--self-test --device cpu", ""]),
 }
 OLD_GPU_CASES: dict[str, tuple[list[str], list[str]]] = {

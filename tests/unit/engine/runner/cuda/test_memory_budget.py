@@ -20,14 +20,21 @@ STEP = GIB // 4
 WITH_GRAPHS = STEP + GRAPHS_BYTES
 
 
-def deployment(blocks: int, *, is_open: bool = True, utilization: float = 0.9, sizes: tuple[int, ...] = (1, 8)) -> Any:
+def deployment(
+    blocks: int,
+    *,
+    is_open: bool = True,
+    utilization: float = 0.9,
+    sizes: tuple[int, ...] = (1, 8),
+    token_bytes: int = 1024,
+) -> Any:
     layer = Layer.RULE if is_open else Layer.FILE
     return SimpleNamespace(
         scheduler=SimpleNamespace(max_num_seqs=8, cuda_graph_sizes=sizes, max_num_batched_tokens=100),
         cache=SimpleNamespace(block_size=64, gpu_memory_utilization=utilization, num_gpu_blocks_override=None),
         model=SimpleNamespace(max_model_len=640),
-        model_spec=SimpleNamespace(vocab_size=1000),
-        memory=SimpleNamespace(kv_bytes_per_token=1024),
+        model_spec=SimpleNamespace(vocab_size=1000, has_states=token_bytes == 0),
+        memory=SimpleNamespace(kv_bytes_per_token=token_bytes),
         cache_groups=SimpleNamespace(num_groups=1),
         num_kv_blocks=blocks,
         origin=lambda path: Origin(layer=layer),
@@ -70,3 +77,12 @@ def test_less_than_one_sequence_is_an_error_that_says_what_to_change():
     assert blocks_that_fit(deployment(1000), memory(free=least)) == 10
     with pytest.raises(MemoryError, match=r"one sequence of 640 tokens.*`cache.gpu_memory_utilization`"):
         blocks_that_fit(deployment(1000), memory(free=least - 1))
+
+
+def test_blocks_without_bytes_need_no_memory_and_a_step_does():
+    """Of a model that has only states: the number of blocks was divided by their bytes."""
+    states_only = deployment(1000, token_bytes=0)
+    least = STEP + TABLES + WITH_GRAPHS
+    assert blocks_that_fit(states_only, memory(free=least)) == 1000
+    with pytest.raises(MemoryError, match=r"a step does not fit: .* free after the weights and states"):
+        blocks_that_fit(states_only, memory(free=least - 1))
