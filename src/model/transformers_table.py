@@ -25,6 +25,7 @@ TESTED: dict[str, str] = {
     "GPTNeoXForCausalLM": "norms",
     "Gemma2ForCausalLM": "q_proj+k_proj+v_proj, gate_proj+up_proj, norms",
     "Gemma3ForCausalLM": "q_proj+k_proj+v_proj, gate_proj+up_proj, norms",
+    "Gemma3nForCausalLM": "q_proj+k_proj+v_proj, gate_proj+up_proj, norms",
     "GemmaForCausalLM": "q_proj+k_proj+v_proj, gate_proj+up_proj, norms",
     "Glm4ForCausalLM": "q_proj+k_proj+v_proj, norms",
     "Glm4MoeForCausalLM": "q_proj+k_proj+v_proj, gate_proj+up_proj, norms",

@@ -117,6 +117,17 @@ def _parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Gemma 3n computes a quantile of a normal distribution, whose constructor reads its parameters to check them."""
+    kept = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(kept)
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What one forward pass did. Names are those of the modules."""
@@ -130,7 +141,7 @@ def trace(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtype
 
     Raises ModelFilesError if the model cannot be served, or if its control flow depends on values.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _unchecked_distributions():
         model = _built(make, of, dtype)
         attention = PagedAttention(KernelSet())
         attention.attach(model)
