@@ -1,0 +1,62 @@
+"""The step that layers get on a device, without a model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.engine.runner.plans import ids, make_plan
+
+pytest.importorskip("triton")
+
+from stoker.engine.layers.step_input import StepInput
+from stoker.engine.runner.cuda.buckets import StepShape
+from stoker.engine.runner.cuda.device_step import DeviceStep
+from stoker.engine.runner.cuda.slot_arena import SlotArena
+from stoker.engine.runner.kv_cache import KVCache
+from stoker.model.cache_groups import cache_groups
+
+CPU = torch.device("cpu")
+
+
+class Model:
+    """Records the steps of its layers."""
+
+    model_spec = SimpleNamespace(vocab_size=8)
+
+    def forward(self, steps: list[StepInput], caches: Any, rows: Any) -> tuple[torch.Tensor, None]:
+        self.steps = steps
+        return torch.zeros(steps[0].num_rows, 8), None
+
+    def logits(self, hidden: torch.Tensor, residual: None) -> torch.Tensor:
+        return hidden
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+def test_narrow_layers_get_their_part_of_each_block_and_padding_has_no_slot():
+    """Two layers with half the width of the third share its plane: block 3 is block 6 to one and 7 to the other."""
+    groups = cache_groups([None] * 3, [2, 2, 1])
+    cache = KVCache(groups, 8, 4, [(1, 8)], torch.float32, device=CPU, tensors_by_layer=[[(1, 4)], [(1, 4)], [(1, 8)]])
+    arena = SlotArena(4, 16, 4, 8, CPU, groups.num_groups)
+    for table, block in zip(arena.block_ids, (3, 5), strict=True):
+        table[2, 0] = block
+    model = Model()
+    step = DeviceStep(model, cache, arena, 4, 8, 16, 4, CPU)  # type: ignore[arg-type]
+    shape = StepShape(2, 2, is_decode=True, is_fast_path=True)
+    plan = make_plan(slots=ids(2), num_computed=ids(1), num_tokens=ids(1), is_sampled=np.array([True]))
+    step.send(plan, shape)
+    step.compute(shape)
+    narrow = groups.layers[0]
+    assert narrow == groups.layers[1] != groups.layers[2]
+    first, second, wide = model.steps
+    block = (3, 5)[narrow or 0]
+    assert [each.slot_mapping[0].item() for each in (first, second)] == [2 * block * 4 + 1, (2 * block + 1) * 4 + 1]
+    assert [each.block_tables[0, 0].item() for each in (first, second)] == [2 * block, 2 * block + 1]
+    assert wide.block_tables[0, 0].item() == 8 - block
+    for each in model.steps:
+        assert each.slot_mapping[1] < 0
+        assert each.seq_slots.tolist() == [2, -1]
+        assert each.context_lens.tolist() == [2, 0]
