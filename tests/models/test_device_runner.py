@@ -169,7 +169,7 @@ def _not_reset(cache: KVCache, steps: Sequence[StepInput]) -> list[StepInput]:
 BY_LAYER = KVCache.by_layer
 MUTATIONS = {
     "block tables are read in reverse": ("gemma4", KVCache, "by_layer", _reversed),
-    "parts of a block are not distinguished": ("gemma4", KVCache, "by_layer", lambda cache, steps: [
+    "parts of a block are not distinguished": ("gemma4 narrow", KVCache, "by_layer", lambda cache, steps: [
         steps[view.group] for view in (cache.groups.views[at] for at in cache.groups.view_of_layer)
     ]),
     "states are not reset": ("mamba2", KVCache, "by_layer", _not_reset),
