@@ -107,7 +107,7 @@ def build_core(config: str, phase: Callable[[str], None], idle: Callable[[], boo
         vocab_size=VOCAB_SIZE,
         num_blocks=settings.num_blocks,
         block_size=settings.block_size,
-        max_cached_len=settings.max_cached_len,
+        max_cached_len=limits.max_cached_len,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         eos_token_ids=(EOS,),

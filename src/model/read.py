@@ -75,7 +75,8 @@ def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     inner = values.get(key, {})
     if not isinstance(inner, Mapping):
         raise ModelConfigError(f"`{key}` must be an object: the language model's configuration")
-    own = {name: value for name, value in values.items() if name == "rope_scaling" or not isinstance(value, Mapping)}
+    ropes = "rope_scaling", "rope_parameters"
+    own = {name: value for name, value in values.items() if name in ropes or not isinstance(value, Mapping)}
     tied = {name: values[name] for name in ("tie_word_embeddings",) if name in values}
     return {**own, **inner, **tied}
 

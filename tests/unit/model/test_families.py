@@ -14,6 +14,7 @@ from stoker.config.checkpoint.stored import StoredTensor
 from stoker.model.config_json import ModelConfigError
 from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
+from stoker.model.spec import Attention
 from stoker.model.support import not_supported
 from stoker.model.tensors import model_shapes
 
@@ -135,3 +136,22 @@ def test_checkpoints_may_have_keys_that_no_layer_reads(tmp_path: Path) -> None:
     assert not wanted.keys() & unused.keys()
     stored = {name: StoredTensor(tmp_path, "F32", shape, 0) for name, shape in (wanted | unused).items()}
     assert tensors_of(tmp_path, stored, spec).keys() == wanted.keys()
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_a_language_model_has_the_embedding_of_the_whole_model_where_it_has_none(key: str) -> None:
+    """Of a multimodal model whose config.json describes both in one object."""
+    yarn = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16}
+    config = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        **_HEADS,
+        "intermediate_size": F,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "vision_config": {"hidden_size": 4},
+        key: yarn,
+    }
+    mixer = read_config(config)[0].layers[0].mixer
+    assert isinstance(mixer, Attention)
+    assert mixer.rope is not None
+    assert (mixer.rope.kind, mixer.rope.factor) == ("yarn", 4.0)
