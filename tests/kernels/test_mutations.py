@@ -336,7 +336,7 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_rope_and_store", rope, "ROTARY_DIM", 4, 6, value("HEAD_DIM")),  # elements that are not rotated
         ("_rope_and_store", heads, "%", 2, 4, becomes("//")),  # which element of a pair is the first
         ("_rope_and_store", heads, "+=", 0, 1, removed),  # all heads have the weights of the first
-        ("_rope_and_store", heads, "tl.where()", 5, 7, argument(1)),  # the norm of all queries for keys
+        ("_rope_and_store", heads, "tl.where()", 6, 8, argument(1)),  # the norm of all queries for keys
         ("_rope_and_store", heads, "*=", 0, 2, removed),  # the norm of values
         ("_rope_and_store", heads, "*=", 1, 2, removed),  # the scales of queries
         ("_of_head", heads, "tl.where()", 0, 1, argument(1)),  # padding counts in the variance

@@ -148,7 +148,7 @@ def tokens_of(folder: Path, place: Path, device: str) -> tuple[list[list[int]], 
     return [each.token_ids for each in found], [each.num_cached_tokens for each in found]
 
 
-@pytest.mark.parametrize("family", slow_but(KINDS, "qwen3_5"))
+@pytest.mark.parametrize("family", slow_but(KINDS, "lfm2"))
 def test_every_kind_of_layer_gives_the_tokens_of_the_cpu(
     family: str, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.configuration import NUM_LINES, cases, manifest_text, prepare
+from tests.slow_cases import slow
 
 from stoker.cli.app import main
 
@@ -44,13 +45,13 @@ def test_what_is_measured_imports_nothing_that_runs_a_model(index: int, folder: 
 @pytest.mark.parametrize(
     "words",
     [
-        ["schema", "--check"],
         ["diff", "deploy.yaml", "--port", "81"],
-        ["migrate", "deploy.yaml"],
-        ["render", "k8s", "deploy.yaml"],
         ["import", "vllm", "serve", "x", "--port", "81"],
-        ["init", "-"],
-        ["completion", "bash"],
+        slow(["schema", "--check"]),
+        slow(["migrate", "deploy.yaml"]),
+        slow(["render", "k8s", "deploy.yaml"]),
+        slow(["init", "-"]),
+        slow(["completion", "bash"]),
     ],
     ids=lambda words: words[0],
 )

@@ -34,7 +34,7 @@ from . import generated
 from .deployments import MACHINE
 from .model_files import write_model
 
-FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=1000)
 each_amount = pytest.mark.parametrize(
     "amount",

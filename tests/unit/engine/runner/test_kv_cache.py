@@ -64,7 +64,8 @@ def test_a_model_without_attention_has_a_cache_of_no_bytes():
 
 
 def test_a_place_is_copied_in_every_layer_and_others_keep_their_states():
-    config = {"architectures": ["Mamba2ForCausalLM"], "num_hidden_layers": 3}
+    config = {"architectures": ["Mamba2ForCausalLM"], "num_hidden_layers": 3, "hidden_size": 32}
+    config |= {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 8}
     spec = read_config(config)[0]
     states = StateCache(spec, 4, torch.float32)
     for layer in states.layers:
