@@ -361,6 +361,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     places = num_states(one_state, seqs, interval)
     states = places * one_state
     block_bytes = block_size * per_token
+    done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
         if written == "auto":
@@ -374,11 +375,10 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, model_files, groups, budget - weights - states - activations, block_bytes, share)
+        blocks = _auto_blocks(done, model_files, budget - weights - states - activations, block_bytes, share)
     done.num_kv_blocks = blocks
     pool, limit = blocks * groups.num_groups, max(model_files.max_context, _longest(done, model_files))
     done.max_cached_len = longest_sequence(groups.windows, pool, block_size, _step_tokens(done), limit)
-    done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)
     done.memory = MemoryPlan(
         budget_bytes=budget,
         weights_bytes=weights,
@@ -422,9 +422,7 @@ def _bytes_of_longest(done: Decisions, model_files: ModelFiles, groups: CacheGro
     return -(-blocks // groups.num_groups) * block_bytes
 
 
-def _auto_blocks(
-    done: Decisions, model_files: ModelFiles, groups: CacheGroups, room: int, block_bytes: int, share: float
-) -> int:
+def _auto_blocks(done: Decisions, model_files: ModelFiles, room: int, block_bytes: int, share: float) -> int:
     if done.gpu is not None and not done.is_interpreted:  # memory that is not used otherwise
         blocks = max(0, room) // block_bytes
         is_short = done.gpu.available_memory_bytes < int(share * done.gpu.total_memory_bytes)
@@ -432,12 +430,8 @@ def _auto_blocks(
         reason = f"what cache.gpu_memory_utilization ({share:g}){others} leaves beside weights and activations"
         done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R221", reason)
         return blocks
-    seqs, written_len, longest = (
-        done.get("scheduler.max_num_seqs"),
-        done.get("model.max_model_len"),
-        _longest(done, model_files),
-    )
-    one = _bytes_of_longest(done, model_files, groups, block_bytes)
+    seqs, one = done.get("scheduler.max_num_seqs"), done.bytes_of_longest
+    written_len, longest = done.get("model.max_model_len"), _longest(done, model_files)
     ceiling = MAX_AUTO_KV_BYTES if written_len == "auto" else max(MAX_AUTO_KV_BYTES, one)
     beside = "weights and states" if model_files.spec.has_states else "the weights"
     wanted, reason = min(

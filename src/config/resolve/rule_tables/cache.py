@@ -89,7 +89,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R327",
         title="only recurrent layers have sums",
-        fields=("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
+        fields=_STATE_DTYPES,
         severity="warning",
         needs_model=True,
         is_broken=lambda v: not v.has_states and any(map(v.is_written, _STATE_DTYPES)),
@@ -220,7 +220,7 @@ STATED: tuple[StatedRule, ...] = (
     StatedRule(
         "R329",
         "recurrent states are kept in float32",
-        ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
+        _STATE_DTYPES,
         "They are sums over all tokens of a sequence. bfloat16 has to be chosen explicitly.",
     ),
     StatedRule(
