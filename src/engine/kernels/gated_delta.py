@@ -36,12 +36,14 @@ class GatedDelta(Protocol):
     ) -> torch.Tensor: ...
 
 
-def num_key_heads(mixed: torch.Tensor, state: torch.Tensor) -> int:
+def num_key_heads(mixed: torch.Tensor, projected: torch.Tensor, state: torch.Tensor) -> int:
     """Raises ValueError if the widths do not fit together."""
     _, heads, key_dim, value_dim = state.shape
     key_heads, rest = divmod(mixed.shape[1] - heads * value_dim, 2 * key_dim)
     if rest or key_heads < 1 or heads % key_heads:
         raise ValueError(f"{mixed.shape[1]} channels for states of {tuple(state.shape[1:])}")
+    if projected.shape != (len(mixed), mixed.shape[1] + heads * value_dim + 2 * heads):
+        raise ValueError(f"projected is {tuple(projected.shape)}, mixed {tuple(mixed.shape)}")
     return key_heads
 
 
@@ -70,7 +72,7 @@ def gated_delta_reference(
     Source: Gated Delta Networks, arXiv:2412.06464, equation 10.
     """
     _, heads, key_dim, value_dim = state.shape
-    key_heads = num_key_heads(mixed, state)
+    key_heads = num_key_heads(mixed, projected, state)
     sizes = [key_heads * key_dim, key_heads * key_dim, heads * value_dim]
     q, k, v = torch.split(mixed.float(), sizes, dim=1)
     _, z, b, a = torch.split(projected.float(), [mixed.shape[1], heads * value_dim, heads, heads], dim=1)
@@ -110,9 +112,7 @@ def gated_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedDelta:
         step: RecurrentStep,
     ) -> torch.Tensor:
         _, heads, key_dim, value_dim = state.shape
-        key_heads = num_key_heads(mixed, state)
-        if projected.shape != (len(mixed), mixed.shape[1] + heads * value_dim + 2 * heads):
-            raise ValueError(f"projected is {tuple(projected.shape)}, mixed {tuple(mixed.shape)}")
+        key_heads = num_key_heads(mixed, projected, state)
         out = empty(len(mixed), heads * value_dim, dtype=dtype)
         call(
             pointer(mixed, dtype),

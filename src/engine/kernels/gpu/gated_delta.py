@@ -135,11 +135,9 @@ def gated_delta_gpu(
 ) -> torch.Tensor:
     """As gated_delta_reference. Any stride of rows and slots."""
     _, heads, key_dim, value_dim = state.shape
-    key_heads = num_key_heads(mixed, state)
+    key_heads = num_key_heads(mixed, projected, state)
     tokens, channels = mixed.shape
     width = heads * value_dim
-    if projected.shape != (tokens, channels + width + 2 * heads):
-        raise ValueError(f"projected is {tuple(projected.shape)}, mixed {tuple(mixed.shape)}")
     rows = len(step.seq_slots)
     out = torch.empty(tokens, width, dtype=torch.float32, device=mixed.device)
     for launch in launches(step, tokens, key_dim):
