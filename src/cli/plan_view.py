@@ -24,7 +24,7 @@ _KINDS = {
 
 def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, str]], name: str) -> str:
     found = plan.estimate
-    lines = [f"{name or plan.model.name} on {plan.device.shown}: {found.status}"]
+    lines = [f"{name or plan.model.name} on {plan.device.shown}: {plan.verdict}"]
     if found.reason:
         lines.append(f"  {found.reason}")
     for title, rows in (

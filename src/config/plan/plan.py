@@ -35,6 +35,15 @@ class Plan(Record):
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
 
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, for the first line; and whether this build runs it at all."""
+        if self.model.files is None:
+            return f"{self.estimate.status}, but this build cannot run the model"
+        if not self.device.is_in_build:
+            return f"{self.estimate.status}, but this build does not run on the device"
+        return self.estimate.status
+
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data; sizes in bytes, speeds in tokens per second."""
         model, found = self.model, self.estimate

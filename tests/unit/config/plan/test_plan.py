@@ -240,7 +240,7 @@ def test_a_model_that_this_build_cannot_run_is_planned_all_the_same(tmp_path: Pa
     assert planned_model.files is None
     decisions = examine(deployment, None, WIDE).decisions
     plan = make_plan(planned_model, profiles()["h200"], decisions)
-    assert plan.estimate.status == "fits"
+    assert plan.verdict == "fits, but this build cannot run the model"
     assert any(note.startswith("this build cannot run the model, but this is what it needs") for note in plan.notes)
 
 
