@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 
 class FinishReason(StrEnum):
@@ -27,6 +27,24 @@ class ProcessorCall:
     qualname: str  # package.module:Name or package.module.Name
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A grammar that the answer obeys. Who makes one has checked it: server/constraints.py."""
+
+    grammar: str  # in the form of its backend. guidance: Lark, or llguidance's JSON object of grammars
+    backend: Literal["guidance", "xgrammar"] = "guidance"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """How reasoning is delimited in the tokens of an answer. A constraint begins at the token after it."""
+
+    end: str  # text after which the answer begins, such as </think>
+    is_open: bool = True  # the answer begins within reasoning, because the prompt has opened it
+    start: str = ""  # one token with which the model may open it, as the first of the answer; empty: it may not
+    budget: int | None = None  # tokens of reasoning before its end is forced; None: no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +80,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     detokenize: bool = True
     logits_processors: tuple[ProcessorCall, ...] = ()  # where model.logits_processor_pattern allows them
+    constraint: Constraint | None = None
+    reasoning: Reasoning | None = None  # needed for a constraint that begins after it, and for a budget
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -93,6 +113,7 @@ class SamplingParams:
             ("bad_words", all(self.bad_words), "strings that are not empty"),
             ("logprobs", self.logprobs is None or self.logprobs >= 0, "0 or more"),
             ("prompt_logprobs", self.prompt_logprobs is None or self.prompt_logprobs >= 0, "0 or more"),
+            ("reasoning", self.reasoning is None or bool(self.reasoning.end), "with the text that ends it"),
         )
         for name, is_allowed, allowed in ranges:
             if not is_allowed:

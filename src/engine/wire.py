@@ -124,6 +124,9 @@ def _write_submit(message: Submit) -> list[Any]:
     }
     if request.sampling.logits_processors:
         sampling["logits_processors"] = [asdict(call) for call in request.sampling.logits_processors]
+    for name in ("constraint", "reasoning"):
+        if name in sampling:
+            sampling[name] = asdict(sampling[name])
     prompt = _int_bytes(request.prompt_token_ids)
     return [message.handle, request.request_id, prompt, sampling, request.priority, request.cache_salt]
 

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from stoker.engine import messages, wire
 from stoker.engine.api import (
+    Constraint,
     EngineInfo,
     EngineOutput,
     EngineRequest,
     EngineStats,
     FinishReason,
     ProcessorCall,
+    Reasoning,
     SamplingParams,
     TokenLogprobs,
 )
@@ -81,6 +83,8 @@ def test_a_request_arrives_with_every_parameter():
         processed_logprobs=True,
         ignore_eos=True,
         logits_processors=(ProcessorCall("a.b:C", (1, "x", [2.5]), {"k": {"n": None}}), ProcessorCall("a.f")),
+        constraint=Constraint("start: /a+/"),
+        reasoning=Reasoning(end="</think>", budget=7),
     )
     request = EngineRequest(
         request_id="r-1", prompt_token_ids=[0, 7, 2**31 - 1], sampling=sampling, priority=-3, cache_salt="s"
