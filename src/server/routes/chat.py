@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...engine.api import EngineRequest
 from ..endpoint import INLINE_ITEMS, Call
@@ -48,6 +48,53 @@ async def chat_completions(call: Call) -> None:
         await call.answer_sized(num_items, build)
 
 
+class Prepared(NamedTuple):
+    """A request as it is sent to the engine. text: the rendered prompt."""
+
+    request: EngineRequest
+    text: str
+    response_id: str
+    num_top: int
+
+
+async def prepare(call: Call, body: ChatRequest) -> Prepared:
+    """Render and check the request."""
+    service = call.service
+    limits = service.model_limits
+    if body.tool_choice == "none" and service.settings.exclude_tools_when_tool_choice_none:
+        body.tools = None
+    num_top = num_logprobs(body.top_logprobs, limits, "top_logprobs") or 0
+    prompt_logprobs = num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
+    text, prompt = await rendered(
+        call,
+        body,
+        max_tokens=limits.context,
+        add_special_tokens=body.add_special_tokens,
+        cut=truncation(body, limits),
+    )
+    check_prompt(prompt, limits, param="messages")
+    sampling = sampling_params(
+        body,
+        service.sampling_defaults,
+        limits,
+        prompts=[prompt],
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        max_tokens_param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
+        logprobs=num_top if body.logprobs else None,
+        prompt_logprobs=prompt_logprobs,
+        tokenizer=service.tokenizer,
+    )
+    response_id, engine_id = new_ids("chatcmpl", call.request_id or body.request_id, call.unique_id)
+    request = EngineRequest(
+        request_id=engine_id,
+        prompt_token_ids=prompt,
+        sampling=sampling,
+        priority=body.priority or 0,
+        cache_salt=call.cache_salt + (body.cache_salt or ""),
+    )
+    return Prepared(request, text, response_id, num_top)
+
+
 class _Job:
     """One request: its generation, and how its choices are written."""
 
@@ -67,42 +114,11 @@ class _Job:
 
     @classmethod
     async def start(cls, call: Call, body: ChatRequest) -> _Job:
-        """Render and check the request. Nothing has been sent to the engine yet."""
-        service = call.service
-        limits = service.model_limits
-        if body.tool_choice == "none" and service.settings.exclude_tools_when_tool_choice_none:
-            body.tools = None
-        num_top = num_logprobs(body.top_logprobs, limits, "top_logprobs") or 0
-        prompt_logprobs = num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
-        text, prompt = await rendered(
-            call,
-            body,
-            max_tokens=limits.context,
-            add_special_tokens=body.add_special_tokens,
-            cut=truncation(body, limits),
-        )
-        check_prompt(prompt, limits, param="messages")
-        sampling = sampling_params(
-            body,
-            service.sampling_defaults,
-            limits,
-            prompts=[prompt],
-            max_tokens=body.max_completion_tokens or body.max_tokens,
-            max_tokens_param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
-            logprobs=num_top if body.logprobs else None,
-            prompt_logprobs=prompt_logprobs,
-            tokenizer=service.tokenizer,
-        )
-        response_id, engine_id = new_ids("chatcmpl", call.request_id or body.request_id, call.unique_id)
-        request = EngineRequest(
-            request_id=engine_id,
-            prompt_token_ids=prompt,
-            sampling=sampling,
-            priority=body.priority or 0,
-            cache_salt=call.cache_salt + (body.cache_salt or ""),
-        )
-        log_arrival(call, body, [request], [text])
-        return cls(call, body, generation_of(call, body, [request]), response_id, num_top)
+        """Nothing has been sent to the engine yet."""
+        prepared = await prepare(call, body)
+        log_arrival(call, body, [prepared.request], [prepared.text])
+        generation = generation_of(call, body, [prepared.request])
+        return cls(call, body, generation, prepared.response_id, prepared.num_top)
 
     def choice(self, delta: Delta) -> dict[str, Any]:
         """A choice of a complete response, with null for what the request did not ask for."""

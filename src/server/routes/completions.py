@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...engine.api import EngineRequest, TokenLogprobs
 from ..endpoint import INLINE_ITEMS, Call
@@ -51,6 +51,61 @@ async def completions(call: Call) -> None:
         await call.answer_sized(sum(map(job.num_items, best)), build)
 
 
+class Prepared(NamedTuple):
+    """The requests as they are sent to the engine, one for each prompt. num_top: None without log-probabilities."""
+
+    requests: list[EngineRequest]
+    response_id: str
+    num_top: int | None
+
+
+async def prepare(call: Call, body: CompletionRequest) -> Prepared:
+    """Encode and check the request."""
+    service = call.service
+    limits = service.model_limits
+    n = body.num_sampled
+    if len(body.prompt) * n > service.max_queued_requests:
+        message = f"{len(body.prompt)} prompts x n={n} exceed the queue's limit of {service.max_queued_requests}"
+        raise bad_request(message, code="array_above_max_length", param="prompt")
+    if body.echo and service.tokenizer is None:
+        raise unsupported("echo", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+    num_top = num_logprobs(body.logprobs, limits, "logprobs")
+    num_prompt_logprobs = num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
+    if body.echo and num_top is not None:
+        num_prompt_logprobs = max(num_prompt_logprobs or 0, num_top)
+    prompts = await _encode(call, body, limits)
+
+    def check() -> None:
+        for prompt in prompts:
+            check_prompt(prompt, limits, param="prompt")
+
+    await call.sized(sum(map(len, prompts)), check)
+    sampling = sampling_params(
+        body,
+        service.sampling_defaults,
+        limits,
+        prompts=prompts,
+        max_tokens=body.max_tokens,
+        default_max_tokens=service.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS),
+        n=n,
+        logprobs=0 if num_top is None and n > (body.n or 1) else num_top,  # the best are found by them
+        prompt_logprobs=num_prompt_logprobs,
+        tokenizer=service.tokenizer,
+    )
+    response_id, engine_id = new_ids("cmpl", call.request_id or body.request_id, call.unique_id)
+    requests = [
+        EngineRequest(
+            request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
+            prompt_token_ids=prompt,
+            sampling=sampling,
+            priority=body.priority or 0,
+            cache_salt=call.cache_salt + (body.cache_salt or ""),
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return Prepared(requests, response_id, num_top)
+
+
 class _Job:
     """One request: its generation, and how its choices are written."""
 
@@ -68,51 +123,11 @@ class _Job:
 
     @classmethod
     async def start(cls, call: Call, body: CompletionRequest) -> _Job:
-        """Encode and check the request. Nothing has been sent to the engine yet."""
-        service = call.service
-        limits = service.model_limits
-        n = body.num_sampled
-        if len(body.prompt) * n > service.max_queued_requests:
-            message = f"{len(body.prompt)} prompts x n={n} exceed the queue's limit of {service.max_queued_requests}"
-            raise bad_request(message, code="array_above_max_length", param="prompt")
-        if body.echo and service.tokenizer is None:
-            raise unsupported("echo", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
-        num_top = num_logprobs(body.logprobs, limits, "logprobs")
-        num_prompt_logprobs = num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
-        if body.echo and num_top is not None:
-            num_prompt_logprobs = max(num_prompt_logprobs or 0, num_top)
-        prompts = await _encode(call, body, limits)
-
-        def check() -> None:
-            for prompt in prompts:
-                check_prompt(prompt, limits, param="prompt")
-
-        await call.sized(sum(map(len, prompts)), check)
-        sampling = sampling_params(
-            body,
-            service.sampling_defaults,
-            limits,
-            prompts=prompts,
-            max_tokens=body.max_tokens,
-            default_max_tokens=service.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS),
-            n=n,
-            logprobs=0 if num_top is None and n > (body.n or 1) else num_top,  # the best are found by them
-            prompt_logprobs=num_prompt_logprobs,
-            tokenizer=service.tokenizer,
-        )
-        response_id, engine_id = new_ids("cmpl", call.request_id or body.request_id, call.unique_id)
-        requests = [
-            EngineRequest(
-                request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
-                prompt_token_ids=prompt,
-                sampling=sampling,
-                priority=body.priority or 0,
-                cache_salt=call.cache_salt + (body.cache_salt or ""),
-            )
-            for index, prompt in enumerate(prompts)
-        ]
-        log_arrival(call, body, requests, body.prompt)
-        return cls(call, body, generation_of(call, body, requests), response_id, num_top)
+        """Nothing has been sent to the engine yet."""
+        prepared = await prepare(call, body)
+        log_arrival(call, body, prepared.requests, body.prompt)
+        generation = generation_of(call, body, prepared.requests)
+        return cls(call, body, generation, prepared.response_id, prepared.num_top)
 
     def head(self, model: str) -> dict[str, Any]:
         return head(self._response_id, int(time.time()), model)
