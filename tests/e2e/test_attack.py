@@ -24,6 +24,7 @@ def test_attacks_on_a_running_server_hold(tmp_path: Path, monkeypatch: pytest.Mo
     assert problem == ""
 
 
+@pytest.mark.slow
 def test_attacks_by_files_templates_and_signals_hold(tmp_path: Path):
     names = ["files/config-json-fifo", "templates/at-start-config-number"]
     attacks = [*choose(program.catalogue(), names), signals.attack_round(4)]

@@ -119,6 +119,7 @@ def test_experts(device, dtype, gate, tokens, count, per_token, has_more):
     )
 
 
+@pytest.mark.slow
 @DTYPES
 def test_more_rows_than_are_sorted_at_once(device, dtype):
     packed, expected = layer(device, dtype, 3, 16, 16, SILU)

@@ -93,7 +93,7 @@ HOSTED = [GREEDY, replace(GREEDY, bad_word_ids=tuple((first, last) for first in 
     ("family", "samplings"),
     [
         pytest.param("llama with biases", PLAIN, marks=pytest.mark.slow),
-        ("qwen3", RICH),
+        pytest.param("qwen3", RICH, marks=pytest.mark.slow),
         pytest.param("qwen3", [*HOSTED, RICH[0]], marks=pytest.mark.slow),
     ],
 )

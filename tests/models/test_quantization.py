@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.slow_cases import slow
 from tests.unit.config.plan.shapes import write_config
 
 from stoker import LLM, SamplingParams
@@ -199,8 +198,9 @@ print(json.dumps([peak() - before, model.num_bytes]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a process")
-@pytest.mark.parametrize("scheme", [slow("int8"), "int4", slow("int4_pure")])
+@pytest.mark.parametrize("scheme", ["int8", "int4", "int4_pure"])
 def test_loading_never_holds_a_second_copy_of_the_weights(scheme: str, tmp_path: Path):
     """126M parameters: 252 MB in bfloat16; the largest matrix has 13 MB. torch's temporaries leave gaps in the heap."""
     folder = write_config(tmp_path / "model", WIDE)

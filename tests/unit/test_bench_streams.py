@@ -7,6 +7,7 @@ import pytest
 from benchmarks import streams
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_streams_measures_every_number_of_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

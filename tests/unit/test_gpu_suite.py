@@ -70,6 +70,7 @@ def test_without_a_gpu_everything_runs_and_no_time_is_reported(tmp_path: Path, c
     assert capfd.readouterr().out.strip() in shown
 
 
+@pytest.mark.slow
 def test_a_failure_loses_only_its_own_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found = [(each.name, each.value, each.ratio, each.error) for each in run_part(tmp_path, monkeypatch, CASES, 2.0)]
     assert found[0] == ("recorded", 3.0, 1.5, None)

@@ -66,6 +66,7 @@ def test_throughput_runs_all_prompts(capfd: pytest.CaptureFixture[str]):
     assert found["engine"]["device"] == "cpu"
 
 
+@pytest.mark.slow
 def test_startup_tells_the_phases(capfd: pytest.CaptureFixture[str]):
     found = record(capfd, "startup", "--num-runs", "1", *TINY)
     results = found["results"]

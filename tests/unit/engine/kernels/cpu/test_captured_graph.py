@@ -174,6 +174,7 @@ assert torch.equal(captured.output, compute())
 """
 
 
+@pytest.mark.slow
 def test_a_runtime_that_starts_fewer_threads_than_asked_for_gives_the_same_result():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_THREAD_LIMIT": "2"}
     subprocess.run([sys.executable, "-c", FEWER], env=environment, check=True)

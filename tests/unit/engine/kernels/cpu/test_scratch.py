@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.slow_cases import slow
 
 from stoker.engine.kernels.cpu import build
 from stoker.engine.kernels.cpu.build import SCRATCH_SUFFIX, compile_into_cache
@@ -47,7 +46,8 @@ def is_gone(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGTERM), slow(signal.SIGINT)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_the_process_ends_the_compilers_and_removes_the_folder(tmp_path: Path, number: signal.Signals):
     """A stop while kernels were compiled left the compilers running, and each start that was tried again added some."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), *COMPILER], stdout=subprocess.PIPE, text=True)
