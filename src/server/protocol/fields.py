@@ -90,11 +90,103 @@ class StreamOptions(Wire):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(Wire):
-    """Fields that /v1/completions and /v1/chat/completions have in common. None: the deployment's default."""
+class CommonFields(Wire):
+    """Fields that all generating routes have in common. None: the deployment's default."""
 
     model: str | None = Field(None, max_length=512, description="a served model name; may be absent")
     stream: bool | None = Field(None, description="server-sent events instead of one answer")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 takes the most likely token")
+    top_p: float | None = Field(None, gt=0, le=1, description="samples among the tokens that reach this probability")
+    top_k: Integer | None = Field(None, ge=-1, le=2**31 - 1, description="samples among the best; 0 and -1 are off")
+    min_p: float | None = Field(None, ge=0, le=1, description="minimum probability, relative to the best token's")
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="of generated tokens")
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="of generated tokens, by their number")
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="factor for tokens of prompt and answer")
+    logit_bias: dict[str, float] | None = Field(
+        None, json_schema_extra={"maxProperties": MAX_BIASES}, description="token id to a change of its logit"
+    )
+    allowed_token_ids: list[TokenId] | None = Field(
+        None, max_length=1 << 18, fail_fast=True, description="no other tokens are sampled; an empty list is off"
+    )
+    bad_words: list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]] | None = Field(
+        None, max_length=MAX_BAD_WORDS, description="texts that are not generated, by their tokens"
+    )
+    seed: Integer | None = Field(
+        None, ge=-(2**63), le=2**63 - 1, description="repeats an answer; -1 is a random one, as in vLLM"
+    )
+    min_tokens: Integer | None = Field(None, ge=0, le=MAX_TOKENS, description="the answer does not end before")
+    stop: list[str] | None = Field(None, description="one or several texts that end the answer")
+    stop_token_ids: list[TokenId] | None = Field(None, max_length=1024, description="tokens that end the answer")
+    ignore_eos: bool | None = Field(None, description="the model's end token does not end the answer")
+    include_stop_str_in_output: bool | None = Field(None, description="the text includes what ended it")
+    skip_special_tokens: bool | None = Field(None, description="special tokens are not shown; true by default")
+    priority: Integer | None = Field(
+        None, ge=-(2**31), le=2**31 - 1, description="smaller first; needs `scheduler.scheduling_policy: priority`"
+    )
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="shares cached prefixes only with the same salt"
+    )
+    request_id: str | None = Field(
+        None, description="the last part of the answer's id; the header `X-Request-Id` has precedence"
+    )
+    logits_processors: list[ProcessorCall] | None = Field(
+        None, max_length=MAX_PROCESSORS, description="needs `model.logits_processor_pattern`"
+    )
+
+    @field_validator("request_id")
+    @classmethod
+    def _safe_id(cls, value: str | None) -> str | None:
+        if value is not None and REQUEST_ID.fullmatch(value) is None:
+            raise FieldError("must have 1 to 128 letters, digits, dots, underscores and hyphens")
+        return value
+
+    @field_validator("stop", mode="before", json_schema_input_type=str | list[str] | None)
+    @classmethod
+    def _stop_list(cls, value: Any) -> Any:
+        """One string or several. Checked here, so that errors refer to `stop` in both forms."""
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list):
+            return value
+        if len(value) > MAX_STOP_STRINGS:
+            raise FieldError(f"must have at most {MAX_STOP_STRINGS} stop strings", code="array_above_max_length")
+        for stop in value:
+            if stop == "":
+                raise FieldError("a stop string cannot be empty")
+            if isinstance(stop, str) and len(stop) > MAX_STOP_CHARS:
+                raise FieldError(f"each must have at most {MAX_STOP_CHARS} characters", code="string_above_max_length")
+        return value
+
+    @field_validator("logits_processors", mode="before")
+    @classmethod
+    def _processor_calls(cls, value: Any) -> Any:
+        """Import paths, or objects of `qualname`, `args` and `kwargs`."""
+        if not isinstance(value, list):
+            return value
+        return [_processor_call(item, index) for index, item in enumerate(value[: MAX_PROCESSORS + 1])]
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _bias_size(cls, value: Any) -> Any:
+        """Checked here, because pydantic checks the length last, after it has stored an error for each wrong value."""
+        if isinstance(value, dict) and len(value) > MAX_BIASES:
+            raise FieldError(f"must have at most {MAX_BIASES} entries", code="array_above_max_length")
+        return value
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_range(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for key, bias in (value or {}).items():
+            if not (key.isascii() and key.isdigit() and len(key) <= 10):
+                raise FieldError(f"{key[:40]!r} is not a token id", code="invalid_token_id")
+            if not -100 <= bias <= 100:
+                raise FieldError("a bias must be from -100 to 100")
+        return value
+
+
+class SamplingFields(CommonFields):
+    """Fields that /v1/completions and /v1/chat/completions have in common."""
+
     stream_options: StreamOptions | None = Field(
         None, description="`include_usage`: a last chunk with usage; `continuous_usage_stats`: usage in every chunk"
     )
@@ -120,34 +212,9 @@ class SamplingFields(Wire):
         description="with `use_beam_search`: true ends it at `best_of` answers, `never` when no beam can become "
         "better, false, the default, when none is expected to",
     )
-    temperature: float | None = Field(None, ge=0, le=2, description="0 takes the most likely token")
-    top_p: float | None = Field(None, gt=0, le=1, description="samples among the tokens that reach this probability")
-    top_k: Integer | None = Field(None, ge=-1, le=2**31 - 1, description="samples among the best; 0 and -1 are off")
-    min_p: float | None = Field(None, ge=0, le=1, description="minimum probability, relative to the best token's")
-    presence_penalty: float | None = Field(None, ge=-2, le=2, description="of generated tokens")
-    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="of generated tokens, by their number")
-    repetition_penalty: float | None = Field(None, gt=0, le=10, description="factor for tokens of prompt and answer")
-    logit_bias: dict[str, float] | None = Field(
-        None, json_schema_extra={"maxProperties": MAX_BIASES}, description="token id to a change of its logit"
-    )
-    allowed_token_ids: list[TokenId] | None = Field(
-        None, max_length=1 << 18, fail_fast=True, description="no other tokens are sampled; an empty list is off"
-    )
-    bad_words: list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]] | None = Field(
-        None, max_length=MAX_BAD_WORDS, description="texts that are not generated, by their tokens"
-    )
-    seed: Integer | None = Field(
-        None, ge=-(2**63), le=2**63 - 1, description="repeats an answer; -1 is a random one, as in vLLM"
-    )
     max_tokens: MaxTokens | None = Field(
         None, description="maximum length of the answer; reduced to the rest of the context, which -1 asks for"
     )
-    min_tokens: Integer | None = Field(None, ge=0, le=MAX_TOKENS, description="the answer does not end before")
-    stop: list[str] | None = Field(None, description="one or several texts that end the answer")
-    stop_token_ids: list[TokenId] | None = Field(None, max_length=1024, description="tokens that end the answer")
-    ignore_eos: bool | None = Field(None, description="the model's end token does not end the answer")
-    include_stop_str_in_output: bool | None = Field(None, description="the text includes what ended it")
-    skip_special_tokens: bool | None = Field(None, description="special tokens are not shown; true by default")
     response_format: dict[str, Any] | None = Field(None, description='only `{"type": "text"}`: ' + NO_GRAMMARS)
     truncate_prompt_tokens: Integer | None = Field(
         None, ge=-1, le=MAX_TOKENS, description="maximum length; a longer prompt is cut to it; -1: what fits"
@@ -158,18 +225,6 @@ class SamplingFields(Wire):
     prompt_logprobs: NumLogprobs | None = Field(None, description="as `logprobs`, of the prompt's tokens")
     return_token_ids: bool | None = Field(None, description="adds `token_ids` and `prompt_token_ids`")
     return_tokens_as_token_ids: bool | None = Field(None, description="tokens in `logprobs` are `token_id:N`")
-    priority: Integer | None = Field(
-        None, ge=-(2**31), le=2**31 - 1, description="smaller first; needs `scheduler.scheduling_policy: priority`"
-    )
-    cache_salt: str | None = Field(
-        None, min_length=1, max_length=1024, description="shares cached prefixes only with the same salt"
-    )
-    request_id: str | None = Field(
-        None, description="the last part of the answer's id; the header `X-Request-Id` has precedence"
-    )
-    logits_processors: list[ProcessorCall] | None = Field(
-        None, max_length=MAX_PROCESSORS, description="needs `model.logits_processor_pattern`"
-    )
 
     @property
     def unknown_fields(self) -> list[str]:
@@ -230,56 +285,6 @@ class SamplingFields(Wire):
     def _keeps_tokens(cls, value: int | None) -> int | None:
         if value == 0:
             raise FieldError("must be -1 or at least 1: a prompt without tokens cannot be continued")
-        return value
-
-    @field_validator("request_id")
-    @classmethod
-    def _safe_id(cls, value: str | None) -> str | None:
-        if value is not None and REQUEST_ID.fullmatch(value) is None:
-            raise FieldError("must have 1 to 128 letters, digits, dots, underscores and hyphens")
-        return value
-
-    @field_validator("stop", mode="before", json_schema_input_type=str | list[str] | None)
-    @classmethod
-    def _stop_list(cls, value: Any) -> Any:
-        """One string or several. Checked here, so that errors refer to `stop` in both forms."""
-        if isinstance(value, str):
-            value = [value]
-        if not isinstance(value, list):
-            return value
-        if len(value) > MAX_STOP_STRINGS:
-            raise FieldError(f"must have at most {MAX_STOP_STRINGS} stop strings", code="array_above_max_length")
-        for stop in value:
-            if stop == "":
-                raise FieldError("a stop string cannot be empty")
-            if isinstance(stop, str) and len(stop) > MAX_STOP_CHARS:
-                raise FieldError(f"each must have at most {MAX_STOP_CHARS} characters", code="string_above_max_length")
-        return value
-
-    @field_validator("logits_processors", mode="before")
-    @classmethod
-    def _processor_calls(cls, value: Any) -> Any:
-        """Import paths, or objects of `qualname`, `args` and `kwargs`."""
-        if not isinstance(value, list):
-            return value
-        return [_processor_call(item, index) for index, item in enumerate(value[: MAX_PROCESSORS + 1])]
-
-    @field_validator("logit_bias", mode="before")
-    @classmethod
-    def _bias_size(cls, value: Any) -> Any:
-        """Checked here, because pydantic checks the length last, after it has stored an error for each wrong value."""
-        if isinstance(value, dict) and len(value) > MAX_BIASES:
-            raise FieldError(f"must have at most {MAX_BIASES} entries", code="array_above_max_length")
-        return value
-
-    @field_validator("logit_bias")
-    @classmethod
-    def _bias_range(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        for key, bias in (value or {}).items():
-            if not (key.isascii() and key.isdigit() and len(key) <= 10):
-                raise FieldError(f"{key[:40]!r} is not a token id", code="invalid_token_id")
-            if not -100 <= bias <= 100:
-                raise FieldError("a bias must be from -100 to 100")
         return value
 
 
