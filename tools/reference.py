@@ -35,6 +35,7 @@ from stoker.model.transformers_table import TESTED
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import Wire
+from stoker.server.protocol.generate import GenerateRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import EMPTY, UNSERVED, Route, UnservedField
 from stoker.server.routes import absent as absent_routes
@@ -97,7 +98,13 @@ Every field of a request: of OpenAI's API, and of the protocols of vLLM, SGLang 
 
 An unknown field is ignored, counted in `stoker_unknown_request_fields_total` and logged once; with
 `server.strict_requests: true` it gets status 400."""
-_BODIES: tuple[type[Wire], ...] = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_BODIES: tuple[type[Wire], ...] = (
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 
 
 def _models() -> list[str]:

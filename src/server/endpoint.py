@@ -93,7 +93,7 @@ class Call:
         return await asyncio.get_running_loop().run_in_executor(self.service.writer, model.model_validate, fields)
 
     async def answer(
-        self, body: bytes | dict[str, Any], *, status: int = 200, headers: Mapping[str, str] | None = None,
+        self, body: bytes | dict[str, Any] | list[Any], *, status: int = 200, headers: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> None:  # fmt: skip
         content = body if isinstance(body, bytes) else json.dump(body)
@@ -107,7 +107,7 @@ class Call:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self.service.writer, work)
 
-    async def answer_sized(self, num_items: int, build: Callable[[], dict[str, Any]]) -> None:
+    async def answer_sized(self, num_items: int, build: Callable[[], dict[str, Any] | list[Any]]) -> None:
         """`answer` with an object of about `num_items` items; one of many is built and encoded in a thread."""
         encode = json.dump if num_items <= INLINE_ITEMS else json.dump_long
         await self.answer(await self.sized(num_items, lambda: encode(build())))

@@ -24,12 +24,14 @@ from .protocol.chat import ChatRequest, Conversation
 from .protocol.completions import CompletionRequest
 from .protocol.errors import ApiError
 from .protocol.fields import Wire
+from .protocol.generate import GenerateRequest
 from .protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from .text.chat_template import ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .text.length import TextLimit
 
 MODELS: dict[str, type[Wire]] = {
-    model.__name__: model for model in (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+    model.__name__: model
+    for model in (ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest, DetokenizeRequest)
 }
 MAX_NAMES, MAX_NAME_CHARS = 256, 100  # of unknown fields, in an answer
 MAX_TEMPLATES = 8  # compiled ones that are kept
@@ -113,7 +115,7 @@ def _packed(name: str, value: Any) -> Any:
     """Long lists of token ids are encoded and decoded as a block."""
     if name == "prompt":
         return [packed_ids(prompt) if isinstance(prompt, list) else prompt for prompt in value]
-    return packed_ids(value) if name in ("tokens", "allowed_token_ids") else value
+    return packed_ids(value) if name in ("tokens", "token_ids", "allowed_token_ids") else value
 
 
 def main(argv: Sequence[str]) -> int:

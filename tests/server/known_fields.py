@@ -56,6 +56,15 @@ LLAMA_CPP_CHAT = """
 chat_template_kwargs chat_format parse_tool_calls reasoning_format thinking_forced_open thinking_budget_tokens
 add_generation_prompt
 """
+VLLM_GENERATE = """
+request_id token_ids assistant_tokens_mask token_offsets features model stream stream_options cache_salt priority
+kv_transfer_params ec_transfer_params
+n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed stop stop_token_ids
+ignore_eos max_tokens min_tokens logprobs prompt_logprobs logprob_token_ids flat_logprobs detokenize
+skip_special_tokens spaces_between_special_tokens include_stop_str_in_output output_kind skip_clone structured_outputs
+logit_bias allowed_token_ids bad_words extra_args skip_reading_prefix_cache thinking_token_budget repetition_detection
+routed_experts_prompt_start
+"""
 VLLM_TOKENIZE = """
 model prompt messages add_special_tokens return_token_strs add_generation_prompt continue_final_message chat_template
 chat_template_kwargs media_io_kwargs mm_processor_kwargs tools
@@ -70,6 +79,7 @@ KNOWN: dict[str, frozenset[str]] = {
             OPENAI_CHAT, VLLM_BOTH, VLLM_CHAT, SGLANG_BOTH, SGLANG_CHAT, LLAMA_CPP_BOTH, LLAMA_CPP_CHAT,
         ),
         "/v1/completions": (OPENAI_TEXT, VLLM_BOTH, VLLM_TEXT, SGLANG_BOTH, SGLANG_TEXT, LLAMA_CPP_BOTH),
+        "/inference/v1/generate": (VLLM_GENERATE,),
         "/tokenize": (VLLM_TOKENIZE, SGLANG_TOKENIZE, LLAMA_CPP_TOKENIZE),
         "/detokenize": ("model tokens skip_special_tokens",),
     }.items()

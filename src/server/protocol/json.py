@@ -69,7 +69,7 @@ def dump(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def dump_long(value: dict[str, Any]) -> bytes:
+def dump_long(value: dict[str, Any] | list[Any]) -> bytes:
     """As `dump`, to be called in a thread: long lists, at any depth, are encoded in chunks, between which the event
     loop can run.
 

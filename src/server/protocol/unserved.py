@@ -15,12 +15,14 @@ from typing import Any
 class Route(StrEnum):
     CHAT = "/v1/chat/completions"
     TEXT = "/v1/completions"
+    GENERATE = "/inference/v1/generate"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
 
 
 GENERATING = (Route.CHAT, Route.TEXT)
 EMPTY: tuple[Any, ...] = (False, "", [], {})
+NO_FEATURES: Mapping[str, Any] = {"mm_hashes": {}, "mm_placeholders": {}}  # of a prompt that is text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def _no_effect(reason: str, names: str, *, routes: Sequence[Route] = GENERATING)
     return {route: [UnservedField(name, reason, None) for name in names.split()] for route in routes}
 
 
-CHAT, TEXT, TOKENIZE = (Route.CHAT,), (Route.TEXT,), (Route.TOKENIZE,)
+CHAT, TEXT, TOKENIZE, GENERATE = (Route.CHAT,), (Route.TEXT,), (Route.TOKENIZE,), (Route.GENERATE,)
 NO_GRAMMARS = "this release has no structured outputs"
 NO_PARSERS = "this release has no reasoning parsers: reasoning is part of the content"
 TEXT_ONLY = "the model accepts text only"
@@ -130,6 +132,13 @@ _TABLE = (
                "prompt_cache_key prompt_cache_retention prompt_cache_options verbosity custom_labels"),
     _no_effect("chunks are not padded", "stream_options.include_obfuscation"),
     _no_effect("the chat template is used", "chat_format"),
+    _refused("send `token_ids`", "prompt add_special_tokens echo", routes=GENERATE),
+    _refused(TEXT_ONLY, "features", routes=GENERATE, off=(*EMPTY, NO_FEATURES, {**NO_FEATURES, "kwargs_data": None})),
+    _refused("only the routes that render know it", "assistant_tokens_mask token_offsets", routes=GENERATE),
+    _refused("send `cache_salt`: other requests then share no prefix with it", "skip_reading_prefix_cache",
+             routes=GENERATE),
+    _refused("there are no plug-ins that read it", "extra_args", routes=GENERATE),
+    _no_effect("the answer is the same", "detokenize output_kind flat_logprobs skip_clone", routes=GENERATE),
     _refused("send `prompt`", "content", routes=TOKENIZE),
     _refused("send `add_special_tokens`", "add_special", routes=TOKENIZE, off=()),
     _refused("special tokens in a text are always read as such", "parse_special", routes=TOKENIZE, off=(True,)),
@@ -139,3 +148,5 @@ _TABLE = (
 UNSERVED: dict[Route, dict[str, UnservedField]] = {
     route: {field.name: field for part in _TABLE for field in part.get(route, ())} for route in Route
 }
+# What /v1/completions does not serve, this route does not either.
+UNSERVED[Route.GENERATE] = {**UNSERVED[Route.TEXT], **UNSERVED[Route.GENERATE]}

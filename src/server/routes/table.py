@@ -6,16 +6,19 @@ from ...config.schema.server import ServerConfig
 from ..auth import open_paths
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
+from ..protocol.generate import GenerateRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from .admin import reset_prefix_cache, server_info
 from .chat import chat_completions
 from .completions import completions
 from .config import config
 from .docs import Docs
+from .generate import generate
 from .health import livez, readyz
 from .invocations import invocations
 from .metrics import load, metrics, version
 from .models import list_models, show_model
+from .render import render_chat, render_completion
 from .route_entry import RouteEntry
 from .tokenize import detokenize, tokenize, tokenizer_info
 
@@ -24,6 +27,27 @@ _ALWAYS = (
         "POST", "/v1/chat/completions", chat_completions, "Answer chat messages, complete or as a stream.", ChatRequest
     ),
     RouteEntry("POST", "/v1/completions", completions, "Continue prompts, complete or as a stream.", CompletionRequest),
+    RouteEntry(
+        "POST",
+        "/v1/chat/completions/render",
+        render_chat,
+        "The prompt of a chat as token ids, for /inference/v1/generate.",
+        ChatRequest,
+    ),
+    RouteEntry(
+        "POST",
+        "/v1/completions/render",
+        render_completion,
+        "Prompts as token ids, for /inference/v1/generate.",
+        CompletionRequest,
+    ),
+    RouteEntry(
+        "POST",
+        "/inference/v1/generate",
+        generate,
+        "Token ids to generated token ids, complete or as a stream.",
+        GenerateRequest,
+    ),
     RouteEntry("GET", "/v1/models", list_models, "The served model names."),
     RouteEntry("GET", "/v1/models/{model:path}", show_model, "One model: its context and sampling defaults."),
     RouteEntry("POST", "/tokenize", tokenize, "A prompt or messages to token ids.", TokenizeRequest),

@@ -68,6 +68,6 @@ NO_COHERE = "this build has no Cohere API and none of its prompt formats; the ch
 TIMES_IN_LOG = "the log has one line of timings per request, /metrics the histograms"
 NO_FINGERPRINT = "`system_fingerprint` is always null; GET /version and GET /server_info say what runs"
 WHOLE_ANSWERS = "`server.enable_log_outputs` logs each answer once, complete"
-NO_TOKEN_API = "/v1/completions accepts token ids and returns them with `return_token_ids`"
+TOKEN_ROUTES = "the /render routes and /inference/v1/generate are always served, beside the routes for text"
 HTTP_ONLY = "this build serves HTTP only"
 VARIABLES_CHECKED = "an unknown ENGINE__ variable always ends the start; variables of other programs are not checked"

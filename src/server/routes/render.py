@@ -1,0 +1,48 @@
+"""POST /v1/chat/completions/render and /v1/completions/render: the token ids of a request, which is not generated.
+
+The bodies are those of the generating routes. The answers are bodies for POST /inference/v1/generate: one for a chat, a
+list of one per prompt for a completion. Routers compute from them which replica has the prefix in its cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..endpoint import Call
+from ..protocol.chat import ChatRequest
+from ..protocol.completions import MAX_PROMPTS, CompletionRequest
+from ..protocol.generate import as_request
+from ..protocol.json import MAX_VALUES
+from . import chat, completions
+
+
+async def render_chat(call: Call) -> None:
+    body = await call.body(ChatRequest)
+    model = call.service.named_model(body.model)
+    call.service.check_ready()
+    prepared = await chat.prepare(call, body)
+    token_ids = prepared.request.prompt_token_ids
+
+    def build() -> dict[str, Any]:
+        return as_request(prepared.response_id, token_ids, model, prepared.request.sampling, body)
+
+    await call.answer_sized(len(token_ids), build)
+
+
+async def render_completion(call: Call) -> None:
+    body = await call.body(CompletionRequest, max(MAX_VALUES, MAX_PROMPTS * call.service.max_model_len))
+    model = call.service.named_model(body.model)
+    call.service.check_ready()
+    prepared = await completions.prepare(call, body)
+
+    def build() -> list[dict[str, Any]]:
+        several = len(prepared.requests) > 1
+        return [
+            as_request(
+                f"{prepared.response_id}-{index}" if several else prepared.response_id,
+                request.prompt_token_ids, model, request.sampling, body,
+            )
+            for index, request in enumerate(prepared.requests)
+        ]  # fmt: skip
+
+    await call.answer_sized(sum(len(request.prompt_token_ids) for request in prepared.requests), build)
