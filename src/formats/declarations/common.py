@@ -1,0 +1,7 @@
+"""What several declarations share."""
+
+from __future__ import annotations
+
+from ..format import ReasoningMarkers
+
+THINK = ReasoningMarkers("<think>", "</think>")

@@ -1,0 +1,124 @@
+"""The text of an answer as it arrives, and the steps that readers are made of.
+
+A reader is a generator: it takes text from the source and yields (nothing) when it needs more. When it resumes, there
+is more text, or the source is closed. Text is looked at once: what a reader has taken is not scanned again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable
+from functools import cache
+from typing import TypeVar
+
+T = TypeVar("T")
+Reading = Generator[None, None, T]
+
+_SPACE = re.compile(r"\s*")
+
+
+class Source:
+    """Text that was not read yet."""
+
+    __slots__ = ("_mark", "_taken", "at", "is_closed", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0
+        self.is_closed = False
+        self._mark = -1  # where `keep` was called, -1 while nothing is kept
+        self._taken: list[str] = []  # since then, from texts before this one
+
+    def push(self, text: str) -> None:
+        if self._mark >= 0:
+            self._taken.append(self.text[self._mark : self.at])
+            self._mark = 0
+        self.text = self.text[self.at :] + text if self.at < len(self.text) else text
+        self.at = 0
+
+    def keep(self) -> None:
+        """From here on, remember what is taken: it may turn out not to be a call."""
+        self._mark = self.at
+        self._taken.clear()
+
+    def kept(self) -> str:
+        """What was taken since `keep`, and stop remembering. Empty while nothing is kept."""
+        if self._mark < 0:
+            return ""
+        text = "".join(self._taken) + self.text[self._mark : self.at]
+        self.forget()
+        return text
+
+    def forget(self) -> None:
+        """Stop remembering."""
+        self._mark = -1
+        self._taken.clear()
+
+
+def peek(source: Source) -> Reading[str]:
+    """The next character, not taken; empty at the end of the answer."""
+    while source.at >= len(source.text):
+        if source.is_closed:
+            return ""
+        yield
+    return source.text[source.at]
+
+
+def skip_space(source: Source) -> Reading[str]:
+    """Take white space. Returns the next character, not taken."""
+    while True:
+        match = _SPACE.match(source.text, source.at)
+        assert match
+        source.at = match.end()
+        if source.at < len(source.text):
+            return source.text[source.at]
+        if source.is_closed:
+            return ""
+        yield
+
+
+def take(source: Source, literal: str) -> Reading[bool]:
+    """Take the literal, if it is next. Takes nothing at all when it is not."""
+    while True:
+        if source.text.startswith(literal, source.at):
+            source.at += len(literal)
+            return True
+        if source.is_closed or not literal.startswith(source.text[source.at : source.at + len(literal)]):
+            return False
+        yield
+
+
+@cache
+def markers_pattern(markers: frozenset[str]) -> re.Pattern[str]:
+    """Finds the leftmost of the markers, or at the end of the text the beginning of one."""
+    whole = [re.escape(marker) for marker in sorted(markers, key=len, reverse=True)]
+    return re.compile("|".join([*whole, *map(_beginning, sorted(markers))]) or r"(?!)")
+
+
+def _beginning(marker: str) -> str:
+    """A pattern of every proper beginning of a marker, at the end of the text."""
+    pattern = ""
+    for character in reversed(marker[1:-1]):
+        pattern = f"(?:{re.escape(character)}{pattern})?"
+    return f"{re.escape(marker[0])}{pattern}\\Z"
+
+
+def take_until(source: Source, markers: Iterable[str], longest: int = 1 << 62) -> Reading[str | None]:
+    """The text before the next marker, which is not taken. None if the answer ends first, or `longest` is passed."""
+    pattern = markers_pattern(frozenset(markers))
+    found: list[str] = []
+    size = 0
+    while True:
+        match = pattern.search(source.text, source.at)
+        end = match.start() if match else len(source.text)
+        found.append(source.text[source.at : end])
+        size += end - source.at
+        source.at = end
+        if size > longest:
+            return None
+        if match and match.group() in markers:
+            return "".join(found)
+        if source.is_closed:
+            source.at = len(source.text)
+            return None
+        yield

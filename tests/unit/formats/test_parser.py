@@ -1,0 +1,69 @@
+"""Reading answers: promises that hold for every format, shown with the simplest one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.formats.transcripts import Answer, joined, read
+
+from stoker.formats.events import CallArguments, CallBegin, CallEnd, Content
+from stoker.formats.initial import starts_in_reasoning
+from stoker.formats.parser import AnswerParser
+from stoker.formats.registry import UnknownFormat, find
+
+HERMES = find("hermes")
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "x</tool_call>\\""}}\n</tool_call>'
+ARGUMENTS = '{"a": "x</tool_call>\\""}'
+CASES = {
+    "Hi <b>you</b>\n": Answer(content="Hi <b>you</b>\n"),
+    f"Sure.\n\n{CALL}\n{CALL}\nDone.": Answer(content="Sure.Done.", calls=[("f", ARGUMENTS)] * 2),
+    f"<think>\nhm\n</think>\n\nHi{CALL}": Answer(reasoning="hm", content="Hi", calls=[("f", ARGUMENTS)]),
+    f"<think>hm\n{CALL}": Answer(reasoning="hm", calls=[("f", ARGUMENTS)]),
+    "Tags are <think> and </think>.": Answer(content="Tags are <think> and </think>."),
+    "a <tool_call> b <tool_": Answer(content="a <tool_call> b <tool_"),
+    '<tool_call>{"size": 3}</tool_call>': Answer(content='<tool_call>{"size": 3}</tool_call>'),
+    '<tool_call>{"name": "f", "argu': Answer(content='<tool_call>{"name": "f", "argu'),
+    '<tool_call>{"name": "f", "arguments": {"a": "x': Answer(calls=[("f", '{"a": "x')]),
+    '<tool_call>{"name": "f", "arguments": {"a": [1}</tool_call>!': Answer("", "!", [("f", '{"a": [1}')]),
+    '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>!': Answer("", "!", [("f", '{"a": 1')]),
+    '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>': Answer(calls=[("f", '{"a": 1}')]),
+    '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>': Answer(calls=[("f", '{"a": 1}')]),
+    '<tool_call>{"name": "f"}</tool_call>': Answer(calls=[("f", "{}")]),
+    '<tool_call>[{"name": "f"}, {"name": "g"}]</tool_call>': Answer(calls=[("f", "{}"), ("g", "{}")]),
+}
+
+
+@pytest.mark.parametrize(("text", "answer"), CASES.items())
+def test_an_answer_is_the_same_at_every_split(text: str, answer: Answer):
+    assert joined(read(HERMES, [text])) == answer
+    assert joined(read(HERMES, list(text))) == answer
+    for place in range(len(text)):
+        assert joined(read(HERMES, [text[:place], text[place:]])) == answer
+
+
+def test_pieces_are_passed_on_as_soon_as_they_are_certain():
+    parser = AnswerParser(HERMES, starts_in_reasoning=False, new_id=lambda: "1")
+    assert parser.feed("Hi") == [Content("Hi")]
+    assert parser.feed("\n<tool_call>") == []
+    assert parser.feed('{"name": "f", "arguments": {"a"') == [CallBegin(0, "1", "f"), CallArguments(0, '{"a"')]
+    assert parser.feed(": 1") == [CallArguments(0, ": 1")]
+    assert parser.feed("}") == [CallArguments(0, "}"), CallEnd(0)]
+    assert parser.feed("}\n</tool_call>") == []
+    assert parser.finish() == []
+
+
+def test_calls_stay_in_the_text_where_nobody_reads_them():
+    parser = AnswerParser(HERMES, starts_in_reasoning=False, reads_calls=False)
+    assert parser.feed(CALL) + parser.finish() == [Content(CALL)]
+
+
+def test_the_prompt_says_whether_the_answer_starts_in_reasoning():
+    assert starts_in_reasoning(HERMES, "<|im_start|>assistant\n<think>\n")
+    assert not starts_in_reasoning(HERMES, "<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert not starts_in_reasoning(HERMES, "what is <think>?<|im_end|>\n<|im_start|>assistant\n")
+    assert starts_in_reasoning(HERMES, "assistant\n<think>so", continued="<think>so")
+
+
+def test_a_name_of_another_server_is_found_and_a_wrong_one_is_refused_with_the_near_ones():
+    assert find("qwen25") is HERMES
+    with pytest.raises(UnknownFormat, match="did you mean hermes"):
+        find("herms")
