@@ -14,6 +14,7 @@ from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from . import engine_errors
 from .auth import Keys, open_paths
+from .capabilities import Capabilities, reasoning_levels
 from .isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from .limits import BodyMemory, Limits
 from .live import LiveRequests
@@ -94,6 +95,11 @@ class Service:
             return self.client.info
         except RuntimeError:
             raise self.not_ready() or engine_errors.not_ready(EngineState.STARTING) from None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        variables = self.renderer.template_variables() if self.renderer is not None else frozenset[str]()
+        return Capabilities(reasoning_levels=reasoning_levels(variables))
 
     @property
     def cache_epoch(self) -> str:

@@ -205,6 +205,18 @@ def test_models_show_context_and_defaults(folder: Path):
     assert (entry["max_model_len"], entry["sampling_defaults"]) == (512, {"temperature": 0.6})
 
 
+def test_models_are_described_in_the_words_of_every_client(folder: Path):
+    template = "{% if enable_thinking %}{% endif %}{{ messages[0].content }}"
+    listed = Served(folder, chat_template=template).get("/v1/models").json()
+    entry, model = listed["data"][1], listed["models"][1]
+    contexts = [entry["context_length"], entry["context_window"], entry["meta"]["n_ctx"], model["context_window"]]
+    assert contexts == [entry["max_model_len"]] * 4
+    assert entry["architecture"]["input_modalities"] == model["input_modalities"] == ["text"]
+    assert set(entry["capabilities"]) == {"tools", "vision", "reasoning", "structured"}
+    assert (model["slug"], model["apply_patch_tool_type"]) == ("alias", "freeform")
+    assert [level["effort"] for level in model["supported_reasoning_levels"]] == ["none", "medium"]
+
+
 def test_tokenize_and_detokenize_are_inverse(served: Served, tokenizer: Tokenizer):
     text = "Hello, 世界 😀"
     answer = served.post("/tokenize", {"prompt": text, "return_token_strs": True}).json()

@@ -1,16 +1,24 @@
-"""GET /v1/models and /v1/models/{id}: the served model names, context length and sampling defaults."""
+"""GET /v1/models and /v1/models/{id}: the served model names, context length, capabilities and sampling defaults.
+
+Clients find the context length under the name that their usual server has for it, and take a small one for granted if
+they find none. `models` is for Codex.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..agents.catalogue import codex_model
 from ..endpoint import Call
 from ..service import Service, model_not_found
 
 
 async def list_models(call: Call) -> None:
     service = call.service
-    await call.answer({"object": "list", "data": [_entry(service, name) for name in service.model_names]})
+    context, can = service.max_model_len, service.capabilities
+    data = [_entry(service, name) for name in service.model_names]
+    models = [codex_model(name, context, can) for name in service.model_names]
+    await call.answer({"object": "list", "data": data, "models": models})
 
 
 async def show_model(call: Call) -> None:
@@ -21,6 +29,7 @@ async def show_model(call: Call) -> None:
 
 
 def _entry(service: Service, name: str) -> dict[str, Any]:
+    context, can = service.max_model_len, service.capabilities
     return {
         "id": name,
         "object": "model",
@@ -28,6 +37,20 @@ def _entry(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "stoker",
         "root": service.model_name,
         "parent": None,
-        "max_model_len": service.max_model_len,
+        "max_model_len": context,  # vLLM
+        "context_length": context,  # OpenRouter
+        "context_window": context,  # Groq
+        "meta": {"n_ctx": context},  # llama.cpp
+        "architecture": {
+            "modality": "text+image->text" if can.vision else "text->text",
+            "input_modalities": ["text", *["image"] * can.vision],
+            "output_modalities": ["text"],
+        },
+        "capabilities": {
+            "tools": can.tools,
+            "vision": can.vision,
+            "reasoning": can.reasoning,
+            "structured": can.structured,
+        },
         "sampling_defaults": service.sampling_defaults,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..capabilities import THINKING_SWITCHES
 from ..endpoint import Call
 from ..protocol.chat import Conversation
 from ..protocol.errors import unsupported
@@ -11,8 +12,6 @@ from ..service import Service
 from ..text.renderer import Renderer
 from ..text.template import LOCAL_BYTES
 from ..text.tokenizer import Truncation
-
-_THINKING_SWITCHES = ("enable_thinking", "thinking")  # of Qwen and GLM, of DeepSeek and Granite
 
 
 class Prompt(NamedTuple):
@@ -68,7 +67,7 @@ async def rendered(
 def _reasoning(renderer: Renderer, effort: str, *, with_tools: bool) -> dict[str, Any]:
     """The effort under the names that the template reads: as it is, and as switches, which `none` sets to false."""
     used = renderer.template_variables(with_tools=with_tools)
-    found: dict[str, Any] = {name: effort != "none" for name in _THINKING_SWITCHES if name in used}
+    found: dict[str, Any] = {name: effort != "none" for name in THINKING_SWITCHES if name in used}
     if "reasoning_effort" in used:
         found["reasoning_effort"] = effort
     if not found:

@@ -1,0 +1,33 @@
+"""What a deployment can do, as facts that clients choose their behaviour by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # in chat templates of Qwen and GLM, of DeepSeek and Granite
+_EFFORTS = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """
+    tools: calls of tools are returned as objects.
+    vision: messages may have images.
+    reasoning: reasoning is separate from the answer.
+    structured: an answer can be constrained by a schema or a grammar.
+    reasoning_levels: values of `reasoning_effort` that change the prompt.
+    """
+
+    tools: bool = False
+    vision: bool = False
+    reasoning: bool = False
+    structured: bool = False
+    reasoning_levels: tuple[str, ...] = ()
+
+
+def reasoning_levels(variables: Collection[str]) -> tuple[str, ...]:
+    """variables: that the chat template reads."""
+    is_switch = any(name in variables for name in THINKING_SWITCHES)
+    levels = _EFFORTS if "reasoning_effort" in variables else ("medium",) if is_switch else ()
+    return ("none", *levels) if is_switch else levels
