@@ -44,6 +44,7 @@ class Call:
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
         self.unique_id: str = scope["stoker.unique_id"]  # in the answer's header X-Request-Id if the request has none
+        self.headers: dict[str, str] = {}  # of the response, in addition; set before it starts
         self.num_body_bytes = 0  # set by `body`
         self.long_body: bytes | bytearray = b""  # of a conversation, until it is rendered; see isolation.py
         self._send = send
@@ -97,7 +98,7 @@ class Call:
         content_type: str = "application/json",
     ) -> None:  # fmt: skip
         content = body if isinstance(body, bytes) else json.dump(body)
-        sent = {"content-type": content_type, "content-length": str(len(content)), **(headers or {})}
+        sent = {"content-type": content_type, "content-length": str(len(content)), **self.headers, **(headers or {})}
         await self._send(_start(status, sent))
         await self._send({"type": "http.response.body", "body": content})
 
@@ -119,7 +120,7 @@ class Call:
         it is raised, and becomes an error response. Raises ClientGone when the client leaves; `frames` is closed then,
         which aborts the generation.
         """
-        stream = _EventStream(self._send)
+        stream = _EventStream(self._send, self.headers)
         interval_s = self.service.settings.sse_keep_alive_interval
         sent = kept_alive(frames, interval_s) if interval_s else frames
         try:
@@ -138,8 +139,9 @@ class Call:
 
 
 class _EventStream:
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
         self._send = send
+        self._headers = headers
         self.has_started = False
 
     async def write(self, frames: bytes) -> None:
@@ -147,7 +149,7 @@ class _EventStream:
             self.has_started = True
             # x-accel-buffering: a proxy must not buffer the stream
             headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache",
-                       "x-accel-buffering": "no"}  # fmt: skip
+                       "x-accel-buffering": "no", **self._headers}  # fmt: skip
             await self._send(_start(200, headers))
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
 

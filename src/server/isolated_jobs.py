@@ -13,10 +13,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..engine.api import InvalidRequest
+from .agents.normalise import normalised
 from .isolated_wire import pack, packed_ids, read, unpack, write
 from .isolation import CannotCompile
 from .protocol import json
@@ -68,23 +69,29 @@ class Jobs:
         """The names of the variables that the template reads."""
         return sorted(self._template(job).variables)
 
-    def _render(self, job: dict[str, Any], body: bytes) -> str:
-        """The prompt. With a body, its messages, tools, documents and variables replace those of the job."""
+    def _render(self, job: dict[str, Any], body: bytes) -> dict[str, Any]:
+        """The prompt, and what the rules removed from the messages.
+
+        With a body, its messages, tools, documents and variables replace those of the job.
+        """
         template, messages, variables = self._template(job), job["messages"], job["variables"]
+        removed: Mapping[str, int] = {}
         if body:
             conversation = json.read(MODELS[job["model"]], body)
             assert isinstance(conversation, Conversation)
-            messages = conversation.plain_messages()
+            messages, tools, removed = normalised(
+                conversation.plain_messages(), conversation.plain_tools(), job["rules"]
+            )
             given = {
                 **(conversation.chat_template_kwargs or {}),
-                "tools": variables["tools"] and conversation.plain_tools(),
+                "tools": variables["tools"] and tools,
                 "documents": variables["documents"] and conversation.documents,
             }
             variables = {name: given.get(name, value) for name, value in variables.items()}
         text = template.render(messages, variables, continues=job["continues"])
         if job["limit"] is not None:
             TextLimit(*job["limit"]).check(text, param="messages")
-        return text
+        return {"text": text, "removed": removed}
 
     def _parse(self, job: dict[str, Any], body: bytes) -> dict[str, Any]:
         """What the server needs of a request."""

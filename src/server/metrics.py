@@ -7,7 +7,7 @@ read those; the declaration of the metric lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -156,6 +156,20 @@ class Metrics:
             ("route",),
             registry=self._registry,
         )
+        self._normalised = Counter(
+            "stoker_normalised_messages",
+            "Changes to messages of coding agents, by rule (`server.agents_normalise`, `second_system_message`).",
+            ("rule",),
+            registry=self._registry,
+        )
+        self._diverged = self._counter(
+            "session_prefix_divergences",
+            "Requests of a session whose prompt does not begin with the previous prompt of that session.",
+        )
+        self._diverged_tokens = self._counter(
+            "session_prefix_diverged_tokens",
+            "Tokens of previous prompts after the place where the next prompt of their session diverges.",
+        )
         for reason in ("stop", "length", "abort", "error"):  # so that every reason is exported from the start
             self._finished.labels(model_name, reason)
 
@@ -185,6 +199,14 @@ class Metrics:
 
     def http_request(self, route: str, method: str, status: int) -> None:
         self._http.labels(route, method, str(status)).inc()
+
+    def normalised(self, removed: Mapping[str, int]) -> None:
+        for rule, count in removed.items():
+            self._normalised.labels(rule).inc(count)
+
+    def prefix_diverged(self, num_tokens: int) -> None:
+        self._diverged.inc()
+        self._diverged_tokens.inc(num_tokens)
 
     def unknown_fields(self, route: str, count: int) -> None:
         self._unknown.labels(route).inc(count)

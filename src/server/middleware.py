@@ -20,7 +20,11 @@ from ..config.resolve.import_path import ImportPathError, import_object
 from .protocol.errors import ApiError
 from .protocol.json import dump
 
-READABLE_HEADERS = ("retry-after", "x-request-id")  # response headers that scripts of other origins may read
+READABLE_HEADERS = (
+    "retry-after",
+    "x-prefix-kept",
+    "x-request-id",
+)  # response headers that scripts of other origins may read
 
 
 class MiddlewareProblem(Exception):

@@ -13,6 +13,8 @@ from ..engine.api import EngineInfo
 from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from . import engine_errors
+from .agents.normalise import rules_of
+from .agents.sessions import Sessions
 from .auth import Keys, open_paths
 from .capabilities import Capabilities, reasoning_levels
 from .isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
@@ -61,6 +63,8 @@ class Service:
         self.sampling_defaults = dict(resolved.sampling_defaults)
         self.max_model_len = resolved.model.max_model_len
         self.started_at = int(time.time())
+        self.normalise_rules = rules_of(server.agents_normalise, self._second_system)
+        self.sessions = Sessions()
         self.turns = Turns()
         self.live = LiveRequests(self.turns)
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
@@ -95,6 +99,13 @@ class Service:
             return self.client.info
         except RuntimeError:
             raise self.not_ready() or engine_errors.not_ready(EngineState.STARTING) from None
+
+    @property
+    def _second_system(self) -> str:
+        chosen = self.settings.second_system_message
+        if chosen != "auto":
+            return chosen
+        return "first" if self.renderer is not None and self.renderer.refuses_second_system() else "keep"
 
     @property
     def capabilities(self) -> Capabilities:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ..auto_values import (
     CLIENT_SHARE,
@@ -15,9 +15,12 @@ from ..auto_values import (
 )
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole
+from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole, parse_one_or_more
 
 OPEN_ROUTES = ("/metrics", "/version", "/load", "/v1/models")  # that `routes_without_key` can open
+NormaliseRules = Annotated[
+    tuple[Literal["anthropic-billing", "total-tokens", "cache-control"], ...], BeforeValidator(parse_one_or_more)
+]
 
 
 @with_refused("server")
@@ -274,6 +277,28 @@ class ServerConfig(Section):
             "parts."
         ),
         examples=["openai"],
+        json_schema_extra=about(reload="process"),
+    )
+    agents_normalise: NormaliseRules = Field(
+        ("anthropic-billing", "total-tokens", "cache-control"),
+        description=(
+            "What is removed from messages because coding agents change it with every request, so that no prompt "
+            "begins as the one before: `anthropic-billing` the line x-anthropic-billing-header of system messages, "
+            "`total-tokens` their counter <total_tokens>, `cache-control` the markers of that name. The model does not "
+            "see what is removed; a metric counts it. `[]` removes nothing."
+        ),
+        examples=[["anthropic-billing"]],
+        json_schema_extra=about(reload="process", notation="commas"),
+    )
+    second_system_message: Literal["auto", "keep", "first", "error"] = Field(
+        "auto",
+        description=(
+            "What happens to a system message after the first message: `keep` passes it to the chat template where it "
+            "is, `first` appends its text to the first system message, `error` answers 400. `auto` is `first` with a "
+            "chat template that raises an error at such messages, otherwise `keep`. Moving the text changes the "
+            "beginning of the prompt, which is then computed again."
+        ),
+        examples=["first"],
         json_schema_extra=about(reload="process"),
     )
     trust_request_chat_template: Flag = Field(

@@ -12,6 +12,7 @@ from .unserved import TEXT_ONLY, Route
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
+MAX_SESSION_CHARS = 1024
 MAX_TEMPLATE_CHARS = 1 << 16
 
 # Types of content parts that are text, and the key of the text.
@@ -134,6 +135,10 @@ class ChatRequest(Conversation, SamplingFields):
     )
     tool_choice: str | dict[str, Any] | None = Field(None, description="only `none` and `auto`")
     parallel_tool_calls: bool | None = Field(None, description="only true")
+    prompt_cache_key: str | None = Field(
+        None, max_length=MAX_SESSION_CHARS, description="names the session, as the header `X-Session-Id` does"
+    )
+    metadata: dict[str, Any] | None = Field(None, description="`user_id` names the session; all else is a label")
     modalities: list[str] | None = Field(None, max_length=8, description='only `["text"]`')
     add_special_tokens: bool = Field(False, description="the tokenizer adds special tokens to those of the template")
 
@@ -151,6 +156,8 @@ class ChatRequest(Conversation, SamplingFields):
         if isinstance(self.tool_choice, dict):
             del kept["tool_choice"]
         kept.pop("modalities", None)
+        if self.metadata is not None:
+            kept["metadata"] = {name: value for name, value in self.metadata.items() if name == "user_id"}
         return kept
 
     def refuse_unsupported(self) -> None:

@@ -128,8 +128,9 @@ _TABLE = (
     _no_effect("the answer is the same", "cache_prompt id_slot backend_sampling stream_interval session_id "
                "speculative.n_max speculative.n_min speculative.p_min"),
     _no_effect("tokens are joined as bytes, without spaces", "spaces_between_special_tokens"),
-    _no_effect("a label; the model does not see it", "metadata user store service_tier safety_identifier "
-               "prompt_cache_key prompt_cache_retention prompt_cache_options verbosity custom_labels"),
+    _no_effect("a label; the model does not see it", "user store service_tier safety_identifier "
+               "prompt_cache_retention prompt_cache_options verbosity custom_labels"),
+    _no_effect("a label; the model does not see it", "metadata prompt_cache_key", routes=TEXT),
     _no_effect("chunks are not padded", "stream_options.include_obfuscation"),
     _no_effect("the chat template is used", "chat_format"),
     _refused("send `token_ids`", "prompt add_special_tokens echo", routes=GENERATE),

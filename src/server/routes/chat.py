@@ -20,6 +20,7 @@ from ..text.generated_sequence import Delta
 from .generating import generation_of
 from .rendering import rendered
 from .request_log import log_arrival, log_end
+from .session_prefix import note_prefix
 from .usage import usage
 
 
@@ -73,6 +74,7 @@ async def prepare(call: Call, body: ChatRequest) -> Prepared:
         cut=truncation(body, limits),
     )
     check_prompt(prompt, limits, param="messages")
+    await note_prefix(call, body, prompt)
     sampling = sampling_params(
         body,
         service.sampling_defaults,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..agents.normalise import normalised
 from ..capabilities import THINKING_SWITCHES
 from ..endpoint import Call
 from ..protocol.chat import Conversation
@@ -41,9 +42,12 @@ async def rendered(
         kwargs = {**_reasoning(renderer, body.reasoning_effort, with_tools=with_tools), **kwargs}
     if body.documents and not renderer.reads("documents", with_tools=with_tools):
         raise unsupported("documents", ": this model's chat template does not use them")
+    messages, tools, removed = normalised(
+        [] if call.long_body else body.plain_messages(), body.plain_tools(), service.normalise_rules
+    )
     template, rendering = renderer.rendering(
-        [] if call.long_body else body.plain_messages(),
-        tools=body.plain_tools(),
+        messages,
+        tools=tools,
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
@@ -51,6 +55,7 @@ async def rendered(
         limit=None if cut is not None else renderer.tokenizer.text_limit(max_tokens),
         model=type(body).__name__,
         long_body=call.long_body,
+        rules=service.normalise_rules,
     )
     # a template of the request has processes of its own, also for long bodies
     is_long = call.long_body and body.chat_template is None
@@ -58,6 +63,7 @@ async def rendered(
         rendering, service.long_bodies if is_long else None, is_short=call.num_body_bytes <= LOCAL_BYTES
     )
     call.forget_body()
+    service.metrics.normalised({**removed, **rendering.removed})
     token_ids = await renderer.tokenizer.encode_async(
         text, max_tokens, param="messages", add_special_tokens=add_special_tokens, cut=cut
     )

@@ -114,6 +114,22 @@ class Renderer:
             return f"{self.sources[self._name(with_tools=False)].origin}: {error}"
         return None
 
+    def refuses_second_system(self) -> bool:
+        """Whether the template raises an error at a system message after the first message, and only at that."""
+        if not self._templates or "raise_exception" not in self.sources[self._name(with_tools=False)].text:
+            return False
+        system, user = {"role": "system", "content": "a"}, {"role": "user", "content": "b"}
+        chat = [system, user, {"role": "assistant", "content": "c"}]
+        try:
+            self.render([*chat, user])
+        except InvalidRequest:
+            return False
+        try:
+            self.render([*chat, system, user])
+        except InvalidRequest:
+            return True
+        return False
+
     def template_variables(self, *, with_tools: bool = False) -> frozenset[str]:
         """Names of chat_template_kwargs that have an effect: those that the template reads."""
         return self.template(with_tools).variables - self.reserved if self._templates else frozenset()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..isolation import CannotCompile, IsolatedProcesses, JobEnded
@@ -26,6 +26,7 @@ class Rendering:
     values of those `variables` that it gives. They are read where the template is rendered.
     continues: the prompt ends within the last message, so that the model continues it.
     limit: longer texts are refused.
+    rules: of agents/normalise.py, for the messages of `long_body`. removed: what they removed, once it is rendered.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -34,6 +35,8 @@ class Rendering:
     limit: TextLimit | None = None
     model: str = ""
     long_body: bytes | bytearray = b""
+    rules: Sequence[str] = ()
+    removed: dict[str, int] = field(default_factory=dict)
 
 
 LOCAL_S = 0.02
@@ -79,8 +82,7 @@ class Template:
     def render(self, rendering: Rendering) -> str:
         """The prompt. Raises InvalidRequest for messages that the template refuses, LimitExceeded for its limits."""
         with _limits():
-            text: str = self._processes.ask(self._job(rendering), rendering.long_body)
-        return text
+            return _text(rendering, self._processes.ask(self._job(rendering), rendering.long_body))
 
     async def render_async(
         self, rendering: Rendering, processes: IsolatedProcesses | None = None, *, is_short: bool = False
@@ -94,8 +96,8 @@ class Template:
                 if self._num_slow == MAX_SLOW:
                     self._local = None
         with _limits():
-            text: str = await (processes or self._processes).answer(self._job(rendering), rendering.long_body)
-        return text
+            found = await (processes or self._processes).answer(self._job(rendering), rendering.long_body)
+            return _text(rendering, found)
 
     def _job(self, rendering: Rendering) -> dict[str, Any]:
         return {
@@ -107,7 +109,14 @@ class Template:
             "continues": rendering.continues,
             "limit": rendering.limit,
             "model": rendering.model,
+            "rules": list(rendering.rules),
         }
+
+
+def _text(rendering: Rendering, found: Mapping[str, Any]) -> str:
+    rendering.removed.update(found["removed"])
+    text: str = found["text"]
+    return text
 
 
 def _compiling(source: str, content_format: ContentFormat) -> dict[str, Any]:
