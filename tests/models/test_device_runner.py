@@ -158,6 +158,19 @@ def test_every_kind_of_layer_gives_the_tokens_of_the_cpu(
     assert tokens_of(folder, tmp_path, "cuda") == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "mamba2", "lfm2", "gemma3"])
+def test_a_sequence_that_was_preempted_goes_on(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    """Its states are computed again, or taken from those that were kept."""
+    folder = saved(family)[1]
+    asked, prompts = [replace(GREEDY, max_tokens=12), replace(GREEDY, max_tokens=8)], [[20, 21, 22], [*range(5, 12)]]
+    sections = SMALL | {"cache": {"num_gpu_blocks_override": 3}}
+    expected = run(core(folder, tmp_path, "cpu", **SMALL), asked, prompts)
+    engine = core(folder, tmp_path, "cuda", **sections)
+    assert [each.token_ids for each in run(engine, asked, prompts)] == [each.token_ids for each in expected]
+    assert engine.stats.num_preemptions > 0
+
+
 def _reversed(cache: KVCache, steps: Sequence[StepInput]) -> list[StepInput]:
     return BY_LAYER(cache, [replace(step, block_tables=step.block_tables.flip(-1).contiguous()) for step in steps])
 
