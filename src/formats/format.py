@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Ids = Literal["random", "written", "nine"]  # made by the server; written by the model; 9 letters and digits
+Ids = Literal["random", "written", "nine"]  # made by the server; the model writes `functions.f:0`; 9 letters and digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,56 @@ class JsonCall:
     is_array: bool = False  # generated as an array: [{...}, {...}]
 
 
-Style = JsonCall
+@dataclass(frozen=True, slots=True)
+class NamedJson:
+    """A name, then the arguments as JSON: prefix f name_end {...} suffix."""
+
+    name_end: str
+    prefix: str = ""
+    suffix: str = ""
+    reads_json_calls: bool = False  # JSON objects with name and arguments are read as well, never generated
+
+
+@dataclass(frozen=True, slots=True)
+class XmlCall:
+    """A name, then each argument as an element, typed by the schema of the tool: a string raw, another type as JSON.
+
+    name_end and key_end may be empty where the next marker ends the name or the key.
+    """
+
+    name_begin: str
+    name_end: str
+    end: str  # of the call
+    key_begin: str
+    key_end: str
+    value_end: str
+    value_begin: str = ""  # after the key, where the key has an element of its own
+    string_attribute: bool = False  # the key is followed by string="true" or string="false", which decides the type
+    pad: str = ""  # around a value, and belonging to its markers
+    line: str = "\n"  # between elements
+
+
+@dataclass(frozen=True, slots=True)
+class Pythonic:
+    """Calls of Python functions with literal arguments: f(a=1, b='x')."""
+
+    is_list: bool = True  # within brackets, separated by commas; else on lines
+
+
+@dataclass(frozen=True, slots=True)
+class BareKeys:
+    """call:f{key:value}, where keys are not quoted and strings stand between quotes of their own."""  # words: ok
+
+    quote: str
+    prefix: str = "call:"
+
+
+@dataclass(frozen=True, slots=True)
+class Harmony:
+    """Messages with channels: <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>."""
+
+
+Style = JsonCall | NamedJson | XmlCall | Pythonic | BareKeys | Harmony
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +87,14 @@ class CallMarkers:
     """Where calls begin and end, and how one is written between."""
 
     style: Style
-    begin: str
-    end: str
+    begin: str = ""
+    end: str = ""
     before: str = ""  # white space that the model writes after `begin`, and
     after: str = ""  # before `end`
-    between: str = "\n"  # two calls
+    between: str = ""  # two calls
     section: tuple[str, str] | None = None  # markers around all calls of an answer
+    section_space: str = ""  # after the first of them and before the second
+    bare: str = ""  # an answer that begins with this character may be a call, if it names a tool of the request
     ids: Ids = "random"
 
 
@@ -55,11 +106,13 @@ class Format:
     description: str  # the models that write so
     reasoning: ReasoningMarkers | None = None
     calls: CallMarkers | None = None
+    answer: tuple[str, ...] = ()  # markers around the content: they are left out
+    tokens: tuple[str, ...] = ()  # special tokens that are parts of the markers
 
     @property
     def special_tokens(self) -> frozenset[str]:
         """Markers that may be special tokens: the detokenizer must keep them."""
-        found: set[str] = set()
+        found = {*self.answer, *self.tokens}
         if self.reasoning:
             found |= {self.reasoning.begin, self.reasoning.end}
         if self.calls:

@@ -5,13 +5,19 @@ Every character is looked at a limited number of times. What only resembles a ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from .events import Content, Event, Reasoning
-from .format import CallMarkers, Format
+from .format import BareKeys, CallMarkers, Format, Harmony, JsonCall, NamedJson, Pythonic, XmlCall
+from .reading.bare_keys import read_bare_keys
+from .reading.harmony import read_harmony
 from .reading.json_call import read_json_calls
+from .reading.named_json import read_named_json
+from .reading.pythonic import read_pythonic
 from .reading.sink import JsonSchema, Sink
 from .reading.source import Reading, Source, markers_pattern, skip_space, take
+from .reading.xml_call import read_xml_call
 
 Kind = type[Content] | type[Reasoning]
 
@@ -36,8 +42,22 @@ class AnswerParser:
         self._source = Source()
         calls = format.calls if reads_calls else None
         self._sink = Sink(self._source, tools or {}, calls.ids if calls else "random", new_id)
-        self._reading = _read_answer(self._source, format, calls, self._sink, starts_in_reasoning)
+        if format.calls and isinstance(format.calls.style, Harmony):
+            self._reading = read_harmony(
+                self._source,
+                self._sink,
+                reads_calls=reads_calls,
+                reads_reasoning=format.reasoning is not None,
+                starts_in_reasoning=starts_in_reasoning,
+            )
+        else:
+            self._reading = _read_answer(self._source, format, calls, self._sink, starts_in_reasoning)
         next(self._reading)
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the text that was fed last ends within the reasoning."""
+        return self._sink.in_reasoning
 
     def feed(self, text: str) -> list[Event]:
         """The events that are certain with this text. It may be split anywhere."""
@@ -59,18 +79,32 @@ def _read_answer(
 ) -> Reading[None]:
     reasoning = format.reasoning
     begin_reasoning, end_reasoning = (reasoning.begin, reasoning.end) if reasoning else ("", "")
-    call_begins = {calls.begin, calls.section[0] if calls.section else ""} - {""} if calls else set()
-    call_ends = {calls.end, calls.section[1] if calls.section else ""} - {""} if calls else set()
-    in_reasoning = markers_pattern(frozenset({begin_reasoning, end_reasoning, *call_begins} - {""}))
-    in_content = markers_pattern(frozenset({begin_reasoning, *call_begins} - {""}))
-    after_calls = markers_pattern(frozenset({begin_reasoning, *call_begins, *call_ends} - {""}))
-    markers = {begin_reasoning, end_reasoning, *call_begins, *call_ends} - {""}
+    section = calls.section if calls and calls.section else ("", "")
+    call_begins = {calls.begin, section[0], _bare_marker(calls)} - {""} if calls else set()
+    call_ends = {calls.end, section[1]} - {""} if calls else set()
+    answer = set(format.answer)
+    in_reasoning = _pattern(begin_reasoning, end_reasoning, *call_begins)
+    in_content = _pattern(begin_reasoning, *call_begins, *answer)
+    after_calls = _pattern(begin_reasoning, *call_begins, *call_ends, *answer)
+    markers = {begin_reasoning, end_reasoning, *call_begins, *call_ends, *answer} - {""}
 
     kind: Kind = Reasoning if starts_in_reasoning else Content
     pattern = in_reasoning if starts_in_reasoning else in_content
     if starts_in_reasoning:
         sink.marker()
+        sink.in_reasoning = True
+    may_be_bare = bool(calls and calls.bare and sink.tools)
     while True:
+        if may_be_bare and kind is Content:
+            assert calls
+            may_be_bare = False
+            source.keep()
+            if (yield from skip_space(source)) == calls.bare:
+                yield from _read_style(source, calls, sink, is_bare=True)
+            if text := source.kept():
+                sink.text(kind, text)
+            if sink.num_calls:
+                pattern = after_calls
         match = pattern.search(source.text, source.at)
         if match is None:
             if source.at < len(source.text):
@@ -94,10 +128,12 @@ def _read_answer(
             num_calls = sink.num_calls
             source.keep()
             yield from _read_calls(source, calls, marker, sink)
-            if text := source.kept():
-                sink.text(kind if sink.num_calls == num_calls else Content, text)
+            text = source.kept()
             if sink.num_calls > num_calls:
                 kind, pattern = Content, after_calls
+                sink.marker()
+            if text:
+                sink.text(kind, text)
             continue
         source.at += len(marker)
         if marker == end_reasoning and kind is Reasoning:
@@ -106,18 +142,48 @@ def _read_answer(
         elif marker == begin_reasoning and not sink.has_text:
             kind, pattern = Reasoning, in_reasoning
             sink.marker()
-        elif marker in call_ends:
+        elif kind is Content and (marker in call_ends or marker in answer):
             sink.marker()
         else:
             sink.text(kind, marker)
+        sink.in_reasoning = kind is Reasoning
     sink.flush()
+
+
+def _pattern(*markers: str) -> re.Pattern[str]:
+    return markers_pattern(frozenset(markers) - {""})
+
+
+def _bare_marker(calls: CallMarkers) -> str:
+    """The beginning of a call whose first marker was left out, as models do."""
+    return calls.style.name_begin if isinstance(calls.style, XmlCall) else ""
 
 
 def _read_calls(source: Source, calls: CallMarkers, marker: str, sink: Sink) -> Reading[None]:
     """Read the calls that a marker begins. What remains kept by the source is text."""
+    if marker == _bare_marker(calls):  # the reader takes it
+        yield from _read_style(source, calls, sink, is_bare=sink.num_calls == 0)  # later ones may be of a section
+        return
     source.at += len(marker)
     if calls.section and marker == calls.section[0] and calls.begin:
         yield from skip_space(source)
         if not (yield from take(source, calls.begin)):
             return
-    yield from read_json_calls(source, calls.style, calls.end, sink)
+    yield from _read_style(source, calls, sink)
+
+
+def _read_style(source: Source, calls: CallMarkers, sink: Sink, *, is_bare: bool = False) -> Reading[None]:
+    end = calls.end or (calls.section[1] if calls.section else "")
+    match calls.style:
+        case JsonCall() as style:
+            yield from read_json_calls(source, style, end, sink, is_bare=is_bare)
+        case NamedJson() as style:
+            yield from read_named_json(source, style, end, calls.ids, sink)
+        case XmlCall() as style:
+            yield from read_xml_call(source, style, end, sink, is_bare=is_bare)
+        case Pythonic() as style:
+            yield from read_pythonic(source, style, sink, is_bare=is_bare)
+        case BareKeys() as style:
+            yield from read_bare_keys(source, style, sink)
+        case Harmony():
+            raise AssertionError("the whole answer is harmony: read_harmony")

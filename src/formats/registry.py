@@ -1,33 +1,97 @@
-"""All formats by name, and the names that other servers give them."""
+"""All formats by name, and the names that other servers give them. In a name, `-` and `_` are the same."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from .declarations import DECLARATIONS
-from .format import Format
+from .declarations.common import THINK
+from .format import Format, ReasoningMarkers
 
 FORMATS: Mapping[str, Format] = {format.name: format for format in DECLARATIONS}
 
-# Names in vLLM and SGLang that are not the name here; `-` and `_` are the same.
-ALIASES: Mapping[str, str] = {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "granite4": "hermes"}
+# Names of tool call parsers in vLLM and SGLang that are not the name here.
+# fmt: off
+ALIASES: Mapping[str, str] = {
+    "qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "granite4": "hermes", "exaone": "hermes",
+    "qwen3_coder": "qwen_xml", "qwen3_xml": "qwen_xml", "mimo": "qwen_xml", "step3p5": "qwen_xml",
+    "openai": "harmony", "gpt_oss": "harmony",
+    "deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "deepseekv32": "deepseek_v32",
+    "deepseekv4": "deepseek_v4",
+    "glm": "glm45",
+    "llama3_json": "llama_json", "llama4_json": "llama_json", "llama3": "llama_json", "llama4_pythonic": "pythonic",
+    "phi4_mini_json": "phi4_mini", "hunyuan": "hunyuan_a13b", "interns1": "internlm",
+}
+
+_ALWAYS_THINKS = replace(THINK, is_default=True)
+# Names of reasoning parsers in vLLM and SGLang that are not the name of a format with this reasoning.
+_REASONING: Mapping[str, ReasoningMarkers] = {
+    "deepseek_r1": _ALWAYS_THINKS, "qwen3_thinking": _ALWAYS_THINKS, "minimax": _ALWAYS_THINKS,
+    "minimax_m2": _ALWAYS_THINKS, "step3": _ALWAYS_THINKS, "step3p5": _ALWAYS_THINKS,
+    "holo2": THINK, "nemotron_v3": THINK, "nemotron_3": THINK, "qwen3": THINK, "mimo": THINK, "interns1": THINK,
+    "kimi": ReasoningMarkers("◁think▷", "◁/think▷"),
+    "granite": ReasoningMarkers("Here is my thought process:", "Here is my response:"),
+}
+_REASONING_ALIASES: Mapping[str, str] = {
+    "openai_gptoss": "harmony", "gpt_oss": "harmony", "hunyuan": "hunyuan_a13b", "deepseek_v3": "hermes",
+}
+
+# Formats of vLLM and SGLang that are known by name only.
+NOT_DESCRIBED = frozenset({
+    "apertus", "apertus2509", "cohere_command4", "dots", "gigachat35", "hy_v3", "inkling", "k2_horizon", "kimi_k3",
+    "ling3", "minicpm5", "minimax_append_think", "minimax_m2_append_think", "minimax_m3", "muse", "poolside_v1",
+    "solar_open2", "spark25", "telechat4", "trinity",
+})
+# fmt: on
 
 
 class UnknownFormat(ValueError):
-    """No format has this name."""
+    """No format has this name. near: similar names."""
 
-    def __init__(self, name: str, near: tuple[str, ...]) -> None:
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        super().__init__(f"no format is named {name!r}{hint}")
+    def __init__(self, name: str, near: tuple[str, ...], *, is_known: bool) -> None:
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the names are {', '.join(sorted(FORMATS))}"
+        if is_known:
+            hint = "other servers have it; describe it in a file, and name the file as `server.tool_parser_plugin`"
+        super().__init__(f"no format is named {name!r}: {hint}")
         self.name = name
         self.near = near
 
 
+def plain(name: str) -> str:
+    return name.strip().lower().replace("-", "_")
+
+
 def find(name: str) -> Format:
     """The format of this name, here or in vLLM or SGLang. Raises UnknownFormat."""
-    plain = name.lower().replace("-", "_")
-    format = FORMATS.get(ALIASES.get(plain, plain))
+    format = FORMATS.get(ALIASES.get(plain(name), plain(name)))
     if format is None:
-        raise UnknownFormat(name, tuple(difflib.get_close_matches(plain, [*FORMATS, *ALIASES], n=3)))
+        raise _unknown(name, [*FORMATS, *ALIASES])
     return format
+
+
+def find_reasoning(name: str) -> ReasoningMarkers:
+    """The markers of the reasoning parser of this name, in vLLM or SGLang, or of the format. Raises UnknownFormat."""
+    wanted = plain(name)
+    if wanted in _REASONING:
+        return _REASONING[wanted]
+    format = FORMATS.get(_REASONING_ALIASES.get(wanted, wanted))
+    if format is None or format.reasoning is None:
+        raise _unknown(name, reasoning_names())
+    return format.reasoning
+
+
+def tool_names() -> list[str]:
+    """Every name that `find` knows."""
+    return sorted({*FORMATS, *ALIASES})
+
+
+def reasoning_names() -> list[str]:
+    """Every name that `find_reasoning` knows."""
+    return sorted({*_REASONING, *_REASONING_ALIASES, *(each.name for each in DECLARATIONS if each.reasoning)})
+
+
+def _unknown(name: str, names: Iterable[str]) -> UnknownFormat:
+    near = tuple(difflib.get_close_matches(plain(name), list(names), n=3))
+    return UnknownFormat(name, near, is_known=plain(name) in NOT_DESCRIBED)

@@ -1,8 +1,13 @@
-"""The declarations: one module for each way of writing calls."""
+"""The declarations, by the way in which arguments are written."""
 
 from __future__ import annotations
 
 from ..format import Format
-from . import hermes
+from . import elements, json_objects, named_json, others
 
-DECLARATIONS: tuple[Format, ...] = (*hermes.FORMATS,)
+DECLARATIONS: tuple[Format, ...] = (
+    *json_objects.FORMATS,
+    *elements.FORMATS,
+    *named_json.FORMATS,
+    *others.FORMATS,
+)

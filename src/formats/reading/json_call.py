@@ -10,26 +10,29 @@ from .sink import Sink
 from .source import Reading, Source, skip_space
 
 
-def read_json_calls(source: Source, style: JsonCall, end: str, sink: Sink) -> Reading[None]:
-    """Read an object, several of them, or an array of them. What is not a call remains kept by the source."""
+def read_json_calls(source: Source, style: JsonCall, end: str, sink: Sink, *, is_bare: bool = False) -> Reading[None]:
+    """Read an object, several of them, or an array of them. What is not a call remains kept by the source.
+
+    is_bare: no marker says that this is a call: the object begins with its name, which is that of a tool.
+    """
     first = yield from skip_space(source)
     is_array = first == "["
     if is_array:
         source.at += 1
-    while (yield from _read_object(source, style, end, sink)):
+    while (yield from _read_object(source, style, end, sink, is_bare)):
         source.keep()
         following = yield from skip_space(source)
         if following == "]" and is_array:
             source.at += 1
             source.forget()
             return
-        if following == "," and is_array:
+        if following == ("," if is_array else ";"):
             source.at += 1
         elif following != "{":
             return
 
 
-def _read_object(source: Source, style: JsonCall, end: str, sink: Sink) -> Reading[bool]:
+def _read_object(source: Source, style: JsonCall, end: str, sink: Sink, is_bare: bool) -> Reading[bool]:
     """Read one call. False if it is none, or it is not complete."""
     if (yield from skip_space(source)) != "{":
         return False
@@ -40,8 +43,10 @@ def _read_object(source: Source, style: JsonCall, end: str, sink: Sink) -> Readi
     while (key := (yield from take_key(source))) is not None:
         if key == style.name_key:
             name = yield from take_string(source)
-            if name is None:
+            if name is None or (is_bare and name not in sink.tools):
                 return False
+        elif is_bare and name is None and key != "type":
+            return False
         elif key == style.arguments_key or key in style.other_arguments_keys:
             if name is None or is_written:
                 arguments = yield from take_value(source, end)

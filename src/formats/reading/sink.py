@@ -37,6 +37,7 @@ class Sink:
         "_pieces",
         "_source",
         "_trims",
+        "in_reasoning",
         "tools",
     )
 
@@ -44,6 +45,7 @@ class Sink:
         self, source: Source, tools: Mapping[str, JsonSchema], ids: Ids, new_id: Callable[[], str] | None
     ) -> None:
         self.tools = tools
+        self.in_reasoning = False
         self._events: list[Event] = []
         self._source = source
         self._new_id = new_id or (nine_letters_id if ids == "nine" else random_id)
@@ -101,6 +103,7 @@ class Sink:
         """What the source kept is a call of this name. The id, if the model wrote one."""
         self._source.forget()
         self.marker()
+        self.in_reasoning = False
         self._index += 1
         if id is None or id in self._ids:
             id = self._new_id()

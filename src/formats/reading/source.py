@@ -7,7 +7,7 @@ is more text, or the source is closed. Text is looked at once: what a reader has
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from functools import cache
 from typing import TypeVar
 
@@ -103,21 +103,47 @@ def _beginning(marker: str) -> str:
     return f"{re.escape(marker[0])}{pattern}\\Z"
 
 
-def take_until(source: Source, markers: Iterable[str], longest: int = 1 << 62) -> Reading[str | None]:
-    """The text before the next marker, which is not taken. None if the answer ends first, or `longest` is passed."""
+def pass_until(source: Source, markers: Collection[str], write: Callable[[str], object]) -> Reading[str]:
+    """Pass on the text before the next marker. Returns the marker, not taken; empty if the answer ends first."""
     pattern = markers_pattern(frozenset(markers))
-    found: list[str] = []
+    while True:
+        match = pattern.search(source.text, source.at)
+        end = match.start() if match else len(source.text)
+        if end > source.at:
+            write(source.text[source.at : end])
+            source.at = end
+        if match and match.group() in markers:
+            return match.group()
+        if source.is_closed:
+            if source.at < len(source.text):
+                write(source.text[source.at :])
+                source.at = len(source.text)
+            return ""
+        yield
+
+
+MAX_NAME = 256  # characters of the name of a tool
+_NOT_A_NAME = re.compile(r"[\s<>{}()\[\]\"'`]")
+
+
+def take_name(source: Source, ends: Collection[str]) -> Reading[str | None]:
+    """The name of a tool before one of the markers, which is not taken. None if there is none."""
+    pieces: list[str] = []
+    pattern = markers_pattern(frozenset(ends))
     size = 0
     while True:
         match = pattern.search(source.text, source.at)
         end = match.start() if match else len(source.text)
-        found.append(source.text[source.at : end])
-        size += end - source.at
+        piece = source.text[source.at : end]
         source.at = end
-        if size > longest:
+        pieces.append(piece)
+        size += len(piece)
+        found = match is not None and match.group() in ends
+        wrong = _NOT_A_NAME.search(piece.rstrip() if found else piece)
+        if wrong or size > MAX_NAME:
             return None
-        if match and match.group() in markers:
-            return "".join(found)
+        if found:
+            return "".join(pieces).rstrip() or None
         if source.is_closed:
             source.at = len(source.text)
             return None

@@ -51,7 +51,7 @@ def test_pieces_are_passed_on_as_soon_as_they_are_certain():
     assert parser.finish() == []
 
 
-def test_calls_stay_in_the_text_where_nobody_reads_them():
+def test_calls_stay_in_the_text_where_calls_are_not_read():
     parser = AnswerParser(HERMES, starts_in_reasoning=False, reads_calls=False)
     assert parser.feed(CALL) + parser.finish() == [Content(CALL)]
 

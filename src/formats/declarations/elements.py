@@ -1,0 +1,97 @@
+"""Calls whose arguments are elements, typed by the schema of the tool."""
+
+from __future__ import annotations
+
+from ..format import CallMarkers, Format, ReasoningMarkers, XmlCall
+from .common import THINK
+
+_FUNCTION = XmlCall("<function=", ">", "</function>", "<parameter=", ">", "</parameter>", pad="\n")
+_GLM = XmlCall("", "", "</tool_call>", "<arg_key>", "</arg_key>", "</arg_value>", value_begin="<arg_value>")
+_INVOKE = XmlCall('<invoke name="', '">', "</invoke>", '<parameter name="', '">', "</parameter>")
+_DSML = XmlCall(
+    '<｜DSML｜invoke name="',
+    '">',
+    "</｜DSML｜invoke>",
+    '<｜DSML｜parameter name="',
+    '"',
+    "</｜DSML｜parameter>",
+    string_attribute=True,
+)
+_STEP3 = XmlCall(
+    '<steptml:invoke name="', '">', "</steptml:invoke>", '<steptml:parameter name="', '">', "</steptml:parameter>"
+)
+
+
+def _sections(name: str) -> tuple[str, str]:
+    return f"<｜DSML｜{name}>", f"</｜DSML｜{name}>"
+
+
+FORMATS = (
+    Format(
+        "qwen_xml",
+        "Qwen3-Coder, Qwen3.5 and later, MiMo, Step-3.5, Nemotron 3",
+        THINK,
+        CallMarkers(_FUNCTION, "<tool_call>", "</tool_call>", before="\n", after="\n", between="\n"),
+    ),
+    Format(
+        "seed_oss",
+        "Seed-OSS",
+        ReasoningMarkers("<seed:think>", "</seed:think>"),
+        CallMarkers(
+            XmlCall("<function=", ">", "</function>", "<parameter=", ">", "</parameter>"),
+            "<seed:tool_call>",
+            "</seed:tool_call>",
+            before="\n",
+            after="\n",
+            between="\n",
+        ),
+    ),
+    Format(
+        "glm45",
+        "GLM-4.5 and 4.6",
+        THINK,
+        CallMarkers(_GLM, "<tool_call>", "</tool_call>", between="\n"),
+    ),
+    Format(
+        "glm47",
+        "GLM-4.7 and GLM-5",
+        THINK,
+        CallMarkers(
+            XmlCall(
+                "", "", "</tool_call>", "<arg_key>", "</arg_key>", "</arg_value>", value_begin="<arg_value>", line=""
+            ),
+            "<tool_call>",
+            "</tool_call>",
+        ),
+    ),
+    Format(
+        "minimax_m2",
+        "MiniMax M2",
+        THINK,
+        CallMarkers(_INVOKE, section=("<minimax:tool_call>", "</minimax:tool_call>"), section_space="\n", between="\n"),
+    ),
+    Format(
+        "deepseek_v32",
+        "DeepSeek V3.2",
+        THINK,
+        CallMarkers(_DSML, section=_sections("function_calls"), section_space="\n", between="\n"),
+    ),
+    Format(
+        "deepseek_v4",
+        "DeepSeek V4",
+        THINK,
+        CallMarkers(_DSML, section=_sections("tool_calls"), section_space="\n", between="\n"),
+    ),
+    Format(
+        "step3",
+        "Step3",
+        THINK,
+        CallMarkers(
+            _STEP3,
+            "<｜tool_call_begin｜>function<｜tool_sep｜>",
+            "<｜tool_call_end｜>",
+            section=("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
+        ),
+        tokens=("<｜tool_call_begin｜>", "<｜tool_sep｜>"),
+    ),
+)

@@ -1,0 +1,94 @@
+"""Calls that are JSON objects with a name and arguments, between markers or alone."""
+
+from __future__ import annotations
+
+from ..format import CallMarkers, Format, JsonCall, ReasoningMarkers
+from .common import THINK
+
+_ARRAY = JsonCall(is_array=True)
+_PARAMETERS = JsonCall(arguments_key="parameters", other_arguments_keys=("arguments",))
+
+FORMATS = (
+    Format(
+        "hermes",
+        "Hermes, Qwen2.5, Qwen3, QwQ, Granite 4, EXAONE",
+        THINK,
+        CallMarkers(JsonCall(), "<tool_call>", "</tool_call>", before="\n", after="\n", between="\n"),
+    ),
+    Format(
+        "ernie45",
+        "ERNIE 4.5",
+        THINK,
+        CallMarkers(JsonCall(), "<tool_call>", "</tool_call>", before="\n", after="\n", between="\n"),
+        answer=("<response>", "</response>"),
+    ),
+    Format(
+        "longcat",
+        "LongCat",
+        ReasoningMarkers("<longcat_think>", "</longcat_think>"),
+        CallMarkers(JsonCall(), "<longcat_tool_call>", "</longcat_tool_call>", before="\n", after="\n", between="\n"),
+    ),
+    Format(
+        "llama_json",
+        "Llama 3.1, 3.2, 3.3 and 4 in JSON",
+        calls=CallMarkers(_PARAMETERS, "<|python_tag|>", between="; ", bare="{"),
+    ),
+    Format(
+        "internlm",
+        "InternLM 2.5 and 3, Intern-S1",
+        THINK,
+        CallMarkers(_PARAMETERS, "<|action_start|><|plugin|>", "<|action_end|>", before="\n", after="\n", between="\n"),
+        tokens=("<|action_start|>", "<|plugin|>"),
+    ),
+    Format(
+        "granite",
+        "Granite 3",
+        calls=CallMarkers(_ARRAY, "<|tool_call|>"),
+    ),
+    Format(
+        "granite_20b_fc",
+        "Granite 20B function calling",
+        calls=CallMarkers(JsonCall(), "<function_call>", before=" ", between="\n"),
+    ),
+    Format(
+        "gigachat3",
+        "GigaChat 3",
+        calls=CallMarkers(JsonCall(), "function call<|role_sep|>", before="\n", between="\n"),
+        tokens=("<|role_sep|>",),
+    ),
+    Format(
+        "phi4_mini",
+        "Phi-4-mini",
+        calls=CallMarkers(_ARRAY, "functools"),
+    ),
+    Format(
+        "hunyuan_a13b",
+        "Hunyuan A13B",
+        THINK,
+        CallMarkers(_ARRAY, "<tool_calls>", "</tool_calls>", before="\n", after="\n"),
+        answer=("<answer>", "</answer>"),
+    ),
+    Format(
+        "jamba",
+        "Jamba 1.5 and later",
+        calls=CallMarkers(_ARRAY, "<tool_calls>", "</tool_calls>"),
+    ),
+    Format(
+        "xlam",
+        "xLAM",
+        calls=CallMarkers(_ARRAY, bare="["),
+    ),
+    Format(
+        "cohere_command3",
+        "Command A, Command R7B",
+        ReasoningMarkers("<|START_THINKING|>", "<|END_THINKING|>"),
+        CallMarkers(
+            JsonCall("tool_name", "parameters", is_array=True),
+            "<|START_ACTION|>",
+            "<|END_ACTION|>",
+            before="\n",
+            after="\n",
+        ),
+        answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+)
