@@ -51,6 +51,7 @@ VERBS = {  # in the order of `engine --help`
     "import": Verb("writing", takes_words=True),
     "migrate": Verb("writing"),
     "render": Verb("writing"),
+    "connect": Verb("writing", takes_options=True),
     "completion": Verb("writing"),
     "chat": Verb("serving"),
     "complete": Verb("serving"),

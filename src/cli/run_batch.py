@@ -39,8 +39,8 @@ from .prepare import (
     read,
     resolve_here,
 )
+from .server_url import base_url
 from .startup_view import StartupView
-from .summary import base_url
 from .transfer import TransferError, is_url, shown
 
 REPORT_INTERVAL_S = 10.0

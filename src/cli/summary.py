@@ -10,6 +10,7 @@ from ..config.plan.calibration import planned_memory
 from ..config.schema.types import format_about as about
 from ..engine.api import EngineInfo
 from ..server.text.renderer import Renderer
+from .server_url import base_url
 
 _INDENT = 12
 
@@ -55,13 +56,6 @@ def summary(
     ]
     lines = [f"  {name:<{_INDENT - 2}}{value}" for name, value in rows]
     return "\n".join([*lines, f"ready in {seconds:.1f} s; try:", f"  {_curl(url, resolved, renderer)}"])
-
-
-def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
-    """The URL for a client on this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    name = f"[{host}]" if ":" in host else host
-    return f"{'https' if is_tls else 'http'}://{name}" + (f":{port}" if port else "")
 
 
 def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .arguments import YamlOrJson, end
+from .arguments import File, Overlays, YamlOrJson, end, files_of, overrides
 
 
 def init(
@@ -69,6 +69,26 @@ def render(
     from ..render import run
 
     end(run(form, file, image=image, name=name, namespace=namespace, replicas=replicas, program=program))
+
+
+def connect(
+    context: typer.Context,
+    client: Annotated[
+        Literal["claude-code", "codex", "opencode", "continue"], typer.Argument(help="The coding agent.")
+    ],
+    file: File = None,
+    overlays: Overlays = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="Address of the server as clients see it; by default host and port.")
+    ] = None,
+    catalogue: Annotated[
+        bool, typer.Option("--catalogue", help="For codex: the file that describes the model, instead.")
+    ] = False,
+) -> None:
+    """Print the configuration with which a coding agent uses a deployment."""
+    from ..connect import run
+
+    end(run(client, files_of(file, overlays), overrides(context), url=url, catalogue=catalogue))
 
 
 def completion(

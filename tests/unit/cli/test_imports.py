@@ -52,6 +52,7 @@ def test_what_is_measured_imports_nothing_that_runs_a_model(index: int, folder: 
         slow(["render", "k8s", "deploy.yaml"]),
         slow(["init", "-"]),
         slow(["completion", "bash"]),
+        slow(["connect", "codex", "deploy.yaml"]),
     ],
     ids=lambda words: words[0],
 )

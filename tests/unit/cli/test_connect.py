@@ -1,0 +1,74 @@
+"""The configuration of a coding agent, as the agent reads it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stoker.cli.connect import run
+
+MANIFEST = """\
+model: {model: builtin:tiny, max_model_len: 512, served_model_name: [org/tiny, tiny]}
+server: {port: 8123, api_key: [{env: TEAM_KEY}]}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TEAM_KEY", "sk-secret-4711")
+    (tmp_path / "deploy.yaml").write_text(MANIFEST)
+    return str(tmp_path / "deploy.yaml")
+
+
+def printed(capsys: pytest.CaptureFixture[str], client: Any, file: str, **options: Any) -> str:
+    assert run(client, [file], [], **options) == 0
+    text = capsys.readouterr().out
+    assert "sk-secret-4711" not in text
+    return text
+
+
+def test_codex_gets_a_provider_and_a_catalogue(file: str, capsys: pytest.CaptureFixture[str]):
+    read = tomllib.loads(printed(capsys, "codex", file))
+    provider = read["model_providers"][read["model_provider"]]
+    assert (read["model"], read["model_context_window"]) == ("tiny", 512)
+    assert provider["base_url"] == "http://127.0.0.1:8123/v1"
+    assert (provider["env_key"], provider["wire_api"]) == ("TEAM_KEY", "responses")
+    (model,) = json.loads(printed(capsys, "codex", file, catalogue=True))["models"]
+    assert (model["slug"], model["context_window"], model["apply_patch_tool_type"]) == ("tiny", 512, "freeform")
+
+
+def test_claude_code_gets_variables(file: str, capsys: pytest.CaptureFixture[str]):
+    lines = printed(capsys, "claude-code", file, url="https://llm.example/v1/").splitlines()[1:]
+    values = dict(shlex.split(line)[1].split("=", 1) for line in lines)
+    assert values["ANTHROPIC_BASE_URL"] == "https://llm.example"
+    assert values["ANTHROPIC_AUTH_TOKEN"] == "$TEAM_KEY"
+    assert {values[f"ANTHROPIC_DEFAULT_{size}_MODEL"] for size in ("OPUS", "SONNET", "HAIKU")} == {"tiny"}
+    assert values["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "512"
+
+
+def test_opencode_and_continue_get_their_files(file: str, capsys: pytest.CaptureFixture[str]):
+    opencode = json.loads(printed(capsys, "opencode", file))
+    provider = opencode["provider"]["stoker"]
+    assert (opencode["model"], provider["options"]["apiKey"]) == ("stoker/tiny", "{env:TEAM_KEY}")
+    assert provider["models"]["tiny"]["limit"]["context"] == 512
+    (model,) = yaml.safe_load(printed(capsys, "continue", file))["models"]
+    assert (model["apiBase"], model["apiKey"]) == ("http://127.0.0.1:8123/v1", "${{ secrets.TEAM_KEY }}")
+
+
+def test_what_a_client_cannot_use_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "deploy.yaml"
+    file.write_text("model: {model: builtin:tiny, served_model_name: org/tiny}\n")
+    assert run("claude-code", [str(file)], []) == 78
+    assert "`model.served_model_name`" in capsys.readouterr().err
+    file.write_text("model: {model: builtin:tiny}\nserver: {uds: /run/x.sock}\n")
+    assert run("opencode", [str(file)], []) == 78
+    assert "--url" in capsys.readouterr().err
+    file.write_text("model: {model: absent/model}\n")
+    assert run("opencode", [str(file)], []) == 4
+    assert "`model.max_model_len`" in capsys.readouterr().err
