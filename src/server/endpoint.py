@@ -14,7 +14,7 @@ from ..engine.api import InvalidRequest
 from .keep_alive import kept_alive
 from .limits import ClientGone, check_json_content, read_body
 from .protocol import json
-from .protocol.chat import Conversation
+from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
 from .protocol.fields import Wire
 from .protocol.stream import DONE, error_frame
@@ -47,6 +47,8 @@ class Call:
         self.headers: dict[str, str] = {}  # of the response, in addition; set before it starts
         self.num_body_bytes = 0  # set by `body`
         self.long_body: bytes | bytearray = b""  # of a conversation, until it is rendered; see isolation.py
+        self.body_model = ""  # name of its protocol model
+        self.thinking_param = ""  # the field by which this dialect asks for thinking, where it is only a wish
         self._send = send
         self._reserved = ExitStack()  # memory of the body
 
@@ -70,9 +72,10 @@ class Call:
         """
         content = await self.content()
         self.num_body_bytes = len(content)
+        self.body_model = model.__name__
         if len(content) > LONG_BODY_BYTES:
             body = await self._long(model, content, max_values)
-            if issubclass(model, Conversation):
+            if issubclass(model, Dialogue):
                 self.long_body = content
                 return body
         else:
@@ -92,6 +95,18 @@ class Call:
         fields = found["fields"]
         # many token ids take milliseconds
         return await asyncio.get_running_loop().run_in_executor(self.service.writer, model.model_validate, fields)
+
+    def note_ignored(self, param: str) -> None:
+        """A field of another dialect without effect on this model: named in a header of the response."""
+        self._note("x-stoker-ignored-fields", param)
+
+    def note_skipped_tool(self, kind: str) -> None:
+        self._note("x-stoker-skipped-tools", kind)
+
+    def _note(self, header: str, value: str) -> None:
+        noted = self.headers.get(header, "").split(", ") if header in self.headers else []
+        if value not in noted:
+            self.headers[header] = ", ".join([*noted, value])
 
     async def answer(
         self, body: bytes | dict[str, Any] | list[Any], *, status: int = 200, headers: Mapping[str, str] | None = None,
@@ -113,8 +128,14 @@ class Call:
         encode = json.dump if num_items <= INLINE_ITEMS else json.dump_long
         await self.answer(await self.sized(num_items, lambda: encode(build())))
 
-    async def stream(self, frames: AsyncGenerator[bytes, None]) -> None:
-        """Respond with server-sent events: `frames`, then `[DONE]`; after an error one error event and no `[DONE]`.
+    async def stream(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        *,
+        end: bytes = DONE,
+        error_frame: Callable[[ApiError], bytes] = error_frame,
+    ) -> None:
+        """Respond with server-sent events: `frames`, then `end`; after an error one error event and no `end`.
 
         The response starts with the first frame, or with a comment (`server.sse_keep_alive_interval`): an error before
         it is raised, and becomes an error response. Raises ClientGone when the client leaves; `frames` is closed then,
@@ -127,7 +148,7 @@ class Call:
             async with self.service.live.watch(self.receive), aclosing(frames), aclosing(sent):
                 async for frame in sent:
                     await stream.write(frame)
-                await stream.close(DONE)
+                await stream.close(end)
         except ClientGone:
             raise
         except Exception as error:
@@ -140,6 +161,7 @@ class Call:
 
 class _EventStream:
     def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
+        """headers: read when the first frame is written."""
         self._send = send
         self._headers = headers
         self.has_started = False

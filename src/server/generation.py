@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, Set
 from contextlib import aclosing
 from typing import Any
 
@@ -26,8 +26,15 @@ SENT_PER_TURN = 16  # sequences given to the engine in one iteration of the even
 class _Sequence(GeneratedSequence):
     """A sequence of an HTTP request. Keeps its output if the request log will need it."""
 
-    def __init__(self, index: int, request: EngineRequest, tokenizer: Tokenizer | None, keeps_output: bool) -> None:
-        super().__init__(index, request, tokenizer)
+    def __init__(
+        self,
+        index: int,
+        request: EngineRequest,
+        tokenizer: Tokenizer | None,
+        kept_ids: Set[int],
+        keeps_output: bool,
+    ) -> None:
+        super().__init__(index, request, tokenizer, kept_ids)
         self._kept: list[Delta] | None = [] if keeps_output else None
 
     def take(self, output: EngineOutput) -> Delta:
@@ -58,18 +65,22 @@ class Generation:
         metrics: Metrics,
         *,
         num_prompts: int = 1,
+        kept_ids: Set[int] = frozenset(),
         keeps_output: bool = False,
         arrived_at: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         requests: one per sequence, in the order of the prompts: `n` for each prompt.
+        kept_ids: special tokens that are part of the texts.
         keeps_output: keep what `outputs` returns.
         arrived_at: by `clock`; None is now.
         """
         self._client = client
         self._metrics = RequestMetrics(metrics, clock, arrived_at)
-        self._sequences = [_Sequence(index, request, tokenizer, keeps_output) for index, request in enumerate(requests)]
+        self._sequences = [
+            _Sequence(index, request, tokenizer, kept_ids, keeps_output) for index, request in enumerate(requests)
+        ]
         self._per_prompt = len(requests) // num_prompts
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:

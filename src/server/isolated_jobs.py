@@ -21,7 +21,7 @@ from .agents.normalise import normalised
 from .isolated_wire import pack, packed_ids, read, unpack, write
 from .isolation import CannotCompile
 from .protocol import json
-from .protocol.chat import ChatRequest, Conversation
+from .protocol.chat import ChatRequest, Dialogue, with_earlier
 from .protocol.completions import CompletionRequest
 from .protocol.errors import ApiError
 from .protocol.fields import Wire
@@ -72,15 +72,16 @@ class Jobs:
     def _render(self, job: dict[str, Any], body: bytes) -> dict[str, Any]:
         """The prompt, and what the rules removed from the messages.
 
-        With a body, its messages, tools, documents and variables replace those of the job.
+        With a body, its messages follow those of the job; its tools, documents and variables replace those of the job.
         """
         template, messages, variables = self._template(job), job["messages"], job["variables"]
         removed: Mapping[str, int] = {}
         if body:
-            conversation = json.read(MODELS[job["model"]], body)
-            assert isinstance(conversation, Conversation)
+            request = json.read(MODELS[job["model"]], body)
+            assert isinstance(request, Dialogue)
+            conversation = request.conversation()
             messages, tools, removed = normalised(
-                conversation.plain_messages(), conversation.plain_tools(), job["rules"]
+                with_earlier(messages, conversation.plain_messages()), conversation.plain_tools(), job["rules"]
             )
             given = {
                 **(conversation.chat_template_kwargs or {}),

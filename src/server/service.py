@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ..config import Resolved
 from ..engine.api import EngineInfo
 from ..engine.client import EngineClient, EngineState
+from ..formats.format import Format
 from ..logs import log_fields
 from . import engine_errors
 from .agents.normalise import rules_of
@@ -37,6 +39,7 @@ class Service:
     """One deployment as the routes see it.
 
     tokenizer, renderer: None if the deployment was started without a tokenizer.
+    answer_format: in which the model writes reasoning and calls; None if that is not known.
     is_draining: whether the server is shutting down.
     """
 
@@ -47,6 +50,7 @@ class Service:
         tokenizer: Tokenizer | None,
         renderer: Renderer | None,
         *,
+        answer_format: Format | None = None,
         is_draining: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -56,10 +60,12 @@ class Service:
         self.client = client
         self.tokenizer = tokenizer
         self.renderer = renderer
+        self.answer_format = answer_format
         self.is_draining = is_draining
         self.clock = clock
         self.model_names = resolved.served_model_names
         self.model_name = self.model_names[0]
+        self._aliases = dict(server.model_aliases)
         self.sampling_defaults = dict(resolved.sampling_defaults)
         self.max_model_len = resolved.model.max_model_len
         self.started_at = int(time.time())
@@ -175,12 +181,21 @@ class Service:
                 log_fields(logger, logging.WARNING, "unknown request field, ignored", fields)
 
     def named_model(self, name: str | None) -> str:
-        """The served name that a request means: its own, or without one the first. Raises ApiError 404."""
+        """The served name that a request means: its own, that of its alias, or without one the first.
+
+        Raises ApiError 404.
+        """
         if not name:
             return self.model_name
-        if name not in self.model_names:
+        if name in self.model_names:
+            return name
+        alias = self._aliases.get(name)
+        if alias is None:
+            patterns = (served for pattern, served in self._aliases.items() if fnmatchcase(name, pattern))
+            alias = next(patterns, None)
+        if alias is None:
             raise model_not_found(name)
-        return name
+        return alias
 
     def need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -191,6 +206,13 @@ class Service:
         if self.renderer is None:
             raise unsupported("messages", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
         return self.renderer
+
+    def special_ids(self, format: Format | None) -> frozenset[int]:
+        """Special tokens that belong to the text, because the format has them."""
+        if format is None or self.tokenizer is None:
+            return frozenset()
+        found = map(self.tokenizer.backend.token_to_id, format.special_tokens)
+        return frozenset(each for each in found if each is not None) & self.tokenizer.special_ids
 
     def token_names(self, as_ids: bool | None) -> TokenNames:
         """as_ids: as the request asks; None for `server.return_tokens_as_token_ids`."""

@@ -22,6 +22,7 @@ from stoker.config.resolve.resolved import (
     ResolvedServer,
 )
 from stoker.config.schema.parallel import ParallelConfig
+from stoker.formats.format import Format
 from stoker.server.address import take_address
 from stoker.server.app import build_app
 from stoker.server.isolation import IsolatedProcesses
@@ -80,12 +81,18 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
 class Served:
     """An app called in process. Each call, such as `served.post("/v1/...", {...})`, runs in a new event loop."""
 
-    def __init__(self, folder: Path, engine: FakeEngine | None = None, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, engine: FakeEngine | None = None, *, answer_format: Format | None = None, **options: Any
+    ) -> None:
         self.engine = engine or FakeEngine()
         self.is_draining = False
         settings = resolved(folder, **options)
         self.service = Service(
-            settings, self.engine, *load_text(settings, PROCESSES), is_draining=lambda: self.is_draining
+            settings,
+            self.engine,
+            *load_text(settings, PROCESSES),
+            answer_format=answer_format,
+            is_draining=lambda: self.is_draining,
         )
         self.app = build_app(self.service)
 

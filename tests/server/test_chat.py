@@ -33,7 +33,13 @@ def test_a_response_has_text_finish_reason_and_usage(saying: Saying, tokenizer: 
     assert answer["choices"] == [
         {
             "index": 0,
-            "message": {"role": "assistant", "content": "Hello, world!", "refusal": None, "reasoning": None},
+            "message": {
+                "role": "assistant",
+                "content": "Hello, world!",
+                "refusal": None,
+                "reasoning": None,
+                "reasoning_content": None,
+            },
             "logprobs": None,
             "finish_reason": "stop",
             "stop_reason": None,

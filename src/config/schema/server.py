@@ -107,6 +107,25 @@ class ServerConfig(Section):
         examples=["assistant"],
         json_schema_extra=about(reload="hot"),
     )
+    reasoning_field: Literal["both", "reasoning", "reasoning_content", "inline", "none"] = Field(
+        "both",
+        description=(
+            "Where chat answers have the model's reasoning: in the field `reasoning`, as newer clients read it, in "
+            "`reasoning_content`, as older ones do, or in both; `inline` leaves it in the content, between the model's "
+            "own markers, `none` removes it. A request's `include_reasoning` and `separate_reasoning` have precedence."
+        ),
+        examples=["reasoning_content"],
+        json_schema_extra=about(reload="hot"),
+    )
+    model_aliases: dict[str, str] = Field(
+        {},
+        description=(
+            "Further model names that requests may use, each with the served name that it means. A name may be a "
+            "pattern: `claude-*` serves the names that a coding agent has built in. /v1/models does not list them."
+        ),
+        examples=[{"claude-*": "my-model"}],
+        json_schema_extra=about(reload="process"),
+    )
     disable_frontend_multiprocessing: Flag = Field(
         False,
         description=(

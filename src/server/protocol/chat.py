@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from .errors import FieldError, bad_request, unsupported
-from .fields import MAX_TOOLS, MaxTokens, NumLogprobs, SamplingFields, Wire
+from .fields import MAX_TOKENS, MAX_TOOLS, Integer, MaxTokens, NumLogprobs, SamplingFields, Wire
+from .json import dump
+from .tool_choice import ToolChoice, read_choice
 from .unserved import TEXT_ONLY, Route
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 MAX_SESSION_CHARS = 1024
 MAX_TEMPLATE_CHARS = 1 << 16
+MAX_TOOLS_BYTES = 1 << 20  # as JSON: the grammar of calls is made from them
+TOOL_NAME = r"^[A-Za-z0-9_.-]{1,128}$"
+
+ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
 
 # Types of content parts that are text, and the key of the text.
 _TEXT_PARTS = {
@@ -31,6 +38,8 @@ class Message(Wire):
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[dict[str, Any]] | None = Field(None, max_length=MAX_TOOLS, fail_fast=True)
+    reasoning: str | None = None
+    reasoning_content: str | None = None  # the same, for clients of other servers
 
     @property
     def text(self) -> str:
@@ -68,9 +77,10 @@ def _text_part(part: Any, index: int) -> dict[str, Any]:
 
 
 class Function(Wire):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    name: Annotated[str, Field(pattern=TOOL_NAME)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # the arguments obey `parameters`
 
 
 class Tool(Wire):
@@ -78,7 +88,15 @@ class Tool(Wire):
     function: Function
 
 
-class Conversation(Wire):
+class Dialogue(Wire):
+    """A body whose prompt is rendered from messages, in any dialect of the API."""
+
+    def conversation(self) -> Conversation:
+        """The same in the form that chat templates get."""
+        raise NotImplementedError
+
+
+class Conversation(Dialogue):
     """Fields that a prompt is rendered from."""
 
     messages: list[Message] | None = Field(
@@ -92,6 +110,12 @@ class Conversation(Wire):
         None, min_length=1, max_length=64, description="for chat templates that read it, or that can switch thinking "
         "off (`none`) and on (all others); else 400"
     )  # fmt: skip
+    enable_thinking: bool | None = Field(
+        None, description="switches thinking in chat templates that can do so; else 400"
+    )
+    thinking: bool | dict[str, Any] | None = Field(
+        None, description='as `enable_thinking`; also `{"type": "enabled"}` and `{"type": "disabled"}`'
+    )
     add_generation_prompt: bool = Field(True, description="false: the model continues the last message")
     continue_final_message: bool = Field(False, description="the prompt ends within the last message")
     chat_template: str | None = Field(
@@ -101,6 +125,25 @@ class Conversation(Wire):
         None, max_length=64, description="variables of the chat template, such as `enable_thinking`"
     )
 
+    def conversation(self) -> Conversation:
+        return self
+
+    @field_validator("thinking", mode="before")
+    @classmethod
+    def _known_thinking(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("type") not in ("enabled", "disabled"):
+            raise FieldError('must be a boolean, {"type": "enabled"} or {"type": "disabled"}')
+        if value is not None and not isinstance(value, bool | dict):
+            raise FieldError("must be a boolean or an object", code="invalid_type")
+        return value
+
+    @property
+    def wants_thinking(self) -> bool | None:
+        """What `enable_thinking` and `thinking` ask for; None if the request has neither."""
+        if self.enable_thinking is not None:
+            return self.enable_thinking
+        return self.thinking.get("type") == "enabled" if isinstance(self.thinking, dict) else self.thinking
+
     def plain_messages(self) -> list[dict[str, Any]]:
         """The messages as JSON values, with unknown fields: templates read some of them."""
         return [message.model_dump(exclude_none=True) for message in self.messages or ()]
@@ -109,17 +152,36 @@ class Conversation(Wire):
         return [tool.model_dump(exclude_none=True) for tool in self.tools] if self.tools else None
 
     def essentials(self) -> dict[str, Any]:
-        """Of messages the role of the last, of tools and variables the names."""
+        """Of messages the role of the last, of variables the names. Raises ApiError for tools that are too large."""
         kept = super().essentials()
         if self.messages:
-            kept["messages"] = [{"role": self.messages[-1].role}]
+            last = self.messages[-1]
+            kept["messages"] = [{"role": last.role, **({"content": last.text} if self.continue_final_message else {})}]
         if self.tools:
-            kept["tools"] = [{"type": tool.type, "function": {"name": tool.function.name}} for tool in self.tools]
+            kept["tools"] = self.plain_tools()
+            check_tools_size(kept["tools"])
         if self.documents:
             kept["documents"] = [{}] * len(self.documents)
         if self.chat_template_kwargs:
             kept["chat_template_kwargs"] = dict.fromkeys(self.chat_template_kwargs)
         return kept
+
+
+def check_tools_size(tools: Any) -> None:
+    """Raises ApiError. Short bodies need no check: they are below the limit."""
+    if len(dump(tools)) > MAX_TOOLS_BYTES:
+        raise bad_request(f"`tools` must have at most {MAX_TOOLS_BYTES} bytes", code="json_too_large", param="tools")
+
+
+def with_earlier(earlier: Sequence[dict[str, Any]], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with those of earlier requests, after the system messages at the beginning."""
+    if not earlier:
+        return messages
+    first = next((index for index, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
+    return [*messages[:first], *earlier, *messages[first:]]
+
+
+_SYSTEM = ("system", "developer")
 
 
 class ChatRequest(Conversation, SamplingFields):
@@ -133,12 +195,26 @@ class ChatRequest(Conversation, SamplingFields):
     top_logprobs: NumLogprobs | None = Field(
         None, description="with `logprobs`: this number of best ones, too; -1: all"
     )
-    tool_choice: str | dict[str, Any] | None = Field(None, description="only `none` and `auto`")
-    parallel_tool_calls: bool | None = Field(None, description="only true")
     prompt_cache_key: str | None = Field(
         None, max_length=MAX_SESSION_CHARS, description="names the session, as the header `X-Session-Id` does"
     )
     metadata: dict[str, Any] | None = Field(None, description="`user_id` names the session; all else is a label")
+    tool_choice: str | dict[str, Any] | None = Field(
+        None, description="`auto`, `none`, `required`, a function, or `allowed_tools`"
+    )
+    parallel_tool_calls: bool | None = Field(None, description="false: the answer has at most one call")
+    include_reasoning: bool | None = Field(None, description="false: the answer has no reasoning, nor its tokens")
+    separate_reasoning: bool | None = Field(None, description="false: reasoning is part of the content, as generated")
+    reasoning_format: ReasoningFormat | None = Field(
+        None, description="`none` is `separate_reasoning: false`; all others are true"
+    )
+    stream_reasoning: bool | None = Field(None, description="false: reasoning is one chunk, when it is complete")
+    thinking_token_budget: Integer | None = Field(
+        None, ge=0, le=MAX_TOKENS, description="tokens of reasoning, after which its end is forced"
+    )
+    thinking_budget_tokens: Integer | None = Field(
+        None, ge=-1, le=MAX_TOKENS, description="as `thinking_token_budget`; -1 is no limit"
+    )
     modalities: list[str] | None = Field(None, max_length=8, description='only `["text"]`')
     add_special_tokens: bool = Field(False, description="the tokenizer adds special tokens to those of the template")
 
@@ -153,8 +229,6 @@ class ChatRequest(Conversation, SamplingFields):
         kept = super().essentials()
         if self.echo:
             kept["messages"][-1]["content"] = self.messages[-1].text
-        if isinstance(self.tool_choice, dict):
-            del kept["tool_choice"]
         kept.pop("modalities", None)
         if self.metadata is not None:
             kept["metadata"] = {name: value for name, value in self.metadata.items() if name == "user_id"}
@@ -164,18 +238,30 @@ class ChatRequest(Conversation, SamplingFields):
         super().refuse_unsupported()
         if not self.use_beam_search and self.best_of not in (None, self.n or 1):
             raise unsupported("best_of", " without `use_beam_search`: only /v1/completions samples several answers")
-        if self.tool_choice not in (None, "none", "auto"):
-            function = self.tool_choice.get("function") if isinstance(self.tool_choice, dict) else None
-            name = function.get("name") if isinstance(function, dict) else None
-            if name is not None and name not in [tool.function.name for tool in self.tools or ()]:
-                raise bad_request("`tool_choice` names a function that is not in `tools`", param="tool_choice")
-            raise unsupported("tool_choice", ": only `none` and `auto` are, and the model's text is returned unchanged")
-        if self.parallel_tool_calls is False:
-            raise unsupported("parallel_tool_calls", " as false")
+        self.choice  # noqa: B018 (raises ApiError)
         if self.modalities and self.modalities != ["text"]:
             raise unsupported("modalities", ': only `["text"]` is')
         if self.top_logprobs and not self.logprobs:
             raise unsupported("top_logprobs", " without `logprobs: true`")
+
+    @property
+    def choice(self) -> ToolChoice:
+        """Which of its tools the answer calls. Raises ApiError."""
+        return read_choice(self.tool_choice, [tool.function.name for tool in self.tools or ()])
+
+    @property
+    def has_separate_reasoning(self) -> bool | None:
+        """None if the request leaves it to the deployment."""
+        if self.separate_reasoning is not None:
+            return self.separate_reasoning
+        return None if self.reasoning_format is None else self.reasoning_format != "none"
+
+    @property
+    def thinking_budget(self) -> int | None:
+        given = self.thinking_token_budget
+        if given is None and self.thinking_budget_tokens != -1:
+            given = self.thinking_budget_tokens
+        return given
 
 
 def completion(

@@ -52,7 +52,7 @@ def _no_effect(reason: str, names: str, *, routes: Sequence[Route] = GENERATING)
 
 CHAT, TEXT, TOKENIZE, GENERATE = (Route.CHAT,), (Route.TEXT,), (Route.TOKENIZE,), (Route.GENERATE,)
 NO_GRAMMARS = "this release has no structured outputs"
-NO_PARSERS = "this release has no reasoning parsers: reasoning is part of the content"
+ONLY_CHAT = "only /v1/chat/completions has it"
 TEXT_ONLY = "the model accepts text only"
 ONE_ENGINE = "the deployment is one engine, without KV transfer"
 NOT_RETURNED = "the engine does not return this"
@@ -63,16 +63,16 @@ _TABLE = (
     _refused(NO_GRAMMARS, "structured_outputs guided_choice guided_regex guided_decoding_backend "
              "guided_whitespace_pattern regex ebnf grammar grammar_lazy grammar_triggers preserved_tokens"),
     _refused("only /v1/completions has it", "prompt", routes=CHAT),
-    _refused("only /v1/chat/completions has it", "messages tools documents chat_template chat_template_kwargs "
+    _refused(ONLY_CHAT, "messages tools documents chat_template chat_template_kwargs "
              "max_completion_tokens reasoning_effort continue_final_message", routes=TEXT),
-    _refused("only /v1/chat/completions has it", "top_logprobs", routes=TEXT, off=(0,)),
-    _refused("only /v1/chat/completions has it", "tool_choice", routes=TEXT, off=("none", "auto")),
-    _refused("only /v1/chat/completions has it", "add_generation_prompt parallel_tool_calls", routes=TEXT, off=(True,)),
-    _refused("only /v1/chat/completions has it", "modalities", routes=TEXT, off=([], ["text"])),
+    _refused(ONLY_CHAT, "top_logprobs", routes=TEXT, off=(0,)),
+    _refused(ONLY_CHAT, "tool_choice", routes=TEXT, off=("none", "auto")),
+    _refused(ONLY_CHAT, "add_generation_prompt parallel_tool_calls", routes=TEXT, off=(True,)),
+    _refused(ONLY_CHAT, "modalities", routes=TEXT, off=([], ["text"])),
     _refused("text is not generated between a prompt and a suffix", "suffix"),
     _refused("send `tools` instead", "functions", routes=CHAT),
     _refused("send `tools` instead", "function_call", routes=CHAT, off=("none", "auto", {})),
-    _refused("this release has no tool call parsers", "parse_tool_calls", routes=CHAT, off=(False,)),
+    _refused("calls are always read; send `tool_choice: none`", "parse_tool_calls", routes=CHAT, off=(True,)),
     _refused(TEXT_ONLY, "audio prompt_embeds mm_processor_kwargs media_io_kwargs images_config video_config "
              "max_dynamic_patch min_dynamic_patch use_audio_in_video return_mm_kwargs"),
     _refused(TEXT_ONLY, "mm_processor_kwargs media_io_kwargs", routes=TOKENIZE),
@@ -80,11 +80,12 @@ _TABLE = (
     _refused("this release has no speculative decoding", "prediction", routes=CHAT),
     _refused("the server does not search the web", "web_search_options", routes=CHAT, off=()),
     _refused("the server has no moderation", "moderation", routes=CHAT),
-    _refused(NO_PARSERS, "thinking_token_budget thinking_budget_tokens thinking_forced_open", off=(False,)),
-    _refused(NO_PARSERS, "include_reasoning", off=(True,)),
-    _refused(NO_PARSERS, "reasoning_format", off=("none", "auto")),
-    _no_effect(NO_PARSERS, "separate_reasoning stream_reasoning"),
-    _refused("send it in `chat_template_kwargs`", "enable_thinking thinking", routes=(*CHAT, *TOKENIZE), off=()),
+    _refused("the chat template opens thinking", "thinking_forced_open"),
+    _refused(ONLY_CHAT, "thinking_token_budget", routes=TEXT, off=()),
+    _refused(ONLY_CHAT, "thinking_budget_tokens", routes=TEXT, off=(-1,)),
+    _refused(ONLY_CHAT, "include_reasoning separate_reasoning stream_reasoning", routes=TEXT, off=(True, False)),
+    _refused(ONLY_CHAT, "reasoning_format", routes=TEXT, off=("none", "auto")),
+    _refused(ONLY_CHAT, "enable_thinking thinking", routes=TEXT, off=(False,)),
     _refused("the chat template alone makes the prompt", "task", routes=CHAT),
     _refused(ONE_ENGINE, "kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room "
              "disagg_prefill_dp_rank"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from ...engine.api import EngineRequest, fan_out
@@ -13,12 +13,17 @@ from ..protocol.errors import bad_request
 from ..protocol.fields import SamplingFields
 
 
-def generation_of(call: Call, body: SamplingFields, requests: Sequence[EngineRequest]) -> Generation:
-    """requests: one for each prompt. Raises ApiError for a beam search that the queue cannot hold."""
+def generation_of(
+    call: Call, body: SamplingFields, requests: Sequence[EngineRequest], kept_ids: Set[int] = frozenset()
+) -> Generation:
+    """requests: one for each prompt. kept_ids: special tokens that are part of the texts. Raises ApiError for a beam
+    search that the queue cannot hold.
+    """
     service, search = call.service, body.beam_search
     arguments: dict[str, Any] = {
         "tokenizer": service.tokenizer,
         "metrics": service.metrics,
+        "kept_ids": kept_ids,
         "keeps_output": service.settings.enable_log_outputs,
         "arrived_at": call.arrived_at,
         "clock": service.clock,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..agents.normalise import normalised
 from ..capabilities import THINKING_SWITCHES
 from ..endpoint import Call
-from ..protocol.chat import Conversation
+from ..protocol.chat import Conversation, with_earlier
 from ..protocol.errors import unsupported
 from ..service import Service
 from ..text.renderer import Renderer
@@ -27,10 +28,11 @@ async def rendered(
     max_tokens: int,
     add_special_tokens: bool,
     cut: Truncation | None = None,
+    earlier: Sequence[dict[str, Any]] = (),
 ) -> Prompt:
     """The messages as a prompt.
 
-    cut: a longer prompt than `max_tokens` is cut, not refused.
+    cut: a longer prompt than `max_tokens` is cut, not refused. earlier: messages of earlier requests.
     Raises ApiError or InvalidRequest: no template, a template that is not trusted or that does not read a field of the
     request, or messages it cannot render.
     """
@@ -38,22 +40,23 @@ async def rendered(
     renderer = await _renderer(service, body.chat_template)
     with_tools = bool(body.tools)
     kwargs = _template_kwargs(call, renderer, body.chat_template_kwargs, with_tools=with_tools)
-    if body.reasoning_effort is not None:
-        kwargs = {**_reasoning(renderer, body.reasoning_effort, with_tools=with_tools), **kwargs}
+    kwargs = {**_reasoning(call, renderer, body), **kwargs}
     if body.documents and not renderer.reads("documents", with_tools=with_tools):
         raise unsupported("documents", ": this model's chat template does not use them")
     messages, tools, removed = normalised(
-        [] if call.long_body else body.plain_messages(), body.plain_tools(), service.normalise_rules
+        [] if call.long_body else with_earlier(earlier, body.plain_messages()),
+        body.plain_tools(),
+        service.normalise_rules,
     )
     template, rendering = renderer.rendering(
-        messages,
+        list(earlier) if call.long_body else messages,
         tools=tools,
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         template_kwargs=kwargs,
         limit=None if cut is not None else renderer.tokenizer.text_limit(max_tokens),
-        model=type(body).__name__,
+        model=call.body_model,
         long_body=call.long_body,
         rules=service.normalise_rules,
     )
@@ -70,14 +73,28 @@ async def rendered(
     return Prompt(text, token_ids)
 
 
-def _reasoning(renderer: Renderer, effort: str, *, with_tools: bool) -> dict[str, Any]:
-    """The effort under the names that the template reads: as it is, and as switches, which `none` sets to false."""
-    used = renderer.template_variables(with_tools=with_tools)
-    found: dict[str, Any] = {name: effort != "none" for name in THINKING_SWITCHES if name in used}
-    if "reasoning_effort" in used:
-        found["reasoning_effort"] = effort
-    if not found:
-        raise unsupported("reasoning_effort", ": this model's chat template does not use it")
+def _reasoning(call: Call, renderer: Renderer, body: Conversation) -> dict[str, Any]:
+    """Whether and how much to think, under the names that the template reads: the effort as it is, and as switches,
+    which `none` sets to false.
+
+    Raises ApiError if the template reads none of them; in other dialects than ours the field is only reported.
+    """
+    effort, thinks = body.reasoning_effort, body.wants_thinking
+    used = renderer.template_variables(with_tools=bool(body.tools))
+    found: dict[str, Any] = {}
+    for param, value in (("reasoning_effort", effort), ("enable_thinking", thinks)):
+        if value is None:
+            continue
+        given: dict[str, Any] = {name: value not in ("none", False) for name in THINKING_SWITCHES if name in used}
+        if param == "reasoning_effort" and param in used:
+            given[param] = value
+        if given:
+            found |= given
+        elif call.thinking_param:
+            call.note_ignored(call.thinking_param)
+        else:
+            shown = "thinking" if param == "enable_thinking" and body.enable_thinking is None else param
+            raise unsupported(shown, ": this model's chat template does not use it")
     return found
 
 

@@ -9,6 +9,7 @@ The limits are checked between operations: a single operation can exceed them. i
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +33,8 @@ from ..protocol.json import has_surrogate, is_too_deep
 ContentFormat = Literal["auto", "string", "openai"]
 MAX_RENDERED_CHARS = 64 << 20  # twice the default limit of a request body
 MAX_BITS = 1 << 16
+# Names of a message's reasoning: those of clients, and of templates, which read one of them.
+_REASONING = ("reasoning", "reasoning_content", "thinking")
 _MARK = "\ue000end of the final message\ue001"  # private-use characters: not used in messages
 
 
@@ -61,6 +64,8 @@ class ChatTemplate:
             # limits of Python's compiler for blocks, parentheses and numbers
             raise CannotCompile("it is nested too deeply, or too large, to be compiled") from None
         self._has_developer_role = "developer" in source
+        self._reasoning_names = [name for name in _REASONING if re.search(rf"\.{name}\b|['\"]{name}['\"]", source)]
+        self._takes_arguments_as_text = _writes_arguments(tree)
         if content_format == "auto":
             self._takes_parts = _loops_over_content(tree)
             self._takes_strings = not self._takes_parts or _asks_whether_string(tree)
@@ -77,6 +82,9 @@ class ChatTemplate:
         shaped = {key: value for key, value in message.items() if value is not None}
         if shaped.get("role") == "developer" and not self._has_developer_role:
             shaped["role"] = "system"  # OpenAI's newer name of the system role
+        reasoning = next((given for name in _REASONING if (given := shaped.pop(name, None))), None)
+        if reasoning is not None:
+            shaped |= dict.fromkeys(self._reasoning_names, reasoning)
         content = shaped.get("content")
         if isinstance(content, list) and not self._takes_parts:
             shaped["content"] = "\n".join(part["text"] for part in content)
@@ -84,7 +92,7 @@ class ChatTemplate:
             shaped["content"] = [{"type": "text", "text": content}]
         if shaped.get("tool_calls"):
             shaped["tool_calls"] = [
-                _with_parsed_arguments(call, f"{place}.tool_calls[{index}].function")
+                _with_arguments(call, f"{place}.tool_calls[{index}].function", as_text=self._takes_arguments_as_text)
                 for index, call in enumerate(shaped["tool_calls"])
             ]
         return shaped
@@ -294,8 +302,12 @@ def _is_content(node: jinja2.nodes.Node) -> bool:
     if isinstance(node, jinja2.nodes.Getattr):
         return node.attr == "content"
     if isinstance(node, jinja2.nodes.Getitem):
-        return isinstance(node.arg, jinja2.nodes.Const) and node.arg.value == "content"
+        return _is_constant(node.arg, "content")
     return isinstance(node, jinja2.nodes.Name) and node.name == "content"
+
+
+def _is_constant(node: jinja2.nodes.Node, value: str) -> bool:
+    return isinstance(node, jinja2.nodes.Const) and node.value == value
 
 
 def _loops_over_content(tree: jinja2.nodes.Template) -> bool:
@@ -307,13 +319,33 @@ def _asks_whether_string(tree: jinja2.nodes.Template) -> bool:
     return any(test.name == "string" and _is_content(test.node) for test in tree.find_all(jinja2.nodes.Test))
 
 
-def _with_parsed_arguments(call: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """A tool call as templates read it: the arguments are JSON text in OpenAI's API, an object in templates."""
+def _writes_arguments(tree: jinja2.nodes.Template) -> bool:
+    """Does the template write the arguments of calls as they are: `{{ call.arguments }}`, or joined with other text?
+
+    Most convert an object (`call.arguments | tojson`). Those that ask which of both they get are given objects.
+    """
+    if any(_is_arguments(test.node) for test in tree.find_all(jinja2.nodes.Test)):
+        return False
+    joins = (jinja2.nodes.Output, jinja2.nodes.Add, jinja2.nodes.Concat)
+    return any(_is_arguments(child) for node in tree.find_all(joins) for child in node.iter_child_nodes())
+
+
+def _is_arguments(node: jinja2.nodes.Node) -> bool:
+    if isinstance(node, jinja2.nodes.Getattr):
+        return node.attr == "arguments"
+    return isinstance(node, jinja2.nodes.Getitem) and _is_constant(node.arg, "arguments")
+
+
+def _with_arguments(call: Mapping[str, Any], place: str, *, as_text: bool) -> dict[str, Any]:
+    """A tool call as templates read it: the arguments are JSON text in OpenAI's API, an object in most templates."""
     function = call.get("function") or {}
     if not isinstance(function, Mapping):
         raise InvalidRequest(f"`{place}` must be an object", param=place)
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
+    if as_text:
+        if arguments is not None and not isinstance(arguments, str):
+            function = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    elif isinstance(arguments, str):
         function = {**function, "arguments": _parsed(arguments, f"{place}.arguments") if arguments.strip() else {}}
     return {**call, "function": function}
 

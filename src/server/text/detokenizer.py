@@ -7,8 +7,8 @@ decode.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...engine.api import SamplingParams
@@ -72,12 +72,20 @@ class Detokenizer:
     """One sequence's tokens as text."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        *,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        kept_ids: Set[int] = frozenset(),
     ) -> None:
-        self._skip_ids = tokenizer.special_ids if skip_special_tokens else frozenset()
+        """kept_ids: special tokens that are not skipped."""
+        self._skip_ids = tokenizer.special_ids - kept_ids if skip_special_tokens else frozenset()
         self._pieces: _Pieces
         if tokenizer.pieces == "other":
-            self._pieces = _WindowPieces(tokenizer, list(prompt_token_ids[-_CONTEXT_TOKENS:]), skip_special_tokens)
+            self._pieces = _WindowPieces(
+                tokenizer, list(prompt_token_ids[-_CONTEXT_TOKENS:]), skip_special_tokens and not kept_ids
+            )
         else:
             self._pieces = _BytePieces(tokenizer)
 
@@ -122,6 +130,7 @@ class TextDelta:
     text: str
     num_tokens: int  # of the added tokens, those that belong to the output: up to the end of the stop string
     stop: str | None = None  # the stop string that ended the text
+    pieces: list[str] = field(default_factory=list)  # the text that each token completes, then the rest
 
 
 class TextStream:
@@ -131,9 +140,20 @@ class TextStream:
     first to be complete ends the text, so the result does not depend on how the text is divided into tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt_token_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sampling: SamplingParams,
+        prompt_token_ids: Sequence[int] = (),
+        kept_ids: Set[int] = frozenset(),
+    ) -> None:
+        """kept_ids: special tokens that are text, also as the last one."""
+        self._kept_ids = kept_ids
         self._detokenizer = Detokenizer(
-            tokenizer, prompt_token_ids=prompt_token_ids, skip_special_tokens=sampling.skip_special_tokens
+            tokenizer,
+            prompt_token_ids=prompt_token_ids,
+            skip_special_tokens=sampling.skip_special_tokens,
+            kept_ids=kept_ids,
         )
         self._stops = [_StopString(stop) for stop in sampling.stop]
         self._min_tokens = sampling.min_tokens
@@ -152,18 +172,19 @@ class TextStream:
         last = len(token_ids) - 1
         for index, token_id in enumerate(token_ids):
             self._num_tokens += 1
-            if index == last and ends_with_stop_token and not self._include_stop:
+            is_stop = index == last and ends_with_stop_token
+            if is_stop and not self._include_stop and token_id not in self._kept_ids:
                 break
             stop = self._take(self._detokenizer.step(token_id), shown)
             if stop is not None:
-                return TextDelta("".join(shown), index + 1, stop)
+                return TextDelta("".join(shown), index + 1, stop, shown)
         if finished:
             stop = self._take(self._detokenizer.finish(), shown)
             if stop is not None:
-                return TextDelta("".join(shown), len(token_ids), stop)
+                return TextDelta("".join(shown), len(token_ids), stop, shown)
             shown.append(self._held)
             self._held = ""
-        return TextDelta("".join(shown), len(token_ids))
+        return TextDelta("".join(shown), len(token_ids), None, shown)
 
     def _take(self, piece: str, shown: list[str]) -> str | None:
         """Append the held text and `piece` to `shown`, as far as decided. Returns the stop string that was found."""

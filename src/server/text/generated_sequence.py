@@ -6,7 +6,7 @@ Used by the server (generation.py) and by `LLM` (outputs.py). Does not know requ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from ...engine.api import EngineOutput, EngineRequest, FinishReason, TokenLogprobs
@@ -25,6 +25,7 @@ class Delta:
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # with the first token
     finish_reason: str | None = None  # stop or length, with the last delta
     stop_reason: int | str | None = None  # the stop token id or stop string that the request named
+    pieces: list[str] = field(default_factory=list, compare=False)  # the text that each token completes, and the rest
 
 
 class GenerationFailed(Exception):
@@ -39,7 +40,10 @@ class GenerationFailed(Exception):
 class GeneratedSequence:
     """State of one sequence. Without a tokenizer, or with `detokenize=False`, deltas have no text."""
 
-    def __init__(self, index: int, request: EngineRequest, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, index: int, request: EngineRequest, tokenizer: Tokenizer | None, kept_ids: Set[int] = frozenset()
+    ) -> None:
+        """kept_ids: special tokens that are part of the text."""
         self.index = index
         self.request = request
         self.num_generated = 0  # tokens, up to the end of a stop string
@@ -48,7 +52,7 @@ class GeneratedSequence:
         self.finish_reason: str | None = None
         self._text: TextStream | None = None
         if tokenizer is not None and request.sampling.detokenize:
-            self._text = TextStream(tokenizer, request.sampling, request.prompt_token_ids)
+            self._text = TextStream(tokenizer, request.sampling, request.prompt_token_ids, kept_ids)
 
     @property
     def has_text(self) -> bool:
@@ -79,7 +83,7 @@ class GeneratedSequence:
                 finished=output.finish_reason is not None,
                 ends_with_stop_token=output.finish_reason is FinishReason.STOP,
             )
-            delta.text = shown.text
+            delta.text, delta.pieces = shown.text, shown.pieces
             if shown.stop is not None:
                 delta.finish_reason, delta.stop_reason = FinishReason.STOP.value, shown.stop
                 delta.token_ids = output.token_ids[: shown.num_tokens]

@@ -1,0 +1,170 @@
+"""One request in the words of the chat route, being answered: rendered, checked, generated, read.
+
+Every dialect of the API that has messages is converted to a ChatRequest before, and writes AnswerDeltas in its own
+form after. Whether it is streamed makes no difference here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...engine.api import EngineRequest
+from ...formats.initial import starts_in_reasoning
+from ..answers.parts import Answer
+from ..answers.reading import AnswerDelta, Reading, new_call_id
+from ..endpoint import Call
+from ..protocol.chat import ChatRequest
+from ..protocol.errors import unsupported
+from ..sampling import check_prompt, num_logprobs, sampling_params, truncation
+from ..service import Service, new_ids
+from .generating import generation_of
+from .rendering import rendered
+from .request_log import log_arrival, log_end
+from .session_prefix import note_prefix
+
+
+class Prepared(NamedTuple):
+    """A request as it is sent to the engine. text: the rendered prompt. num_top: of `top_logprobs`."""
+
+    request: EngineRequest
+    text: str
+    response_id: str
+    num_top: int
+    reading: Reading
+
+
+async def prepare(
+    call: Call, body: ChatRequest, *, prefix: str = "chatcmpl", earlier: Sequence[dict[str, Any]] = ()
+) -> Prepared:
+    """Render and check the request.
+
+    prefix: of the answer's id. earlier: messages of earlier requests, which this one continues.
+    """
+    service = call.service
+    limits = service.model_limits
+    choice = body.choice
+    if choice.mode == "none" and service.settings.exclude_tools_when_tool_choice_none:
+        body.tools = None
+    num_top = num_logprobs(body.top_logprobs, limits, "top_logprobs") or 0
+    prompt_logprobs = num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs")
+    text, prompt = await rendered(
+        call,
+        body,
+        max_tokens=limits.context,
+        add_special_tokens=body.add_special_tokens,
+        cut=truncation(body, limits),
+        earlier=earlier,
+    )
+    check_prompt(prompt, limits, param="messages")
+    await note_prefix(call, body, prompt)
+    reading = _reading(service, body, text)
+    _refuse_constraints(body)
+    sampling = sampling_params(
+        body,
+        service.sampling_defaults,
+        limits,
+        prompts=[prompt],
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        max_tokens_param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
+        logprobs=num_top if body.logprobs else None,
+        prompt_logprobs=prompt_logprobs,
+        tokenizer=service.tokenizer,
+    )
+    response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
+    request = EngineRequest(
+        request_id=engine_id,
+        prompt_token_ids=prompt,
+        sampling=sampling,
+        priority=body.priority or 0,
+        cache_salt=call.cache_salt + (body.cache_salt or ""),
+    )
+    return Prepared(request, text, response_id, num_top, reading)
+
+
+def _reading(service: Service, body: ChatRequest, prompt_text: str) -> Reading:
+    format = service.answer_format if service.tokenizer is not None else None
+    field = service.settings.reasoning_field
+    is_separate = body.has_separate_reasoning
+    if is_separate is None:
+        is_separate = field != "inline"
+    if format is not None and not is_separate:
+        format = replace(format, reasoning=None)
+    continued = body.messages[-1].text if body.continue_final_message else ""
+    return Reading(
+        format=format,
+        tools={tool.function.name: tool.function.parameters or {} for tool in body.tools or ()},
+        reads_calls=body.choice.reads_calls and format is not None and format.calls is not None,
+        starts_in_reasoning=format is not None and starts_in_reasoning(format, prompt_text, continued=continued),
+        shows_reasoning=body.include_reasoning is not False and field != "none",
+        streams_reasoning=body.stream_reasoning is not False,
+    )
+
+
+class Answering:
+    """A prepared request, given to the engine when `deltas` or `answers` is iterated. One of them, once."""
+
+    def __init__(
+        self, call: Call, body: ChatRequest, prepared: Prepared, new_id: Callable[[], str] = new_call_id
+    ) -> None:
+        """new_id: makes the ids of calls, where the model's format has no rule for them."""
+        service = call.service
+        reading = prepared.reading
+        self.response_id = prepared.response_id
+        self.created = int(time.time())
+        self.reading = reading
+        kept = service.special_ids(reading.format)
+        self.generation = generation_of(call, body, [prepared.request], kept)
+        self._readers = [reading.reader(new_id) for _ in range(body.n or 1)]
+        self._call = call
+
+    @classmethod
+    async def start(
+        cls, call: Call, body: ChatRequest, new_id: Callable[[], str] = new_call_id, **options: Any
+    ) -> Answering:
+        """Nothing has been sent to the engine yet. options: of `prepare`."""
+        prepared = await prepare(call, body, **options)
+        log_arrival(call, body, [prepared.request], [prepared.text])
+        return cls(call, body, prepared, new_id)
+
+    async def deltas(self) -> AsyncGenerator[AnswerDelta, None]:
+        try:
+            async with aclosing(self.generation.deltas()) as deltas:
+                async for delta in deltas:
+                    yield self._readers[delta.index].read(delta)
+        finally:
+            log_end(self._call, self.generation)
+
+    async def answers(self) -> list[Answer]:
+        """Of all sequences, in their order."""
+        found = [Answer(index) for index in range(len(self._readers))]
+        async with aclosing(self.deltas()) as deltas:
+            async for delta in deltas:
+                found[delta.index].add(delta)
+        return found
+
+    def num_calls(self, index: int) -> int:
+        """So far, in one answer."""
+        return self._readers[index].num_calls
+
+    @property
+    def num_reasoning_tokens(self) -> int | None:
+        """In all answers; None for a model that is not known to reason."""
+        if not self.reading.has_reasoning:
+            return None
+        return sum(reader.num_reasoning_tokens for reader in self._readers)
+
+
+def _refuse_constraints(body: ChatRequest) -> None:
+    """Raises ApiError for what needs a grammar of the model's calls."""
+    if body.choice.mode in ("required", "named"):
+        raise unsupported("tool_choice", ": only `none` and `auto` are")
+    if body.parallel_tool_calls is False and body.choice.reads_calls:
+        raise unsupported("parallel_tool_calls", " as false")
+    if any(tool.function.strict for tool in body.tools or ()):
+        raise unsupported("tools", " with `strict: true`")
+    if body.thinking_budget is not None:
+        raise unsupported("thinking_token_budget")
