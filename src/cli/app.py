@@ -55,6 +55,7 @@ VERBS = {  # in the order of `engine --help`
     "completion": Verb("writing"),
     "chat": Verb("serving"),
     "complete": Verb("serving"),
+    "reload": Verb("serving"),
     "run-batch": Verb("serving", takes_options=True),
     "bench": Verb("measuring", takes_options=True),
     "collect-env": Verb("measuring"),

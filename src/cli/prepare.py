@@ -134,6 +134,7 @@ def failing(work: Callable[[], int]) -> int:
 def _server_exit_code(error: Exception) -> int | None:
     """For errors of the server. Importing its modules takes half a second, but they are loaded if it raised an "
     "error."""
+    from ..server.keys_file import KeysProblem
     from ..server.middleware import MiddlewareProblem
     from ..server.text.renderer import TemplateProblem
     from ..server.text.tokenizer import TokenizerError
@@ -141,7 +142,7 @@ def _server_exit_code(error: Exception) -> int | None:
 
     if isinstance(error, TokenizerError | TemplateProblem):
         return EXIT_MODEL_FILES
-    if isinstance(error, MiddlewareProblem):
+    if isinstance(error, KeysProblem | MiddlewareProblem):
         return EXIT_INVALID_CONFIGURATION
     return EXIT_ENVIRONMENT if isinstance(error, TlsProblem) else None
 

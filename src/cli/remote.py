@@ -38,6 +38,11 @@ class Remote:
         with self._request("GET", path, None) as response:
             return _json(response.read())
 
+    def command(self, path: str) -> dict[str, Any]:
+        """The answer to a POST of an empty object. Raises RemoteError."""
+        with self._request("POST", path, {}) as response:
+            return _json(response.read())
+
     def first_model(self) -> str:
         """The first one that the server lists."""
         models = self.read("/models").get("data") or []

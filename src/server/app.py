@@ -37,11 +37,15 @@ def build_app(service: Service) -> Starlette:
     Raises MiddlewareProblem.
     """
     routes = [
-        Route(route.path, Endpoint(service, route.path, route.handle), methods=[route.method])
+        Route(
+            route.path,
+            Endpoint(service, route.path, route.handle, scope=route.scope, is_limited=route.is_limited),
+            methods=[route.method],
+        )
         for route in routes_of(service.settings)
     ]
     routes += [
-        Route(path, Endpoint(service, "absent", NotHere(absent)))
+        Route(path, Endpoint(service, "absent", NotHere(absent), scope="read"))
         for absent in (*TABLE, *disabled(service.settings))
         for path in absent.paths
     ]
@@ -111,6 +115,9 @@ class _Gate:
                 scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE") else "other"
             )
             self._service.metrics.http_request(route, method, answer.status)
+            key = scope.get("stoker.key")
+            if key is not None and key.name is not None:
+                self._service.metrics.key_request(key.name, answer.status)
             is_logged = route not in self._unlogged and scope["path"] not in self._unlogged
             if is_logged and not self._service.settings.disable_access_log:
                 line = {"status": answer.status, "total_s": self._service.clock() - arrived_at, **fields}
@@ -164,8 +171,9 @@ class _KeyCheck:
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         key = self._keys.check(scope["path"], scope["headers"])
         scope["stoker.cache_salt"] = self._keys.cache_salt(key)
+        scope["stoker.key"] = key
         if key is not None:
-            scope["stoker.log_fields"]["key"] = key
+            scope["stoker.log_fields"]["key"] = self._keys.index(key) if key.name is None else key.name
         await self._app(scope, receive, send)
 
 

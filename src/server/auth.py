@@ -1,14 +1,29 @@
-"""API keys, required on every route except the probes and those that the deployment opens."""
+"""API keys: which one a request sent, what it may call, and until when it is valid.
+
+A key is required on every route except the probes and those that the deployment opens. The keys of `server.api_key`
+have no name and may call everything; those of `server.api_keys_file` have a name, scopes and limits (keys_file.py).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence, Set
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ..config import ServerConfig
 from .protocol.errors import ApiError
 
+Scope = Literal["inference", "read", "metrics", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+_INCLUDED: dict[Scope, frozenset[Scope]] = {
+    "inference": frozenset({"inference", "read"}),  # clients list the models before they ask one
+    "read": frozenset({"read"}),
+    "metrics": frozenset({"metrics"}),
+    "admin": frozenset(SCOPES),
+}
 _PROBES = frozenset({"/health", "/livez", "/readyz", "/ping"})
 
 
@@ -17,39 +32,117 @@ def open_paths(settings: ServerConfig) -> frozenset[str]:
     return _PROBES.union(settings.routes_without_key)
 
 
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """Of all requests with keys of one name. None: no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One accepted key.
+
+    name: shown in logs and metrics; None for a key of `server.api_key`.
+    digest: SHA-256 of the secret.
+    expires_at: seconds since 1970; None is never.
+    """
+
+    name: str | None
+    digest: bytes
+    scopes: frozenset[Scope] = frozenset({"admin"})
+    limits: KeyLimits = KeyLimits()
+    expires_at: float | None = None
+
+    def may(self, scope: Scope) -> bool:
+        return any(scope in _INCLUDED[held] for held in self.scopes)
+
+
+def digest_of(secret: str | bytes) -> bytes:
+    return hashlib.sha256(secret.encode() if isinstance(secret, str) else secret).digest()
+
+
 class Keys:
     """The accepted keys. Stores digests only, and compares them in constant time."""
 
-    def __init__(self, keys: Sequence[str], open_paths: Set[str] = _PROBES) -> None:
+    def __init__(
+        self,
+        unnamed: Sequence[str],
+        named: Sequence[Key] = (),
+        open_paths: Set[str] = _PROBES,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """unnamed: the secrets of `server.api_key`."""
         self._open_paths = open_paths
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._wall_clock = wall_clock
+        self._unnamed = [Key(None, digest_of(secret)) for secret in unnamed]
+        self.replace(named)
 
-    def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> int | None:
-        """Index of the key that was sent; None if none is needed. Raises ApiError 401.
+    def replace(self, named: Sequence[Key]) -> None:
+        """Accept these named keys from now on, instead of the previous ones."""
+        self._keys = [*self._unnamed, *named]
+        self._needs_key = bool(self._keys) or getattr(self, "_needs_key", False)  # an emptied file opens nothing
+
+    def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> Key | None:
+        """The key that was sent; None if none is needed. Raises ApiError 401.
 
         path: as the router sees it, never rebuilt from headers.
         """
-        if not self._digests or path in self._open_paths:
+        if not self._needs_key or path in self._open_paths:
             return None
-        sent = [value for name, value in headers if name == b"authorization"]
-        scheme, _, key = sent[0].partition(b" ") if len(sent) == 1 else (b"", b"", b"")
-        if scheme.lower() != b"bearer":
-            raise _refused("send an API key as `Authorization: Bearer KEY`")
-        digest = _digest(key.strip())
+        digest = digest_of(_sent(headers))
         matches = [
-            hmac.compare_digest(digest, known) for known in self._digests
+            key for key in self._keys if hmac.compare_digest(digest, key.digest)
         ]  # compares with every key, whichever matches
-        if not any(matches):
+        if not matches:
             raise _refused("unknown API key")
-        return matches.index(True)
+        key = matches[0]
+        if key.expires_at is not None and self._wall_clock() >= key.expires_at:
+            raise _refused("this API key has expired")
+        return key
 
-    def cache_salt(self, index: int | None) -> str:
-        """Separates the prefix caches of several keys: else response times would show what other keys have sent."""
-        return "" if index is None or len(self._digests) < 2 else self._digests[index].hex()
+    def index(self, key: Key) -> int:
+        """Of a key without a name, in `server.api_key`."""
+        return self._unnamed.index(key)
+
+    def cache_salt(self, key: Key | None) -> str:
+        """Separates the prefix caches of several keys: else response times would show what other keys have sent.
+
+        Keys of one name share a cache, so that it is kept when one replaces another.
+        """
+        if key is None or len(self._keys) < 2:
+            return ""
+        return (key.digest if key.name is None else digest_of(f"name {key.name}")).hex()
 
 
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
+def check_scope(key: Key | None, scope: Scope, route: str) -> None:
+    """Raises ApiError 403 if the key may not call a route of this scope."""
+    if key is not None and not key.may(scope):
+        held = ", ".join(sorted(key.scopes))
+        message = f"{route} needs a key with the scope `{scope}`; the key {key.name!r} has: {held}"
+        raise ApiError(403, message, code="insufficient_scope", kind="permission_error")
+
+
+def _sent(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The secret, from Authorization or from the header that Anthropic's clients send. Raises ApiError 401."""
+    bearers = [value for name, value in headers if name == b"authorization"]
+    plain = [value.strip() for name, value in headers if name == b"x-api-key"]
+    if len(bearers) > 1 or len(plain) > 1:
+        raise _refused("the request has more than one API key")
+    secrets = set(plain)
+    if bearers:
+        scheme, _, secret = bearers[0].partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise _refused("send an API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
+        secrets.add(secret.strip())
+    if not secrets:
+        raise _refused("send an API key as `Authorization: Bearer KEY` or `x-api-key: KEY`")
+    if len(secrets) > 1:
+        raise _refused("`Authorization` and `x-api-key` have different keys: send one of them")
+    return secrets.pop()
 
 
 def _refused(message: str) -> ApiError:

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from starlette.exceptions import HTTPException
 
 from ..engine.api import InvalidRequest
+from .auth import Key, Scope, check_scope
 from .keep_alive import kept_alive
 from .limits import ClientGone, check_json_content, read_body
+from .metrics import TokenKind
 from .protocol import json
 from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
@@ -43,6 +45,7 @@ class Call:
         self.cache_salt: str = service.cache_epoch + scope["stoker.cache_salt"]
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
+        self.key: Key | None = scope.get("stoker.key")  # None: the route needs none, or the server has none
         self.unique_id: str = scope["stoker.unique_id"]  # in the answer's header X-Request-Id if the request has none
         self.headers: dict[str, str] = {}  # of the response, in addition; set before it starts
         self.num_body_bytes = 0  # set by `body`
@@ -51,6 +54,17 @@ class Call:
         self.thinking_param = ""  # the field by which this dialect asks for thinking, where it is only a wish
         self._send = send
         self._reserved = ExitStack()  # memory of the body
+
+    @property
+    def key_name(self) -> str | None:
+        """The name of the key, to which what the server stores for a client belongs. None: of a key without a name."""
+        return None if self.key is None else self.key.name
+
+    def charge(self, num_tokens: int, kind: TokenKind) -> None:
+        """Count tokens that the request uses for its key."""
+        self.service.key_usage.charge(self.key, num_tokens)
+        if self.key_name is not None:
+            self.service.metrics.key_tokens(self.key_name, kind, num_tokens)
 
     async def content(self) -> bytes | bytearray:
         """The body as it was sent. Its memory is reserved until `forget_body`."""
@@ -207,18 +221,34 @@ def _http_error(error: HTTPException) -> ApiError:
 class Endpoint:
     """A route's function as an ASGI app."""
 
-    def __init__(self, service: Service, route: str, handle: Callable[[Call], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        route: str,
+        handle: Callable[[Call], Awaitable[None]],
+        *,
+        scope: Scope = "inference",
+        is_limited: bool = False,
+    ) -> None:
+        """
+        scope: that a key needs.
+        is_limited: whether the limits of a key count its requests.
+        """
         self._service = service
         self._route = route
         self._handle = handle
+        self._scope = scope
+        self._is_limited = is_limited
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         scope["stoker.route"] = self._route
         call = Call(self._service, scope, receive, send, self._route)
-        try:
-            await self._handle(call)
-        finally:
-            call.forget_body()
+        check_scope(call.key, self._scope, f"{scope['method']} {self._route}")
+        with self._service.key_usage.admitted(call.key if self._is_limited else None):
+            try:
+                await self._handle(call)
+            finally:
+                call.forget_body()
 
 
 def _start(status: int, headers: Mapping[str, str]) -> Message:

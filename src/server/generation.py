@@ -16,7 +16,7 @@ from ..engine.client import EngineClient
 from .engine_errors import generation_failed, stopped_during_request
 from .metrics import Metrics
 from .protocol.errors import internal_error, queue_full
-from .request_metrics import RequestMetrics
+from .request_metrics import Charge, RequestMetrics, no_charge
 from .text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .text.tokenizer import Tokenizer
 
@@ -69,15 +69,17 @@ class Generation:
         keeps_output: bool = False,
         arrived_at: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        charge: Charge = no_charge,
     ) -> None:
         """
         requests: one per sequence, in the order of the prompts: `n` for each prompt.
         kept_ids: special tokens that are part of the texts.
         keeps_output: keep what `outputs` returns.
         arrived_at: by `clock`; None is now.
+        charge: called with each number of tokens that the request uses.
         """
         self._client = client
-        self._metrics = RequestMetrics(metrics, clock, arrived_at)
+        self._metrics = RequestMetrics(metrics, clock, arrived_at, charge)
         self._sequences = [
             _Sequence(index, request, tokenizer, kept_ids, keeps_output) for index, request in enumerate(requests)
         ]

@@ -8,6 +8,7 @@ read those; the declaration of the metric lists them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -24,6 +25,7 @@ _WHOLE = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 32
 _PART = (0.001, 0.01, *_WHOLE)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 _VLLM_LABELS = {"finish_reason": "finished_reason", "num_blocks": "num_gpu_blocks"}
+TokenKind = Literal["prompt", "generated"]
 _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
 
 
@@ -150,6 +152,18 @@ class Metrics:
             ("route", "method", "status"),
             registry=self._registry,
         )
+        self._key_requests = Counter(
+            "stoker_key_requests",
+            "HTTP requests with a named key, by its name and status. Status 429: a limit, or the full queue.",
+            ("key", "status"),
+            registry=self._registry,
+        )
+        self._key_tokens = Counter(
+            "stoker_key_tokens",
+            "Tokens of requests with a named key, by its name and kind: prompt or generated.",
+            ("key", "kind"),
+            registry=self._registry,
+        )
         self._unknown = Counter(
             "stoker_unknown_request_fields",
             "Unknown request fields that were ignored; their names are in the log.",
@@ -207,6 +221,13 @@ class Metrics:
     def prefix_diverged(self, num_tokens: int) -> None:
         self._diverged.inc()
         self._diverged_tokens.inc(num_tokens)
+
+    def key_request(self, key: str, status: int) -> None:
+        """key: its name. Names come from the operator's file, which has a limited number of them."""
+        self._key_requests.labels(key, str(status)).inc()
+
+    def key_tokens(self, key: str, kind: TokenKind, num_tokens: int) -> None:
+        self._key_tokens.labels(key, kind).inc(num_tokens)
 
     def unknown_fields(self, route: str, count: int) -> None:
         self._unknown.labels(route).inc(count)

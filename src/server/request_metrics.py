@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .metrics import Metrics
+from .metrics import Metrics, TokenKind
 from .text.generated_sequence import Delta, GeneratedSequence
+
+Charge = Callable[[int, TokenKind], None]
+
+
+def no_charge(num_tokens: int, kind: TokenKind) -> None:
+    """For requests without a key."""
 
 
 class RequestMetrics:
-    def __init__(self, metrics: Metrics, clock: Callable[[], float], arrived_at: float | None) -> None:
-        """Created when the request is about to be sent to the engine. arrived_at: by `clock`; None is now."""
+    def __init__(
+        self, metrics: Metrics, clock: Callable[[], float], arrived_at: float | None, charge: Charge = no_charge
+    ) -> None:
+        """Created when the request is about to be sent to the engine.
+
+        arrived_at: by `clock`; None is now.
+        charge: called with each number of tokens that the request uses.
+        """
         self._metrics = metrics
+        self._charge = charge
         self._clock = clock
         self._submitted_at = clock()
         self._arrived_at = self._submitted_at if arrived_at is None else arrived_at
@@ -32,12 +45,14 @@ class RequestMetrics:
                 self._metrics.time_to_first_token.observe(self.first_token_s)
             if counts_prompt:
                 num_tokens = len(sequence.request.prompt_token_ids)
+                self._charge(num_tokens, "prompt")
                 self._metrics.prompt_tokens.inc(num_tokens)
                 self._metrics.cached_tokens.inc(sequence.num_cached)
                 self._metrics.request_prompt_tokens.observe(num_tokens)
         else:  # the time since the last delta, divided among the tokens of this one
             self._metrics.inter_token_latency.observe((now - last_at) / len(delta.token_ids))
         self._last_token_at[sequence.index] = now
+        self._charge(len(delta.token_ids), "generated")
         self._metrics.generated(len(delta.token_ids))
 
     def end(self, sequences: Sequence[GeneratedSequence], outcome: str) -> None:

@@ -16,6 +16,7 @@ from ..logs import log_fields
 from .admission import Admission
 from .app import build_app
 from .isolation import IsolatedProcesses
+from .keys_file import read_keys
 from .middleware import load_middleware
 from .serve import serve
 from .service import Service
@@ -58,7 +59,12 @@ def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) ->
 
 
 def check_server(resolved: Resolved) -> None:
-    """Check TLS files and middleware before the weights are loaded. Raises TlsProblem or MiddlewareProblem."""
+    """Check keys, TLS files and middleware before the weights are loaded.
+
+    Raises KeysProblem, TlsProblem or MiddlewareProblem.
+    """
+    if resolved.server.api_keys_file is not None:
+        read_keys(resolved.server.api_keys_file)
     if files := TlsFiles.of(resolved.server):
         load_context(files)
     load_middleware(resolved.server.middleware)
@@ -77,7 +83,7 @@ async def run_server(
     """Serve until a shutdown is requested. Returns the exit code: 0, or 1 if the engine will not be started again.
 
     client: already started. text: from `load_text`. sockets: from `take_address`.
-    Raises TlsProblem or MiddlewareProblem, unless `check_server` was called before.
+    Raises KeysProblem, TlsProblem or MiddlewareProblem, unless `check_server` was called before.
     """
     shutdown = shutdown or Shutdown()
     settings = resolved.server
@@ -99,6 +105,8 @@ async def run_server(
     tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
     if not settings.disable_log_stats:
         tasks.append(asyncio.ensure_future(log_stats(service)))
+    if service.keys_file is not None:
+        tasks.append(asyncio.ensure_future(service.keys_file.watch()))
     if tls is not None and settings.enable_ssl_refresh:
         tasks.append(asyncio.ensure_future(tls.watch()))
     try:

@@ -20,6 +20,8 @@ from .agents.sessions import Sessions
 from .auth import Keys, open_paths
 from .capabilities import Capabilities, reasoning_levels
 from .isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
+from .key_usage import KeyUsage
+from .keys_file import KeysFile
 from .limits import BodyMemory, Limits
 from .live import LiveRequests
 from .logprobs import TokenNames
@@ -74,7 +76,9 @@ class Service:
         self.turns = Turns()
         self.live = LiveRequests(self.turns)
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths(server))
+        self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
+        self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
+        self.key_usage = KeyUsage(clock)
         self._cache_epoch = 0
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,

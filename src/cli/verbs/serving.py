@@ -51,6 +51,13 @@ def chat(
     end(run(url, model_name=model_name, api_key=api_key, system_prompt=system_prompt, quick=quick))
 
 
+def reload(url: Url = DEFAULT_URL, api_key: Key = None) -> None:
+    """Let a running server read its keys file again, and report whether it is valid."""
+    from ..reload import run
+
+    end(run(url, api_key=api_key))
+
+
 def complete(
     url: Url = DEFAULT_URL,
     model_name: ModelName = None,

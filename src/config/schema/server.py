@@ -51,18 +51,29 @@ class ServerConfig(Section):
     api_key: Secrets = Field(
         (),
         description=(
-            "Keys that clients send as `Authorization: Bearer KEY`; each key gives access to every route, and only "
-            "the probes and `routes_without_key` need none. With several keys one can be replaced without downtime. "
-            "Empty leaves the server open to everyone who can reach it."
+            "Keys that clients send as `Authorization: Bearer KEY` or `x-api-key: KEY`; each key gives access to every "
+            "route, and only the probes and `routes_without_key` need none. For keys with names and limits see "
+            "api_keys_file. Without either the server is open to everyone who can reach it."
         ),
         examples=[[{"env": "API_KEY"}], [{"file": "./keys/team-a"}]],
         json_schema_extra=about(reload="process"),
     )
+    api_keys_file: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "YAML file with keys that have a name, scopes, limits per minute and an end date, beside those of api_key. "
+            "It is read again when it changes and at `engine reload`, so that keys are replaced without a restart; an "
+            "invalid change is logged and the previous keys remain valid. Names appear in the log and the metrics."
+        ),
+        examples=["./keys.yaml"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
     auth: Literal["key", "none"] = Field(
         "key",
         description=(
-            "Who may call the server. `key`: an address that other machines can reach needs an api_key. `none`: serve "
-            "without keys, for a private network or with a proxy that checks keys."
+            "Who may call the server. `key`: an address that other machines can reach needs an api_key or an "
+            "api_keys_file. `none`: serve without keys, for a private network or with a proxy that checks keys."
         ),
         examples=["none"],
         json_schema_extra=about(reload="process"),

@@ -1,4 +1,4 @@
-"""POST /reset_prefix_cache, for operators, and GET /server_info."""
+"""POST /reset_prefix_cache and /reload, for operators, and GET /server_info."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from dataclasses import asdict
 from ...config.effective import as_records, running_values
 from ...version import __version__
 from ..endpoint import Call
+from ..keys_file import KeysProblem
+from ..protocol.errors import ApiError
 
 
 async def reset_prefix_cache(call: Call) -> None:
     """Later requests reuse nothing that was computed before; running ones are not affected."""
     call.service.new_cache_epoch()
     await call.answer({"status": "ok"})
+
+
+async def reload(call: Call) -> None:
+    """Read the keys file again. An invalid one is an error, and the previous keys remain valid."""
+    file = call.service.keys_file
+    assert file is not None, "the route exists only with a keys file"
+    try:
+        await call.answer({"status": "ok", "num_keys": file.reread()})
+    except KeysProblem as problem:
+        raise ApiError(409, f"the previous keys remain valid: {problem}", code="invalid_keys_file") from None
 
 
 async def server_info(call: Call) -> None:

@@ -27,6 +27,7 @@ def generation_of(
         "keeps_output": service.settings.enable_log_outputs,
         "arrived_at": call.arrived_at,
         "clock": service.clock,
+        "charge": call.charge,
     }
     if search is None:
         sequences = [sequence for request in requests for sequence in fan_out(request)]

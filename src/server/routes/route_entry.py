@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from ..auth import Scope
 from ..endpoint import Call
 from ..protocol.fields import Wire
 
 
 @dataclass(frozen=True, slots=True)
 class RouteEntry:
-    """summary: for the API description. body: model of a POST body. answer: content type of the response."""
+    """
+    summary: for the API description.
+    body: model of a POST body.
+    answer: content type of the response.
+    scope: that a key needs. A route for any valid key has `read`.
+    """
 
     method: str
     path: str
@@ -19,3 +25,9 @@ class RouteEntry:
     summary: str
     body: type[Wire] | None = None
     answer: str = "application/json"
+    scope: Scope = "inference"
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the limits of a key count its requests."""
+        return self.scope == "inference" and self.method == "POST"

@@ -8,7 +8,7 @@ from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.generate import GenerateRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from .admin import reset_prefix_cache, server_info
+from .admin import reload, reset_prefix_cache, server_info
 from .chat import chat_completions
 from .completions import completions
 from .config import config
@@ -48,25 +48,34 @@ _ALWAYS = (
         "Token ids to generated token ids, complete or as a stream.",
         GenerateRequest,
     ),
-    RouteEntry("GET", "/v1/models", list_models, "The served model names."),
-    RouteEntry("GET", "/v1/models/{model:path}", show_model, "One model: its context and sampling defaults."),
+    RouteEntry("GET", "/v1/models", list_models, "The served model names.", scope="read"),
+    RouteEntry(
+        "GET", "/v1/models/{model:path}", show_model, "One model: its context and sampling defaults.", scope="read"
+    ),
     RouteEntry("POST", "/tokenize", tokenize, "A prompt or messages to token ids.", TokenizeRequest),
     RouteEntry("POST", "/detokenize", detokenize, "Token ids to text.", DetokenizeRequest),
-    RouteEntry("GET", "/metrics", metrics, "Metrics in Prometheus' text format.", answer="text/plain"),
+    RouteEntry("GET", "/metrics", metrics, "Metrics in Prometheus' text format.", answer="text/plain", scope="metrics"),
     RouteEntry("POST", "/invocations", invocations, "As the chat or the completion route, for SageMaker."),
-    RouteEntry("GET", "/version", version, "The server's version."),
-    RouteEntry("GET", "/server_info", server_info, "Version, engine and configuration, secrets hidden."),
-    RouteEntry("GET", "/config", config, "The running configuration, secrets hidden."),
-    RouteEntry("GET", "/health", readyz, "Whether the server accepts requests now."),
-    RouteEntry("GET", "/livez", livez, "Whether the process and its engine make progress."),
-    RouteEntry("GET", "/readyz", readyz, "As /health."),
-    RouteEntry("GET", "/ping", readyz, "As /health, for SageMaker."),
+    RouteEntry("GET", "/version", version, "The server's version.", scope="read"),
+    RouteEntry("GET", "/server_info", server_info, "Version, engine and configuration, secrets hidden.", scope="read"),
+    RouteEntry("GET", "/config", config, "The running configuration, secrets hidden.", scope="read"),
+    RouteEntry("GET", "/health", readyz, "Whether the server accepts requests now.", scope="read"),
+    RouteEntry("GET", "/livez", livez, "Whether the process and its engine make progress.", scope="read"),
+    RouteEntry("GET", "/readyz", readyz, "As /health.", scope="read"),
+    RouteEntry("GET", "/ping", readyz, "As /health, for SageMaker.", scope="read"),
 )
-_LOAD = RouteEntry("GET", "/load", load, "Number of completions being generated.")
+_LOAD = RouteEntry("GET", "/load", load, "Number of completions being generated.", scope="metrics")
 _RESET_PREFIX_CACHE = RouteEntry(
-    "POST", "/reset_prefix_cache", reset_prefix_cache, "Let later requests reuse nothing of earlier ones."
+    "POST",
+    "/reset_prefix_cache",
+    reset_prefix_cache,
+    "Let later requests reuse nothing of earlier ones.",
+    scope="admin",
 )
-_TOKENIZER_INFO = RouteEntry("GET", "/tokenizer_info", tokenizer_info, "The tokenizer's settings and chat template.")
+_RELOAD = RouteEntry("POST", "/reload", reload, "Read the keys file again (`engine reload`).", scope="admin")
+_TOKENIZER_INFO = RouteEntry(
+    "GET", "/tokenizer_info", tokenizer_info, "The tokenizer's settings and chat template.", scope="read"
+)
 
 
 def routes_of(settings: ServerConfig) -> list[RouteEntry]:
@@ -76,12 +85,16 @@ def routes_of(settings: ServerConfig) -> list[RouteEntry]:
         routes.append(_LOAD)
     if settings.enable_admin_routes:
         routes.append(_RESET_PREFIX_CACHE)
+    if settings.api_keys_file is not None:
+        routes.append(_RELOAD)
     if settings.enable_tokenizer_info_endpoint:
         routes.append(_TOKENIZER_INFO)
     if not settings.disable_docs:
         docs = Docs(routes, open_paths(settings))
         routes += [
-            RouteEntry("GET", "/openapi.json", docs.openapi, "The API description (OpenAPI)."),
-            RouteEntry("GET", "/docs", docs.page, "The API description as a web page.", answer="text/html"),
+            RouteEntry("GET", "/openapi.json", docs.openapi, "The API description (OpenAPI).", scope="read"),
+            RouteEntry(
+                "GET", "/docs", docs.page, "The API description as a web page.", answer="text/html", scope="read"
+            ),
         ]
     return routes

@@ -14,6 +14,7 @@ from ...auto_values import (
 )
 from ...schema.server import OPEN_ROUTES
 from ..rule import Rule, StatedRule
+from ..values import Values
 
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#]+")
 
@@ -24,6 +25,10 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost" or host.lower().endswith(".localhost")
+
+
+def has_keys(v: Values) -> bool:
+    return bool(v.api_key) or v.api_keys_file is not None
 
 
 def knows_ciphers(names: str) -> bool:
@@ -81,8 +86,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R201",
         title="an address that other machines can reach needs a key",
-        fields=("server.host", "server.api_key", "server.auth"),
-        is_broken=lambda v: v.auth == "key" and not v.api_key and v.uds is None and not is_loopback(v.host),
+        fields=("server.host", "server.api_key", "server.api_keys_file", "server.auth"),
+        is_broken=lambda v: v.auth == "key" and not has_keys(v) and v.uds is None and not is_loopback(v.host),
         message="`server.host` is {host}, which other machines can reach, and there is no `server.api_key`",
         why="Everyone who can reach the port could use the model and read its metrics.",
         fixes=(
@@ -103,9 +108,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R271",
         title="routes without a key need a key on the others",
-        fields=("server.routes_without_key", "server.api_key"),
+        fields=("server.routes_without_key", "server.api_key", "server.api_keys_file"),
         severity="warning",
-        is_broken=lambda v: bool(v.routes_without_key) and not v.api_key,
+        is_broken=lambda v: bool(v.routes_without_key) and not has_keys(v),
         message="`server.routes_without_key` has no effect: there is no `server.api_key`, so no route needs one",
         why="It opens single routes of a server that has keys.",
         fixes=("set `server.api_key`, or remove `routes_without_key`",),
@@ -113,11 +118,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R208",
         title="auth none and keys contradict each other",
-        fields=("server.auth", "server.api_key"),
-        is_broken=lambda v: v.auth == "none" and bool(v.api_key),
-        message="`server.auth` is none, but there is a `server.api_key`",
+        fields=("server.auth", "server.api_key", "server.api_keys_file"),
+        is_broken=lambda v: v.auth == "none" and has_keys(v),
+        message="`server.auth` is none, but there is a `server.api_key` or a `server.api_keys_file`",
         why="It is not clear which one is intended, and a wrong guess opens the server to everyone.",
-        fixes=("remove `auth: none` to check keys, or `api_key` to serve without keys",),
+        fixes=("remove `auth: none` to check keys, or the keys to serve without them",),
     ),
     Rule(
         id="R226",

@@ -22,6 +22,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "--host localhost",
             "--host 0.0.0.0 --auth none",
             "--host :: --api-key k",
+            "--host :: --api-keys-file keys.yaml",
             "--host :: --uds a.sock",
         ],
     ),
@@ -29,8 +30,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--routes-without-key /v1/completions --api-key k", "--routes-without-key /metrics,/config --api-key k"],
         ["--routes-without-key /metrics,/version,/load,/v1/models --api-key k"],
     ),
-    "R271": (["--routes-without-key /metrics"], ["--routes-without-key /metrics,/version --api-key k"]),
-    "R208": (["--auth none --api-key k"], ["--auth none", "--api-key k"]),
+    "R271": (
+        ["--routes-without-key /metrics"],
+        ["--routes-without-key /metrics,/version --api-key k", "--routes-without-key /metrics --api-keys-file k.yaml"],
+    ),
+    "R208": (["--auth none --api-key k", "--auth none --api-keys-file keys.yaml"], ["--auth none", "--api-key k"]),
     "R226": (
         [
             "--skip-tokenizer-init --chat-template-content-format openai",
