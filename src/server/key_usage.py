@@ -30,7 +30,7 @@ class Rows:
         self._rows: dict[str, Row] = {}
 
     def locked(self, name: str) -> AbstractContextManager[Row]:
-        """The row of a name; nobody else changes it during the block. All zeros at first."""
+        """The row of a name, locked during the block. All zeros at first."""
         return contextlib.nullcontext(self._rows.setdefault(name, [0.0] * (RUNNING + 1)))
 
 
