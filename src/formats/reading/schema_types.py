@@ -15,7 +15,23 @@ def argument_types(schema: JsonSchema | None, key: str) -> frozenset[str]:
     """The types of one argument, by the schema of all arguments. All types if the schema says nothing."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     argument = properties.get(key) if isinstance(properties, Mapping) else None
-    return _types(argument, schema, _MAX_DEPTH) if argument is not None else ALL_TYPES
+    return types_of(argument, schema) if argument is not None else ALL_TYPES
+
+
+def types_of(schema: Any, root: Any) -> frozenset[str]:
+    """The types that a schema allows. root: what its references refer to."""
+    return _types(schema, root, _MAX_DEPTH)
+
+
+def resolved(schema: Any, root: Any) -> Mapping[str, Any]:
+    """The schema, or the one that it refers to; one that allows all if it is none."""
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, Mapping):
+            return {}
+        if not isinstance(reference := schema.get("$ref"), str):
+            return schema
+        schema = _find(reference, root)
+    return {}
 
 
 def _types(schema: Any, root: Any, depth: int) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from .sink import Sink
 from .source import Reading, Source, pass_until, skip_space, take, take_name
 
 _STRING = frozenset({"string"})
+_MAX_ENDS_IN_STRINGS = 16
 _ATTRIBUTE = re.compile(r'string="(true|false)"')
 
 
@@ -84,12 +86,15 @@ def _pass_value(source: Source, style: XmlCall, types: frozenset[str], write: Ca
     """Pass on a value as JSON. False if the answer ends within it."""
     if types != _STRING:
         pieces: list[str] = []
-        found = yield from pass_until(source, {style.value_end}, pieces.append)
-        text = "".join(pieces)
-        if not found:
-            write(text)
-            return False
-        source.at += len(style.value_end)
+        for _ in range(_MAX_ENDS_IN_STRINGS):
+            if not (yield from pass_until(source, {style.value_end}, pieces.append)):
+                write("".join(pieces))
+                return False
+            source.at += len(style.value_end)
+            text = "".join(pieces)
+            if not _ends_in_string(text):
+                break
+            pieces.append(style.value_end)
         write(json_text(text.removeprefix(style.pad).removesuffix(style.pad), types))
         return True
     write('"')
@@ -109,3 +114,14 @@ def _pass_value(source: Source, style: XmlCall, types: frozenset[str], write: Ca
     source.at += len(style.value_end)
     write('"')
     return True
+
+
+def _ends_in_string(text: str) -> bool:
+    """Whether this is the beginning of JSON, and ends within a string."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string")
+    except RecursionError:
+        pass
+    return False

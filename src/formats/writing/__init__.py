@@ -1,0 +1,1 @@
+"""The parts of grammars: one module for each way of writing arguments."""
