@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol, TextIO
 
 from .input_file import read_file
@@ -21,6 +22,7 @@ ROOT = __package__  # the parent of all our loggers
 HTTP_LOGGER = f"{ROOT}.server.http"  # connections and TLS
 ACCESS_LOGGER = f"{HTTP_LOGGER}.access"  # one record for each finished request
 TRACE = 5
+REQUEST: ContextVar[str | None] = ContextVar("request", default=None)  # id of the HTTP request that is being served
 _MAX_CONFIG_BYTES = 1 << 20
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 logging.addLevelName(TRACE, "TRACE")
@@ -79,6 +81,13 @@ def set_up_logging(
     logging.getLogger(HTTP_LOGGER).setLevel((http_level or level).upper())
 
 
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Its fields, with the id of the request during which it was made."""
+    fields: dict[str, Any] = getattr(record, "fields", {})
+    request = REQUEST.get()
+    return fields if request is None or "id" in fields else {"id": request, **fields}
+
+
 def log_fields(logger: logging.Logger, level: int, message: str, fields: Mapping[str, Any]) -> None:
     logger.log(level, message, extra={"fields": dict(fields)})
 
@@ -89,8 +98,7 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {record.levelname.lower()} {_area(record.name)}: {_one_line(record.getMessage())}"
-        fields = getattr(record, "fields", {})
-        line += "".join(f" {key}={_show(value)}" for key, value in fields.items())
+        line += "".join(f" {key}={_show(value)}" for key, value in fields_of(record).items())
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -103,7 +111,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "area": _area(record.name),
             "message": record.getMessage(),
-            **getattr(record, "fields", {}),
+            **fields_of(record),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Route
 
-from ..logs import ACCESS_LOGGER, log_fields
+from ..logs import ACCESS_LOGGER, REQUEST, log_fields
 from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
 from .middleware import cors, load_middleware
@@ -95,12 +95,13 @@ class _Gate:
         if scope["type"] != "http":
             return  # no lifespan, no web sockets
         request_id, unique_id = _request_id(scope), uuid.uuid4().hex
-        shown_id = request_id or (unique_id if self._service.settings.enable_request_id_headers else None)
-        answer = _Response(send, shown_id if self._service.settings.enable_request_id_headers else None)
-        fields: dict[str, Any] = {} if shown_id is None else {"id": shown_id}
+        own_id = request_id or unique_id
+        answer = _Response(send, own_id if self._service.settings.enable_request_id_headers else None)
+        fields: dict[str, Any] = {"id": own_id}
         arrived_at = self._service.clock()
         scope.update({"stoker.arrived_at": arrived_at, "stoker.log_fields": fields, "stoker.cache_salt": "",
                       "stoker.request_id": request_id, "stoker.unique_id": unique_id})  # fmt: skip
+        token = REQUEST.set(own_id)  # in the log lines of this request
         try:
             self._admit(scope)
             await self._app(scope, receive, answer.send)
@@ -122,6 +123,7 @@ class _Gate:
             if is_logged and not self._service.settings.disable_access_log:
                 line = {"status": answer.status, "total_s": self._service.clock() - arrived_at, **fields}
                 log_fields(access_log, logging.INFO, f"{method} {route}", line)
+            REQUEST.reset(token)
 
     def _admit(self, scope: Message) -> None:
         if self._root_path and scope["path"].startswith(self._root_path + "/"):

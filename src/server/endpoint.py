@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import ExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
 from ..engine.api import InvalidRequest
 from .auth import Key, Scope, check_scope
+from .deadline import Deadline, header_timeouts
 from .keep_alive import kept_alive
 from .limits import ClientGone, check_json_content, read_body
 from .metrics import TokenKind
 from .protocol import json
 from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
-from .protocol.fields import Wire
+from .protocol.fields import CommonFields, Wire
 from .protocol.stream import DONE, error_frame
 from .service import Service
 
@@ -54,6 +55,7 @@ class Call:
         self.thinking_param = ""  # the field by which this dialect asks for thinking, where it is only a wish
         self._send = send
         self._reserved = ExitStack()  # memory of the body
+        self._timeouts_s = header_timeouts(scope["headers"])
 
     @property
     def key_name(self) -> str | None:
@@ -65,6 +67,21 @@ class Call:
         self.service.key_usage.charge(self.key, num_tokens)
         if self.key_name is not None:
             self.service.metrics.key_tokens(self.key_name, kind, num_tokens)
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """By the shortest time that the request asks for, else by `server.request_timeout`."""
+        timeout_s = min(self._timeouts_s, default=self.service.settings.request_timeout)
+        if not timeout_s:
+            return None
+        return Deadline(timeout_s - (self.service.clock() - self.arrived_at), timeout_s)
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Run the `async with` block until its end, the deadline, the shutdown, or until the client leaves.
+
+        Raises ApiError or ClientGone. The body must have been read before.
+        """
+        return self.service.live.watch(self.receive, self.deadline)
 
     async def content(self) -> bytes | bytearray:
         """The body as it was sent. Its memory is reserved until `forget_body`."""
@@ -89,16 +106,22 @@ class Call:
         self.body_model = model.__name__
         if len(content) > LONG_BODY_BYTES:
             body = await self._long(model, content, max_values)
+            self._read_timeout(body)
             if issubclass(model, Dialogue):
                 self.long_body = content
                 return body
         else:
             body = json.read(model, bytes(content), max_values)
             body.refuse_unsupported()
+            self._read_timeout(body)
             if unknown := body.unknown_fields:
                 self.service.report_unknown(unknown, self.route)
         self.forget_body()
         return body
+
+    def _read_timeout(self, body: Wire) -> None:
+        if isinstance(body, CommonFields) and body.timeout is not None:
+            self._timeouts_s.append(body.timeout)
 
     async def _long(self, model: type[Body], content: bytes | bytearray, max_values: int) -> Body:
         limit = self.service.text_limit()
@@ -159,7 +182,7 @@ class Call:
         interval_s = self.service.settings.sse_keep_alive_interval
         sent = kept_alive(frames, interval_s) if interval_s else frames
         try:
-            async with self.service.live.watch(self.receive), aclosing(frames), aclosing(sent):
+            async with self.running(), aclosing(frames), aclosing(sent):
                 async for frame in sent:
                     await stream.write(frame)
                 await stream.close(end)

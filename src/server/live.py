@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from .deadline import Deadline
 from .engine_errors import shutting_down
 from .limits import ClientGone, Receive
 from .protocol.errors import ApiError
@@ -38,12 +39,15 @@ class LiveRequests:
         return len(self._open)
 
     @contextlib.asynccontextmanager
-    async def watch(self, receive: Receive) -> AsyncIterator[None]:
+    async def watch(self, receive: Receive, deadline: Deadline | None = None) -> AsyncIterator[None]:
         """Run the `async with` block until it ends or is interrupted. The request's body must have been read before.
 
-        Raises ClientGone when the client leaves, or the ApiError of `end_all`.
+        Raises ClientGone when the client leaves, or the ApiError of the deadline or of `end_all`.
         """
         live = _LiveRequest()
+        timer: asyncio.TimerHandle | None = None
+        if deadline is not None:
+            timer = asyncio.get_running_loop().call_later(deadline.remaining_s, live.end, deadline.error())
         watcher = asyncio.ensure_future(self._watch(receive, live))
         self._open.add(live)
         self._none_left.clear()
@@ -57,6 +61,8 @@ class LiveRequests:
         finally:
             self._open.discard(live)
             watcher.cancel()
+            if timer is not None:
+                timer.cancel()
             if not self._open:
                 self._none_left.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from starlette.routing import Route
 
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client import EngineState
+from stoker.logs import JsonFormatter
 from stoker.server.auth import open_paths
 from stoker.server.limits import UNCOUNTED_BYTES
 from stoker.server.routes.absent import TABLE
@@ -269,7 +271,25 @@ def test_a_request_id_is_in_the_header_the_answer_and_the_log(folder: Path, capl
     Served(folder).get("/nowhere", headers={"x-request-id": "abc.1"})
     assert logged()["id"] == "abc.1"
     Served(folder).get("/nowhere")
-    assert "id" not in logged()
+    assert len(logged()["id"]) == 32
+
+
+def test_every_log_line_of_a_request_has_its_id(folder: Path, caplog: pytest.LogCaptureFixture):
+    """The traceback of a failed request had none, so that nobody could find the request that it belongs to."""
+    served, text, logger = Served(folder), io.StringIO(), logging.getLogger("stoker")
+    served.engine.generate = None  # type: ignore[assignment]
+    handler = logging.StreamHandler(text)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    caplog.set_level(logging.INFO)
+    body = {"messages": [{"role": "user", "content": "Hello"}]}
+    try:
+        assert served.post("/v1/chat/completions", body, headers={"x-request-id": "abc.1"}).status_code == 500
+    finally:
+        logger.removeHandler(handler)
+    failed, finished = (json.loads(line) for line in text.getvalue().splitlines())
+    assert (failed["message"], failed["id"]) == ("a request failed", "abc.1")
+    assert finished["id"].startswith("chatcmpl-abc.1")
 
 
 @pytest.mark.effect("server.root_path")

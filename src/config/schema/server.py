@@ -233,6 +233,16 @@ class ServerConfig(Section):
         examples=["2m"],
         json_schema_extra=about(reload="hot", unit="seconds"),
     )
+    request_timeout: DurationFromZero = Field(
+        0,
+        description=(
+            "Maximum time of a request, from its arrival to its last token, unless it sets its own with the header "
+            "X-Request-Timeout or the field `timeout`, in seconds. Over it the request is aborted and answered 504, or "
+            "with an error event in a stream. 0 is no limit. Frees the engine of requests whose client gave up."
+        ),
+        examples=["10m"],
+        json_schema_extra=about(reload="hot", unit="seconds"),
+    )
     send_stall_timeout: Duration = Field(
         60,
         description=(

@@ -14,6 +14,7 @@ from ..beam_search import BeamSearchParams, EarlyStopping
 from .errors import FieldError, bad_request, unsupported
 from .unserved import NO_GRAMMARS, UNSERVED, Route, UnservedField
 
+MAX_TIMEOUT_S = 31_536_000.0  # a year
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_N = 128
@@ -128,6 +129,12 @@ class CommonFields(Wire):
     )
     request_id: str | None = Field(
         None, description="the last part of the answer's id; the header `X-Request-Id` has precedence"
+    )
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_TIMEOUT_S,
+        description="seconds until the request is aborted; as the header X-Request-Timeout",
     )
     logits_processors: list[ProcessorCall] | None = Field(
         None, max_length=MAX_PROCESSORS, description="needs `model.logits_processor_pattern`"

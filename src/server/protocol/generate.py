@@ -16,7 +16,7 @@ from .fields import NumLogprobs, SamplingFields, TokenId
 from .unserved import NO_FEATURES, Route
 
 # What a request says besides `sampling_params`.
-_OF_THE_REQUEST = ("token_ids", "model", "stream", "stream_options", "cache_salt", "priority", "request_id")
+_OF_THE_REQUEST = ("token_ids", "model", "stream", "stream_options", "cache_salt", "priority", "request_id", "timeout")
 
 
 class GenerateRequest(SamplingFields):

@@ -36,7 +36,7 @@ async def chat_completions(call: Call) -> None:
     if body.stream:
         await call.stream(_frames(call, body, model))
         return
-    async with service.live.watch(call.receive):
+    async with call.running():
         answering = await Answering.start(call, body)
         answers = await answering.answers()
         writer = _Writer(call, body, answering)

@@ -36,7 +36,7 @@ async def completions(call: Call) -> None:
     if body.stream:
         await call.stream(_frames(call, body, model))
         return
-    async with service.live.watch(call.receive):
+    async with call.running():
         job = await _Job.start(call, body)
         try:
             deltas = await job.generation.whole()

@@ -31,7 +31,7 @@ async def generate(call: Call) -> None:
     if body.stream:
         await call.stream(job.frames())
         return
-    async with service.live.watch(call.receive):
+    async with call.running():
         try:
             deltas = await job.generation.whole()
         finally:
