@@ -275,7 +275,7 @@ def test_a_request_id_is_in_the_header_the_answer_and_the_log(folder: Path, capl
 
 
 def test_every_log_line_of_a_request_has_its_id(folder: Path, caplog: pytest.LogCaptureFixture):
-    """The traceback of a failed request had none, so that nobody could find the request that it belongs to."""
+    """The traceback of a failed request had none, so the request that it belongs to could not be found."""
     served, text, logger = Served(folder), io.StringIO(), logging.getLogger("stoker")
     served.engine.generate = None  # type: ignore[assignment]
     handler = logging.StreamHandler(text)
