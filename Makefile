@@ -6,7 +6,7 @@ COMMA := ,
 JOBS ?= 2
 KIND ?= cpu
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site parity kernels bench bench-peers attack clients tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site browser parity kernels bench bench-peers attack clients tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -74,6 +74,10 @@ image:  ## build the container image stoker:VERSION; KIND=cuda for GPUs, ARGS=--
 site: install  ## build the documentation into build/site; broken links fail
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 	$(RUN) tools.site.check
+
+browser: install  ## headless Chromium for the tests of the web page: needs Debian's packages, and root
+	$(RUN) pip install --disable-pip-version-check 'playwright>=1.50'
+	apt-get install --yes --no-install-recommends chromium-headless-shell
 
 parity: install  ## compare every family of models with transformers, and write docs/guide/parity.md
 	$(RUN) tools.parity $(ARGS)

@@ -36,6 +36,7 @@ def summary(
     rows = [
         *([("socket", server.uds)] if server.uds else []),
         ("url", f"{url}/v1"),
+        *([] if server.uds or server.disable_web_page else [("page", f"{url}/")]),
         ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
         ("context", f"{info.max_model_len} tokens"),
         ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),

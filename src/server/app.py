@@ -17,10 +17,12 @@ from ..logs import ACCESS_LOGGER, REQUEST, log_fields
 from .endpoint import Endpoint, Message, Send, to_api_error
 from .limits import ClientGone, check_headers
 from .middleware import cors, load_middleware
+from .page.files import FOLDER
 from .protocol.errors import ApiError
 from .protocol.fields import REQUEST_ID
 from .protocol.json import dump
 from .routes.absent import TABLE, NotHere, disabled
+from .routes.page import assets
 from .routes.table import routes_of
 from .service import Service
 
@@ -43,6 +45,10 @@ def build_app(service: Service) -> Starlette:
             methods=[route.method],
         )
         for route in routes_of(service.settings)
+    ]
+    routes += [
+        Route(file.path, Endpoint(service, FOLDER, file.handle, scope=file.scope), methods=[file.method])
+        for file in assets(service.settings)
     ]
     routes += [
         Route(path, Endpoint(service, "absent", NotHere(absent), scope="read"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ..config import ServerConfig
+from .page.files import page_paths
 from .protocol.errors import ApiError
 
 Scope = Literal["inference", "read", "metrics", "admin"]
@@ -28,8 +29,8 @@ _PROBES = frozenset({"/health", "/livez", "/readyz", "/ping"})
 
 
 def open_paths(settings: ServerConfig) -> frozenset[str]:
-    """Paths that need no key: the probes, and those of `server.routes_without_key`."""
-    return _PROBES.union(settings.routes_without_key)
+    """Paths that need no key: the probes, those of `server.routes_without_key`, and the files of the web page."""
+    return _PROBES.union(settings.routes_without_key, page_paths(settings))
 
 
 @dataclass(frozen=True, slots=True)

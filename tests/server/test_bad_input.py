@@ -319,7 +319,6 @@ def test_unknown_fields_are_refused_with_strict_requests(folder: Path):
 @pytest.mark.parametrize(
     ("path", "code"),
     [
-        ("/", "not_found"),
         ("/v1", "not_found"),
         ("/v1/models/", "model_not_found"),
         ("//v1/models", "not_found"),

@@ -20,6 +20,7 @@ from stoker.logs import JsonFormatter
 from stoker.server.auth import open_paths
 from stoker.server.limits import UNCOUNTED_BYTES
 from stoker.server.routes.absent import TABLE
+from stoker.server.routes.page import assets
 from stoker.server.routes.table import routes_of
 
 from .. import virtual_time
@@ -36,9 +37,10 @@ ON_DEMAND = {
 OPEN = open_paths(ServerConfig(**ON_DEMAND))
 ROUTES = routes_of(ServerConfig(**ON_DEMAND))
 PATHS = [route.path.replace("{model:path}", MODEL) for route in ROUTES]
+ASSETS = list(assets(ServerConfig()))
 ABSENT = [path for absent in TABLE for path in absent.paths]
 PATHS += [path.replace("{rest:path}", "x") for path in ABSENT]
-PATHS += ["/", "/nowhere", "//v1/models", "/v1/models/"]
+PATHS += ["/page/main.js", "/page/files.py", "/nowhere", "//v1/models", "/v1/models/"]
 KEYS = [
     {},
     {"authorization": "Bearer wrong"},
@@ -57,7 +59,7 @@ KEYS = [
 def test_the_app_serves_exactly_the_table_of_routes(folder: Path):
     served = Served(folder, **ON_DEMAND)
     routes = [route for route in served.app.routes if isinstance(route, Route)]
-    assert len(routes) == len(served.app.routes) == len(ROUTES) + len(ABSENT)
+    assert len(routes) == len(served.app.routes) == len(ROUTES) + len(ASSETS) + len(ABSENT)
     assert {route.path for route in routes if route.path in OPEN} == OPEN
 
 

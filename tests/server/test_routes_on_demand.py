@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 import jsonschema
@@ -69,7 +68,7 @@ def test_the_api_description_can_be_disabled(folder: Path):
     for path in ("/openapi.json", "/docs"):
         assert Served(folder).get(path).status_code == 200
         assert Served(folder, disable_docs=True).get(path).status_code == 404
-        assert Served(folder, api_key=["secret"]).get(path).status_code == 401
+    assert Served(folder, api_key=["secret"]).get("/openapi.json").status_code == 401
 
 
 def test_the_api_description_has_exactly_the_routes(folder: Path):
@@ -81,7 +80,7 @@ def test_the_api_description_has_exactly_the_routes(folder: Path):
     operations = [operation for methods in described["paths"].values() for operation in methods.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert [path for path, methods in described["paths"].items() if methods.get("get", {}).get("security") == []] == [
-        "/health", "/livez", "/readyz", "/ping"
+        "/health", "/livez", "/readyz", "/ping", "/docs", "/"
     ]  # fmt: skip
 
 
@@ -105,15 +104,3 @@ def test_the_schema_of_a_body_agrees_with_the_route(folder: Path, path: str, goo
     assert served.post(path, good).status_code == 200
     assert not validator.is_valid(bad)
     assert served.post(path, bad).status_code == 400
-
-
-def test_the_page_loads_nothing_and_lists_every_route(folder: Path):
-    served = Served(folder)
-    page = served.get("/docs")
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert "<script" not in page.text
-    assert re.findall(r'(?:src|href)="([^"]*)"', page.text) == ["openapi.json"]
-    for route in routes_of(ServerConfig()):
-        assert f"{route.method} {route.path.replace(':path', '')}" in page.text
-    assert "<code>chat_template_kwargs</code>" in page.text

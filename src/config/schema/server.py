@@ -401,8 +401,17 @@ class ServerConfig(Section):
     disable_docs: Flag = Field(
         False,
         description=(
-            "Serve neither the OpenAPI description of the routes (/openapi.json) nor the page made from it (/docs). If "
-            "the server has keys, both require one in any case."
+            "Serve neither the OpenAPI description of the routes (/openapi.json) nor the page that shows it (/docs). "
+            "If the server has keys, the description requires one in any case; the page asks for it."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    disable_web_page: Flag = Field(
+        False,
+        description=(
+            "Serve no web page at /. The page is a chat, plots of what the engine does, and the configuration; it "
+            "contains nothing about the deployment itself, so that it needs no key, and asks for one to read the rest."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),

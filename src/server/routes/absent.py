@@ -101,6 +101,7 @@ def disabled(settings: ServerConfig) -> Iterator[Absent]:
         (settings.enable_admin_routes, "/reset_prefix_cache", "enable_admin_routes: true"),
         (not settings.disable_docs, "/docs", "disable_docs: false"),
         (not settings.disable_docs, "/openapi.json", "disable_docs: false"),
+        (not settings.disable_web_page, "/", "disable_web_page: false"),
     ):
         if not is_enabled:
             yield Absent("", f"`server.{option}` adds it", (path,))

@@ -18,6 +18,7 @@ from .health import livez, readyz
 from .invocations import invocations
 from .metrics import load, metrics, version
 from .models import list_models, show_model
+from .page import page
 from .render import render_chat, render_completion
 from .route_entry import RouteEntry
 from .tokenize import detokenize, tokenize, tokenizer_info
@@ -93,8 +94,9 @@ def routes_of(settings: ServerConfig) -> list[RouteEntry]:
         docs = Docs(routes, open_paths(settings))
         routes += [
             RouteEntry("GET", "/openapi.json", docs.openapi, "The API description (OpenAPI).", scope="read"),
-            RouteEntry(
-                "GET", "/docs", docs.page, "The API description as a web page.", answer="text/html", scope="read"
-            ),
+            RouteEntry("GET", "/docs", page, "The API description as a web page.", answer="text/html", scope="read"),
         ]
+    if not settings.disable_web_page:
+        summary = "Chat, live values and configuration as a web page."
+        routes.append(RouteEntry("GET", "/", page, summary, answer="text/html", scope="read"))
     return routes

@@ -1,0 +1,75 @@
+// Configuration: every effective value with its origin, from /config.
+
+import { copyButton, errorBox, h } from "./dom.js";
+import { getJson } from "./server.js";
+
+const LAYERS = { rule: "decided", model: "model's files" }; // other layers have their own name
+const RELOADS = { hot: "can change while the server runs", model: "needs the model to be loaded again", process: "needs a new start" };
+
+export function configView() {
+  const search = h("input", { type: "search", id: "config-search", placeholder: "Search options, values and origins", "aria-label": "Search the configuration", autocomplete: "off", spellcheck: "false" });
+  const onlySet = h("input", { type: "checkbox" });
+  const number = h("p", { class: "note", role: "status" });
+  const about = h("p", { class: "note hash" });
+  const list = h("div", { class: "options" });
+  const element = h("section", { class: "page config", "aria-labelledby": "config-title" },
+    h("div", { class: "page-head" }, h("h1", { id: "config-title" }, "Configuration"), about),
+    h("div", { class: "filter" }, search, h("label", { class: "check" }, onlySet, h("span", {}, "only values that are not the default")), number),
+    list);
+  let rows = [];
+
+  search.addEventListener("input", draw);
+  onlySet.addEventListener("change", draw);
+
+  function draw() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const shown = rows.filter((row) => (!onlySet.checked || row.isSet) && words.every((word) => row.text.includes(word)));
+    const sections = new Map();
+    for (const row of shown) {
+      if (!sections.has(row.section)) sections.set(row.section, []);
+      sections.get(row.section).push(row.element);
+    }
+    list.replaceChildren(...[...sections].map(([name, elements]) => section(name, elements)));
+    if (rows.length) number.textContent = `${shown.length} of ${rows.length} options`;
+    if (rows.length && !shown.length) list.replaceChildren(h("p", { class: "note" }, "No option contains these words."));
+  }
+
+  async function read() {
+    try {
+      const answer = await getJson("config");
+      rows = answer.values.map(rowOf);
+      about.replaceChildren(`${answer.model}, configuration ${answer.hash.slice(0, 19)} `, copyButton("Copy the hash", () => answer.hash));
+      draw();
+    } catch (error) {
+      rows = [];
+      number.textContent = "";
+      list.replaceChildren(errorBox(error));
+    }
+  }
+
+  document.addEventListener("key-changed", () => !element.hidden && read());
+  return { element, shown: read };
+}
+
+function section(name, elements) {
+  const id = `section-${name}`;
+  return h("section", { "aria-labelledby": id }, h("h2", { id }, name), h("dl", {}, ...elements));
+}
+
+function rowOf({ path, value, origin, overridden, reload }) {
+  const [section, ...names] = path.split(".");
+  const name = names.join(".");
+  const layer = LAYERS[origin.layer] ?? origin.layer;
+  const isSet = origin.layer !== "default";
+  const origins = [origin.text, ...overridden.map((old) => `instead of ${shown(old.value)} from ${old.origin.text}`)];
+  const element = h("div", { class: "option" },
+    h("dt", {}, h("code", {}, h("span", { class: "option-section" }, `${section}.`), name)),
+    h("dd", { class: "option-value" }, h("code", {}, shown(value))),
+    h("dd", { class: "option-origin" }, h("span", { class: `badge ${isSet ? "is-set" : ""}`, title: RELOADS[reload] ?? reload }, layer),
+      ...(isSet ? origins.map((text) => h("span", { class: "origin" }, text)) : [])));
+  return { section, isSet, element, text: [path, shown(value), layer, ...origins].join(" ").toLowerCase() };
+}
+
+function shown(value) {
+  return typeof value === "string" ? value || '""' : JSON.stringify(value);
+}

@@ -1,0 +1,218 @@
+// The API: every route of this deployment with its fields, an example, and a form to try it. From /openapi.json.
+
+import { announce, copyButton, errorBox, h } from "./dom.js";
+import { call, getJson, key } from "./server.js";
+
+const MAX_SHOWN = 200_000; // characters of a response
+
+export function docsView() {
+  const search = h("input", { type: "search", placeholder: "Search routes and fields", "aria-label": "Search the API", autocomplete: "off", spellcheck: "false" });
+  const list = h("div", { class: "routes" });
+  const about = h("p", { class: "note" });
+  const element = h("section", { class: "page docs", "aria-labelledby": "docs-title" },
+    h("div", { class: "page-head" }, h("h1", { id: "docs-title" }, "API"), about),
+    h("div", { class: "filter" }, search), list);
+  let routes = [];
+
+  search.addEventListener("input", draw);
+
+  function draw() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let number = 0;
+    for (const route of routes) {
+      route.element.hidden = !words.every((word) => route.text.includes(word));
+      number += Number(!route.element.hidden);
+    }
+    if (words.length) announce(`${number} of ${routes.length} routes`);
+  }
+
+  async function read() {
+    try {
+      const description = await getJson("openapi.json");
+      routes = operationsOf(description).map((operation) => new Route(operation, description));
+      const groups = [["Models and answers", (path) => path.startsWith("/v1/")], ["The server", (path) => !path.startsWith("/v1/")]];
+      list.replaceChildren(...groups.map(([name, holds]) => h("section", {}, h("h2", {}, name),
+        ...routes.filter((route) => holds(route.path)).map((route) => route.element))));
+      about.replaceChildren(`Version ${description.info.version}. OpenAPI document: `, h("a", { href: "openapi.json" }, "openapi.json"));
+      draw();
+      openNamed(routes);
+    } catch (error) {
+      list.replaceChildren(errorBox(error));
+    }
+  }
+
+  document.addEventListener("key-changed", () => !element.hidden && read());
+  read();
+  return { element };
+}
+
+// The route that the address names, such as /docs#post_v1_completions.
+function openNamed(routes) {
+  const named = routes.find((route) => `#${route.element.id}` === location.hash);
+  if (!named) return;
+  named.element.open = true;
+  named.element.scrollIntoView();
+}
+
+export function operationsOf(description) {
+  return Object.entries(description.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, operation]) => ({ path, method: method.toUpperCase(), ...operation })));
+}
+
+class Route {
+  constructor(operation, description) {
+    const { path, method, summary, security, operationId } = operation;
+    const media = operation.requestBody?.content["application/json"];
+    const schema = media && resolved(media.schema, description);
+    this.path = path;
+    this.text = [method, path, summary, ...Object.keys(schema?.properties ?? {})].join(" ").toLowerCase();
+    this.element = h("details", { class: "route", id: operationId },
+      h("summary", {}, h("span", { class: `method method-${method.toLowerCase()}` }, method), h("code", { class: "path" }, path),
+        h("span", { class: "route-summary" }, summary), security?.length ? h("span", { class: "badge", title: "needs an API key, if the server has any" }, "key") : null));
+    this.element.addEventListener("toggle", () => this._fill(operation, schema, media, description), { once: true });
+  }
+
+  // Written when the route is opened first.
+  _fill(operation, schema, media, description) {
+    this.element.append(h("div", { class: "route-body" },
+      tryForm(operation, media && exampleOf(media, schema, description)), answers(operation),
+      schema ? h("h3", {}, "Fields") : null, schema ? fieldTable(schema, description) : null));
+  }
+}
+
+export function resolved(schema, description) {
+  return schema.$ref ? description.components.schemas[schema.$ref.split("/").at(-1)] : schema;
+}
+
+export function exampleOf(media, schema, description) {
+  return media.example ?? filler(schema, description, 0);
+}
+
+// The required fields, with a value of their type.
+function filler(schema, description, depth) {
+  const found = resolved(schema.anyOf?.[0] ?? schema, description);
+  if (found.examples?.length) return found.examples[0];
+  if (found.const !== undefined) return found.const;
+  if (found.enum) return found.enum[0];
+  if (found.type === "object" || found.properties) {
+    const names = depth > 4 ? [] : (found.required ?? []);
+    return Object.fromEntries(names.map((name) => [name, filler(found.properties[name], description, depth + 1)]));
+  }
+  if (found.type === "array") return found.items && found.minItems ? [filler(found.items, description, depth + 1)] : [];
+  return { integer: 1, number: 1, boolean: true, null: null }[found.type] ?? "text";
+}
+
+function fieldTable(schema, description, level = 0) {
+  const required = new Set(schema.required ?? []);
+  const names = Object.keys(schema.properties ?? {}).sort((one, other) => required.has(other) - required.has(one));
+  const rows = names.flatMap((name) => {
+    const field = schema.properties[name];
+    const inner = level < 2 ? objectOf(field, description) : null;
+    return [h("tr", {}, h("td", {}, h("code", {}, name), required.has(name) ? h("span", { class: "required" }, " required") : null),
+      h("td", { class: "type" }, typeOf(field)),
+      h("td", {}, ...withCode(field.description ?? ""), inner ? h("details", {}, h("summary", {}, "its fields"), fieldTable(inner, description, level + 1)) : null))];
+  });
+  const table = h("table", {}, h("thead", {}, h("tr", {}, ...["field", "type", "meaning"].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, ...rows));
+  return h("div", { class: "wide" }, table);
+}
+
+// The object that a field is, or contains a list of.
+function objectOf(field, description) {
+  for (const each of [field, ...(field.anyOf ?? [])]) {
+    const found = resolved(each.items ?? each, description);
+    if (found?.properties && Object.keys(found.properties).length) return found;
+  }
+  return null;
+}
+
+export function typeOf(field) {
+  if (field.anyOf) return field.anyOf.filter((each) => each.type !== "null").map(typeOf).join(" or ");
+  if (field.$ref) return field.$ref.split("/").at(-1);
+  if (field.const !== undefined) return JSON.stringify(field.const);
+  if (field.enum) return field.enum.map((value) => JSON.stringify(value)).join(" or ");
+  if (field.type === "array") return `list of ${typeOf(field.items ?? {})}`;
+  const [least, most] = [field.minimum ?? field.exclusiveMinimum, field.maximum ?? field.exclusiveMaximum];
+  const range = least !== undefined && most !== undefined && most < 2 ** 31 - 1 ? `, ${least} to ${most}` : "";
+  return (field.type ?? "anything") + range;
+}
+
+// `code` in a description.
+function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+}
+
+function answers({ responses }) {
+  const types = Object.keys(responses?.["200"]?.content ?? {});
+  return h("p", { class: "note" }, "Answers ", ...types.flatMap((type, index) => [index ? " or " : "", h("code", {}, type)]),
+    ". Errors are ", h("code", {}, '{"error": {"message", "type", "param", "code"}}'), ".");
+}
+
+function tryForm({ path, method, parameters, requestBody }, example) {
+  const inputs = (parameters ?? []).map(({ name }) => h("input", { name, required: true, autocomplete: "off", spellcheck: "false" }));
+  const body = requestBody ? h("textarea", { class: "code-input", rows: 10, spellcheck: "false" }, JSON.stringify(example, null, 2)) : null;
+  const output = h("div", { class: "response", "aria-live": "polite" });
+  const send = h("button", { type: "submit", class: "primary" }, "Send");
+  const stop = h("button", { type: "button", class: "quiet", hidden: true }, "Stop");
+  const target = () => inputs.reduce((full, input) => full.replace(`{${input.name}}`, encodeURIComponent(input.value)), path);
+  const form = h("form", { class: "try", "aria-label": `Try ${method} ${path}` }, h("h3", {}, "Try it"),
+    ...inputs.map((input) => h("label", {}, h("span", {}, input.name), input)),
+    body ? h("label", {}, h("span", {}, "Body"), body) : null,
+    h("div", { class: "row" }, send, stop, copyButton("Copy as curl", () => curl(method, target(), body?.value), true)), output);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const running = new AbortController();
+    stop.onclick = () => running.abort();
+    stop.hidden = false;
+    send.disabled = true;
+    try {
+      await show(output, method, target(), body?.value, running.signal);
+    } finally {
+      stop.hidden = true;
+      send.disabled = false;
+    }
+  });
+  return form;
+}
+
+// The response as it arrives; JSON that is complete, with indentation.
+async function show(output, method, path, body, signal) {
+  const began = performance.now();
+  const text = h("code");
+  const head = h("p", { class: "response-head" });
+  output.replaceChildren(head, h("pre", { tabindex: "0" }, text));
+  const state = (status) => (head.textContent = `${status} · ${Math.round(performance.now() - began)} ms`);
+  try {
+    const response = await call(method, path.slice(1), { body, signal });
+    const status = `HTTP ${response.status} ${response.headers.get("content-type") ?? ""}`;
+    state(status);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let whole = ""; ; ) {
+      const { value, done } = await reader.read();
+      if (!done) whole += value;
+      text.textContent = (done ? indented(whole) : whole).slice(0, MAX_SHOWN);
+      if (done) break;
+    }
+    state(status);
+    if (response.status === 401) document.dispatchEvent(new Event("key-needed"));
+  } catch (error) {
+    if (error.name === "AbortError") state("stopped");
+    else output.replaceChildren(errorBox(error));
+  }
+}
+
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
+function curl(method, path, body) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const address = new URL(path.slice(1), document.baseURI).href;
+  const parts = ["curl", ...(method === "GET" ? [] : ["-X", method]), quoted(address)];
+  if (key.get()) parts.push("-H", quoted("Authorization: Bearer YOUR_KEY"));
+  if (body !== undefined) parts.push("-H", quoted("Content-Type: application/json"), "-d", quoted(body));
+  return parts.join(" ");
+}

@@ -1,0 +1,23 @@
+"""A body for each route that has one: what the API description shows, and what its web page sends.
+
+Every example is answered 200 by a server of any model with a chat template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_QUESTION = [{"role": "user", "content": "What does max_num_seqs do?"}]
+_CHAT = {"messages": _QUESTION, "max_completion_tokens": 128}
+_COMPLETION = {"prompt": "Once upon a time", "max_tokens": 32, "temperature": 0}
+
+EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "/v1/chat/completions": {**_CHAT, "stream": False},
+    "/v1/completions": _COMPLETION,
+    "/v1/chat/completions/render": _CHAT,
+    "/v1/completions/render": _COMPLETION,
+    "/inference/v1/generate": {"token_ids": [10, 11, 12], "max_tokens": 8},
+    "/tokenize": {"messages": _QUESTION, "return_token_strs": True},
+    "/detokenize": {"tokens": [10, 11, 12]},
+}
