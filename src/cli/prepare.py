@@ -137,8 +137,8 @@ def _server_exit_code(error: Exception) -> int | None:
     from ..server.keys_file import KeysProblem
     from ..server.middleware import MiddlewareProblem
     from ..server.text.renderer import TemplateProblem
-    from ..server.text.tokenizer import TokenizerError
     from ..server.tls import TlsProblem
+    from ..vocabulary import TokenizerError
 
     if isinstance(error, TokenizerError | TemplateProblem):
         return EXIT_MODEL_FILES

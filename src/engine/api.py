@@ -7,7 +7,7 @@ A request here is one sequence: a client's `n=4` is four requests that share a p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 class FinishReason(StrEnum):
     STOP = "stop"  # end-of-sequence id, stop token id or stop string
+    COMPLETE = "complete"  # its grammar allows nothing after the last token; clients see `stop`
     LENGTH = "length"  # max_tokens or max_model_len
     ABORT = "abort"  # the client disconnected or cancelled it
     ERROR = "error"  # the engine could not continue; EngineOutput.error says why
@@ -174,6 +175,7 @@ class EngineRequest:
     priority: int = 0  # lower is served first, under scheduling_policy: priority
     cache_salt: str = ""  # requests share prefix-cache blocks only with requests of the same salt
     route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
+    is_ready: Callable[[], bool] | None = None  # set by the engine: it is not admitted before this is true
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from .core import SchedulerInterface, StepOutputs, StepPlan
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
 from .step_queue import PendingStep, StepQueue
+from .structured.grammars import Grammars
 
 INTERRUPTED = "the step was interrupted"
+_COMPILE_WAIT_S = 0.01  # for a grammar, before messages are read again
 MAX_FAILED_STEPS = 3  # in a row; then the device or the runner's state is broken, not the requests
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ class _StepInFlight:
 class EngineCore:
     """steps: executes the plans; its depth is the number of steps in flight.
     idle: does one part of the work that can wait until the engine is idle; returns False when none is left.
-    processor_pattern: import paths of logits processors that requests may name; None for none."""
+    processor_pattern: import paths of logits processors that requests may name; None for none.
+    grammars: compiles the constraints of requests; None if they have none."""
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class EngineCore:
         *,
         idle: Callable[[], bool] | None = None,
         processor_pattern: str | None = None,
+        grammars: Grammars | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -53,6 +57,7 @@ class EngineCore:
         self._idle = idle
         self._in_flight: deque[_StepInFlight] = deque()
         self._processor_pattern = processor_pattern
+        self._grammars = grammars
         self._queue_times = QueueTimes(clock)
         self._num_failed = 0  # steps, since the last one that succeeded
         self.info = info
@@ -77,6 +82,8 @@ class EngineCore:
             self._check_ids(token_ids, "bad_words")
         if request.sampling.logits_processors:
             check_named(request.sampling.logits_processors, self._processor_pattern)
+        if self._grammars is not None:
+            request.is_ready = self._grammars.prepare(request.sampling)
         self._scheduler.add(request)
         self._queue_times.arrived(request.request_id)
 
@@ -121,10 +128,16 @@ class EngineCore:
     def _submit(self) -> None:
         while len(self._in_flight) < self._steps.depth:
             plan = self._scheduler.schedule()
+            if plan is None and not self._in_flight and self._compiles():
+                plan = self._scheduler.schedule()
             if plan is None:
                 return
             self._queue_times.planned(plan)
             self._in_flight.append(_StepInFlight(plan, self._steps.submit(plan)))
+
+    def _compiles(self) -> bool:
+        """Waits a little for grammars that are being compiled, because nothing else is to be done."""
+        return self._grammars is not None and self._grammars.wait_any(_COMPILE_WAIT_S)
 
     def _oldest_outputs(self) -> StepOutputs:
         try:

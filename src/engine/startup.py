@@ -8,11 +8,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import DeploymentError, Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
 from ..config.resolve.gpu import is_interpreting
+from ..vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
 from .api import EngineInfo
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
@@ -25,6 +27,9 @@ from .runner.measure import PhaseClock
 from .runner.prefaulted_pages import prefaulted_pages
 from .sampling.named_processors import install
 from .step_queue import InlineStepQueue, Runner, StepQueue
+from .structured.backend import Backend, GrammarError
+from .structured.grammars import Grammars
+from .structured.guidance import Guidance
 from .thread_step_queue import ThreadStepQueue
 
 if TYPE_CHECKING:
@@ -88,8 +93,27 @@ def build_core(
     with named_by("model.logits_processors"):
         settings = resolved.model.logits_processor_settings
         processors = install(resolved.model.logits_processors, settings, partial(_place_of_setting, resolved))
+    grammars = _grammars(resolved)  # loads while the weights do
     build = partial(_on_cpu, may_compile_later) if resolved.device.device == "cpu" else _on_gpu
-    return build(resolved, phase, clock, processors, make_scheduler)
+    return build(resolved, phase, clock, processors, make_scheduler, grammars)
+
+
+def _grammars(resolved: Resolved) -> Grammars | None:
+    """None without a tokenizer."""
+    model = resolved.model
+    if model.skip_tokenizer_init:
+        return None
+    vocab_size, eos_token_ids = resolved.model_spec.vocab_size, resolved.model_files.eos_token_ids
+
+    def load() -> Backend:
+        try:
+            vocabulary, config = read_vocabulary(Path(model.tokenizer), model.tokenizer_mode)
+            add_missing_tokens(vocabulary, config)
+        except TokenizerError as error:
+            raise GrammarError(str(error)) from None
+        return Guidance(vocabulary, vocab_size, eos_token_ids)
+
+    return Grammars(load, vocab_size, eos_token_ids)
 
 
 def _place_of_setting(resolved: Resolved, path: str) -> str:
@@ -105,6 +129,7 @@ def _on_cpu(
     clock: PhaseClock,
     processors: Sequence[LogitsProcessor],
     make_scheduler: MakeScheduler,
+    grammars: Grammars | None,
 ) -> EngineCore:
     _limit_spinning()
     kv_memory = reserve_kv_memory(resolved)
@@ -115,9 +140,9 @@ def _on_cpu(
 
     clock.stop()
     load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
-    runner = ModelRunner(resolved, phase, processors, load)
+    runner = ModelRunner(resolved, phase, processors, load, grammars=grammars)
     steps = ThreadStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
-    core = _core(resolved, runner, clock, scheduler, steps)
+    core = _core(resolved, runner, clock, scheduler, steps, grammars)
     kv_memory.touch_in_background(IdleGap(_step_counter(core)))
     return core
 
@@ -128,16 +153,17 @@ def _on_gpu(
     clock: PhaseClock,
     processors: Sequence[LogitsProcessor],
     make_scheduler: MakeScheduler,
+    grammars: Grammars | None,
 ) -> EngineCore:
     from .runner.cuda.device_runner import DeviceRunner
 
     if is_interpreting():  # padding rows compute on undefined memory: NumPy warns of that, a GPU does not
         warnings.filterwarnings("ignore", "(overflow|invalid value) encountered", RuntimeWarning)
     clock.stop()
-    runner = DeviceRunner(resolved, phase, processors)
+    runner = DeviceRunner(resolved, phase, processors, grammars=grammars)
     scheduler = make_scheduler(runner.num_blocks)  # the number that fits into the memory of the device
     steps = DeviceStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
-    return _core(resolved, runner, clock, scheduler, steps, runner.idle)
+    return _core(resolved, runner, clock, scheduler, steps, grammars, runner.idle)
 
 
 def _core(
@@ -146,10 +172,13 @@ def _core(
     clock: PhaseClock,
     scheduler: SchedulerInterface,
     steps: StepQueue[Any],
+    grammars: Grammars | None,
     idle: Callable[[], bool] | None = None,
 ) -> EngineCore:
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
+    if grammars is not None:
+        grammars.wait_loaded()
     info = runner.info()
     return EngineCore(
         scheduler,
@@ -157,6 +186,7 @@ def _core(
         replace(info, phases={**clock.seconds, **info.phases}),
         idle=idle,
         processor_pattern=resolved.model.logits_processor_pattern,
+        grammars=grammars,
     )
 
 

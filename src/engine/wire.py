@@ -22,7 +22,7 @@ from .messages import Abort, ExitReason, Heartbeat, Hello, Int32, Message, Outpu
 MAX_MESSAGE_BYTES = 1 << 30
 _INT32 = np.dtype("<i4")
 _FLOAT64 = np.dtype("<f8")  # exact for every float of the sampler
-_FINISH = (None, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR)
+_FINISH = (None, *FinishReason)
 _FINISH_CODE = {reason: code for code, reason in enumerate(_FINISH)}
 _ROW_COLUMNS = 6  # handle, number of tokens, finish code, stop reason or -1, cached prompt tokens, time in the queue
 _MAX_MICROSECONDS = 2**31 - 1  # of the time in the queue, 35 minutes; -1 is none

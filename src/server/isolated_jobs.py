@@ -1,6 +1,7 @@
 """The jobs of an isolated process, and the process: `python -m stoker.server.isolated_jobs`. See isolation.py.
 
 compile, render: a chat template, with messages or with the body of a request that has them.
+grammar: what an answer must obey, as a grammar that can be compiled.
 parse: the body of a request, as its protocol model; what the server does not need of it stays here.
 """
 
@@ -14,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from ..engine.api import InvalidRequest
@@ -48,6 +50,7 @@ class Jobs:
             "render": self._render,
             "parse": self._parse,
             "has": self._has,
+            "grammar": self._grammar,
         }
 
     def answer(self, job: dict[str, Any], body: bytes) -> dict[str, Any]:
@@ -109,6 +112,10 @@ class Jobs:
     def _has(self, job: dict[str, Any], body: bytes) -> bool:
         """Whether the object in the body has a field."""
         return job["name"] in json.parse(body)
+
+    def _grammar(self, job: dict[str, Any], _: bytes) -> str:
+        """The grammar of an answer. Imported here: the other jobs need no grammars."""
+        return import_module(".grammars.build", __package__).build(job)  # type: ignore[no-any-return]
 
     def _template(self, job: dict[str, Any]) -> ChatTemplate:
         key = (job["source"], job["content_format"])

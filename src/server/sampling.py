@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.api import SamplingParams, check_allowed
+from ..engine.api import Constraint, Reasoning, SamplingParams, check_allowed
 from .beam_search import check_searchable
 from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import NO_LIMIT, SamplingFields
@@ -78,6 +78,8 @@ def sampling_params(
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
     tokenizer: Tokenizer | None,
+    constraint: Constraint | None = None,
+    reasoning: Reasoning | None = None,
 ) -> SamplingParams:
     """
     defaults: of the deployment, by field name. They also replace null in a request.
@@ -86,6 +88,7 @@ def sampling_params(
     default_max_tokens: for requests without max_tokens; None is the rest of the context.
     n: number of sequences; None for the request's.
     logprobs, prompt_logprobs: as `num_logprobs` returned them.
+    constraint: of the answer, as constraints.py made it. reasoning: which comes before the answer.
 
     Raises ApiError or InvalidRequest with the field that exceeds its limit or is not supported.
     """
@@ -140,6 +143,8 @@ def sampling_params(
         prompt_logprobs=prompt_logprobs,
         detokenize=tokenizer is not None,
         logits_processors=processors,
+        constraint=constraint,
+        reasoning=reasoning,
     )
     if fields.use_beam_search:
         check_searchable(sampling)

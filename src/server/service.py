@@ -19,6 +19,7 @@ from .agents.normalise import rules_of
 from .agents.sessions import Sessions
 from .auth import Keys, open_paths
 from .capabilities import Capabilities, reasoning_levels
+from .constraints import Constraints
 from .isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from .key_usage import KeyUsage
 from .keys_file import KeysFile
@@ -93,6 +94,7 @@ class Service:
         self.long_bodies = IsolatedProcesses(
             1, time_limit_s=TIME_LIMIT_S * scale, memory_bytes=int(MEMORY_BYTES * scale), niceness=LOW_PRIORITY
         )
+        self.constraints = Constraints(resolved, tokenizer)
         self.metrics = Metrics(
             self.model_name, lambda: client.stats, lambda: client.state, block_size=resolved.cache.block_size
         )

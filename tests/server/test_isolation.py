@@ -183,7 +183,7 @@ LONG = {
     "token ids": ("/v1/completions", {"prompt": [[5] * 400] * 100, "max_tokens": 1}),
     "ids beyond 32 bits": ("/v1/completions", {"prompt": [[5] * 400] * 99 + [[2**70]], "max_tokens": 1}),
     "too long": ("/v1/completions", {"prompt": "x" * 70_000}),
-    "unsupported": ("/v1/completions", {"prompt": "x" * 70_000, "response_format": {"type": "json_object"}}),
+    "unsupported": ("/v1/completions", {"prompt": "x" * 70_000, "response_format": {"type": "xml"}}),
     "wrong type": ("/v1/completions", {"prompt": "x" * 70_000, "n": "2"}),
     "options": (
         "/v1/completions",

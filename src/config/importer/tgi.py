@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema.refused.reasons import NO_GRAMMARS, NO_TRACES, NO_WATERMARK, ONE_DEVICE, OWN_KERNELS
+from ..schema.refused.reasons import NO_TRACES, NO_WATERMARK, ONE_DEVICE, OWN_KERNELS
 from .counterparts import by_name, choice, gone, needless, switch, to
 
 _REQUESTS = "requests have their own limits here: the guide on the HTTP API lists them"
@@ -47,7 +47,7 @@ TABLE = by_name(
     to("observability.otlp_traces_endpoint", "--otlp-endpoint"),
     gone(NO_TRACES, "--otlp-service-name"),
     to("server.lora_modules", "--lora-adapters", commas=True),
-    needless(NO_GRAMMARS, "--disable-grammar-support", takes=0),
+    needless("a request without a grammar does not pay for them", "--disable-grammar-support", takes=0),
     gone(_REQUESTS, "--max-best-of", "--max-stop-sequences", "--max-client-batch-size"),
     to("model.max_logprobs", "--max-top-n-tokens"),
     needless("`prompt_logprobs` needs no option", "--enable-prefill-logprobs", takes=0),

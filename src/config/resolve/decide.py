@@ -99,7 +99,17 @@ class Decisions:
 def decide(deployment: Deployment, model_files: ModelFiles | None, machine: MachineSpec) -> Decisions:
     """Fill every `auto` that can be filled."""
     config = deployment.config
-    sections = ("model", "load", "cache", "scheduler", "parallel", "device", "compilation", "server")
+    sections = (
+        "model",
+        "load",
+        "cache",
+        "scheduler",
+        "parallel",
+        "device",
+        "compilation",
+        "structured_outputs",
+        "server",
+    )
     # getattr, not model_dump: secrets and tuples stay as they are
     values = {
         section: {name: getattr(getattr(config, section), name) for name in type(getattr(config, section)).model_fields}

@@ -9,6 +9,7 @@ from ..diagnostics import Diagnostic, in_order
 from ..digest import digest
 from ..errors import ConfigError
 from ..schema.parallel import ParallelConfig
+from ..schema.structured_outputs import StructuredOutputsConfig
 from .checker import broken_rules
 from .decide import Decisions, decide
 from .resolved import (
@@ -62,6 +63,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
         parallel=ParallelConfig.model_validate(sections["parallel"]),
         device=ResolvedDevice.model_validate(sections["device"]),
         compilation=ResolvedCompilation.model_validate(sections["compilation"]),
+        structured_outputs=StructuredOutputsConfig.model_validate(sections["structured_outputs"]),
         server=ResolvedServer.model_validate(sections["server"]),
         model_files=model_files,
         machine=machine,

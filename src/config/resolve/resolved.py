@@ -27,6 +27,7 @@ from ..schema.model import ModelConfig
 from ..schema.parallel import ParallelConfig
 from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
+from ..schema.structured_outputs import StructuredOutputsConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
@@ -181,6 +182,7 @@ class Resolved(Record):
     parallel: ParallelConfig
     device: ResolvedDevice
     compilation: ResolvedCompilation
+    structured_outputs: StructuredOutputsConfig = Field(default_factory=StructuredOutputsConfig)
     server: ResolvedServer
     model_files: ModelFiles
     machine: MachineSpec

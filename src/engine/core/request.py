@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..api import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
@@ -29,6 +30,7 @@ class Request:
     num_prompt_tokens: int
     token_ids: list[int]  # prompt and sampled tokens; while it runs, sampled tokens of full blocks only
     route: int = 0
+    is_ready: Callable[[], bool] | None = None  # it is not admitted before
 
     slot: int = NO_SLOT
     # One table per group of layers, of equal length. NO_BLOCK where a group has given a block back, or never had it.
@@ -78,8 +80,14 @@ class Request:
             num_prompt_tokens=len(prompt),
             token_ids=list(prompt),
             route=request.route,
+            is_ready=request.is_ready,
             prompt_logprobs=[None] * len(prompt) if wants_prompt_logprobs else None,
         )
+
+    @property
+    def must_wait(self) -> bool:
+        """Its grammar is not compiled yet: others pass it."""
+        return self.is_ready is not None and not self.is_ready()
 
     @property
     def num_blocks(self) -> int:

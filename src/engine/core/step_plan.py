@@ -80,3 +80,4 @@ class StepResult:
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     # row -> for the prompt tokens at positions num_computed + 1 ... of this step's chunk
     errors: dict[int, str] = field(default_factory=dict)  # row -> why its request cannot continue; the others can
+    complete: list[int] = field(default_factory=list)  # rows whose grammar allows nothing after the sampled token

@@ -180,13 +180,17 @@ class StepPlanner:
         sequences, blocks, block_size = self._sequences, self._blocks, self._settings.block_size
         waiting, free_slots = sequences.waiting, self._columns.free_slots
         admitted: list[Request] = []
-        num_passed = 0  # long prompts that shorter ones pass
+        num_passed = 0  # long prompts that shorter ones pass, and requests that are not ready
+        passes_long = False
         while budget.left and len(waiting) > num_passed and free_slots:
             request = waiting.peek(num_passed)
+            if request.must_wait:
+                num_passed += 1
+                continue
             if request.busy_until > sequences.steps.last_finished:
                 break  # preempted, and a step in flight still writes its blocks or samples its next token
             is_long = budget.is_long(request)
-            if is_long and num_passed:
+            if is_long and passes_long:
                 num_passed += 1
                 continue
             cached = blocks.find_cached(request)
@@ -200,7 +204,7 @@ class StepPlanner:
                 if known - start <= budget.left:
                     end = stop = known  # it takes the share of those after it, but need not wait
                 elif budget.allows_partial:
-                    num_passed += 1
+                    num_passed, passes_long = num_passed + 1, True
                     continue
                 else:
                     break

@@ -49,6 +49,8 @@ class StepResults:
         needs_record = (lengths >= columns.record_at[slots]) | self._sequences.watched.seen_in(token_ids)
         if result.logprobs:
             needs_record |= np.isin(rows, list(result.logprobs))
+        if result.complete:
+            needs_record |= np.isin(rows, result.complete)
         if needs_record.any():
             columns.record_at[slots] = columns.max_length[slots]
             for row, length in zip(rows[needs_record].tolist(), lengths[needs_record].tolist(), strict=True):
@@ -81,6 +83,8 @@ class StepResults:
         if request.prompt_logprobs is not None:
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         output.finish_reason, output.stop_reason = request.stop.check(token_id, length)
+        if row in result.complete and output.finish_reason is not FinishReason.STOP:
+            output.finish_reason = FinishReason.COMPLETE
         if request.sampling.max_tokens == 0:
             output.finish_reason, output.stop_reason, output.token_ids = FinishReason.LENGTH, None, []
             output.logprobs = output.logprobs and []

@@ -25,6 +25,7 @@ from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
+from ..structured.grammars import Grammars
 from .decode_steps import DecodeSteps
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .measure import PhaseClock, process_memory
@@ -46,19 +47,22 @@ class ModelRunner:
         load: Callable[[Resolved, PhaseClock], LoadedModel] = load_on_cpu,
         *,
         captures_steps: bool = True,
+        grammars: Grammars | None = None,
     ) -> None:
         """
         phase: called with the name of each start-up phase when it begins.
         processors: applied to the logits of all requests.
         load: loads weights and KV cache onto the device. Raises if that fails.
         captures_steps: capture decode steps, if the kernels can, at the first step of each number of rows.
+        grammars: None if no request has a constraint.
         """
         self._resolved = resolved
         self.phases = PhaseClock(phase)
         model_spec, scheduler = resolved.model_spec, resolved.scheduler
         model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
         loaded = load(resolved, self.phases)
-        sampling = SamplingTable(scheduler.max_num_seqs, model_spec.vocab_size, resolved.model_files.eos_token_ids)
+        eos_token_ids = resolved.model_files.eos_token_ids
+        sampling = SamplingTable(scheduler.max_num_seqs, model_spec.vocab_size, eos_token_ids, grammars)
         num_groups = loaded.cache.groups.num_groups
         self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, num_groups)
         self._processors = processors
@@ -152,6 +156,7 @@ class ModelRunner:
         token_ids: Int32 = np.full(plan.num_rows, -1, np.int32)
         logprobs: dict[int, TokenLogprobs] = {}
         errors: dict[int, str] = {}
+        complete: list[int] = []
         at = np.searchsorted(rows, wanted.sampled)
         for start in range(0, len(at), _LOGIT_ROWS):
             part = slice(start, start + _LOGIT_ROWS)
@@ -164,7 +169,8 @@ class ModelRunner:
             token_ids[plan_rows] = sampled.token_ids
             logprobs.update((int(plan_rows[row]), found) for row, found in sampled.logprobs.items())
             errors.update((int(plan_rows[row]), error) for row, error in sampled.errors.items())
-        return StepResult(token_ids, logprobs, errors=errors)
+            complete += plan_rows[sampled.complete].tolist()
+        return StepResult(token_ids, logprobs, errors=errors, complete=complete)
 
     def _prompt_logprobs(
         self, plan: StepPlan, wanted: LogitTokens, rows: Int64, logits_of: LogitsOf

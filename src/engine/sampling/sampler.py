@@ -31,7 +31,7 @@ LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "proc
 Int64 = npt.NDArray[np.int64]
 logger = logging.getLogger(__name__)
 FEW_BEST = 256  # largest top_k of rows that are sampled together
-NO_VALID_LOGITS = "no token can be sampled: the model's logits are NaN, or -inf for every token"
+NO_VALID_LOGITS = "no token can be sampled: the model's logits are NaN, or the request forbids every token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Sampled:
     token_ids: npt.NDArray[np.int32]  # [R]
     logprobs: dict[int, TokenLogprobs]  # row -> of the sampled token, if requested
     errors: dict[int, str] = field(default_factory=dict)  # row -> why its request fails; the others continue
+    complete: list[int] = field(default_factory=list)  # rows whose grammar allows nothing after the sampled token
 
 
 class Sampler:
@@ -63,7 +64,8 @@ class Sampler:
         """Samples and counts one token per row.
 
         Args:
-            logits: [R, V] in any float type, of the last known token of each sequence. Not changed.
+            logits: [R, V] in any float type, of the last known token of each sequence. Tokens that a grammar forbids
+                become -inf.
             slots: [R], where the parameters are.
             lengths: [R] known tokens of each sequence, which is the position of the sampled token.
             token_table: [num_slots, max_model_len] those tokens' ids, by slot.
@@ -83,6 +85,11 @@ class Sampler:
             apply_bias(logits, table, slots)
             forbid_bad_words(logits, table, slots, lengths, token_table)
             forbid_early_end(logits, table, slots, lengths)
+        guided = np.flatnonzero(table.has_guide(slots))
+        if len(guided):
+            if logits is raw and (table.num_logprobs[slots] >= 0).any():
+                logits = raw.clone()  # log-probabilities show the model's
+            errors |= self._apply_guides(logits, guided, slots)
         is_top_k = ~table.is_greedy[slots] & (table.top_k[slots] > 0)
         is_nucleus = ~table.is_greedy[slots] & (table.top_p[slots] < 1) & ~is_top_k
         is_wide = is_top_k & (
@@ -104,7 +111,8 @@ class Sampler:
             errors.setdefault(row, NO_VALID_LOGITS)
         logprobs = self._logprobs(raw, logits, slots, lengths, token_table, token_ids)
         table.record(slots, token_ids)
-        return Sampled(token_ids, logprobs, errors)
+        complete = self._advance_guides(guided, slots, token_ids) if len(guided) else []
+        return Sampled(token_ids, logprobs, errors, complete)
 
     def _rows(self, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Rows:
         return Rows(lengths, self.table.num_prompt_tokens[slots], slots, token_table)
@@ -125,6 +133,25 @@ class Sampler:
                 logger.warning("a logits processor that a request named failed", exc_info=error)
                 errors[row] = f"the logits processors of this request: {error}"
         return errors
+
+    def _apply_guides(self, logits: torch.Tensor, rows: Int64, slots: Slots) -> dict[int, str]:
+        """Forbids what grammars do not allow, in place. Returns the errors of rows that cannot continue."""
+        guides, errors = self.table.guides, {}
+        assert guides is not None
+        for row in rows.tolist():
+            forbidden, error = guides.forbidden(int(slots[row]))
+            if error is not None:
+                errors[row] = f"the grammar of this request: {error}"
+            elif forbidden is not None:
+                logits[row].masked_fill_(torch.from_numpy(forbidden).to(logits.device), -torch.inf)
+        return errors
+
+    def _advance_guides(self, rows: Int64, slots: Slots, token_ids: npt.NDArray[np.int32]) -> list[int]:
+        """Returns the rows that are complete."""
+        guides = self.table.guides
+        assert guides is not None
+        is_complete = guides.take(slots[rows].tolist(), token_ids[rows].tolist())
+        return [row for row, is_last in zip(rows.tolist(), is_complete, strict=True) if is_last]
 
     def _logprobs(
         self,

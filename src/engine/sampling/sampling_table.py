@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..api import ProcessorCall, SamplingParams
+from ..structured.grammars import Grammars
+from ..structured.guide_table import GuideTable
 from .logits_processor import LogitsProcessor
 from .named_processors import make_named
 
@@ -19,7 +21,10 @@ _PENALTIES_OFF = (0.0, 0.0, 1.0)
 class SamplingTable:
     """One entry per slot in each column. A slot's values stay until the slot is used again."""
 
-    def __init__(self, num_slots: int, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, num_slots: int, vocab_size: int, eos_token_ids: tuple[int, ...], grammars: Grammars | None = None
+    ) -> None:
+        """grammars: None if no request has a constraint."""
         self.vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self.is_greedy = np.ones(num_slots, bool)
@@ -44,6 +49,7 @@ class SamplingTable:
         self.ending_ids: dict[int, npt.NDArray[np.int64]] = {}  # slot -> eos and stop ids, if it has min_tokens
         self.num_prompt_tokens = np.zeros(num_slots, np.int64)
         self.has_processors = np.zeros(num_slots, bool)
+        self.guides = None if grammars is None else GuideTable(grammars, num_slots)
         self._named: dict[int, tuple[ProcessorCall, ...]] = {}  # slot -> processors named by its request
         self._processors: dict[int, list[LogitsProcessor]] = {}  # slot -> the created processors
         # Generated tokens by (slot, token id). Pages that are never written take no memory, and only slots with
@@ -70,6 +76,8 @@ class SamplingTable:
         self.has_processors[slot] = bool(sampling.logits_processors)
         if sampling.logits_processors:
             self._named[slot] = sampling.logits_processors
+        if self.guides is not None:
+            self.guides.admit(slot, sampling, token_ids[num_prompt_tokens:])
         self.end_allowed_at[slot] = num_prompt_tokens + sampling.min_tokens
         if sampling.min_tokens:
             ending = sorted({*self._eos_token_ids, *sampling.stop_token_ids})
@@ -102,6 +110,12 @@ class SamplingTable:
         self.ending_ids.pop(slot, None)
         self._named.pop(slot, None)
         self._processors.pop(slot, None)
+        if self.guides is not None:
+            self.guides.release(slot)
+
+    def has_guide(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Which of these sequences have a constraint, or a budget of reasoning."""
+        return np.zeros(len(slots), bool) if self.guides is None else self.guides.has_guide[slots]
 
     def processors(self, slot: int) -> list[LogitsProcessor]:
         """The processors that the slot's request named, created at the first call. Raises PluginError."""

@@ -12,7 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from ...engine.api import ProcessorCall
 from ..beam_search import BeamSearchParams, EarlyStopping
 from .errors import FieldError, bad_request, unsupported
-from .unserved import NO_GRAMMARS, UNSERVED, Route, UnservedField
+from .structured import StructuredFields
+from .unserved import UNSERVED, Route, UnservedField
 
 MAX_TIMEOUT_S = 31_536_000.0  # a year
 MAX_STOP_STRINGS = 16
@@ -191,7 +192,7 @@ class CommonFields(Wire):
         return value
 
 
-class SamplingFields(CommonFields):
+class SamplingFields(CommonFields, StructuredFields):
     """Fields that /v1/completions and /v1/chat/completions have in common."""
 
     stream_options: StreamOptions | None = Field(
@@ -222,7 +223,6 @@ class SamplingFields(CommonFields):
     max_tokens: MaxTokens | None = Field(
         None, description="maximum length of the answer; reduced to the rest of the context, which -1 asks for"
     )
-    response_format: dict[str, Any] | None = Field(None, description='only `{"type": "text"}`: ' + NO_GRAMMARS)
     truncate_prompt_tokens: Integer | None = Field(
         None, ge=-1, le=MAX_TOKENS, description="maximum length; a longer prompt is cut to it; -1: what fits"
     )
@@ -253,8 +253,11 @@ class SamplingFields(CommonFields):
             raise unsupported("stream_options", " without `stream: true`")
         if self.wants_continuous_usage and not self.wants_usage:
             raise unsupported("stream_options.continuous_usage_stats", " without `include_usage: true`")
-        if self.response_format and self.response_format.get("type") != "text":
-            raise unsupported("response_format", f": {NO_GRAMMARS}")
+        grammar = self.output_grammar
+        if self.use_beam_search and grammar is not None:
+            raise unsupported(
+                grammar.param, " with `use_beam_search`: beams are ranked by the model's log-probabilities"
+            )
         if self.use_beam_search and self.stream:
             raise unsupported("stream", " with `use_beam_search`: the answers are known at the end")
         for name, off in (("length_penalty", 1), ("early_stopping", False)):
@@ -282,10 +285,6 @@ class SamplingFields(CommonFields):
         if value is not None and not isinstance(value, bool) and value != "never":
             raise FieldError('must be true, false or "never"')
         return value
-
-    def essentials(self) -> dict[str, Any]:
-        checked_only = "response_format"
-        return {name: value for name, value in super().essentials().items() if name != checked_only}
 
     @field_validator("truncate_prompt_tokens")
     @classmethod

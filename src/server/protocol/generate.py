@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from ...engine.api import SamplingParams
 from .errors import FieldError, unsupported
 from .fields import NumLogprobs, SamplingFields, TokenId
+from .structured import StructuredFields
 from .unserved import NO_FEATURES, Route
 
 # What a request says besides `sampling_params`.
@@ -78,6 +79,7 @@ def _sampling_fields(sampling: SamplingParams, fields: SamplingFields) -> dict[s
         if hasattr(sampling, name) and name not in ("bad_words", "logits_processors", "logit_bias")
     }
     given = {"bad_words": fields.bad_words, "logit_bias": fields.logit_bias}
+    given |= {name: getattr(fields, name) for name in StructuredFields.model_fields}
     if fields.logits_processors:
         given["logits_processors"] = fields.essentials()["logits_processors"]
     if fields.use_beam_search:

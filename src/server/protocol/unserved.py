@@ -51,7 +51,6 @@ def _no_effect(reason: str, names: str, *, routes: Sequence[Route] = GENERATING)
 
 
 CHAT, TEXT, TOKENIZE, GENERATE = (Route.CHAT,), (Route.TEXT,), (Route.TOKENIZE,), (Route.GENERATE,)
-NO_GRAMMARS = "this release has no structured outputs"
 ONLY_CHAT = "only /v1/chat/completions has it"
 TEXT_ONLY = "the model accepts text only"
 ONE_ENGINE = "the deployment is one engine, without KV transfer"
@@ -59,9 +58,7 @@ NOT_RETURNED = "the engine does not return this"
 NO_ADAPTERS = "this release has no LoRA"
 NOT_SAMPLED_SO = "this is not among the sampler's methods"
 _TABLE = (
-    _refused(NO_GRAMMARS, "guided_json guided_grammar json_schema", off=("",)),
-    _refused(NO_GRAMMARS, "structured_outputs guided_choice guided_regex guided_decoding_backend "
-             "guided_whitespace_pattern regex ebnf grammar grammar_lazy grammar_triggers preserved_tokens"),
+    _refused("a grammar applies to the whole answer", "grammar_lazy grammar_triggers preserved_tokens"),
     _refused("only /v1/completions has it", "prompt", routes=CHAT),
     _refused(ONLY_CHAT, "messages tools documents chat_template chat_template_kwargs "
              "max_completion_tokens reasoning_effort continue_final_message", routes=TEXT),

@@ -63,6 +63,7 @@ async def prepare(
     await note_prefix(call, body, prompt)
     reading = _reading(service, body, text)
     _refuse_constraints(body)
+    constraint = await service.constraints.checked(body.output_grammar)
     sampling = sampling_params(
         body,
         service.sampling_defaults,
@@ -73,6 +74,14 @@ async def prepare(
         logprobs=num_top if body.logprobs else None,
         prompt_logprobs=prompt_logprobs,
         tokenizer=service.tokenizer,
+        constraint=constraint,
+        reasoning=service.constraints.reasoning(
+            service.answer_format,
+            prompt_text=text,
+            continued=body.messages[-1].text if body.continue_final_message else "",
+            has_constraint=constraint is not None,
+            budget=body.thinking_budget,
+        ),
     )
     response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
     request = EngineRequest(
@@ -166,5 +175,3 @@ def _refuse_constraints(body: ChatRequest) -> None:
         raise unsupported("parallel_tool_calls", " as false")
     if any(tool.function.strict for tool in body.tools or ()):
         raise unsupported("tools", " with `strict: true`")
-    if body.thinking_budget is not None:
-        raise unsupported("thinking_token_budget")

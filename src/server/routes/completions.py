@@ -91,6 +91,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
         logprobs=0 if num_top is None and n > (body.n or 1) else num_top,  # the best are found by them
         prompt_logprobs=num_prompt_logprobs,
         tokenizer=service.tokenizer,
+        constraint=await service.constraints.checked(body.output_grammar),
     )
     response_id, engine_id = new_ids("cmpl", call.request_id or body.request_id, call.unique_id)
     requests = [

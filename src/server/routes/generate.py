@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from ...engine.api import EngineRequest
+from ...engine.api import Constraint, EngineRequest
 from ..endpoint import INLINE_ITEMS, Call
 from ..generation import Generation
 from ..logprobs import chat_logprobs, prompt_logprobs
@@ -27,7 +27,7 @@ async def generate(call: Call) -> None:
     body = await call.body(GenerateRequest)
     model = service.named_model(body.model)
     service.check_ready()
-    job = _Job(call, body)
+    job = _Job(call, body, await service.constraints.checked(body.output_grammar))
     if body.stream:
         await call.stream(job.frames())
         return
@@ -50,7 +50,7 @@ async def generate(call: Call) -> None:
 class _Job:
     """One request: its generation, and how its choices are written."""
 
-    def __init__(self, call: Call, body: GenerateRequest) -> None:
+    def __init__(self, call: Call, body: GenerateRequest, constraint: Constraint | None) -> None:
         """Raises ApiError. Nothing has been sent to the engine yet."""
         service, limits = call.service, call.service.model_limits
         cut = truncation(body, limits)
@@ -66,6 +66,7 @@ class _Job:
             logprobs=num_top,
             prompt_logprobs=num_logprobs(body.prompt_logprobs, limits, "prompt_logprobs"),
             tokenizer=service.tokenizer,
+            constraint=constraint,
         )
         self.response_id, engine_id = new_ids("generate-tokens", call.request_id or body.request_id, call.unique_id)
         request = EngineRequest(

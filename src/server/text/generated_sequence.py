@@ -37,6 +37,9 @@ class GenerationFailed(Exception):
         self.message = message
 
 
+_SHOWN = {FinishReason.COMPLETE: FinishReason.STOP.value}
+
+
 class GeneratedSequence:
     """State of one sequence. Without a tokenizer, or with `detokenize=False`, deltas have no text."""
 
@@ -74,7 +77,7 @@ class GeneratedSequence:
             token_ids=output.token_ids,
             logprobs=output.logprobs,
             prompt_logprobs=output.prompt_logprobs,
-            finish_reason=output.finish_reason and output.finish_reason.value,
+            finish_reason=output.finish_reason and _SHOWN.get(output.finish_reason, output.finish_reason.value),
             stop_reason=output.stop_reason,
         )
         if self._text is not None:

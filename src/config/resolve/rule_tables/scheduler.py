@@ -271,9 +271,9 @@ STATED: tuple[StatedRule, ...] = (
         "R123",
         "a step is planned before the tokens of the previous one are known",
         ("scheduler.async_scheduling",),
-        "auto is on for a GPU, and off for a CPU, which computes with all its cores. Structured outputs, draft tokens "
-        "and "
-        "pipeline stages, which need the tokens earlier, are refused in this build.",
+        "auto is on for a GPU, and off for a CPU, which computes with all its cores. Structured outputs go with it, "
+        "because the runner, which has the tokens first, has the grammars too. Draft tokens and pipeline stages, which "
+        "need the tokens earlier, are refused in this build.",
     ),
     StatedRule(
         "R127",

@@ -30,7 +30,7 @@ STATED: tuple[StatedRule, ...] = (
         "R172",
         "a request may select its own backend",
         ("structured_outputs.backend",),
-        "Cannot occur: a request that asks for constrained output is answered 400.",
+        "With `guided_decoding_backend`; the name of one that this build does not have is answered 400.",
     ),
     StatedRule(
         "R173",
@@ -40,7 +40,7 @@ STATED: tuple[StatedRule, ...] = (
             "structured_outputs.disable_any_whitespace",
             "structured_outputs.disable_additional_properties",
         ),
-        "Cannot occur: all three are at their defaults in this build.",
+        "Cannot occur: `guidance`, the backend of this build, has both.",
     ),
     StatedRule(
         "R174",

@@ -5,26 +5,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..types import Count, Flag, HumanInt
-from .reasons import KV_STAYS, NO_DRAFTS, NO_EVENTS, NO_GRAMMARS, NO_REASONING
+from .reasons import KV_STAYS, NO_DRAFTS, NO_EVENTS, NO_REASONING
 from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # structured_outputs
     Refused(
-        "structured_outputs.backend",
-        Literal["auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer"],
-        "auto",
-        NO_GRAMMARS,
-        "Library that compiles grammars.",
-    ),
-    Refused("structured_outputs.disable_fallback", Flag, False, NO_GRAMMARS, "Use no other library on failure."),
-    Refused("structured_outputs.disable_any_whitespace", Flag, False, NO_GRAMMARS, "Generate JSON without whitespace."),
-    Refused(
-        "structured_outputs.disable_additional_properties",
+        "structured_outputs.disable_fallback",
         Flag,
         False,
-        NO_GRAMMARS,
-        "Generate no JSON properties that the schema does not list.",
+        "there is one library of grammars, so none is tried after another",
+        "Use no other library on failure.",
+        same=(True,),
     ),
     Refused(
         "structured_outputs.reasoning_parser",

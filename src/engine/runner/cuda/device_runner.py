@@ -1,8 +1,9 @@
 """DeviceRunner: executes steps on a CUDA device, where the next step can be queued before the current one has ended.
 
-A step is sent as a few values for each row, is one replay of a graph, and returns one token for each row. What only the
-host can compute - logits processors, log-probabilities of prompts, processed log-probabilities - uses the steps of
-ModelRunner instead, one at a time: each waits for all steps before it and writes its tokens to the device's tables.
+A step is sent as a few values for each row, is one replay of a graph, and returns one token for each row. What only
+the host can compute - grammars, logits processors, log-probabilities of prompts, processed log-probabilities - uses the
+steps of ModelRunner instead, one at a time: each waits for all steps before it and writes its tokens to the device's
+tables.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...api import EngineInfo
 from ...core.step_plan import StepPlan, StepResult
 from ...sampling.logits_processor import LogitsProcessor
 from ...sampling.sampler import NO_VALID_LOGITS
+from ...structured.grammars import Grammars
 from ..model_runner import ModelRunner
 from .buckets import Buckets
 from .device_step import DeviceStep
@@ -37,12 +39,16 @@ class DeviceRunner:
         resolved: Resolved,
         phase: Callable[[str], None] | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        *,
+        grammars: Grammars | None = None,
     ) -> None:
         """Loads the model onto the device. The arguments are ModelRunner's.
 
         Raises ModelFilesError for weights that do not fit the model, MemoryError if the device has too little memory.
         """
-        self._host = ModelRunner(resolved, phase, processors, load=load_on_device, captures_steps=False)
+        self._host = ModelRunner(
+            resolved, phase, processors, load=load_on_device, captures_steps=False, grammars=grammars
+        )
         loaded, scheduler = self._host.loaded, resolved.scheduler
         slots, model_len, block_size = scheduler.max_num_seqs, resolved.model.max_model_len, resolved.cache.block_size
         self._table = self._host.slots.sampling
@@ -117,6 +123,8 @@ class DeviceRunner:
     def _always_needs_host(self, slot: int) -> bool:
         """For each step of the slot's sequence, not only for the log-probabilities of its prompt."""
         table = self._table
+        if table.guides is not None and table.guides.has_guide[slot]:
+            return True
         has_processors = self._has_processors or table.has_processors[slot] or table.has_bad_words[slot]
         return bool(has_processors or (table.num_logprobs[slot] >= 0 and self._shows_processed_logits(slot)))
 

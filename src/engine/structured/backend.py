@@ -1,0 +1,69 @@
+"""What a library of grammars must offer. Does not know requests, slots or reasoning: see guide.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Bitmask = npt.NDArray[np.int32]  # one bit for each token id, the lowest bit of the first element is id 0
+
+
+class GrammarError(ValueError):
+    """The grammar cannot be compiled, or cannot be followed any further."""
+
+
+class Matcher(Protocol):
+    """The state of one sequence in its grammar. Used by one thread at a time."""
+
+    @property
+    def is_finished(self) -> bool:
+        """The text is complete, and nothing but the end of the sequence can follow."""
+        ...
+
+    def consume(self, token_ids: Sequence[int]) -> None:
+        """Raises GrammarError if the grammar does not allow them, or became too complex."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forgets the last consumed tokens."""
+        ...
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        """How many of these draft tokens could be consumed. Changes nothing."""
+        ...
+
+    def fill(self, mask: Bitmask) -> None:
+        """Sets the bits of the tokens that may follow. Runs without the GIL. Raises GrammarError."""
+        ...
+
+    def forced_tokens(self) -> list[int]:
+        """The next tokens, as far as there is only one possibility."""
+        ...
+
+    def copy(self) -> Matcher:
+        """An independent matcher in the same state."""
+        ...
+
+
+class Backend(Protocol):
+    """A library with the vocabulary of one model."""
+
+    def compile(self, grammar: str) -> Matcher:
+        """At its beginning. Runs mostly without the GIL. Raises GrammarError."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The text of a token, also of a special one."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Special tokens in the text are read as such."""
+        ...
+
+
+def num_words(vocab_size: int) -> int:
+    """Elements of a bitmask."""
+    return -(-vocab_size // 32)

@@ -1,0 +1,97 @@
+"""Grammars: compiles the constraints of requests in threads, before their sequences are admitted, and keeps them.
+
+A compiled grammar is a matcher at its beginning, of which each sequence gets a copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+
+from ..api import Constraint, InvalidRequest, SamplingParams
+from .backend import Backend, GrammarError, Matcher
+from .guide import Guide
+
+MAX_KEPT = 256  # compiled grammars
+MAX_KEPT_CHARS = 4 << 20  # of their sources: a compiled one takes some ten times as many bytes
+_NUM_THREADS = 2  # so that one that takes long does not delay the others
+logger = logging.getLogger(__name__)
+
+
+class Grammars:
+    """`prepare` and `guide` may be called from any thread."""
+
+    def __init__(self, load: Callable[[], Backend], vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        """load: the backend, in a thread. Raises GrammarError if it cannot be used with this model."""
+        self._vocab_size, self._eos_token_ids = vocab_size, eos_token_ids
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammars")
+        self._backend = self._pool.submit(load)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Constraint, Future[Matcher]] = OrderedDict()
+        self._num_chars = 0
+
+    def wait_loaded(self) -> None:
+        """For the backend. Logs a failure: requests with constraints are refused then."""
+        error = self._backend.exception()
+        if error is not None and not isinstance(error, GrammarError):
+            logger.error("structured outputs are not available", exc_info=error)
+
+    @property
+    def problem(self) -> str | None:
+        """Why no request can have a constraint."""
+        if not self._backend.done() or (error := self._backend.exception()) is None:
+            return None
+        return str(error) if isinstance(error, GrammarError) else "the backend could not be loaded"
+
+    def prepare(self, sampling: SamplingParams) -> Callable[[], bool] | None:
+        """Begins to compile what a request needs. Returns whether it is ready, or None if it needs nothing.
+
+        A grammar that cannot be compiled is ready too: its sequence ends with the error. Raises InvalidRequest.
+        """
+        if sampling.constraint is None and sampling.reasoning is None:
+            return None
+        if (problem := self.problem) is not None:
+            message = f"this deployment cannot constrain the output: {problem}"
+            raise InvalidRequest(message, param="response_format", code="unsupported_parameter")
+        return self._backend.done if sampling.constraint is None else self._compiled(sampling.constraint).done
+
+    def wait_any(self, timeout_s: float) -> bool:
+        """Waits until one of the grammars in work is compiled. Returns whether there was one."""
+        with self._lock:
+            futures: list[Future[Matcher]] = [future for future in self._kept.values() if not future.done()]
+        if futures:
+            wait(futures, timeout_s, return_when="FIRST_COMPLETED")
+        return bool(futures)
+
+    def guide(self, sampling: SamplingParams, token_ids: Sequence[int]) -> Guide:
+        """What may follow in a sequence whose answer has these tokens. Waits until its grammar is compiled."""
+        backend, matcher, error = self._backend.result(), None, None
+        if sampling.constraint is not None:
+            try:
+                matcher = self._compiled(sampling.constraint).result().copy()
+            except GrammarError as failure:
+                error = str(failure)
+        guide = Guide(backend, self._vocab_size, self._eos_token_ids, matcher, sampling.reasoning)
+        guide.error = error
+        guide.take(token_ids)
+        guide.update()
+        return guide
+
+    def _compiled(self, constraint: Constraint) -> Future[Matcher]:
+        with self._lock:
+            if constraint in self._kept:
+                self._kept.move_to_end(constraint)
+                return self._kept[constraint]
+            future = self._kept[constraint] = self._pool.submit(partial(self._compile, constraint.grammar))
+            self._num_chars += len(constraint.grammar)
+            while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or self._num_chars > MAX_KEPT_CHARS):
+                dropped, _ = self._kept.popitem(last=False)
+                self._num_chars -= len(dropped.grammar)
+            return future
+
+    def _compile(self, grammar: str) -> Matcher:
+        return self._backend.result().compile(grammar)

@@ -1,0 +1,138 @@
+"""Guide: what may follow in one sequence: its reasoning, the end of that, then what its grammar allows.
+
+A constraint begins at the token after the reasoning. Its end is looked for in the text of the tokens, because a model
+may spell it with other tokens than the one that the vocabulary has for it. While the model thinks, all tokens are
+allowed but those that end the sequence: its answer would disobey the grammar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+
+import numpy as np
+import numpy.typing as npt
+
+from ..api import Reasoning
+from .backend import Backend, Bitmask, GrammarError, Matcher, num_words
+
+Bool = npt.NDArray[np.bool_]
+
+
+class _Part(Enum):
+    START = auto()  # of an answer that may begin with reasoning
+    REASONING = auto()
+    ANSWER = auto()
+
+
+class Guide:
+    """Not thread-safe: one thread at a time calls `take`, or `update`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        matcher: Matcher | None,
+        reasoning: Reasoning | None,
+    ) -> None:
+        """matcher: at its beginning; None if only the reasoning is limited."""
+        self._backend, self._vocab_size, self._matcher = backend, vocab_size, matcher
+        self._eos_token_ids = list(eos_token_ids)
+        self._reasoning = reasoning
+        self._part = _Part.ANSWER
+        if reasoning is not None and (reasoning.is_open or reasoning.start):
+            self._part = _Part.REASONING if reasoning.is_open else _Part.START
+            self._end = reasoning.end.encode()
+        self._tail = b""  # of the reasoning: less than its end has
+        self._num_thought = 0  # tokens of reasoning
+        self._forced: list[int] = []  # the tokens that follow, if the reasoning is ended by its budget
+        self._force_end()
+        self.error: str | None = None  # why the sequence cannot continue
+        self.forbidden: Bool | None = None  # by token id, at the next position; None: nothing is. Set by `update`
+
+    @property
+    def is_finished(self) -> bool:
+        """The grammar allows nothing more."""
+        return self._part is _Part.ANSWER and self._matcher is not None and self._matcher.is_finished
+
+    def take(self, token_ids: Iterable[int]) -> None:
+        """The sequence continues with these tokens. Sets `error` if the grammar does not allow them."""
+        if self.error is not None:
+            return
+        try:
+            for token_id in token_ids:
+                self._take(token_id)
+        except GrammarError as error:
+            self.error = str(error)
+
+    def _take(self, token_id: int) -> None:
+        if self._part is _Part.START:
+            assert self._reasoning is not None
+            opens = self._backend.token_bytes(token_id) == self._reasoning.start.encode()
+            self._part = _Part.REASONING if opens else _Part.ANSWER
+            if opens:
+                self._force_end()
+                return
+        if self._part is _Part.REASONING:
+            self._think(token_id)
+        elif self._matcher is not None and not self._matcher.is_finished:
+            self._matcher.consume([token_id])
+
+    def _think(self, token_id: int) -> None:
+        self._num_thought += 1
+        if self._forced and self._forced.pop(0) == token_id and not self._forced:
+            self._part = _Part.ANSWER
+            return
+        text = self._tail + self._backend.token_bytes(token_id)
+        at = text.find(self._end)
+        if at >= 0:
+            self._part = _Part.ANSWER
+            rest = text[at + len(self._end) :]
+            if self._matcher is not None and rest.strip():  # a token that has the end and the first of the answer
+                self._matcher.consume(self._backend.encode(rest.decode("utf-8", "replace")))
+            return
+        self._tail = text[max(0, len(text) - len(self._end) + 1) :]
+        self._force_end()
+
+    def _force_end(self) -> None:
+        """If the budget of the reasoning is used up."""
+        budget = None if self._reasoning is None else self._reasoning.budget
+        if self._part is _Part.REASONING and budget is not None and not self._forced and self._num_thought >= budget:
+            assert self._reasoning is not None
+            self._forced = self._backend.encode(self._reasoning.end)
+
+    def update(self) -> None:
+        """Computes `forbidden`. Runs mostly without the GIL. Sets `error` if the grammar cannot be followed."""
+        try:
+            self.forbidden = None if self.error is not None or self.is_finished else self._forbidden()
+        except GrammarError as error:
+            self.error, self.forbidden = str(error), None
+
+    def _forbidden(self) -> Bool | None:
+        if self._part is _Part.REASONING:
+            if self._forced:
+                return self._only(self._forced[0])
+            return None if self._matcher is None else self._no_end()
+        if self._matcher is None:
+            return None
+        mask: Bitmask = np.zeros(num_words(self._vocab_size), np.int32)
+        self._matcher.fill(mask)
+        allowed = np.unpackbits(mask.view(np.uint8), count=self._vocab_size, bitorder="little")
+        if self._part is _Part.START:
+            assert self._reasoning is not None
+            starts = self._backend.encode(self._reasoning.start)
+            if len(starts) == 1:
+                allowed[starts[0]] = 1
+        forbidden: Bool = np.logical_not(allowed)
+        return forbidden
+
+    def _only(self, token_id: int) -> Bool:
+        forbidden = np.ones(self._vocab_size, bool)
+        forbidden[token_id] = False
+        return forbidden
+
+    def _no_end(self) -> Bool:
+        forbidden = np.zeros(self._vocab_size, bool)
+        forbidden[self._eos_token_ids] = True
+        return forbidden

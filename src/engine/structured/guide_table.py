@@ -1,0 +1,61 @@
+"""GuideTable: the guides of running sequences, by slot. Their masks are computed in a thread while the model computes.
+
+The token of a step decides the mask of the next one. So `take` only starts the work, which the next step waits for when
+it has its logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from ..api import SamplingParams
+from .grammars import Grammars
+from .guide import Bool, Guide
+
+_NUM_THREADS = 2  # a sequence that is resumed after a preemption takes longer than a mask
+
+
+class GuideTable:
+    def __init__(self, grammars: Grammars, num_slots: int) -> None:
+        self._grammars = grammars
+        self.has_guide = np.zeros(num_slots, bool)
+        self._guides: dict[int, Future[Guide]] = {}  # slot -> when `forbidden` is computed
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="masks")
+
+    def admit(self, slot: int, sampling: SamplingParams, generated: Sequence[int]) -> None:
+        """generated: tokens of the answer before a preemption."""
+        self.has_guide[slot] = sampling.constraint is not None or sampling.reasoning is not None
+        if self.has_guide[slot]:
+            self._guides[slot] = self._pool.submit(self._grammars.guide, sampling, generated)
+
+    def release(self, slot: int) -> None:
+        self._guides.pop(slot, None)
+        self.has_guide[slot] = False
+
+    def forbidden(self, slot: int) -> tuple[Bool | None, str | None]:
+        """The tokens that must not follow, by id, None if all may; and why the sequence cannot continue, if so."""
+        guide = self._guides[slot].result()
+        return guide.forbidden, guide.error
+
+    def take(self, slots: Sequence[int], token_ids: Sequence[int]) -> list[bool]:
+        """One more token of each of these slots, which have guides. Returns which sequences are complete."""
+        guides = [self._guides[slot].result() for slot in slots]
+        for guide, token_id in zip(guides, token_ids, strict=True):
+            guide.take((token_id,))
+        done: list[Future[Guide]] = [Future() for _ in guides]
+        self._guides.update(zip(slots, done, strict=True))
+        self._pool.submit(_update, guides, done)
+        return [guide.is_finished for guide in guides]
+
+
+def _update(guides: list[Guide], done: list[Future[Guide]]) -> None:
+    for guide, future in zip(guides, done, strict=True):
+        try:
+            guide.update()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(guide)

@@ -1,0 +1,106 @@
+"""Constraints of requests: what an answer must obey, checked in isolated processes before it is queued, and kept.
+
+A schema or a grammar is a program for the compiler that reads it. The work is done in a process that is ended at a
+limit of time or memory; then the request is answered 400 and no other one is delayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import OrderedDict
+from dataclasses import asdict, replace
+
+from ..config import Resolved
+from ..engine.api import Constraint, Reasoning
+from ..formats.format import Format, Harmony
+from ..formats.initial import starts_in_reasoning
+from .isolation import IsolatedProcesses, JobEnded
+from .protocol.errors import bad_request, unsupported
+from .protocol.structured import OutputGrammar
+from .text.tokenizer import Tokenizer
+
+MAX_KEPT = 512
+MAX_KEPT_CHARS = 8 << 20  # of grammars
+_NUM_PROCESSES = 2
+FINAL_CHANNEL = "<|channel|>final<|message|>"  # of Harmony, where all that comes before counts as reasoning
+
+
+class Constraints:
+    def __init__(self, resolved: Resolved, tokenizer: Tokenizer | None) -> None:
+        self._settings = resolved.structured_outputs
+        self._processes = IsolatedProcesses(_NUM_PROCESSES)  # each is started when it is needed first
+        self._special_tokens: list[str] | None = None
+        if tokenizer is not None:
+            added = tokenizer.backend.get_added_tokens_decoder().values()
+            self._special_tokens = sorted(token.content for token in added)
+        self._kept: OrderedDict[bytes, asyncio.Task[str]] = OrderedDict()
+        self._num_chars = 0
+
+    async def checked(self, wanted: OutputGrammar | None) -> Constraint | None:
+        """The constraint of a request; None if it wants none.
+
+        Raises ApiError 400 with the place of what is wrong, or of what no answer can be made to obey.
+        """
+        if wanted is None:
+            return None
+        if self._special_tokens is None:
+            raise unsupported(wanted.param, ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+        wanted = self._with_defaults(wanted)
+        key = hashlib.sha256(json.dumps(asdict(wanted), sort_keys=True).encode("utf-8", "surrogatepass")).digest()
+        task = self._kept.get(key)
+        if task is None:
+            task = self._kept[key] = asyncio.ensure_future(self._build(wanted, key))
+        self._kept.move_to_end(key)
+        return Constraint(await asyncio.shield(task))  # other requests may wait for it too
+
+    def reasoning(
+        self, format: Format | None, *, prompt_text: str, continued: str, has_constraint: bool, budget: int | None
+    ) -> Reasoning | None:
+        """Where the reasoning of an answer ends, if a constraint begins after it or a budget limits it.
+
+        format: of the model's answers. continued: as for `starts_in_reasoning`.
+        Raises ApiError for a budget if it is not known how the model thinks.
+        """
+        end, start = "", ""
+        if format is not None and format.reasoning is not None:
+            start, end = format.reasoning.begin.strip(), format.reasoning.end.strip()
+        elif format is not None and format.calls is not None and isinstance(format.calls.style, Harmony):
+            end = FINAL_CHANNEL
+        if not end:
+            if budget is not None:
+                raise unsupported("thinking_token_budget", ": it is not known how this model writes its reasoning")
+            return None
+        if budget is None and (not has_constraint or self._settings.enable_in_reasoning):
+            return None
+        assert format is not None
+        is_open = end == FINAL_CHANNEL or starts_in_reasoning(format, prompt_text, continued=continued)
+        return Reasoning(end=end, is_open=is_open, start=start, budget=budget)
+
+    def _with_defaults(self, wanted: OutputGrammar) -> OutputGrammar:
+        settings = self._settings
+        return replace(
+            wanted,
+            disable_any_whitespace=wanted.disable_any_whitespace or settings.disable_any_whitespace,
+            disable_additional_properties=wanted.disable_additional_properties
+            or settings.disable_additional_properties,
+        )
+
+    async def _build(self, wanted: OutputGrammar, key: bytes) -> str:
+        job = {"do": "grammar", **asdict(wanted), "special_tokens": self._special_tokens}
+        try:
+            grammar: str = await self._processes.answer(job)
+        except JobEnded as ended:
+            del self._kept[key]
+            message = f"`{wanted.param}` is too complex: reading it exceeded a limit, {ended}"
+            raise bad_request(message, code="grammar_too_complex", param=wanted.param) from None
+        except BaseException:
+            del self._kept[key]
+            raise
+        self._num_chars += len(grammar)
+        while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or self._num_chars > MAX_KEPT_CHARS):
+            _, oldest = self._kept.popitem(last=False)
+            if oldest.done() and not oldest.cancelled() and oldest.exception() is None:
+                self._num_chars -= len(oldest.result())
+        return grammar

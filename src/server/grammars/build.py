@@ -1,0 +1,80 @@
+"""One grammar of llguidance from what a request wants; the whole work of the isolated job `grammar`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import llguidance
+
+from ..protocol.errors import bad_request
+from .json_schema import grammar_of_schema, problem_of
+from .lark import of_choices, of_gbnf, of_regex
+from .structural_tag import of_structural_tag
+
+MAX_CHARS = 1 << 20  # of a grammar
+
+
+def build(job: Mapping[str, Any]) -> str:
+    """The grammar, compiled once to know that it can be.
+
+    job: the fields of OutputGrammar; `special_tokens` of the model.
+    Raises ApiError 400: it is wrong, too large, or contains what cannot be obeyed.
+    """
+    kind, source, param = job["kind"], job["source"], job["param"]
+    options: dict[str, Any] = {
+        "whitespace_pattern": job["whitespace_pattern"],
+        "is_compact": job["disable_any_whitespace"],
+        "is_closed": job["disable_additional_properties"],
+    }
+    special_tokens: Sequence[str] = job["special_tokens"]
+
+    def of_schema(schema: Any, place: str) -> str:
+        found = json.loads(grammar_of_schema(schema, f"{param}#{place}", **options))
+        return json.dumps(found["grammars"][0]["json_schema"])
+
+    match kind:
+        case "json":
+            return _bounded(grammar_of_schema(source, param, **options), param)
+        case "json_object":
+            return grammar_of_schema({"type": "object"}, param, **options)
+        case "regex":
+            grammar = llguidance.LLMatcher.grammar_from_regex(of_regex(source))
+        case "choice":
+            grammar = of_choices(source, param)
+        case "gbnf":
+            grammar = of_gbnf(source, param)
+        case "structural_tag":
+            grammar = of_structural_tag(source, of_schema, special_tokens, param)
+        case _:
+            grammar = source
+    _bounded(grammar, param)
+    if (problem := problem_of(grammar, _tokens(tuple(special_tokens)))) is not None:
+        raise bad_request(f"`{param}` cannot be obeyed: {problem}", code="grammar_unsupported", param=param)
+    return grammar
+
+
+def _bounded(grammar: str, param: str) -> str:
+    if len(grammar) > MAX_CHARS:
+        message = f"`{param}` is too large: its grammar has more than {MAX_CHARS} characters"
+        raise bad_request(message, code="grammar_too_complex", param=param)
+    return grammar
+
+
+@functools.lru_cache(maxsize=4)
+def _tokens(special_tokens: tuple[str, ...]) -> llguidance.LLTokenizer:
+    """Bytes and the model's special tokens: grammars may name these."""
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(special_tokens)))
+
+
+class _Vocabulary:
+    def __init__(self, special_tokens: Sequence[str]) -> None:
+        self.tokens = [*(bytes([value]) for value in range(256)), *map(str.encode, special_tokens), b"<end>"]
+        self.special_token_ids = list(range(256, len(self.tokens)))
+        self.eos_token_id = len(self.tokens) - 1
+        self.bos_token_id = None
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)

@@ -1,0 +1,226 @@
+"""JSON schemas: checked against their metaschema and against what llguidance can obey, then made a grammar.
+
+Nothing is ignored: a keyword that cannot be obeyed is an error with its JSON pointer. Keywords that no draft defines
+are annotations, as the standard says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jsonschema
+import llguidance
+import referencing.exceptions
+from jsonschema.validators import validator_for
+
+from ..protocol.errors import ApiError, bad_request
+from ..protocol.whitespace import DEFAULT
+
+MAX_NODES = 20_000  # of a schema: subschemas, and values of `enum` and `const`
+MAX_DEPTH = 64
+_MAX_ATTEMPTS = 64  # to find the place that llguidance refuses
+
+# Keywords of subschemas, and what their values are.
+_ONE = ("items", "additionalItems", "additionalProperties")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_REASONS = {
+    "uniqueItems": "a grammar cannot compare items",
+    "contains": "a grammar cannot count items that match",
+    "not": "a grammar cannot exclude what a schema describes",
+    "$dynamicRef": "use `$ref`",
+    "$recursiveRef": "use `$ref`",
+}
+# Accepted where they have no effect: `uniqueItems: false`.
+_WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
+    "uniqueItems": (False,),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "propertyNames": (True, {}),
+    "minContains": (0,),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "dependencies": ({},),
+    "if": (),
+    "then": (),
+    "else": (),
+    "not": (False,),
+    "contains": (),
+    "maxContains": (),
+    "$dynamicRef": (),
+    "$recursiveRef": (),
+}
+
+
+def grammar_of_schema(
+    schema: Any, param: str, *, whitespace_pattern: str | None, is_compact: bool, is_closed: bool
+) -> str:
+    """The grammar of the JSON texts that a schema allows, in their shortest or in a readable form.
+
+    whitespace_pattern: between tokens; None for the default.
+    is_closed: objects have no properties but those that their schema lists.
+
+    Raises ApiError with the JSON pointer of what is wrong or cannot be obeyed.
+    """
+    _check_size(schema, param)
+    _check_metaschema(schema, param)
+    schema = _without_no_effect(schema)
+    for pointer, node in _subschemas(schema):
+        _check_keywords(node, f"{param}#{pointer}")
+    if is_closed:
+        schema = _closed(schema)
+    options: dict[str, Any] = {"lenient": False, "coerce_one_of": False}
+    if is_compact:
+        options["whitespace_flexible"] = False
+    else:
+        options["whitespace_pattern"] = DEFAULT if whitespace_pattern is None else whitespace_pattern
+    grammar = _grammar(schema, options)
+    if (problem := problem_of(grammar)) is not None:
+        raise _refused(problem, schema, options, param)
+    return grammar
+
+
+def _grammar(schema: Any, options: Mapping[str, Any]) -> str:
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    return llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=options)  # type: ignore[arg-type]
+
+
+def problem_of(grammar: str, tokens: llguidance.LLTokenizer | None = None) -> str | None:
+    """Why a grammar cannot be compiled, or not without ignoring a part of it."""
+    _, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, tokens)
+    if not messages:
+        return None
+    message = messages[0].removeprefix("WARNING: ").strip()
+    return " ".join(line.strip() for line in message.splitlines() if line.strip())[:300]
+
+
+def _check_size(schema: Any, param: str) -> None:
+    """Before anything that recurses."""
+    num_nodes, stack = 0, [(schema, 0)]
+    while stack:
+        node, depth = stack.pop()
+        num_nodes += 1
+        if num_nodes > MAX_NODES or depth > 2 * MAX_DEPTH:
+            limit = f"more than {MAX_NODES} nodes" if num_nodes > MAX_NODES else f"more than {MAX_DEPTH} levels"
+            raise bad_request(f"the schema is too large: {limit}", code="grammar_too_complex", param=param)
+        if isinstance(node, dict):
+            stack += [(child, depth + 1) for child in node.values()]
+        elif isinstance(node, list):
+            stack += [(child, depth + 1) for child in node]
+
+
+def _check_metaschema(schema: Any, param: str) -> None:
+    declared = schema.get("$schema") if isinstance(schema, dict) else None
+    kind = validator_for(schema, default=jsonschema.Draft202012Validator)
+    if declared is not None and (not isinstance(declared, str) or declared.rstrip("#") not in _DRAFTS):
+        message = f"`$schema` is {str(declared)[:80]!r}; known are drafts 4, 6, 7, 2019-09 and 2020-12"
+        raise bad_request(message, param=f"{param}#/$schema")
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        pointer = "".join(f"/{_escaped(part)}" for part in error.absolute_path)
+        place = f"{param}#{pointer}"
+        raise bad_request(f"not a JSON schema: {error.message[:200]} (at `{place}`)", param=place) from None
+    except (referencing.exceptions.Unresolvable, RecursionError) as error:
+        raise bad_request(f"not a JSON schema: {str(error)[:200]}", param=param) from None
+
+
+_DRAFTS = frozenset(
+    str(kind.META_SCHEMA.get("$id") or kind.META_SCHEMA.get("id")).rstrip("#")
+    for kind in (
+        jsonschema.Draft4Validator,
+        jsonschema.Draft6Validator,
+        jsonschema.Draft7Validator,
+        jsonschema.Draft201909Validator,
+        jsonschema.Draft202012Validator,
+    )
+)
+
+
+def _check_keywords(node: Mapping[str, Any], place: str) -> None:
+    """Raises ApiError for a keyword that llguidance does not obey."""
+    for name in node:
+        if name in _WITHOUT_EFFECT:
+            reason = f": {_REASONS[name]}" if name in _REASONS else ""
+            raise _cannot(f"`{name}`{reason}", f"{place}/{_escaped(name)}")
+    if "x-guidance" in node:
+        raise _cannot("`x-guidance`", f"{place}/x-guidance")
+    reference = node.get("$ref")
+    if isinstance(reference, str) and not reference.startswith("#"):
+        raise _cannot(f"a reference to another document, {reference[:80]!r}", f"{place}/$ref")
+
+
+def _cannot(what: str, place: str) -> ApiError:
+    return bad_request(f"no answer can be made to obey {what} (at `{place}`)", code="grammar_unsupported", param=place)
+
+
+def _subschemas(schema: Any, pointer: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every schema that is an object within this one, itself first, with their JSON pointers."""
+    if not isinstance(schema, dict):
+        return
+    yield pointer, schema
+    for name, value in schema.items():
+        place = f"{pointer}/{_escaped(name)}"
+        if name in _ONE and isinstance(value, dict):
+            yield from _subschemas(value, place)
+        elif name in _LISTS and isinstance(value, list):
+            for index, child in enumerate(value):
+                yield from _subschemas(child, f"{place}/{index}")
+        elif name in _MAPS and isinstance(value, dict):
+            for key, child in value.items():
+                yield from _subschemas(child, f"{place}/{_escaped(key)}")
+
+
+def _rebuilt(schema: Any, change: Any) -> Any:
+    """A copy in which `change` has been applied to every subschema that is an object."""
+    if not isinstance(schema, dict):
+        return schema
+    result: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _ONE and isinstance(value, dict):
+            value = _rebuilt(value, change)
+        elif name in _LISTS and isinstance(value, list):
+            value = [_rebuilt(child, change) for child in value]
+        elif name in _MAPS and isinstance(value, dict):
+            value = {key: _rebuilt(child, change) for key, child in value.items()}
+        result[name] = value
+    return change(result)
+
+
+def _without_no_effect(schema: Any) -> Any:
+    def change(node: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in node.items() if not _has_no_effect(name, value)}
+
+    return _rebuilt(schema, change)
+
+
+def _has_no_effect(name: str, value: Any) -> bool:
+    return any(value == each and type(value) is type(each) for each in _WITHOUT_EFFECT.get(name, ()))
+
+
+def _closed(schema: Any) -> Any:
+    def change(node: dict[str, Any]) -> dict[str, Any]:
+        is_open = "properties" in node and "additionalProperties" not in node and "patternProperties" not in node
+        return {**node, "additionalProperties": False} if is_open else node
+
+    return _rebuilt(schema, change)
+
+
+def _refused(problem: str, schema: Any, options: Mapping[str, Any], param: str) -> ApiError:
+    """llguidance names no place: the deepest subschema that it refuses alone is the one."""
+    pointer = ""
+    shared = {name: schema[name] for name in ("$defs", "definitions") if isinstance(schema, dict) and name in schema}
+    for place, node in list(_subschemas(schema))[1 : _MAX_ATTEMPTS + 1]:
+        if place.startswith(pointer) and (own := problem_of(_grammar({**shared, **node}, options))) is not None:
+            pointer, problem = place, own
+    place = f"{param}#{pointer}"
+    return bad_request(
+        f"no answer can be made to obey this schema: {problem} (at `{place}`)", code="grammar_unsupported", param=place
+    )
+
+
+def _escaped(part: Any) -> str:
+    """As a part of a JSON pointer."""
+    return str(part).replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,42 @@
+"""Lark for llguidance from the other ways to say a grammar: choices, GBNF and EBNF, structural tags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from ..protocol.errors import bad_request
+
+MAX_CHOICES = 10_000
+
+
+def literal(text: str) -> str:
+    """A text as a string of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def of_choices(texts: Sequence[str], param: str) -> str:
+    if len(texts) > MAX_CHOICES:
+        raise bad_request(f"`{param}` has more than {MAX_CHOICES} texts", code="array_above_max_length", param=param)
+    return "start: " + " | ".join(map(literal, texts))
+
+
+def of_gbnf(text: str, param: str) -> str:
+    """GBNF of llama.cpp, and the EBNF of xgrammar, which is the same with few additions. Raises ApiError."""
+    try:
+        return gbnf_to_lark(text)
+    except RecursionError:
+        raise bad_request(f"`{param}` is too complex", code="grammar_too_complex", param=param) from None
+    except Exception as error:  # the converter's own, or an IndexError at the end of the text
+        problem = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise bad_request(f"`{param}` is not a grammar in GBNF: {problem}", param=param) from None
+
+
+def of_regex(pattern: str) -> str:
+    """The whole answer matches, so anchors at the ends say nothing."""
+    pattern = pattern.removeprefix("^")
+    if pattern.endswith("$") and (len(pattern) - len(pattern[:-1].rstrip("\\"))) % 2 == 1:
+        pattern = pattern[:-1]
+    return pattern
