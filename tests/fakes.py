@@ -51,6 +51,7 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.finished: list[str] = []
         self.num_cached_tokens = 0
+        self.num_waiting = 0  # of other clients, as `stats` shows them
         self.queued_s: float | None = 0.25
         self._running: dict[str, asyncio.Event] = {}
         self._max_queued = max_queued
@@ -75,6 +76,7 @@ class FakeEngine:
         used = sum(len(request.prompt_token_ids) // self._info.block_size + 1 for request in self.open_requests)
         return EngineStats(
             num_running=len(self._running),
+            num_waiting=self.num_waiting,
             num_free_blocks=self._info.num_blocks - used,
             num_blocks=self._info.num_blocks,
             num_steps=len(self.requests),

@@ -190,7 +190,12 @@ Every route of this server, and those of other servers that it does not have.
 A path that is in neither table is a 404 as well."""
 
 
-_EVERY = {"enable_server_load_tracking": True, "enable_admin_routes": True, "enable_tokenizer_info_endpoint": True}
+_EVERY = {
+    "enable_server_load_tracking": True,
+    "enable_admin_routes": True,
+    "enable_tokenizer_info_endpoint": True,
+    "files_dir": "files",
+}
 _ALL_ROUTES, _NO_ROUTES = ServerConfig(**_EVERY), ServerConfig()
 
 

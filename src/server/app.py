@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from ..logs import ACCESS_LOGGER, REQUEST, log_fields
 from .endpoint import Endpoint, Message, Send, to_api_error
-from .limits import ClientGone, check_headers
+from .limits import FORM_BYTES, ClientGone, check_headers
 from .middleware import cors, load_middleware
 from .page.files import FOLDER
 from .protocol.errors import ApiError
@@ -23,7 +23,7 @@ from .protocol.fields import REQUEST_ID
 from .protocol.json import dump
 from .routes.absent import TABLE, NotHere, disabled
 from .routes.page import assets
-from .routes.table import routes_of
+from .routes.table import UPLOADS, routes_of
 from .service import Service
 
 access_log = logging.getLogger(ACCESS_LOGGER)
@@ -134,7 +134,9 @@ class _Gate:
     def _admit(self, scope: Message) -> None:
         if self._root_path and scope["path"].startswith(self._root_path + "/"):
             scope["path"] = scope["path"][len(self._root_path) :]  # from a proxy that does not strip its prefix
-        check_headers(scope, self._service.limits)
+        is_upload = scope["path"] == UPLOADS and self._service.settings.files_dir is not None
+        max_bytes = self._service.settings.files_quota + FORM_BYTES if is_upload else None
+        check_headers(scope, self._service.limits, max_bytes)
 
 
 def _request_id(scope: Message) -> str | None:
@@ -177,9 +179,11 @@ class _KeyCheck:
         self._keys = service.keys
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
-        key = self._keys.check(scope["path"], scope["headers"])
+        owner = scope.get("stoker.owner")  # set by the runner of batches; requests from the network have none
+        key = self._keys.check(scope["path"], scope["headers"]) if owner is None else self._keys.of_owner(owner)
         scope["stoker.cache_salt"] = self._keys.cache_salt(key)
         scope["stoker.key"] = key
+        scope["stoker.owner"] = self._keys.owner(key)
         if key is not None:
             scope["stoker.log_fields"]["key"] = self._keys.index(key) if key.name is None else key.name
         await self._app(scope, receive, send)

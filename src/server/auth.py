@@ -109,14 +109,28 @@ class Keys:
         """Of a key without a name, in `server.api_key`."""
         return self._unnamed.index(key)
 
+    def owner(self, key: Key | None) -> str:
+        """Whose files these are: of all keys of one name, or of the key; "" without keys."""
+        if key is None:
+            return ""
+        return (key.digest if key.name is None else digest_of(f"name {key.name}")).hex()
+
+    def of_owner(self, owner: str) -> Key | None:
+        """A key of this owner, for work that goes on after its request. Raises ApiError 401 if there is none left."""
+        if not owner:
+            return None
+        now = self._wall_clock()
+        for key in self._keys:
+            if self.owner(key) == owner and (key.expires_at is None or now < key.expires_at):
+                return key
+        raise _refused("the API key of this batch is not valid any more")
+
     def cache_salt(self, key: Key | None) -> str:
         """Separates the prefix caches of several keys: else response times would show what other keys have sent.
 
         Keys of one name share a cache, so that it is kept when one replaces another.
         """
-        if key is None or len(self._keys) < 2:
-            return ""
-        return (key.digest if key.name is None else digest_of(f"name {key.name}")).hex()
+        return "" if len(self._keys) < 2 else self.owner(key)
 
 
 def check_scope(key: Key | None, scope: Scope, route: str) -> None:

@@ -45,6 +45,7 @@ class Call:
         self.arrived_at: float = scope["stoker.arrived_at"]
         self.cache_salt: str = service.cache_epoch + scope["stoker.cache_salt"]
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
+        self.owner: str = scope["stoker.owner"]  # of files and batches
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
         self.key: Key | None = scope.get("stoker.key")  # None: the route needs none, or the server has none
         self.unique_id: str = scope["stoker.unique_id"]  # in the answer's header X-Request-Id if the request has none
@@ -153,6 +154,14 @@ class Call:
         sent = {"content-type": content_type, "content-length": str(len(content)), **self.headers, **(headers or {})}
         await self._send(_start(status, sent))
         await self._send({"type": "http.response.body", "body": content})
+
+    async def answer_pieces(self, read: Callable[[], bytes], size: int, *, content_type: str) -> None:
+        """Respond with `size` bytes, which `read` returns piece by piece; it is called in a thread."""
+        await self._send(_start(200, {"content-type": content_type, "content-length": str(size), **self.headers}))
+        while size > 0 and (piece := await asyncio.to_thread(read)):
+            size -= len(piece)
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def sized(self, num_items: int, work: Callable[[], T]) -> T:
         """The result of `work`, which takes some microseconds for each item; for many items it runs in a thread."""

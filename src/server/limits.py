@@ -17,6 +17,7 @@ from .protocol.errors import ApiError, closing, unavailable
 
 # Of each body, not counted in the total: requests of ordinary size are served while large ones use all of it.
 UNCOUNTED_BYTES = 64 << 10
+FORM_BYTES = 64 << 10  # of an upload, besides its file
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -65,8 +66,11 @@ class BodyMemory:
             self._num_bytes -= num_reserved
 
 
-def check_headers(scope: Scope, limits: Limits) -> None:
-    """Raises ApiError: 431, 400 (two lengths, a length that is not a number), 413."""
+def check_headers(scope: Scope, limits: Limits, max_bytes: int | None = None) -> None:
+    """Raises ApiError: 431, 400 (two lengths, a length that is not a number), 413.
+
+    max_bytes: of a body that is not read into memory.
+    """
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     target = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
     size = target + sum(len(name) + len(value) + 4 for name, value in headers)  # 4: ": " and the line's end
@@ -82,7 +86,11 @@ def check_headers(scope: Scope, limits: Limits) -> None:
     for length in lengths:
         if not length.isdigit() or len(lengths) > 1:
             raise closing(ApiError(400, "Content-Length is not one number", code="bad_request"))
-        if len(length) > 18 or int(length) > limits.max_request_bytes:
+        if max_bytes is not None and len(length) <= 18:
+            if int(length) > max_bytes:
+                message = f"the upload is larger than {max_bytes} bytes (`server.files_quota`)"
+                raise closing(ApiError(413, message, code="request_too_large"))
+        elif len(length) > 18 or int(length) > limits.max_request_bytes:
             raise _too_large(limits)
 
 

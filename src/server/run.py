@@ -8,6 +8,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from ..config import Resolved
 from ..config.open_files import raise_limit
@@ -15,6 +16,7 @@ from ..engine.client import EngineClient, EngineState
 from ..logs import log_fields
 from .admission import Admission
 from .app import build_app
+from .files.runner import BatchRunner
 from .isolation import IsolatedProcesses
 from .keys_file import read_keys
 from .middleware import load_middleware
@@ -103,6 +105,8 @@ async def run_server(
     tls = Tls(files) if files else None
     app = build_app(service)
     tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
+    if settings.files_dir is not None:
+        tasks.append(asyncio.ensure_future(BatchRunner(service, app, Path(settings.files_dir)).run()))
     if not settings.disable_log_stats:
         tasks.append(asyncio.ensure_future(log_stats(service)))
     if service.keys_file is not None:

@@ -56,6 +56,7 @@ class Service:
         answer_format: Format | None = None,
         is_draining: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         server = resolved.server
         self.resolved = resolved
@@ -66,6 +67,7 @@ class Service:
         self.answer_format = answer_format
         self.is_draining = is_draining
         self.clock = clock
+        self.wall_clock = wall_clock
         self.model_names = resolved.served_model_names
         self.model_name = self.model_names[0]
         self._aliases = dict(server.model_aliases)

@@ -33,6 +33,7 @@ ON_DEMAND = {
     "enable_server_load_tracking": True,
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
+    "files_dir": "files",
 }
 OPEN = open_paths(ServerConfig(**ON_DEMAND))
 ROUTES = routes_of(ServerConfig(**ON_DEMAND))

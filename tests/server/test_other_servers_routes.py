@@ -19,6 +19,7 @@ ALL_ON = {
     "enable_server_load_tracking": True,
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
+    "files_dir": "files",
 }
 
 

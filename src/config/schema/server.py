@@ -398,6 +398,44 @@ class ServerConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="process"),
     )
+    files_dir: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Folder for files that clients upload, and for their batches; adds the routes /v1/files and /v1/batches. A "
+            "batch runs beside other requests, which come first, and continues after a restart. The files have what "
+            "clients sent and what the model answered: restrict who can read them."
+        ),
+        examples=["./files"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
+    files_quota: Size = Field(
+        1024**3,
+        description=(
+            "Maximum total size of the files of one key, results of batches included; further uploads are answered "
+            "413. On a server without keys it is that of all clients together."
+        ),
+        examples=["1GiB"],
+        json_schema_extra=about(reload="process", unit="bytes"),
+    )
+    files_ttl: Duration = Field(
+        30 * 86400.0,
+        description=(
+            "Time after which a file, and a batch that has ended, is deleted. A file that a batch still reads is kept. "
+            "A shorter time keeps less of what clients sent."
+        ),
+        examples=["7d"],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
+    batch_concurrency: Count = Field(
+        8,
+        description=(
+            "Maximum number of rows of batches that run at a time, over all batches. More fill an idle server better; "
+            "other requests then share each step with more sequences. Rows begin only while no request is waiting."
+        ),
+        examples=[8],
+        json_schema_extra=about(reload="process", unit="requests"),
+    )
     disable_docs: Flag = Field(
         False,
         description=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ class Answer:
     body: bytes
 
 
-async def post(app: App, path: str, body: bytes) -> Answer:
-    """Cancelling it aborts the request."""
+async def post(app: App, path: str, body: bytes, further: Mapping[str, Any] | None = None) -> Answer:
+    """Cancelling it aborts the request. further: entries of the scope, which no client can set."""
     scope: Message = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -34,6 +34,7 @@ async def post(app: App, path: str, body: bytes) -> Answer:
         "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
         "client": None,
         "server": None,
+        **(further or {}),
     }
     unread = [body]
     started: dict[str, Any] = {"status": 500, "headers": []}

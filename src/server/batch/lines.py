@@ -8,14 +8,16 @@ A request that the API refuses has a `response` with its status. A line that is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from ..protocol.batches import ROUTES
 from ..protocol.errors import ApiError
 from ..protocol.json import dump, parse
 
-ROUTES = ("/v1/chat/completions", "/v1/completions")
+_RESULT_ID = re.compile(r"batch_req_[0-9a-f]+_([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def lines_of(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | None
             yield number, line
 
 
-def read_line(number: int, line: bytes | None, max_bytes: int) -> BatchRequest:
+def read_line(number: int, line: bytes | None, max_bytes: int, routes: Sequence[str] = ROUTES) -> BatchRequest:
     """Raises LineError. The route checks the body."""
     if line is None:
         message = f"line {number} is longer than {max_bytes} bytes (`server.max_request_bytes`)"
@@ -64,14 +66,59 @@ def read_line(number: int, line: bytes | None, max_bytes: int) -> BatchRequest:
         raise LineError("invalid_custom_id", f"line {number}: `custom_id` must be a string that is not empty")
     if fields.get("method") != "POST":
         raise LineError("invalid_method", f'line {number}: `method` must be "POST"', custom_id)
-    if fields.get("url") not in ROUTES:
-        raise LineError("invalid_url", f"line {number}: `url` must be {' or '.join(ROUTES)}", custom_id)
+    if fields.get("url") not in routes:
+        raise LineError("invalid_url", f"line {number}: `url` must be {' or '.join(routes)}", custom_id)
     body = fields.get("body")
     if not isinstance(body, dict):
         raise LineError("invalid_body", f"line {number}: `body` must be an object", custom_id)
     if body.get("stream"):
         raise LineError("unsupported_parameter", f"line {number}: `stream`: a batch cannot stream", custom_id)
     return BatchRequest(custom_id, fields["url"], dump(body))
+
+
+def faults(
+    file: BinaryIO, max_bytes: int, routes: Sequence[str], *, max_lines: int, max_faults: int
+) -> tuple[int, list[tuple[int, LineError]]]:
+    """The number of lines, and what is wrong with the first wrong ones: (line, error)."""
+    found: list[tuple[int, LineError]] = []
+    seen: set[str] = set()
+    num_lines = 0
+    for number, line in lines_of(file, max_bytes):
+        num_lines += 1
+        if num_lines > max_lines:
+            found.append((number, LineError("too_many_requests", f"the file has more than {max_lines} requests")))
+            break
+        try:
+            request = read_line(number, line, max_bytes, routes)
+            if request.custom_id in seen:
+                raise duplicate(number, request.custom_id)
+            seen.add(request.custom_id)
+        except LineError as error:
+            found.append((number, error))
+            if len(found) == max_faults:
+                break
+    return num_lines, found
+
+
+def duplicate(number: int, custom_id: str) -> LineError:
+    message = f"line {number}: an earlier line has the same `custom_id`"
+    return LineError("duplicate_custom_id", message, custom_id)
+
+
+def result_id(run_id: str, number: int) -> str:
+    """Of the result of a line, which `facts_of` finds in it."""
+    return f"batch_req_{run_id}_{number}"
+
+
+def facts_of(result: Mapping[str, Any]) -> tuple[int, int | None]:
+    """(number of the input line, status of the response, None for a line that is not a request) of a result.
+
+    Raises ValueError, KeyError or TypeError for something else.
+    """
+    found = _RESULT_ID.fullmatch(result["id"])
+    if found is None:
+        raise ValueError(result["id"])
+    return int(found[1]), result["response"]["status_code"] if result["response"] else None
 
 
 def answered(result_id: str, custom_id: str, status: int, request_id: str, body: dict[str, Any]) -> bytes:

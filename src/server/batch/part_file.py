@@ -8,14 +8,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
 from ...input_file import open_file
-
-_ID = re.compile(r"batch_req_[0-9a-f]+_([0-9]+)")
+from .lines import facts_of
 
 
 class PartFileInUse(Exception):
@@ -71,13 +69,12 @@ class PartFile:
             for line in file:
                 try:
                     result = json.loads(line)
-                    found = _ID.fullmatch(result["id"])
-                    status = result["response"]["status_code"] if result["response"] else None
+                    number, status = facts_of(result)
                 except (ValueError, KeyError, TypeError, RecursionError):
                     break
-                if not found or not line.endswith(b"\n"):
+                if not line.endswith(b"\n"):
                     break
-                self.done.add(int(found[1]))
+                self.done.add(number)
                 if status is not None:
                     self.custom_ids.add(result["custom_id"])
                 self.counts.add(status)

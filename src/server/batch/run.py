@@ -7,20 +7,24 @@ because the queue is full are sent again after another one has ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, BinaryIO
 
 from ...engine.client import EngineState
+from ..protocol.batches import ROUTES
 from ..protocol.errors import ApiError
 from ..service import Service
 from .call import Answer, App, post
-from .lines import BatchRequest, LineError, answered, failed, lines_of, read_line
+from .lines import BatchRequest, LineError, answered, duplicate, failed, lines_of, read_line, result_id
 from .part_file import Counts, PartFile
 
 ATTEMPTS = 3  # of a request during which the engine stopped: the request may be the cause
 _POLL_S = 0.1
+_MAX_WAIT_S = 60.0  # before a request that was refused is sent again
 
 
 class EngineGone(Exception):
@@ -40,12 +44,20 @@ class Batch:
         run_id: str,
         concurrency: int,
         on_progress: Callable[[Counts], None] = lambda counts: None,
+        routes: Sequence[str] = ROUTES,
+        max_bytes: int | None = None,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+        scope: Mapping[str, Any] | None = None,
+        shares_queue: bool = False,
     ) -> None:
         """
         app: from `build_app(service)`.
         part: gets the results; lines that it contains already are not run again.
         run_id: hexadecimal; the id of a result consists of it and the line number.
         on_progress: called after each line.
+        routes: that lines may name. max_bytes: of a line; `server.max_request_bytes` if None.
+        turn: each request runs within it. scope: further entries of the scope of requests.
+        shares_queue: other clients use the engine, so that a full queue is only a matter of time.
         """
         self._service = service
         self._app = app
@@ -53,8 +65,13 @@ class Batch:
         self._run_id = run_id
         self._concurrency = concurrency
         self._on_progress = on_progress
-        self._max_bytes = service.settings.max_request_bytes
+        self._routes = routes
+        self._max_bytes = max_bytes or service.settings.max_request_bytes
+        self._turn = turn
+        self._scope = scope
+        self._shares_queue = shares_queue
         self._requests = self._read(source)
+        self._reading = asyncio.Lock()
         self._num_open = 0
         self._request_ended = asyncio.Event()
 
@@ -69,10 +86,19 @@ class Batch:
         return self._part.counts
 
     async def _work(self) -> None:
-        for result_id, request in self._requests:  # one iterator for all workers
-            answer = await self._send(request)
-            line = answered(result_id, request.custom_id, answer.status, _request_id(answer), _body(answer))
+        while (found := await self._next()) is not None:
+            line_id, request = found
+            async with self._turn():
+                answer = await self._send(request)
+            line = answered(line_id, request.custom_id, answer.status, _request_id(answer), _body(answer))
             self._add(line, answer.status)
+
+    async def _next(self) -> tuple[str, BatchRequest] | None:
+        """The next request, of one iterator for all workers; with other clients in a thread: a line can be long."""
+        if not self._shares_queue:
+            return next(self._requests, None)
+        async with self._reading:
+            return await asyncio.to_thread(next, self._requests, None)
 
     def _read(self, source: BinaryIO) -> Iterator[tuple[str, BatchRequest]]:
         """The requests still to be run. Writes the result of each line that is not a request."""
@@ -80,17 +106,16 @@ class Batch:
         for number, line in lines_of(source, self._max_bytes):
             if number in self._part.done:
                 continue
-            result_id = f"batch_req_{self._run_id}_{number}"
+            line_id = result_id(self._run_id, number)
             try:
-                request = read_line(number, line, self._max_bytes)
+                request = read_line(number, line, self._max_bytes, self._routes)
                 if request.custom_id in seen:
-                    message = f"line {number}: an earlier line has the same `custom_id`"
-                    raise LineError("duplicate_custom_id", message, request.custom_id)
+                    raise duplicate(number, request.custom_id)
             except LineError as error:
-                self._add(failed(result_id, error), None)
+                self._add(failed(line_id, error), None)
                 continue
             seen.add(request.custom_id)
-            yield result_id, request
+            yield line_id, request
 
     def _add(self, line: bytes, status: int | None) -> None:
         self._part.append(line)
@@ -102,11 +127,13 @@ class Batch:
         while True:
             self._num_open += 1
             try:
-                answer = await post(self._app, request.url, request.body)
+                answer = await post(self._app, request.url, request.body, self._scope)
             finally:
                 self._num_open -= 1
                 self._request_ended.set()
-            if answer.status == 429 and self._num_open:  # else nothing would end, and waiting would not help
+            if answer.status == 429 and self._shares_queue:
+                await asyncio.sleep(_seconds(answer))
+            elif answer.status == 429 and self._num_open:  # else nothing would end, and waiting would not help
                 self._request_ended.clear()
                 await self._request_ended.wait()
             elif answer.status == 503:
@@ -119,7 +146,7 @@ class Batch:
 
     async def _until_ready(self) -> None:
         client = self._service.client
-        while client.state is not EngineState.READY:
+        while client.state is not EngineState.READY or self._service.is_draining():
             if client.state is EngineState.DEAD:
                 raise EngineGone(client.reason)
             await asyncio.sleep(_POLL_S)
@@ -140,6 +167,12 @@ def _body(answer: Answer) -> dict[str, Any]:
 def _request_id(answer: Answer) -> str:
     sent = answer.headers.get(b"x-request-id")
     return sent.decode("latin-1") if sent else f"req_{uuid.uuid4().hex}"
+
+
+def _seconds(answer: Answer) -> float:
+    """What a refused request is asked to wait."""
+    sent = answer.headers.get(b"retry-after", b"")
+    return min(_MAX_WAIT_S, float(sent)) if sent.isdigit() else _POLL_S
 
 
 def _first(errors: BaseExceptionGroup[EngineGone | OSError]) -> EngineGone | OSError:

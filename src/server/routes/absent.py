@@ -28,9 +28,11 @@ class Absent:
     paths: tuple[str, ...]
 
 
-_STATE = "the server keeps no files, conversations or jobs; `engine run-batch` processes a file of requests"
+_STATE = "the server keeps no such objects; POST /v1/files takes files for batches (`server.files_dir`)"
 _CHAT = "use POST /v1/chat/completions"
 _COMPLETION = "use POST /v1/completions; its prompt may be token ids, and `return_token_ids` returns those generated"
+
+_FILES = ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}")
 
 TABLE: tuple[Absent, ...] = (
     Absent("OpenAI", GENERATION_ONLY, ("/v1/embeddings", "/v1/moderations")),
@@ -40,8 +42,14 @@ TABLE: tuple[Absent, ...] = (
         "OpenAI",
         _STATE,
         (
-            *("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}", "/v1/uploads"),
-            *("/v1/vector_stores", "/v1/assistants", "/v1/threads", "/v1/conversations", "/v1/fine_tuning/{rest:path}"),
+            *(
+                "/v1/uploads",
+                "/v1/vector_stores",
+                "/v1/assistants",
+                "/v1/threads",
+                "/v1/conversations",
+                "/v1/fine_tuning/{rest:path}",
+            ),
         ),
     ),
     Absent("Anthropic", _CHAT, ("/v1/messages", "/v1/messages/count_tokens")),
@@ -99,6 +107,7 @@ def disabled(settings: ServerConfig) -> Iterator[Absent]:
         (settings.enable_server_load_tracking, "/load", "enable_server_load_tracking: true"),
         (settings.enable_tokenizer_info_endpoint, "/tokenizer_info", "enable_tokenizer_info_endpoint: true"),
         (settings.enable_admin_routes, "/reset_prefix_cache", "enable_admin_routes: true"),
+        *((settings.files_dir is not None, path, "files_dir: FOLDER") for path in _FILES),
         (not settings.disable_docs, "/docs", "disable_docs: false"),
         (not settings.disable_docs, "/openapi.json", "disable_docs: false"),
         (not settings.disable_web_page, "/", "disable_web_page: false"),

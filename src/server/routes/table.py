@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from ...config.schema.server import ServerConfig
 from ..auth import open_paths
+from ..protocol.batches import CreateBatch
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.generate import GenerateRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from .admin import reload, reset_prefix_cache, server_info
+from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
 from .completions import completions
 from .config import config
 from .docs import Docs
+from .files import delete_file, file_content, list_files, show_file, upload_file
 from .generate import generate
 from .health import livez, readyz
 from .invocations import invocations
@@ -65,6 +68,20 @@ _ALWAYS = (
     RouteEntry("GET", "/readyz", readyz, "As /health.", scope="read"),
     RouteEntry("GET", "/ping", readyz, "As /health, for SageMaker.", scope="read"),
 )
+UPLOADS = "/v1/files"
+_FILES = (
+    RouteEntry("POST", UPLOADS, upload_file, "Upload a file of requests, as multipart/form-data."),
+    RouteEntry("GET", "/v1/files", list_files, "The files of this key."),
+    RouteEntry("GET", "/v1/files/{file_id}", show_file, "One file: name, size and purpose."),
+    RouteEntry(
+        "GET", "/v1/files/{file_id}/content", file_content, "The content of a file.", answer="application/octet-stream"
+    ),
+    RouteEntry("DELETE", "/v1/files/{file_id}", delete_file, "Delete a file."),
+    RouteEntry("POST", "/v1/batches", create_batch, "Run the requests of an uploaded file.", CreateBatch),
+    RouteEntry("GET", "/v1/batches", list_batches, "The batches of this key."),
+    RouteEntry("GET", "/v1/batches/{batch_id}", show_batch, "One batch: its state, and its result files."),
+    RouteEntry("POST", "/v1/batches/{batch_id}/cancel", cancel_batch, "End a batch; what has run is kept."),
+)
 _LOAD = RouteEntry("GET", "/load", load, "Number of completions being generated.", scope="metrics")
 _RESET_PREFIX_CACHE = RouteEntry(
     "POST",
@@ -82,6 +99,8 @@ _TOKENIZER_INFO = RouteEntry(
 def routes_of(settings: ServerConfig) -> list[RouteEntry]:
     """The routes of one deployment."""
     routes = [*_ALWAYS]
+    if settings.files_dir is not None:
+        routes += _FILES
     if settings.enable_server_load_tracking:
         routes.append(_LOAD)
     if settings.enable_admin_routes:

@@ -1,0 +1,317 @@
+"""Runs the batches of all clients, some rows at a time, beside the requests of other clients.
+
+Rows go through the app of the server, as requests do. A row begins only while no request waits in the queue of the
+engine, and at most `server.batch_concurrency` run, over all batches: interactive requests come first.
+
+A batch is continued after the process ended in any way: results are in its part file, and a row is run if it has none
+there. Of several processes that share a folder, the one that holds the lock runs batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from ...engine.client import EngineState
+from ...input_file import open_file
+from ...logs import log_fields
+from ..batch.call import App
+from ..batch.lines import LineError, facts_of, failed, faults, lines_of, read_line, result_id
+from ..batch.part_file import Counts, PartFile
+from ..batch.run import Batch
+from ..protocol.batches import ROUTES
+from ..protocol.errors import ApiError
+from ..service import Service
+from .batches import ENDED, Batches, Queue, Queued
+from .store import new_id, owners
+
+MAX_ROW_BYTES = 1 << 20
+MAX_ROWS = 50_000
+MAX_ERRORS = 100  # of an input file, that are shown
+MAX_RUNNING = 8  # batches
+_POLL_S = 1.0
+_TURN_POLL_S = 0.02
+_SAVE_S = 1.0
+_CLEAN_S = 60.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    status: str
+    moment: str  # the field that gets the time
+
+
+_COMPLETED = _Outcome("completed", "completed_at")
+_CANCELLED = _Outcome("cancelled", "cancelled_at")
+_EXPIRED = _Outcome("expired", "expired_at")
+
+
+class BatchRunner:
+    def __init__(self, service: Service, app: App, root: Path, clock: Callable[[], float] = time.time) -> None:
+        """app: from `build_app(service)`."""
+        self._service = service
+        self._app = app
+        self._root = root
+        self._clock = clock
+        self._queue = Queue(root)
+        self._rows = asyncio.Semaphore(service.settings.batch_concurrency)
+        self._running: dict[Queued, asyncio.Task[None]] = {}
+        self._cancelled: set[Queued] = set()  # whose task knows it
+        self._lock = -1
+        self._cleaned_at = 0.0
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                try:
+                    await self._look()
+                except OSError as error:  # such as a full disk
+                    log_fields(logger, logging.ERROR, "batches", {"error": str(error)})
+                await asyncio.sleep(_POLL_S)
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            if self._lock >= 0:
+                os.close(self._lock)
+
+    async def _look(self) -> None:
+        if not self._holds_lock():
+            return
+        for queued, task in list(self._running.items()):
+            if task.done():
+                del self._running[queued]
+                self._cancelled.discard(queued)
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    fields = {"batch": queued.batch_id, "error": str(error) or type(error).__name__}
+                    log_fields(logger, logging.ERROR, "a batch was interrupted and will be continued", fields)
+            elif queued not in self._cancelled and self._queue.is_cancelled(*queued):
+                self._cancelled.add(queued)
+                task.cancel()  # it ends the batch, or the next task for this batch does
+        for queued in self._queue.all():
+            if len(self._running) < MAX_RUNNING and queued not in self._running:
+                if self._queue.is_cancelled(*queued):
+                    self._cancelled.add(queued)
+                self._running[queued] = asyncio.create_task(self._process(queued))
+        if self._clock() - self._cleaned_at > _CLEAN_S:
+            self._cleaned_at = self._clock()
+            await asyncio.to_thread(self._clean)
+
+    def _holds_lock(self) -> bool:
+        if self._lock < 0:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self._root / "runner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                return False
+            self._lock = lock
+        return True
+
+    def _clean(self) -> None:
+        for owner in owners(self._root):
+            batches = Batches(self._root, owner, self._clock)
+            used = {batch["input_file_id"] for batch in batches.unfinished()}
+            batches.files.clean(used.__contains__)
+            batches.delete_before(self._clock() - self._service.settings.files_ttl)
+
+    async def _process(self, queued: Queued) -> None:
+        """One batch, from any state to its end."""
+        batches = Batches(self._root, queued.owner, self._clock)
+        batch = batches.read(queued.batch_id)
+        if batch is None:
+            if self._queue.is_orphan(*queued):
+                self._queue.remove(*queued)
+            return
+        if batch["status"] not in ENDED:
+            await self._advance(batches, batch)
+        batches.part(queued.batch_id).unlink(missing_ok=True)
+        self._queue.remove(*queued)
+        log_fields(logger, logging.INFO, "batch ended", {"batch": batch["id"], "status": batch["status"],
+                                                         **batch["request_counts"]})  # fmt: skip
+
+    async def _advance(self, batches: Batches, batch: dict[str, Any]) -> None:
+        outcome = _COMPLETED
+        if batch["status"] != "finalizing" and self._queue.is_cancelled(batches.owner, batch["id"]):
+            batch["cancelling_at"] = self._now
+            await self._finish(batches, batch, _CANCELLED)
+            return
+        if batch["status"] == "validating" and not await self._validate(batches, batch):
+            return
+        if batch["status"] == "in_progress":
+            outcome = await self._run_rows(batches, batch)
+        elif batch["status"] == "finalizing":  # interrupted before
+            outcome = {"expired": _EXPIRED, "cancelled": _CANCELLED}.get(batch.get("ends_as", ""), _COMPLETED)
+        await self._finish(batches, batch, outcome)
+
+    async def _validate(self, batches: Batches, batch: dict[str, Any]) -> bool:
+        """Whether every line of the input is a request."""
+        max_bytes = self._max_row_bytes
+
+        def check() -> tuple[int, list[tuple[int, LineError]]]:
+            with BufferedReader(open_file(batches.files.path(batch["input_file_id"]))) as file:
+                return faults(file, max_bytes, (batch["endpoint"],), max_lines=MAX_ROWS, max_faults=MAX_ERRORS)
+
+        try:
+            num_rows, found = await asyncio.to_thread(check)
+        except (ApiError, FileNotFoundError):
+            gone = LineError("file_not_found", "the input file was deleted or has expired")
+            num_rows, found = 0, [(0, gone)]
+        if not found and not num_rows:
+            found = [(0, LineError("empty_file", "the input file has no requests"))]
+        batch["request_counts"]["total"] = num_rows
+        if found:
+            data = [
+                {"code": fault.code, "message": fault.message, "param": None, "line": line or None}
+                for line, fault in found
+            ]
+            batch.update(status="failed", failed_at=self._now, errors={"object": "list", "data": data})
+        else:
+            batch.update(status="in_progress", in_progress_at=self._now)
+        batches.save(batch)
+        return not found
+
+    async def _run_rows(self, batches: Batches, batch: dict[str, Any]) -> _Outcome:
+        part = await self._open_part(batches.part(batch["id"]))
+        saved_at = self._clock()
+
+        def on_progress(counts: Counts) -> None:
+            nonlocal saved_at
+            if self._clock() - saved_at >= _SAVE_S:
+                saved_at = self._clock()
+                self._count(batch, counts)
+                batches.save(batch)
+
+        try:
+            with BufferedReader(open_file(batches.files.path(batch["input_file_id"]))) as source:
+                run = Batch(
+                    self._service,
+                    self._app,
+                    source,
+                    part,
+                    run_id=_run_id(batch),
+                    concurrency=self._service.settings.batch_concurrency,
+                    on_progress=on_progress,
+                    routes=(batch["endpoint"],),
+                    max_bytes=self._max_row_bytes,
+                    turn=self._turn,
+                    scope={"stoker.owner": batches.owner},
+                    shares_queue=True,
+                )
+                async with asyncio.timeout(max(0.0, batch["expires_at"] - self._clock())):
+                    await run.run()
+            return _COMPLETED
+        except TimeoutError:
+            return _EXPIRED
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._queue.is_cancelled(batches.owner, batch["id"]) or task is None:
+                raise  # the server stops
+            task.uncancel()
+            batch["cancelling_at"] = self._now
+            return _CANCELLED
+        finally:
+            self._count(batch, part.counts)
+            part.close()
+
+    @staticmethod
+    async def _open_part(path: Path) -> PartFile:
+        opening = asyncio.ensure_future(asyncio.to_thread(PartFile, path, mode=0o600))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            (await opening).close()
+            raise
+
+    async def _finish(self, batches: Batches, batch: dict[str, Any], outcome: _Outcome) -> None:
+        """Write the results. It can be interrupted and repeated: the ids of the files are stored before."""
+        batch.update(status="finalizing", finalizing_at=self._now, ends_as=outcome.status)
+        for name in ("output", "error"):
+            batch.setdefault(f"{name}_id", new_id("file-"))
+        batches.save(batch)
+        sizes = await asyncio.to_thread(self._write_results, batches, batch, is_expired=outcome is _EXPIRED)
+        for name in ("output", "error"):
+            batch[f"{name}_file_id"] = batch.pop(f"{name}_id") if sizes[name] else None
+        batch.pop("ends_as")
+        batch.update({"status": outcome.status, outcome.moment: self._now})
+        batches.save(batch)
+
+    def _write_results(self, batches: Batches, batch: dict[str, Any], *, is_expired: bool) -> dict[str, int]:
+        """Answers in one file, errors in the other. Returns their sizes; an empty file is not kept."""
+        files, expires_at = batches.files, self._now + int(self._service.settings.files_ttl)
+        part = batches.part(batch["id"])
+        with files.writing() as output, files.writing() as errors:
+            done: set[int] = set()
+            if part.exists():
+                with BufferedReader(open_file(part)) as results:
+                    for line in results:
+                        number, status = facts_of(json.loads(line))
+                        (output if status == 200 else errors).write(line)
+                        done.add(number)
+            if is_expired:
+                for line in self._never_run(batches, batch, done):
+                    errors.write(line)
+                    batch["request_counts"]["failed"] += 1
+            sizes = {"output": output.size, "error": errors.size}
+            for name, writing in (("output", output), ("error", errors)):
+                if writing.size:
+                    file_name = f"{batch['id']}_{name}.jsonl"
+                    files.add(writing, file_name, "batch_output", expires_at=expires_at, file_id=batch[f"{name}_id"])
+        return sizes
+
+    def _never_run(self, batches: Batches, batch: dict[str, Any], done: set[int]) -> list[bytes]:
+        found: list[bytes] = []
+        try:
+            path = batches.files.path(batch["input_file_id"])
+        except ApiError:  # it has expired too
+            return found
+        with BufferedReader(open_file(path)) as source:
+            for number, line in lines_of(source, self._max_row_bytes):
+                if number not in done:
+                    custom_id = read_line(number, line, self._max_row_bytes, ROUTES).custom_id
+                    error = LineError("batch_expired", "the batch expired before this request ran", custom_id)
+                    found.append(failed(result_id(_run_id(batch), number), error))
+        return found
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Around each row."""
+        async with self._rows:
+            while not self._is_free:  # noqa: ASYNC110 (the client's state can only be polled)
+                await asyncio.sleep(_TURN_POLL_S)
+            yield
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether a row may begin: no request of a client waits for the engine."""
+        client = self._service.client
+        return client.state is EngineState.READY and not client.stats.num_waiting and not self._service.is_draining()
+
+    @staticmethod
+    def _count(batch: dict[str, Any], counts: Counts) -> None:
+        batch["request_counts"].update(completed=counts.answered, failed=counts.refused + counts.malformed)
+
+    @property
+    def _max_row_bytes(self) -> int:
+        return min(MAX_ROW_BYTES, self._service.settings.max_request_bytes)
+
+    @property
+    def _now(self) -> int:
+        return int(self._clock())
+
+
+def _run_id(batch: Mapping[str, Any]) -> str:
+    return str(batch["id"]).removeprefix("batch_")

@@ -1,0 +1,349 @@
+"""Uploads and batches through the API, with the runner of batches beside it, as in the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stoker.server.files.batches import Queue
+from stoker.server.files.runner import BatchRunner
+from stoker.server.files.store import Files
+
+from ..fakes import FakeEngine
+from .deployment import MODEL, Served
+
+ENDED = ("completed", "failed", "cancelled", "expired")
+
+
+def row(custom_id: str = "a", url: str = "/v1/completions", **body: Any) -> str:
+    fields = {"model": MODEL, "prompt": "Hello", "max_tokens": 3, **body}
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": fields})
+
+
+class Api:
+    """A client of a server with files."""
+
+    def __init__(self, served: Served, client: httpx.AsyncClient, runner: BatchRunner, **headers: str) -> None:
+        self.served = served
+        self.client = client
+        self.runner = runner
+        self.headers = headers
+
+    async def upload(self, content: str | bytes, **fields: str) -> httpx.Response:
+        files = {"file": ("in.jsonl", content)}
+        data = {"purpose": "batch", **fields}
+        return await self.client.post("/v1/files", files=files, data=data, headers=self.headers)
+
+    async def create(self, *rows: str, window: str = "24h", endpoint: str = "/v1/completions") -> dict[str, Any]:
+        file_id = (await self.upload("\n".join(rows))).json()["id"]
+        body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
+        return (await self.client.post("/v1/batches", json=body, headers=self.headers)).json()
+
+    async def get(self, path: str, **query: str) -> httpx.Response:
+        return await self.client.get(path, params=query, headers=self.headers)
+
+    async def ended(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(3000):
+            await self.runner._look()
+            shown = (await self.get(f"/v1/batches/{batch['id']}")).json()
+            if shown["status"] in ENDED:
+                return shown
+            await asyncio.sleep(0.01)
+        raise AssertionError(shown)
+
+    async def rows(self, file_id: str | None) -> dict[str, Any]:
+        """Results by custom id."""
+        if file_id is None:
+            return {}
+        lines = (await self.get(f"/v1/files/{file_id}/content")).text.splitlines()
+        found = {result["custom_id"]: result for result in map(json.loads, lines)}
+        assert len(found) == len(lines)
+        return found
+
+
+Scenario = Callable[[Api], Awaitable[None]]
+
+
+@pytest.fixture
+def run(folder: Path, tmp_path: Path) -> Callable[..., None]:
+    def start(scenario: Scenario, engine: FakeEngine | None = None, **options: Any) -> None:
+        async def work() -> None:
+            served = Served(folder, engine, files_dir=str(tmp_path / "files"), **options)
+            runner = BatchRunner(served.service, served.app, tmp_path / "files")
+            api = Api(served, served.client(), runner)
+            waiting = asyncio.ensure_future(runner.run())
+            try:
+                await scenario(api)
+            finally:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+
+        asyncio.run(work())
+
+    return start
+
+
+@pytest.mark.effect("server.files_dir")
+def test_every_row_has_one_result(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        created = await api.create(row("a"), row("b", top_p=7), "", row("c"))
+        assert (created["status"], created["object"]) == ("validating", "batch")
+        batch = await api.ended(created)
+        assert (batch["status"], batch["request_counts"]) == (
+            "completed",
+            {"total": 3, "completed": 2, "failed": 1},
+        )
+        answers, errors = await api.rows(batch["output_file_id"]), await api.rows(batch["error_file_id"])
+        assert (set(answers), set(errors)) == ({"a", "c"}, {"b"})
+        assert answers["a"]["response"]["body"]["object"] == "text_completion"
+        assert errors["b"]["response"]["status_code"] == 400
+        files = (await api.get("/v1/files")).json()["data"]
+        assert [file["purpose"] for file in files] == ["batch_output", "batch_output", "batch"]
+        assert (await api.get("/v1/batches")).json()["data"] == [batch]
+
+    run(scenario)
+
+
+def test_a_batch_continues_after_a_restart_without_a_doubled_row(folder: Path, tmp_path: Path):
+    """The first server stops while rows run, and after some results are written."""
+    root = tmp_path / "files"
+    sent: list[int] = []
+
+    async def session(engine: FakeEngine, until: Callable[[Api], Awaitable[Any]], batch: Any = None) -> Any:
+        served = Served(folder, engine, files_dir=str(root))
+        runner = BatchRunner(served.service, served.app, root)
+        api = Api(served, served.client(), runner)
+        batch = batch or await api.create(*(row(str(index)) for index in range(20)))
+        running = asyncio.ensure_future(runner.run())
+        try:
+            if until is ended:
+                return await api.ended(batch), await api.rows((await api.ended(batch))["output_file_id"])
+            await until(api)
+            return batch
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            sent.append(len(served.engine.requests))
+
+    async def some_written(api: Api) -> None:
+        parts = list(root.glob("*/batches/*.part"))
+        while not parts or parts[0].read_bytes().count(b"\n") < 3:
+            await asyncio.sleep(0.001)
+            parts = list(root.glob("*/batches/*.part"))
+
+    async def ended(api: Api) -> None: ...
+
+    batch = asyncio.run(session(FakeEngine(), some_written))
+    done, rows = asyncio.run(session(FakeEngine(), ended, batch))
+    assert done["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
+    assert set(rows) == {str(index) for index in range(20)}
+    assert sent[0] + sent[1] < 40  # what was answered before is not sent again
+    assert Queue(root).all() == []
+
+
+def test_a_wrong_file_fails_as_a_whole_with_its_lines(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        batch = await api.ended(await api.create(row("a"), row("a"), "{", row("b", url="/v1/chat/completions")))
+        assert (batch["status"], batch["output_file_id"]) == ("failed", None)
+        assert [(error["line"], error["code"]) for error in batch["errors"]["data"]] == [
+            (2, "duplicate_custom_id"),
+            (3, "invalid_json"),
+            (4, "invalid_url"),
+        ]
+        assert api.served.engine.requests == []
+        empty = await api.ended(await api.create(""))
+        assert empty["errors"]["data"][0]["code"] == "empty_file"
+
+    run(scenario)
+
+
+def test_a_cancelled_batch_keeps_what_has_run(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        api.served.engine.num_waiting = 1  # another client waits: no row begins
+        batch = await api.create(row("a"), row("b"))
+        await api.runner._look()
+        await asyncio.sleep(0.05)
+        cancelled = (await api.client.post(f"/v1/batches/{batch['id']}/cancel")).json()
+        assert cancelled["status"] == "cancelling"
+        assert (await api.ended(batch))["status"] == "cancelled"
+        assert api.served.engine.requests == []
+        again = await api.client.post(f"/v1/batches/{batch['id']}/cancel")
+        assert again.json()["status"] == "cancelled"
+
+    run(scenario)
+
+
+def test_what_has_not_run_in_the_window_is_an_error(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+    async def scenario(api: Api) -> None:
+        api.served.engine.num_waiting = 1
+        now = api.runner._clock()
+        batch = await api.create(row("a"), row("b"), window="1m")
+        api.runner._clock = lambda: now + 61
+        batch = await api.ended(batch)
+        assert (batch["status"], batch["request_counts"]["failed"]) == ("expired", 2)
+        errors = await api.rows(batch["error_file_id"])
+        assert {custom_id: error["error"]["code"] for custom_id, error in errors.items()} == {
+            "a": "batch_expired",
+            "b": "batch_expired",
+        }
+
+    run(scenario)
+
+
+@pytest.mark.effect("server.batch_concurrency")
+def test_few_rows_run_at_a_time_over_all_batches(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        running = most = 0
+        generate = api.served.engine.generate
+
+        def counted(request: Any) -> Any:
+            async def outputs() -> Any:
+                nonlocal running, most
+                running += 1
+                most = max(most, running)
+                try:
+                    await asyncio.sleep(0)
+                    async for output in generate(request):
+                        yield output
+                finally:
+                    running -= 1
+
+            return outputs()
+
+        api.served.engine.generate = counted  # type: ignore[method-assign]
+        batches = [await api.create(*(row(str(index)) for index in range(5))) for _ in range(2)]
+        for batch in batches:
+            assert (await api.ended(batch))["request_counts"]["completed"] == 5
+        assert most == 2
+
+    run(scenario, batch_concurrency=2)
+
+
+def test_files_belong_to_a_key(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        one, other = (
+            Api(api.served, api.client, api.runner, authorization=f"Bearer {key}") for key in ("key-1", "key-2")
+        )
+        batch = await one.ended(await one.create(row("a")))
+        assert batch["request_counts"]["completed"] == 1
+        for path in (f"/v1/files/{batch['output_file_id']}", f"/v1/batches/{batch['id']}"):
+            assert (await one.get(path)).status_code == 200
+            assert (await other.get(path)).status_code == 404
+        assert (await other.get("/v1/files")).json()["data"] == []
+        assert (await api.upload("x")).status_code == 401
+        first, second = api.served.engine.requests[0], None
+        await api.client.post("/v1/completions", json={"prompt": "Hello"}, headers=one.headers)
+        second = api.served.engine.requests[1]
+        assert first.cache_salt == second.cache_salt != ""
+
+    run(scenario, api_key=["key-1", "key-2"])
+
+
+def test_files_are_shown_read_and_deleted(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        content = bytes(range(256)) * 2000
+        uploaded = (await api.upload(content)).json()
+        assert (uploaded["bytes"], uploaded["filename"], uploaded["purpose"]) == (len(content), "in.jsonl", "batch")
+        path = f"/v1/files/{uploaded['id']}"
+        assert (await api.get(path)).json() == uploaded
+        assert (await api.get(path + "/content")).content == content
+        assert (await api.client.delete(path)).json() == {"id": uploaded["id"], "object": "file", "deleted": True}
+        assert (await api.get(path)).status_code == (await api.get(path + "/content")).status_code == 404
+        ids = [(await api.upload("x")).json()["id"] for _ in range(5)]
+        page = (await api.get("/v1/files", limit="2")).json()
+        assert ([file["id"] for file in page["data"]], page["has_more"]) == (ids[:2:-1], True)
+        page = (await api.get("/v1/files", limit="9", after=page["last_id"])).json()
+        assert ([file["id"] for file in page["data"]], page["has_more"]) == (ids[2::-1], False)
+        assert (await api.get("/v1/files", purpose="batch_output")).json()["data"] == []
+
+    run(scenario)
+
+
+@pytest.mark.effect("server.files_quota")
+def test_a_quota_limits_what_is_stored(run: Callable[..., None], tmp_path: Path):
+    async def scenario(api: Api) -> None:
+        assert (await api.upload(b"x" * 600)).status_code == 200
+        refused = await api.upload(b"x" * 600)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "quota_exceeded")
+        too_long = await api.upload(b"x" * 100_000)
+        assert too_long.status_code == 413
+        assert Files(tmp_path / "files", "").num_bytes() == 600  # nothing remains of what was refused
+
+    run(scenario, files_quota=1000)
+
+
+@pytest.mark.effect("server.files_ttl")
+def test_files_expire(run: Callable[..., None], tmp_path: Path):
+    async def scenario(api: Api) -> None:
+        uploaded = (await api.upload("x")).json()
+        assert uploaded["expires_at"] == uploaded["created_at"] + 7200
+        sooner = await api.upload("x", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"})
+        assert sooner.json()["expires_at"] == sooner.json()["created_at"] + 3600
+        later = Files(tmp_path / "files", "", clock=lambda: uploaded["created_at"] + 7300)
+        later.clean(lambda file_id: file_id == uploaded["id"])
+        assert later.ids() == [uploaded["id"]]  # a batch reads it
+        later.clean(lambda file_id: False)
+        assert later.ids() == []
+
+    run(scenario, files_ttl=7200)
+
+
+@pytest.mark.parametrize(
+    ("fields", "content_type", "param"),
+    [
+        ({"purpose": "fine-tune"}, None, "purpose"),
+        ({"purpose": "batch", "other": "x"}, None, "other"),
+        ({"purpose": "batch", "expires_after[seconds]": "x"}, None, "expires_after[seconds]"),
+        ({"purpose": "b" * 2000}, None, "purpose"),
+        ({}, "application/json", None),
+        ({}, "multipart/form-data", None),
+        ({}, "multipart/form-data; boundary=x", None),
+    ],
+)
+def test_a_wrong_upload_is_refused(run: Callable[..., None], fields: Any, content_type: str | None, param: str | None):
+    async def scenario(api: Api) -> None:
+        if content_type is not None:
+            answer = await api.client.post("/v1/files", content=b"--y\r\n", headers={"content-type": content_type})
+        else:
+            answer = await api.upload("x", **fields)
+        assert answer.status_code in (400, 415)
+        assert answer.json()["error"]["param"] == param
+        assert list(api.runner._root.glob("*/files/*")) == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input_file_id": "file-x"}, "file_id"),
+        ({"input_file_id": "../../etc/passwd"}, "file_id"),
+        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"completion_window": "1y"}, "completion_window"),
+        ({"completion_window": "90d"}, "completion_window"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+    ],
+)
+def test_a_wrong_batch_is_refused(run: Callable[..., None], fields: Any, param: str):
+    async def scenario(api: Api) -> None:
+        file_id = (await api.upload(row())).json()["id"]
+        body = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h", **fields}
+        answer = await api.client.post("/v1/batches", json=body)
+        assert answer.status_code in (400, 404)
+        assert answer.json()["error"]["param"] == param
+
+    run(scenario)
+
+
+def test_a_web_page_of_another_site_cannot_upload(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        api.headers = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
+        assert (await api.upload("x")).status_code == 403
+
+    run(scenario)
