@@ -12,7 +12,7 @@ from typing import Any
 from ..config import Resolved
 from ..engine.api import EngineInfo
 from ..engine.client import EngineClient, EngineState
-from ..formats.format import Format
+from ..formats.format import Format, Harmony
 from ..logs import log_fields
 from . import engine_errors
 from .agents.normalise import rules_of
@@ -123,8 +123,17 @@ class Service:
 
     @property
     def capabilities(self) -> Capabilities:
-        variables = self.renderer.template_variables() if self.renderer is not None else frozenset[str]()
-        return Capabilities(reasoning_levels=reasoning_levels(variables))
+        """As far as they are known from the files of the model and the configuration."""
+        if self.renderer is None or not self.renderer.has_template:
+            return Capabilities(structured=self.tokenizer is not None)
+        calls = None if self.answer_format is None else self.answer_format.calls
+        thinks = self.answer_format is not None and self.answer_format.reasoning is not None
+        return Capabilities(
+            tools=calls is not None and self.renderer.reads("tools", with_tools=True),
+            reasoning=thinks or (calls is not None and isinstance(calls.style, Harmony)),
+            structured=True,
+            reasoning_levels=reasoning_levels(self.renderer.template_variables()),
+        )
 
     @property
     def cache_epoch(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.formats.registry import FORMATS
 from stoker.server.protocol.json import dump
 from stoker.server.text.tokenizer import Tokenizer
 
@@ -212,7 +213,10 @@ def test_models_are_described_in_the_words_of_every_client(folder: Path):
     contexts = [entry["context_length"], entry["context_window"], entry["meta"]["n_ctx"], model["context_window"]]
     assert contexts == [entry["max_model_len"]] * 4
     assert entry["architecture"]["input_modalities"] == model["input_modalities"] == ["text"]
-    assert set(entry["capabilities"]) == {"tools", "vision", "reasoning", "structured"}
+    assert entry["capabilities"] == {"tools": False, "vision": False, "reasoning": False, "structured": True}
+    hermes = Served(folder, answer_format=FORMATS["hermes"]).get("/v1/models").json()
+    assert hermes["data"][0]["capabilities"]["tools"]
+    assert hermes["models"][0]["supports_parallel_tool_calls"]
     assert (model["slug"], model["apply_patch_tool_type"]) == ("alias", "freeform")
     assert [level["effort"] for level in model["supported_reasoning_levels"]] == ["none", "medium"]
 

@@ -39,6 +39,13 @@ def test_a_rendered_request_can_be_generated_and_is_then_the_same_request(
     ]
 
 
+def test_a_constraint_is_not_lost_without_a_word(served: Served):
+    rendered = served.post("/v1/completions/render", {"prompt": "Hello", "guided_regex": "[ab]"}).json()[0]
+    assert rendered["not_carried"] == ["constraint"]
+    refused = served.post("/inference/v1/generate", rendered)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "not_carried")
+
+
 def test_several_prompts_are_rendered_as_a_list(served: Served):
     rendered = served.post("/v1/completions/render", {"prompt": ["Hello", "Hello Hello"]}).json()
     assert [len(one["token_ids"]) for one in rendered] == [

@@ -69,6 +69,8 @@ def as_request(
         "stream_options": fields.stream_options and fields.stream_options.essentials(),
         "cache_salt": fields.cache_salt,
         "priority": fields.priority or 0,
+        # what the engine does with the request itself, and would not do with this body
+        "not_carried": [name for name in ("constraint", "reasoning") if getattr(sampling, name) is not None],
     }
 
 

@@ -133,6 +133,8 @@ _TABLE = (
     _no_effect("the chat template is used", "chat_format"),
     _refused("send `token_ids`", "prompt add_special_tokens echo", routes=GENERATE),
     _refused(TEXT_ONLY, "features", routes=GENERATE, off=(*EMPTY, NO_FEATURES, {**NO_FEATURES, "kwargs_data": None})),
+    _refused("the request that was rendered is more than these tokens: send it to its own route", "not_carried",
+             routes=GENERATE),
     _refused("only the routes that render know it", "assistant_tokens_mask token_offsets", routes=GENERATE),
     _refused("send `cache_salt`: other requests then share no prefix with it", "skip_reading_prefix_cache",
              routes=GENERATE),
