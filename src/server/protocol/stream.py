@@ -19,6 +19,11 @@ def frame(value: Any) -> bytes:
     return b"data: " + dump(value) + b"\n\n"
 
 
+def event_frame(kind: str, value: Any) -> bytes:
+    """An event with a name, as in the Responses and Messages APIs."""
+    return b"event: " + kind.encode() + b"\n" + frame(value)
+
+
 def error_frame(error: ApiError) -> bytes:
     return frame(error.body)
 

@@ -18,6 +18,8 @@ class Route(StrEnum):
     GENERATE = "/inference/v1/generate"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
 
 
 GENERATING = (Route.CHAT, Route.TEXT)
