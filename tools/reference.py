@@ -36,6 +36,8 @@ from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import Wire
 from stoker.server.protocol.generate import GenerateRequest
+from stoker.server.protocol.messages import MessagesRequest
+from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import EMPTY, UNSERVED, Route, UnservedField
 from stoker.server.routes import absent as absent_routes
@@ -102,6 +104,8 @@ _BODIES: tuple[type[Wire], ...] = (
     ChatRequest,
     CompletionRequest,
     GenerateRequest,
+    ResponsesRequest,
+    MessagesRequest,
     TokenizeRequest,
     DetokenizeRequest,
 )

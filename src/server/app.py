@@ -21,6 +21,7 @@ from .page.files import FOLDER
 from .protocol.errors import ApiError
 from .protocol.fields import REQUEST_ID
 from .protocol.json import dump
+from .protocol.messages import error_body, is_path_of_messages
 from .routes.absent import TABLE, NotHere, disabled
 from .routes.page import assets
 from .routes.table import UPLOADS, routes_of
@@ -210,7 +211,7 @@ class _Response:
 async def _refuse(error: Exception, service: Service, scope: Message, send: Send) -> None:
     answer = to_api_error(error, service)
     scope["stoker.log_fields"]["code"] = answer.code
-    body = dump(answer.body)
+    body = dump(error_body(answer) if is_path_of_messages(scope["path"]) else answer.body)
     headers = {"content-type": "application/json", "content-length": str(len(body)), **answer.headers}
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": raw})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
@@ -53,7 +54,8 @@ class Call:
         self.num_body_bytes = 0  # set by `body`
         self.long_body: bytes | bytearray = b""  # of a conversation, until it is rendered; see isolation.py
         self.body_model = ""  # name of its protocol model
-        self.thinking_param = ""  # the field by which this dialect asks for thinking, where it is only a wish
+        # The field by which another dialect asks for thinking, which is a wish there; None: in ours it is not.
+        self.thinking_param: str | None = None
         self._send = send
         self._reserved = ExitStack()  # memory of the body
         self._timeouts_s = header_timeouts(scope["headers"])
@@ -62,6 +64,11 @@ class Call:
     def key_name(self) -> str | None:
         """The name of the key, to which what the server stores for a client belongs. None: of a key without a name."""
         return None if self.key is None else self.key.name
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters of the URL; of several with one name the last."""
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
     def charge(self, num_tokens: int, kind: TokenKind) -> None:
         """Count tokens that the request uses for its key."""
@@ -97,16 +104,17 @@ class Call:
         self.long_body = b""
         self._reserved.close()
 
-    async def body(self, model: type[Body], max_values: int = json.MAX_VALUES) -> Body:
+    async def body(self, model: type[Body], max_values: int = json.MAX_VALUES, *, keep: Sequence[str] = ()) -> Body:
         """The body as its protocol model. Raises ApiError for the first error in it, or ClientGone.
 
-        Of a long body the model has what `Wire.essentials` says; `long_body` is the whole if that is to be rendered.
+        Of a long body the model has what `Wire.essentials` says, and the fields `keep`; `long_body` is the whole if
+        that is to be rendered.
         """
         content = await self.content()
         self.num_body_bytes = len(content)
         self.body_model = model.__name__
         if len(content) > LONG_BODY_BYTES:
-            body = await self._long(model, content, max_values)
+            body = await self._long(model, content, max_values, keep)
             self._read_timeout(body)
             if issubclass(model, Dialogue):
                 self.long_body = content
@@ -124,9 +132,9 @@ class Call:
         if isinstance(body, CommonFields) and body.timeout is not None:
             self._timeouts_s.append(body.timeout)
 
-    async def _long(self, model: type[Body], content: bytes | bytearray, max_values: int) -> Body:
+    async def _long(self, model: type[Body], content: bytes | bytearray, max_values: int, keep: Sequence[str]) -> Body:
         limit = self.service.text_limit()
-        job = {"do": "parse", "model": model.__name__, "max_values": max_values, "limit": limit}
+        job = {"do": "parse", "model": model.__name__, "max_values": max_values, "limit": limit, "keep": keep}
         found = await self.service.ask_about_body(job, content)
         if found["unknown"]:
             self.service.report_unknown(found["unknown"], self.route, found["num_unknown"])

@@ -28,13 +28,24 @@ from .protocol.completions import CompletionRequest
 from .protocol.errors import ApiError
 from .protocol.fields import Wire
 from .protocol.generate import GenerateRequest
+from .protocol.messages import CountTokensRequest, MessagesRequest
+from .protocol.responses import ResponsesRequest
 from .protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from .text.chat_template import ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .text.length import TextLimit
 
 MODELS: dict[str, type[Wire]] = {
     model.__name__: model
-    for model in (ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest, DetokenizeRequest)
+    for model in (
+        ChatRequest,
+        CompletionRequest,
+        GenerateRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        CountTokensRequest,
+    )
 }
 MAX_NAMES, MAX_NAME_CHARS = 256, 100  # of unknown fields, in an answer
 MAX_TEMPLATES = 8  # compiled ones that are kept
@@ -106,7 +117,8 @@ class Jobs:
                 TextLimit(*job["limit"]).check(text, param="prompt")
         unknown = request.unknown_fields
         shown = [name[:MAX_NAME_CHARS] for name in unknown[:MAX_NAMES]]
-        fields = {name: _packed(name, value) for name, value in request.essentials().items()}
+        kept = {**request.essentials(), **{name: getattr(request, name) for name in job["keep"]}}
+        fields = {name: _packed(name, value) for name, value in kept.items()}
         return {"fields": fields, "unknown": shown, "num_unknown": len(unknown)}
 
     def _has(self, job: dict[str, Any], body: bytes) -> bool:

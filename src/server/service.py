@@ -29,6 +29,9 @@ from .logprobs import TokenNames
 from .metrics import Metrics
 from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
+from .stored.background import Background
+from .stored.store import Limits as StoreLimits
+from .stored.store import Store, open_store
 from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
@@ -83,6 +86,15 @@ class Service:
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
         self.key_usage = KeyUsage(clock)
         self._cache_epoch = 0
+        self.background = Background()
+        self.responses: Store | None = None
+        if server.responses_store is not None:
+            bounds = StoreLimits(
+                num_responses=server.max_stored_responses,
+                num_bytes=server.max_stored_bytes,
+                ttl_s=server.stored_response_ttl,
+            )
+            self.responses = open_store(server.responses_store, bounds)
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,
             max_header_bytes=server.max_header_bytes,

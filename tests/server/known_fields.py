@@ -65,6 +65,17 @@ skip_special_tokens spaces_between_special_tokens include_stop_str_in_output out
 logit_bias allowed_token_ids bad_words extra_args skip_reading_prefix_cache thinking_token_budget repetition_detection
 routed_experts_prompt_start
 """
+VLLM_RESPONSES = """
+background include input instructions max_output_tokens max_tool_calls metadata model logit_bias parallel_tool_calls
+previous_response_id prompt reasoning service_tier store stream temperature text tool_choice tools top_logprobs top_p
+top_k truncation user skip_special_tokens include_stop_str_in_output stop ignore_eos repetition_penalty presence_penalty
+frequency_penalty seed priority cache_salt request_id mm_processor_kwargs enable_response_messages
+previous_input_messages structured_outputs vllm_xargs kv_transfer_params chat_template_kwargs
+"""
+VLLM_MESSAGES = """
+model messages max_tokens metadata stop_sequences stream system temperature tool_choice tools top_k top_p thinking
+output_config chat_template_kwargs kv_transfer_params
+"""
 VLLM_TOKENIZE = """
 model prompt messages add_special_tokens return_token_strs add_generation_prompt continue_final_message chat_template
 chat_template_kwargs media_io_kwargs mm_processor_kwargs tools
@@ -82,5 +93,7 @@ KNOWN: dict[str, frozenset[str]] = {
         "/inference/v1/generate": (VLLM_GENERATE,),
         "/tokenize": (VLLM_TOKENIZE, SGLANG_TOKENIZE, LLAMA_CPP_TOKENIZE),
         "/detokenize": ("model tokens skip_special_tokens",),
+        "/v1/responses": (VLLM_RESPONSES,),
+        "/v1/messages": (VLLM_MESSAGES,),
     }.items()
 }  # fmt: skip

@@ -34,6 +34,7 @@ ON_DEMAND = {
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
     "files_dir": "files",
+    "responses_store": "memory",
 }
 OPEN = open_paths(ServerConfig(**ON_DEMAND))
 ROUTES = routes_of(ServerConfig(**ON_DEMAND))

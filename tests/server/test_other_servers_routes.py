@@ -20,6 +20,7 @@ ALL_ON = {
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
     "files_dir": "files",
+    "responses_store": "memory",
 }
 
 

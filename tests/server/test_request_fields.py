@@ -6,21 +6,30 @@ import typing
 from typing import Any
 
 import pytest
+from anthropic.types import message_create_params as message_params
+from anthropic.types.beta import message_create_params as beta_message_params
 from openai.types import completion_create_params as text_params
 from openai.types.chat import ChatCompletionStreamOptionsParam
 from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import input_token_count_params
+from openai.types.responses import response_create_params as response_params
 
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import StreamOptions, Wire
 from stoker.server.protocol.generate import GenerateRequest
+from stoker.server.protocol.messages import MessagesRequest
+from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import GENERATING, UNSERVED, Route, UnservedField
 
 from .deployment import MODEL, Served
 from .known_fields import KNOWN
 
-BODIES: tuple[type[Wire], ...] = (ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest, DetokenizeRequest)
+BODIES: tuple[type[Wire], ...] = (
+    ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest, DetokenizeRequest, ResponsesRequest,
+    MessagesRequest,
+)  # fmt: skip
 SERVED = {body.route: frozenset(body.model_fields) for body in BODIES}
 VALID: dict[Route, dict[str, Any]] = {
     Route.CHAT: {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2},
@@ -28,6 +37,8 @@ VALID: dict[Route, dict[str, Any]] = {
     Route.GENERATE: {"token_ids": [5], "sampling_params": {"max_tokens": 2}},
     Route.TOKENIZE: {"prompt": "Hello"},
     Route.DETOKENIZE: {"tokens": [5]},
+    Route.RESPONSES: {"model": MODEL, "input": "Hello", "max_output_tokens": 2},
+    Route.MESSAGES: {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2},
 }
 ROWS = [
     pytest.param(
@@ -51,10 +62,14 @@ def test_every_field_of_the_other_servers_is_known(route: Route):
     assert KNOWN[route] - known(route) == frozenset()
 
 
-def test_every_field_of_the_openai_client_is_known():
+def test_every_field_of_the_official_clients_is_known():
     for route, params in (
         (Route.CHAT, chat_params.CompletionCreateParamsBase),
         (Route.TEXT, text_params.CompletionCreateParamsBase),
+        (Route.RESPONSES, response_params.ResponseCreateParamsBase),
+        (Route.RESPONSES, input_token_count_params.InputTokenCountParams),
+        (Route.MESSAGES, message_params.MessageCreateParamsBase),
+        (Route.MESSAGES, beta_message_params.MessageCreateParamsBase),
     ):
         assert typing.get_type_hints(params).keys() - known(route) == set()
     nested = {f"stream_options.{name}" for name in typing.get_type_hints(ChatCompletionStreamOptionsParam)}

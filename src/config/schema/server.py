@@ -137,6 +137,44 @@ class ServerConfig(Section):
         examples=[{"claude-*": "my-model"}],
         json_schema_extra=about(reload="process"),
     )
+    responses_store: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Where /v1/responses keeps responses for `previous_response_id`, `background` and GET: `memory`, or the "
+            "path of an SQLite file, which survives a restart. Unset, the server keeps no conversation of any client, "
+            "and requests that need one are answered 400. A response belongs to the key that made it."
+        ),
+        examples=["memory", "./responses.sqlite"],
+        json_schema_extra=about(reload="process"),
+    )
+    max_stored_responses: Count = Field(
+        10_000,
+        description=(
+            "Maximum number of stored responses, of all keys together; then the oldest is removed. Each has the whole "
+            "conversation before it."
+        ),
+        examples=[1000],
+        json_schema_extra=about(reload="process"),
+    )
+    max_stored_bytes: Size = Field(
+        256 * 1024**2,
+        description=(
+            "Maximum total size of stored responses; then the oldest are removed. Limits the memory, or the file, that "
+            "clients can fill."
+        ),
+        examples=["1GiB"],
+        json_schema_extra=about(reload="process", unit="bytes"),
+    )
+    stored_response_ttl: Duration = Field(
+        24 * 3600,
+        description=(
+            "Time that a response is stored. Conversations that go on later must be sent complete; a long time keeps "
+            "more of what clients have written."
+        ),
+        examples=["30d"],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
     disable_frontend_multiprocessing: Flag = Field(
         False,
         description=(

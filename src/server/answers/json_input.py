@@ -1,4 +1,4 @@
-"""The input of a custom tool, out of the arguments of the call: the one text in a JSON object, decoded as it arrives."""
+"""The input of a custom tool, out of the arguments of the call: one text in a JSON object, decoded as it arrives."""
 
 from __future__ import annotations
 

@@ -55,6 +55,7 @@ class AnswerDelta:
     events: list[Event]
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None
+    answer_logprobs: list[TokenLogprobs]  # of those tokens that do not belong to the reasoning
     prompt_logprobs: list[TokenLogprobs | None] | None
     finish_reason: str | None
     stop_reason: int | str | None
@@ -81,16 +82,25 @@ class AnswerReader:
             )
 
     def read(self, delta: Delta) -> AnswerDelta:
-        token_ids, logprobs = delta.token_ids, delta.logprobs
+        token_ids, logprobs, outside = delta.token_ids, delta.logprobs, delta.logprobs or []
         if self._parser is None:
             events: list[Event] = [Content(delta.text)] if delta.text else []
         else:
             events, tokens = self._parse(self._parser, delta)
+            if logprobs is not None:
+                outside = [logprob for _, logprob in tokens if logprob is not None]
             if self._hides:
                 token_ids = [token_id for token_id, _ in tokens]
-                logprobs = None if logprobs is None else [logprob for _, logprob in tokens if logprob is not None]
+                logprobs = None if logprobs is None else outside
         return AnswerDelta(
-            delta.index, events, token_ids, logprobs, delta.prompt_logprobs, delta.finish_reason, delta.stop_reason
+            delta.index,
+            events,
+            token_ids,
+            logprobs,
+            outside,
+            delta.prompt_logprobs,
+            delta.finish_reason,
+            delta.stop_reason,
         )
 
     def _parse(self, parser: AnswerParser, delta: Delta) -> tuple[list[Event], list[_Token]]:

@@ -48,14 +48,12 @@ class ResponseWriter:
         return [self._event(kind, response=response) for kind in ("response.created", *kinds)]
 
     def add(self, delta: AnswerDelta) -> list[Event]:
-        self._logprobs += delta.logprobs or ()
+        self._logprobs += delta.answer_logprobs
         found: list[Event] = []
         for event in delta.events:
             match event:
                 case Reasoning(text=text):
-                    self._logprobs.clear()
-                    item = self._item(_Reasoning, found)
-                    found += item.add(text)
+                    found += self._item(_Reasoning, found).add(text)
                 case Content(text=text):
                     message = self._item(_Message, found)
                     found += message.add(text, self._write_logprobs(self._logprobs) if self._logprobs else [])

@@ -68,7 +68,6 @@ def _tokens(grammar: str) -> list[_Item]:
 def _rules(grammar: str) -> dict[str, list[_Item]]:
     """The items of each rule, by its name."""
     rules: dict[str, list[_Item]] = {name: [_Item("pattern", pattern)] for name, pattern in _COMMON.items()}
-    imported: set[str] = set()
     current: list[_Item] | None = None
     items = _tokens(grammar)
     index = 0
@@ -83,9 +82,12 @@ def _rules(grammar: str) -> dict[str, list[_Item]]:
             while items[index].kind != "newline":
                 index += 1
             words = [each.text for each in items[line:index]]
-            if item.text != "%import" or words[1:3] != ["common", "."] or not set(words[3:]) <= {*_COMMON, "(", ")", ","}:
+            if (
+                item.text != "%import"
+                or words[1:3] != ["common", "."]
+                or not set(words[3:]) <= {*_COMMON, "(", ")", ","}
+            ):
                 raise NotRegular(f"`{' '.join(words)[:80]}` is not read here: only imports of common terminals are")
-            imported |= set(words[3:])
             continue
         elif current is None and item.kind == "name":
             name = item.text.lstrip("?!")

@@ -77,11 +77,14 @@ def _assistant(blocks: list[Any], place: str) -> dict[str, Any]:
         if kind == "thinking":
             reasoning.append(_string(block, "thinking", inner))
         elif kind == "redacted_thinking":
-            continue  # of another server: nobody can read it
+            continue  # of another server, which alone can read it
         elif kind == "tool_use":
             if not isinstance(block.get("input"), dict):
                 raise FieldError("must be an object", code="invalid_type", place=f"{inner}.input")
-            function = {"name": _string(block, "name", inner), "arguments": json.dumps(block["input"], ensure_ascii=False)}
+            function = {
+                "name": _string(block, "name", inner),
+                "arguments": json.dumps(block["input"], ensure_ascii=False),
+            }
             calls.append({"id": _string(block, "id", inner), "type": "function", "function": function})
         else:
             texts.append(_text(block, inner))

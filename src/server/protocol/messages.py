@@ -166,9 +166,10 @@ _ERROR_TYPES = {
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """In Anthropic's form, for these routes."""
+    """In Anthropic's form, for these routes; with the place and the code, as on all others."""
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    shown = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
+    return {"type": "error", "error": shown}
 
 
 def is_path_of_messages(path: str) -> bool:

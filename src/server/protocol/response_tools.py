@@ -51,7 +51,7 @@ class ResponseTools:
             raise FieldError(message, place=f"{place}.name")
         if function_name in self.named:
             raise FieldError(f"an earlier tool has the same name, {function_name!r}", place=f"{place}.name")
-        function = {"name": function_name, "description": _text(tool, "description", place)}
+        function: dict[str, Any] = {"name": function_name, "description": _text(tool, "description", place)}
         if kind == "custom":
             function |= _custom(tool, function["description"], place)
         else:

@@ -144,10 +144,9 @@ class ResponsesRequest(Dialogue, CommonFields):
         raise bad_request("must have the type `text`, `json_object` or `json_schema`", param="text.format")
 
     def essentials(self) -> dict[str, Any]:
-        """With the input only if it is to be stored."""
+        """Without the input, whose text only the chat template reads."""
         kept = super().essentials()
-        if not self.store and not self.background:
-            kept.pop("input", None)
+        kept.pop("input", None)
         if self.tools and len(dump(self.tools)) > MAX_TOOLS_BYTES:
             message = f"`tools` must have at most {MAX_TOOLS_BYTES} bytes"
             raise bad_request(message, code="json_too_large", param="tools")
@@ -171,6 +170,7 @@ class ResponsesRequest(Dialogue, CommonFields):
             "top_logprobs": self.top_logprobs if self.has_logprobs else None,
             "truncate_prompt_tokens": -1 if self.truncation == "auto" else None,
             "prompt_cache_key": self.prompt_cache_key,
+            "metadata": self.metadata,
         }
         return ChatRequest.model_validate({name: value for name, value in fields.items() if value is not None})
 

@@ -59,6 +59,37 @@ ONE_ENGINE = "the deployment is one engine, without KV transfer"
 NOT_RETURNED = "the engine does not return this"
 NO_ADAPTERS = "this release has no LoRA"
 NOT_SAMPLED_SO = "this is not among the sampler's methods"
+RESPONSES, MESSAGES = (Route.RESPONSES,), (Route.MESSAGES,)
+_DIALECTS = (
+    _refused("send `previous_response_id`, or the whole conversation", "conversation", routes=RESPONSES),
+    _refused("send `previous_response_id`, or the whole conversation", "previous_input_messages", routes=RESPONSES),
+    _refused("the server has no stored prompts; send `instructions` and `input`", "prompt", routes=RESPONSES),
+    _refused("the server has no moderation", "moderation", routes=RESPONSES),
+    _refused("the context is not compacted; the client decides what to send", "context_management", routes=RESPONSES),
+    _refused("send `max_output_tokens`", "max_tokens max_completion_tokens", routes=RESPONSES),
+    _refused("send `text.format`", "response_format structured_outputs", routes=RESPONSES),
+    _refused("send `reasoning.effort`", "reasoning_effort", routes=RESPONSES),
+    _refused("send `input`", "messages", routes=RESPONSES),
+    _refused("one response has one answer", "n best_of", routes=RESPONSES, off=(1,)),
+    _refused(NOT_RETURNED, "enable_response_messages return_token_ids", routes=RESPONSES),
+    _refused(TEXT_ONLY, "image mm_processor_kwargs media_io_kwargs modalities audio", routes=RESPONSES),
+    _refused("there are no plug-ins that read it", "vllm_xargs", routes=RESPONSES),
+    _refused(ONE_ENGINE, "kv_transfer_params", routes=(*RESPONSES, *MESSAGES)),
+    _refused("there are no programs for which access is granted", "access_programs", routes=RESPONSES),
+    _no_effect("a response in the background begins at once", "background_options", routes=RESPONSES),
+    _no_effect("a label; the model does not see it", "service_tier prompt_cache_retention prompt_cache_options "
+               "personality", routes=RESPONSES),
+    _refused("code does not run in the server", "container", routes=MESSAGES),
+    _refused("the client runs the tools; send them as `tools`", "mcp_servers", routes=MESSAGES),
+    _refused("send `output_config.format`", "output_format", routes=MESSAGES),
+    _refused("one deployment serves one model", "fallbacks fallback_credit_token", routes=MESSAGES),
+    _refused("the client decides what to send", "compaction thread", routes=MESSAGES),
+    _no_effect("the context is not edited: the header `X-Stoker-Ignored-Fields` says so", "context_management",
+               routes=MESSAGES),
+    _no_effect("every prefix is cached", "cache_control", routes=MESSAGES),
+    _no_effect("a label; the model does not see it", "service_tier inference_geo user_profile_id workspace_id speed "
+               "diagnostics betas billing_policy", routes=MESSAGES),
+)  # fmt: skip
 _TABLE = (
     _refused("a grammar applies to the whole answer", "grammar_lazy grammar_triggers preserved_tokens"),
     _refused("only /v1/completions has it", "prompt", routes=CHAT),
@@ -142,6 +173,7 @@ _TABLE = (
              routes=GENERATE),
     _refused("there are no plug-ins that read it", "extra_args", routes=GENERATE),
     _no_effect("the answer is the same", "detokenize output_kind flat_logprobs skip_clone", routes=GENERATE),
+    *_DIALECTS,
     _refused("send `prompt`", "content", routes=TOKENIZE),
     _refused("send `add_special_tokens`", "add_special", routes=TOKENIZE, off=()),
     _refused("special tokens in a text are always read as such", "parse_special", routes=TOKENIZE, off=(True,)),

@@ -37,7 +37,6 @@ _FILES = ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{res
 TABLE: tuple[Absent, ...] = (
     Absent("OpenAI", GENERATION_ONLY, ("/v1/embeddings", "/v1/moderations")),
     Absent("OpenAI", TEXT_ONLY, ("/v1/audio/{rest:path}", "/v1/images/{rest:path}", "/v1/videos", "/v1/realtime")),
-    Absent("OpenAI", f"{_CHAT}, which keeps no state between requests", ("/v1/responses", "/v1/responses/{rest:path}")),
     Absent(
         "OpenAI",
         _STATE,
@@ -52,7 +51,6 @@ TABLE: tuple[Absent, ...] = (
             ),
         ),
     ),
-    Absent("Anthropic", _CHAT, ("/v1/messages", "/v1/messages/count_tokens")),
     Absent("Cohere", _CHAT, ("/cohere/v2/chat", "/v2/chat")),
     Absent("Cohere", GENERATION_ONLY, ("/v2/embed", "/v2/rerank")),
     Absent(
@@ -108,6 +106,10 @@ def disabled(settings: ServerConfig) -> Iterator[Absent]:
         (settings.enable_tokenizer_info_endpoint, "/tokenizer_info", "enable_tokenizer_info_endpoint: true"),
         (settings.enable_admin_routes, "/reset_prefix_cache", "enable_admin_routes: true"),
         *((settings.files_dir is not None, path, "files_dir: FOLDER") for path in _FILES),
+        *(
+            (settings.responses_store is not None, f"/v1/responses/{{response_id}}{rest}", "responses_store: memory")
+            for rest in ("", "/cancel", "/input_items")
+        ),
         (not settings.disable_docs, "/docs", "disable_docs: false"),
         (not settings.disable_docs, "/openapi.json", "disable_docs: false"),
         (not settings.disable_web_page, "/", "disable_web_page: false"),

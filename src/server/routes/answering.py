@@ -125,6 +125,8 @@ class Answering:
         self.response_id = prepared.response_id
         self.created = int(time.time())
         self.reading = reading
+        self.request = prepared.request
+        self.num_top = prepared.num_top
         kept = service.special_ids(reading.format)
         self.generation = generation_of(call, body, [prepared.request], kept)
         self._readers = [reading.reader(new_id) for _ in range(body.n or 1)]
@@ -165,6 +167,13 @@ class Answering:
         if not self.reading.has_reasoning:
             return None
         return sum(reader.num_reasoning_tokens for reader in self._readers)
+
+
+async def rendered_for_counting(call: Call, body: ChatRequest, earlier: Sequence[dict[str, Any]]) -> int:
+    """The number of tokens of the prompt."""
+    limit = call.service.model_limits.context
+    prompt = await rendered(call, body, max_tokens=limit, add_special_tokens=False, earlier=earlier)
+    return len(prompt.token_ids)
 
 
 def _refuse_constraints(body: ChatRequest) -> None:

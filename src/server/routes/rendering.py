@@ -90,8 +90,9 @@ def _reasoning(call: Call, renderer: Renderer, body: Conversation) -> dict[str, 
             given[param] = value
         if given:
             found |= given
-        elif call.thinking_param:
-            call.note_ignored(call.thinking_param)
+        elif call.thinking_param is not None:
+            if call.thinking_param:
+                call.note_ignored(call.thinking_param)
         else:
             shown = "thinking" if param == "enable_thinking" and body.enable_thinking is None else param
             raise unsupported(shown, ": this model's chat template does not use it")

@@ -8,7 +8,10 @@ from ..protocol.batches import CreateBatch
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.generate import GenerateRequest
+from ..protocol.messages import CountTokensRequest, MessagesRequest
+from ..protocol.responses import ResponsesRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from . import messages, responses
 from .admin import reload, reset_prefix_cache, server_info
 from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
@@ -52,6 +55,14 @@ _ALWAYS = (
         "Token ids to generated token ids, complete or as a stream.",
         GenerateRequest,
     ),
+    RouteEntry("POST", "/v1/responses", responses.create, "Answer as OpenAI's Responses API does.", ResponsesRequest),
+    RouteEntry(
+        "POST", "/v1/responses/input_tokens", responses.input_tokens, "The length of a prompt.", ResponsesRequest
+    ),
+    RouteEntry("POST", "/v1/messages", messages.create, "Answer as Anthropic's Messages API does.", MessagesRequest),
+    RouteEntry(
+        "POST", "/v1/messages/count_tokens", messages.count_tokens, "The length of a prompt.", CountTokensRequest
+    ),
     RouteEntry("GET", "/v1/models", list_models, "The served model names.", scope="read"),
     RouteEntry(
         "GET", "/v1/models/{model:path}", show_model, "One model: its context and sampling defaults.", scope="read"
@@ -82,6 +93,12 @@ _FILES = (
     RouteEntry("GET", "/v1/batches/{batch_id}", show_batch, "One batch: its state, and its result files."),
     RouteEntry("POST", "/v1/batches/{batch_id}/cancel", cancel_batch, "End a batch; what has run is kept."),
 )
+_STORED = (
+    RouteEntry("GET", "/v1/responses/{response_id}", responses.retrieve, "A stored response."),
+    RouteEntry("DELETE", "/v1/responses/{response_id}", responses.delete, "Remove a stored response."),
+    RouteEntry("POST", "/v1/responses/{response_id}/cancel", responses.cancel, "End a response in the background."),
+    RouteEntry("GET", "/v1/responses/{response_id}/input_items", responses.input_items, "Its input."),
+)
 _LOAD = RouteEntry("GET", "/load", load, "Number of completions being generated.", scope="metrics")
 _RESET_PREFIX_CACHE = RouteEntry(
     "POST",
@@ -101,6 +118,8 @@ def routes_of(settings: ServerConfig) -> list[RouteEntry]:
     routes = [*_ALWAYS]
     if settings.files_dir is not None:
         routes += _FILES
+    if settings.responses_store is not None:
+        routes += _STORED
     if settings.enable_server_load_tracking:
         routes.append(_LOAD)
     if settings.enable_admin_routes:

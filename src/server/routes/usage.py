@@ -23,3 +23,31 @@ def usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: 
     if num_reasoning_tokens is not None:
         counts["completion_tokens_details"] = {"reasoning_tokens": num_reasoning_tokens}
     return {**counts, "prompt_tokens_details": cached}
+
+
+def response_usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: int | None) -> dict[str, Any]:
+    """In the form of the Responses API, whose clients expect every count."""
+    prompt, generated = generation.num_prompt_tokens, generation.num_generated_tokens
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": _num_cached(generation, settings), "cache_write_tokens": 0},
+        "output_tokens": generated,
+        "output_tokens_details": {"reasoning_tokens": num_reasoning_tokens or 0},
+        "total_tokens": prompt + generated,
+    }
+
+
+def message_usage(generation: Generation, settings: ServerConfig) -> dict[str, Any]:
+    """In the form of Anthropic's API, whose `input_tokens` are those that were not cached."""
+    cached = _num_cached(generation, settings)
+    return {
+        "input_tokens": generation.num_prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": generation.num_generated_tokens,
+    }
+
+
+def _num_cached(generation: Generation, settings: ServerConfig) -> int:
+    """0 unless clients may know it (`server.enable_prompt_tokens_details`)."""
+    return generation.num_cached_tokens if settings.enable_prompt_tokens_details else 0

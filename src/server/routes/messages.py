@@ -1,0 +1,85 @@
+"""POST /v1/messages and /v1/messages/count_tokens, in Anthropic's protocol."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from ..answers.messages import MessageWriter, frames
+from ..endpoint import Call
+from ..protocol.errors import ApiError
+from ..protocol.messages import CountTokensRequest, MessagesRequest, error_body
+from ..protocol.stream import event_frame
+from .answering import Answering, rendered_for_counting
+from .usage import message_usage
+
+
+async def create(call: Call) -> None:
+    service = call.service
+    body = await call.body(MessagesRequest)
+    model = service.named_model(body.model)
+    service.check_ready()
+    _note(call, body)
+    if body.stream:
+        await call.stream(_frames(call, body, model), end=b"", error_frame=_error_frame)
+        return
+    async with call.running():
+        answering, writer = await _start(call, body, model)
+        finish_reason, stop_reason = None, None
+        async with aclosing(answering.deltas()) as deltas:
+            async for delta in deltas:
+                writer.add(delta)
+                finish_reason, stop_reason = delta.finish_reason, delta.stop_reason
+        writer.end(finish_reason, stop_reason, {})
+        usage = message_usage(answering.generation, service.settings)
+        await call.answer(writer.message(*writer.stop_reason(finish_reason, stop_reason), usage))
+
+
+async def count_tokens(call: Call) -> None:
+    body = await call.body(CountTokensRequest)
+    call.service.named_model(body.model)
+    _note(call, body)
+    await call.answer({"input_tokens": await rendered_for_counting(call, body.conversation(), [])})
+
+
+def _note(call: Call, body: CountTokensRequest) -> None:
+    # A request without `thinking` asks for none: where a model cannot switch it, that is no reason to refuse it.
+    call.thinking_param = "thinking" if body.thinking else ""
+    for kind in body.skipped_tools:
+        call.note_skipped_tool(kind)
+    if (body.model_extra or {}).get("context_management"):
+        call.note_ignored("context_management")
+
+
+async def _start(call: Call, body: MessagesRequest, model: str) -> tuple[Answering, MessageWriter]:
+    answering = await Answering.start(call, body.conversation(), _new_call_id, prefix="msg")
+    head = {"id": answering.response_id, "type": "message", "role": "assistant", "model": model}
+    return answering, MessageWriter(head)
+
+
+def _new_call_id() -> str:
+    return f"toolu_{uuid.uuid4().hex}"
+
+
+async def _frames(call: Call, body: MessagesRequest, model: str) -> AsyncGenerator[bytes, None]:
+    answering, writer = await _start(call, body, model)
+    settings = call.service.settings
+    is_first = True
+    async with aclosing(answering.deltas()) as deltas:
+        async for delta in deltas:
+            events: list[dict[str, Any]] = []
+            if is_first:  # now it is known how much of the prompt was cached
+                events += writer.begin({**message_usage(answering.generation, settings), "output_tokens": 0})
+                is_first = False
+            events += writer.add(delta)
+            if delta.finish_reason is not None:
+                usage = message_usage(answering.generation, settings)
+                events += writer.end(delta.finish_reason, delta.stop_reason, usage)
+            if events:
+                yield frames(events)
+
+
+def _error_frame(error: ApiError) -> bytes:
+    return event_frame("error", error_body(error))

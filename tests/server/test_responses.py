@@ -1,0 +1,303 @@
+"""/v1/responses: the order of events, the items, what is stored, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types.responses import Response as OpenAIResponse
+
+from stoker.server.protocol.lark_regex import NotRegular, regex_of
+
+from ..fakes import FakeEngine
+from .deployment import MODEL, Served
+from .dialects import CALL, THINKS, named_events, prompts, speaking
+from .tiny_tokenizer import write_tokenizer
+
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+PATCH_GRAMMAR = 'start: "*** Begin" LF line+ "*** End"\nline: ("+" | "-") /(.*)/ LF -> text\n%import common.LF\n'
+CHANGING = ("id", "item_id", "created_at", "completed_at", "call_id")
+
+
+def ask(served: Served, **fields: Any) -> Any:
+    return served.post("/v1/responses", {"model": MODEL, "input": "Hi", **fields})
+
+
+def without_ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_ids(each) for name, each in value.items() if name not in CHANGING}
+    return [without_ids(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("tokens_per_output", [1, 5, 100])
+def test_every_event_is_in_order_and_the_last_one_has_the_complete_response(folder: Path, tokens_per_output: int):
+    served = speaking(folder, THINKS + "Now:" + CALL, tokens_per_output=tokens_per_output)
+    events = named_events(ask(served, tools=[WEATHER], stream=True).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = [kind.removeprefix("response.") for kind, _ in groupby(event["type"] for event in events)]
+    assert kinds == [
+        "created", "in_progress",
+        "output_item.added", "reasoning_part.added", "reasoning_text.delta", "reasoning_text.done",
+        "reasoning_part.done", "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
+        "output_item.done",
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
+        "completed",
+    ]  # fmt: skip
+    final = events[-1]["response"]
+    assert [item["type"] for item in final["output"]] == ["reasoning", "message", "function_call"]
+    assert [event["item"] for event in events if event["type"].endswith("item.done")] == final["output"]
+    for index, item in enumerate(final["output"]):
+        own = [event for event in events if event.get("output_index") == index]
+        assert {event.get("item_id", item["id"]) for event in own} == {item["id"]}
+        text = "".join(event["delta"] for event in own if event["type"].endswith(".delta"))
+        assert text == (item["arguments"] if "arguments" in item else item["content"][0]["text"])
+    reasoning, message, call = final["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Let me see."}]
+    assert message["content"][0]["text"] == "Now:"
+    assert (call["name"], call["arguments"]) == ("weather", '{"city": "Rome"}')
+    OpenAIResponse.model_validate(final)
+    whole = ask(served, tools=[WEATHER]).json()
+    assert without_ids(whole) == without_ids(final)
+
+
+def test_summaries_and_opaque_reasoning_are_sent_to_clients_that_ask(folder: Path):
+    served = speaking(folder, THINKS + "Ok")
+    fields = {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"], "store": False}
+    events = named_events(ask(served, stream=True, **fields).text)
+    deltas = [event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta"]
+    assert "".join(deltas) == "Let me see."
+    item = events[-1]["response"]["output"][0]
+    assert item["summary"] == [{"type": "summary_text", "text": "Let me see."}]
+    assert "see" not in item["encrypted_content"]
+
+
+def test_opaque_reasoning_calls_and_outputs_become_messages_of_the_template(folder: Path, tmp_path: Path):
+    template = (
+        "{% for m in messages %}[{{ m.role }}|{{ m.reasoning or '' }}|{{ m.content or '' }}"
+        "{% for c in m.tool_calls or [] %}|{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}]"
+        "{% endfor %}"
+    )
+    served = speaking(write_tokenizer(tmp_path, template=template), THINKS + "Ok")
+    first = ask(served, include=["reasoning.encrypted_content"]).json()
+    reasoning = {**first["output"][0], "content": None, "summary": []}
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        reasoning,
+        {"type": "function_call", "call_id": "1", "name": "f", "namespace": "n", "arguments": '{"x":1}'},
+        {"type": "custom_tool_call", "call_id": "2", "name": "g", "input": "in"},
+        {"type": "function_call_output", "call_id": "1", "output": "one"},
+        {"type": "custom_tool_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "two"}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "of another server"},
+    ]
+    answer = ask(served, input=items, instructions="sys")
+    assert answer.status_code == 200, answer.text
+    assert prompts(served)[-1] == (
+        '[system||sys][user||a][assistant|Let me see.||n__f {"x": 1}|g {"input": "in"}][tool||one][tool||two]'
+    )
+
+
+def test_custom_tools_are_called_with_one_text(folder: Path):
+    arguments = json.dumps({"input": 'a "b"\n\u00e9\U0001f600'})
+    served = speaking(folder, f'<tool_call>\n{{"name": "box__patch", "arguments": {arguments}}}\n</tool_call>')
+    tool = {"type": "namespace", "name": "box", "description": "", "tools": [{"type": "custom", "name": "patch"}]}
+    events = named_events(ask(served, tools=[tool], stream=True).text)
+    deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
+    item = events[-1]["response"]["output"][0]
+    assert "".join(deltas) == item["input"] == 'a "b"\n\u00e9\U0001f600'
+    assert (item["type"], item["name"], item["namespace"]) == ("custom_tool_call", "patch", "box")
+    assert len(deltas) > 3
+
+
+def test_a_grammar_of_a_tool_is_a_pattern_of_its_input():
+    pattern = regex_of(PATCH_GRAMMAR)
+    assert re.fullmatch(pattern, "*** Begin\n+a\n-b\n*** End")
+    assert not re.fullmatch(pattern, "*** Begin\na\n*** End")
+    for grammar, problem in {
+        'start: "(" start? ")"': "refers to itself",
+        "start: a": "no rule `a`",
+        "x: /a/": "no rule `start`",
+        'start: ("a"': "`)` is missing",
+        'start: "a"i': "ignore the case",
+    }.items():
+        with pytest.raises(NotRegular, match=problem.replace("(", r"\(").replace(")", r"\)")):
+            regex_of(grammar)
+
+
+def test_tools_that_only_other_servers_run_are_skipped_and_named(folder: Path):
+    answer = ask(speaking(folder, "Ok"), tools=[{"type": "web_search"}, WEATHER, {"type": "image_generation"}])
+    assert answer.status_code == 200
+    assert answer.headers["x-stoker-skipped-tools"] == "web_search, image_generation"
+
+
+def test_an_effort_that_the_template_does_not_read_is_named_in_a_header(folder: Path):
+    answer = ask(speaking(folder, "Ok"), reasoning={"effort": "high", "summary": "auto"})
+    assert answer.status_code == 200  # enable_thinking is a switch of this template
+    assert answer.json()["reasoning"]["effort"] == "high"
+
+
+@pytest.mark.parametrize(("finish", "status"), [(3, "incomplete"), (None, "completed")])
+def test_the_end_of_a_response_is_its_status(folder: Path, finish: int | None, status: str):
+    fields = {} if finish is None else {"max_output_tokens": finish}
+    served = speaking(folder, "Hello, world!")
+    events = named_events(ask(served, stream=True, **fields).text)
+    response = events[-1]["response"]
+    assert events[-1]["type"] == f"response.{status}"
+    assert response["status"] == response["output"][-1]["status"] == status
+    assert response["incomplete_details"] == ({"reason": "max_output_tokens"} if finish else None)
+    usage = response["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+
+
+def test_the_probe_of_a_coding_agent_is_answered(folder: Path):
+    for probe in ({"input": []}, {"input": ""}):
+        answer = ask(speaking(folder, "Ok"), **probe, max_output_tokens=1)
+        assert answer.status_code == 200, answer.text
+
+
+def test_an_engine_that_dies_ends_the_stream_with_response_failed(folder: Path):
+    served = speaking(folder, "Hello, world! " * 5)
+    engine = served.engine
+
+    async def pace() -> None:
+        if len(engine.requests) and engine._running and paced.append(1) is None and len(paced) > 4:
+            engine.die()
+
+    paced: list[int] = []
+    engine._pace = pace
+    events = named_events(ask(served, stream=True).text)
+    assert events[-1]["type"] == "response.failed"
+    assert events[-1]["response"]["error"]["code"] == "server_error"
+    assert events[-2]["type"] == "response.output_item.done"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": 7}, "input"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
+        ({"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar"}}]}, "tools[0].format"),
+        ({"tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"conversation": "c"}, "conversation"),
+        ({"store": True}, "store"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+    ],
+)
+def test_a_wrong_field_is_a_400_with_its_place(folder: Path, fields: dict[str, Any], param: str):
+    answer = ask(speaking(folder, "Ok"), **fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.effect("server.responses_store")
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_a_stored_response_is_continued_read_and_deleted(folder: Path, tmp_path: Path, where: str):
+    store = "memory" if where == "memory" else str(tmp_path / "responses.sqlite")
+    served = speaking(folder, "Fine.", responses_store=store)
+    first = ask(served, input="How are you?", metadata={"a": "b"}).json()
+    assert first["store"] is True
+    second = ask(served, input="Really?", previous_response_id=first["id"], instructions="Be kind").json()
+    assert prompts(served)[-1].startswith(
+        "<|im_start|>system\nBe kind<|im_end|>\n<|im_start|>user\nHow are you?<|im_end|>\n<|im_start|>assistant\nFine."
+    )
+    path = f"/v1/responses/{second['id']}"
+    if where == "file":  # also after a restart
+        served = speaking(folder, "Fine.", responses_store=store)
+    assert served.get(path).json() == second
+    items = served.get(f"{path}/input_items").json()
+    assert [item["content"] for item in items["data"]] == ["Really?"]
+    assert served.request("DELETE", path).json() == {"id": second["id"], "object": "response.deleted", "deleted": True}
+    assert served.get(path).status_code == 404
+    unstored = ask(served, store=False).json()
+    assert served.get(f"/v1/responses/{unstored['id']}").status_code == 404
+
+
+def test_a_long_input_is_stored_too(folder: Path):
+    served = speaking(folder, "Ok", responses_store="memory", model={"max_model_len": 100_000})
+    served.engine._info = FakeEngine(max_model_len=100_000, num_blocks=10_000)._info
+    text = "word " * 15_000
+    first = ask(served, input=text)
+    assert first.status_code == 200, first.text
+    items = served.get(f"/v1/responses/{first.json()['id']}/input_items").json()["data"]
+    assert items[0]["content"] == text
+    ask(served, input="And?", previous_response_id=first.json()["id"])
+    ask(served, input=text, previous_response_id=first.json()["id"])
+    assert [prompt.count("word word") > 1000 for prompt in prompts(served)] == [True] * 3
+    assert prompts(served)[2].index("Ok") < prompts(served)[2].rindex("word")
+
+
+def test_a_key_does_not_see_what_another_one_stored(folder: Path):
+    served = speaking(folder, "Fine.", responses_store="memory", api_key=["one", "two"])
+    headers = [{"authorization": f"Bearer {key}"} for key in ("one", "two")]
+    made = served.post("/v1/responses", {"input": "Hi"}, headers=headers[0]).json()
+    statuses = [served.get(f"/v1/responses/{made['id']}", headers=each).status_code for each in headers]
+    assert statuses == [200, 404]
+
+
+@pytest.mark.effect("server.max_stored_responses")
+@pytest.mark.effect("server.max_stored_bytes")
+@pytest.mark.effect("server.stored_response_ttl")
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_the_store_is_bounded(folder: Path, tmp_path: Path, where: str):
+    def kept(**options: Any) -> list[bool]:
+        store = "memory" if where == "memory" else str(tmp_path / f"{sorted(options)[0]}.sqlite")
+        served = speaking(folder, "Fine.", responses_store=store, **options)
+        made = [ask(served).json()["id"] for _ in range(3)]
+        return [served.get(f"/v1/responses/{each}").status_code == 200 for each in made]
+
+    assert kept(max_stored_responses=2) == [False, True, True]
+    assert kept(max_stored_bytes=10) == [False] * 3
+    assert kept(stored_response_ttl=1e-9) == [False] * 3
+    assert kept(max_stored_bytes=1 << 20) == [True] * 3
+
+
+def test_a_response_in_the_background_is_read_when_it_is_complete_or_cancelled(folder: Path):
+    held = asyncio.Event()
+    served = speaking(folder, "Fine.", responses_store="memory")
+    served.engine._pace = held.wait
+
+    async def run() -> list[str]:
+        async with served.client() as client:
+            body = {"model": MODEL, "input": "Hi", "background": True}
+            first, second = [(await client.post("/v1/responses", json=body)).json() for _ in range(2)]
+            cancelled = await client.post(f"/v1/responses/{first['id']}/cancel")
+            held.set()
+            for _ in range(1000):
+                found = (await client.get(f"/v1/responses/{second['id']}")).json()
+                if found["status"] != "queued":
+                    break
+                await asyncio.sleep(0.01)
+            return [
+                first["status"],
+                cancelled.json()["status"],
+                found["status"],
+                found["output"][0]["content"][0]["text"],
+            ]
+
+    assert asyncio.run(run()) == ["queued", "cancelled", "completed", "Fine."]
+
+
+def test_input_tokens_is_the_length_of_the_prompt(folder: Path):
+    served = speaking(folder, "Ok")
+    counted = served.post("/v1/responses/input_tokens", {"model": MODEL, "input": "Hi", "tools": [WEATHER]}).json()
+    used = ask(served, tools=[WEATHER]).json()["usage"]["input_tokens"]
+    assert counted == {"object": "response.input_tokens", "input_tokens": used}
+
+
+def test_log_probabilities_are_those_of_the_text(folder: Path):
+    answer = ask(speaking(folder, THINKS + "Fine."), include=["message.output_text.logprobs"], top_logprobs=1).json()
+    logprobs = answer["output"][1]["content"][0]["logprobs"]
+    assert "".join(entry["token"] for entry in logprobs).lstrip().startswith("Fine.")
+    assert all(len(entry["top_logprobs"]) == 1 for entry in logprobs)
