@@ -66,6 +66,7 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
         environment={name: value for name, value in os.environ.items() if name not in resolved.secret_variables},
         max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
         on_phase=on_phase,
+        is_shared=server.api_server_count > 1,
     )
 
 

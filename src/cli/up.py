@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import __version__
 from ..config import Measured, Resolved
+from ..engine.process_client import EngineProcessClient
 from ..logs import configure_logging
 from ..server.address import take_address
 from ..server.shutdown import Shutdown, on_signals
@@ -120,6 +121,11 @@ async def _start_and_serve(
             print_result(ready)
             notify_ready()
 
+        if resolved.server.api_server_count > 1:
+            from .api_processes import ApiProcesses
+
+            assert isinstance(client, EngineProcessClient), "a rule refuses an engine in this process"
+            return await ApiProcesses(resolved, client, sockets, shutdown).run(on_listening)
         return await run_server(resolved, client, text, sockets, shutdown, on_listening=on_listening)
     finally:
         await client.close()

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import logging
 import signal
 import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import zmq
-import zmq.asyncio
-
 from .brief_paths import brief_paths
-from .messages import ExitReason, Hello, Message
-from .wire import WireError, decode, encode
-
-CONNECT_LIMIT_MS = 10_000
-LAST_MESSAGES_MS = 100  # after the process has ended: its last messages may still be in the socket
-MESSAGES_PER_TURN = 8  # read before other tasks of the event loop run
-logger = logging.getLogger(__name__)
+from .connection import EngineConnection
+from .messages import ExitReason, Message
 
 
 class EngineChild:
@@ -34,19 +24,24 @@ class EngineChild:
         config: str,
         receive: Callable[[Message], None],
         environment: Mapping[str, str] | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """
         command: starts the process; `--sockets` and two descriptors are added.
         config: one line for its standard input.
         receive: called with each of its messages, on the event loop.
         environment: None is that of this process.
+        is_shared: whether other processes connect too; then the paths of the sockets exist until the end.
         """
         self._command = command
         self._config = config
         self._receive = receive
         self._environment = environment
-        self._context = zmq.asyncio.Context()
-        self._readers: list[asyncio.Task[None]] = []
+        self._is_shared = is_shared
+        self._connection = EngineConnection(self._take)
+        self._paths = contextlib.ExitStack()
+        self.paths: list[Path] = []  # of its sockets, if it is shared
         self._process: Process | None = None
         self._exit_reason: ExitReason | None = None
         self._ended: asyncio.Task[ExitReason] | None = None
@@ -56,11 +51,10 @@ class EngineChild:
         try:
             with contextlib.ExitStack() as stack:
                 listeners = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
-                with brief_paths(listeners) as (for_messages, for_heartbeats):
-                    self._socket = await self._connected(zmq.DEALER, for_messages)
-                    heartbeats = await self._connected(zmq.SUB, for_heartbeats)
-                self.send(Hello())
-                heartbeats.setsockopt(zmq.SUBSCRIBE, b"")
+                self.paths = self._paths.enter_context(brief_paths(listeners))
+                await self._connection.open(*self.paths)
+                if not self._is_shared:
+                    self._paths.close()
                 fds = [listener.fileno() for listener in listeners]
                 # stdin stays open as long as this process runs: the engine exits when it is closed
                 process = self._process = await asyncio.create_subprocess_exec(
@@ -72,13 +66,10 @@ class EngineChild:
                     pass_fds=fds,
                     process_group=0,  # Ctrl-C in a terminal reaches this process, which stops the engine
                 )
-        except zmq.ZMQError as error:  # not an OSError, but caused by one, such as no file descriptors left
-            self._close()
-            raise OSError(error.errno, str(error)) from None
         except BaseException:  # a cancelled start too: asyncio has already ended the process
             self._close()
             raise
-        self._readers = [asyncio.create_task(self._read(each)) for each in (self._socket, heartbeats)]
+        self._connection.read()
         self._ended = asyncio.create_task(self._watch(process))
         assert process.stdin is not None
         with contextlib.suppress(ConnectionError):  # it has ended already; _watch reports that
@@ -91,9 +82,7 @@ class EngineChild:
 
     def send(self, message: Message) -> None:
         """Does not wait; messages to a process that has ended are lost. Raises OverflowError as `encode` does."""
-        data = encode(message)
-        if not self._socket.closed:
-            self._socket.send(data)
+        self._connection.send(message)
 
     async def ended(self) -> ExitReason:
         """Wait for the process to end. Returns the reason it sent, or one made from its exit code."""
@@ -111,39 +100,7 @@ class EngineChild:
             if done:
                 return
 
-    async def _connected(self, kind: int, path: Path) -> zmq.asyncio.Socket:
-        """A socket once its connection exists, which the process accepts when it is ready. Then the path can go."""
-        connected = self._context.socket(kind)
-        connected.set_hwm(0)
-        connected.linger = 0
-        connected.setsockopt(zmq.HANDSHAKE_IVL, 0)  # no limit: the process may need minutes to load its model
-        monitor = connected.get_monitor_socket(zmq.EVENT_CONNECTED)
-        try:
-            connected.connect(f"ipc://{path}")
-            if not await monitor.poll(CONNECT_LIMIT_MS):
-                raise OSError(errno.ETIMEDOUT, "cannot connect to a socket of this process")
-        finally:
-            connected.disable_monitor()
-            monitor.close(linger=0)
-        return connected
-
-    async def _read(self, connected: zmq.asyncio.Socket) -> None:
-        num_taken = 0
-        while True:
-            arriving = asyncio.ensure_future(connected.recv())
-            num_taken = num_taken + 1 if arriving.done() else 0
-            if num_taken == MESSAGES_PER_TURN:
-                # awaiting a finished future does not yield: an engine faster than its consumers would starve them
-                await asyncio.sleep(0)
-                num_taken = 0
-            self._take(await arriving)
-
-    def _take(self, data: bytes) -> None:
-        try:
-            message = decode(data)
-        except WireError as error:
-            logger.error("a message of the engine was dropped: %s", error)
-            return
+    def _take(self, message: Message) -> None:
         if isinstance(message, ExitReason):
             self._exit_reason = message
         else:
@@ -151,18 +108,15 @@ class EngineChild:
 
     async def _watch(self, process: Process) -> ExitReason:
         code = await process.wait()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
-        while await self._socket.poll(LAST_MESSAGES_MS):
-            self._take(await self._socket.recv())
+        await self._connection.read_last()
         if process.stdin is not None:
             process.stdin.close()
         self._close()
         return self._exit_reason or _reason_from(code)
 
     def _close(self) -> None:
-        self._context.destroy(linger=0)
+        self._connection.close()
+        self._paths.close()
 
 
 def _reason_from(code: int) -> ExitReason:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .api import EngineDead, EngineInfo, InvalidRequest
@@ -28,6 +29,7 @@ class EngineProcessClient(StreamingClient):
         on_phase: Callable[[str], None] | None = None,
         command: Sequence[str] = COMMAND,
         stall_limit_s: float = STALL_LIMIT_S,
+        is_shared: bool = False,
     ) -> None:
         """
         config: the Resolved as JSON, secrets left out: the engine needs none.
@@ -35,6 +37,7 @@ class EngineProcessClient(StreamingClient):
         max_restarts: maximum number of restarts in 10 minutes.
         on_phase: called with the name of each start-up phase, at every start.
         command: starts the engine process; for tests.
+        is_shared: whether other processes are its clients too (attached_client.py).
         """
         super().__init__(stall_limit_s)
         self._config = config
@@ -42,6 +45,8 @@ class EngineProcessClient(StreamingClient):
         self._budget = RestartBudget(max_restarts)
         self._on_phase = on_phase
         self._command = command
+        self._is_shared = is_shared
+        self.on_change: Callable[[], None] = lambda: None  # called after each change of `state`
         self._child: EngineChild | None = None
         self._ready: asyncio.Future[EngineInfo] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -50,6 +55,11 @@ class EngineProcessClient(StreamingClient):
     def pid(self) -> int | None:
         """Of the engine process, if it runs."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def paths(self) -> list[Path]:
+        """Of the sockets of a shared engine that runs."""
+        return [] if self._child is None else self._child.paths
 
     async def start(self) -> EngineInfo:
         """Raises EngineStartFailed; then no process is left."""
@@ -76,7 +86,9 @@ class EngineProcessClient(StreamingClient):
         """Start a process and wait until it is ready. Raises EngineStartFailed."""
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
-        child = self._child = EngineChild(self._command, self._config, self._receive, self.environment)
+        child = self._child = EngineChild(
+            self._command, self._config, self._receive, self.environment, is_shared=self._is_shared
+        )
         try:
             await child.start()
             ended = asyncio.ensure_future(child.ended())
@@ -123,6 +135,10 @@ class EngineProcessClient(StreamingClient):
             else:
                 logger.critical("%s; it stays down (%d restarts are allowed)", reason, self._budget.max_restarts)
                 self._lose(EngineState.DEAD, reason)
+
+    def _set(self, state: EngineState, reason: str = "") -> None:
+        super()._set(state, reason)
+        self.on_change()
 
     def _send(self, message: Message) -> None:
         if self._child is None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias
 
 from .auth import Key, KeyLimits
 from .protocol.errors import ApiError
@@ -18,26 +19,26 @@ from .protocol.errors import ApiError
 _MINUTE_S = 60.0
 # What is stored for each name: when it was last filled, the two buckets, and requests running in each process.
 _FILLED_AT, _REQUESTS, _TOKENS, RUNNING = range(4)
-Row = MutableSequence[float]
+Row: TypeAlias = "memoryview[float]"
 
 
-class Rows:
-    """A row of numbers for each name of a key, in this process."""
+class Rows(Protocol):
+    """A row of numbers for each name of a key (shared_state.py)."""
 
-    process = 0
-
-    def __init__(self) -> None:
-        self._rows: dict[str, Row] = {}
+    @property
+    def process(self) -> int:
+        """Index of this process among those that serve the deployment."""
+        ...
 
     def locked(self, name: str) -> AbstractContextManager[Row]:
         """The row of a name, locked during the block. All zeros at first."""
-        return contextlib.nullcontext(self._rows.setdefault(name, [0.0] * (RUNNING + 1)))
+        ...
 
 
 class KeyUsage:
-    def __init__(self, clock: Callable[[], float], rows: Rows | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], rows: Rows) -> None:
         self._clock = clock
-        self._rows = rows or Rows()
+        self._rows = rows
 
     @contextlib.contextmanager
     def admitted(self, key: Key | None) -> Iterator[None]:

@@ -36,15 +36,24 @@ class Listener:
 
     sock: bound; closed by `close`.
     tls: None is plain HTTP.
+    is_shared: whether other processes accept connections of the socket too.
     """
 
     def __init__(
-        self, sock: socket.socket, connections: Connections, admission: Admission, tls: ssl.SSLContext | None = None
+        self,
+        sock: socket.socket,
+        connections: Connections,
+        admission: Admission,
+        tls: ssl.SSLContext | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         self._sock = sock
         self._connections = connections
         self._admission = admission
         self._tls = tls
+        # One process would else accept all connections of a burst, and serve them alone.
+        self._accepted_per_turn = 1 if is_shared else ACCEPTED_PER_TURN
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[None]] = set()  # tasks of connections that are not established yet
         self._refusals: set[asyncio.Task[None]] = set()
@@ -65,7 +74,7 @@ class Listener:
             task.cancel()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_PER_TURN):
+        for _ in range(self._accepted_per_turn):
             try:
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

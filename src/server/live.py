@@ -28,8 +28,12 @@ class _LiveRequest:
 class LiveRequests:
     """All running requests, so that they can be counted and ended together."""
 
-    def __init__(self, turns: Turns) -> None:
-        """turns: taken to end a request whose client has left: many can leave in the same moment."""
+    def __init__(self, turns: Turns, count: Callable[[int], None] = lambda num_open: None) -> None:
+        """
+        turns: taken to end a request whose client has left: many can leave in the same moment.
+        count: called with the number of running requests when it changes.
+        """
+        self._count = count
         self._turns = turns
         self._open: set[_LiveRequest] = set()
         self._none_left = asyncio.Event()
@@ -50,6 +54,7 @@ class LiveRequests:
             timer = asyncio.get_running_loop().call_later(deadline.remaining_s, live.end, deadline.error())
         watcher = asyncio.ensure_future(self._watch(receive, live))
         self._open.add(live)
+        self._count(len(self._open))
         self._none_left.clear()
         try:
             async with live.scope:
@@ -60,6 +65,7 @@ class LiveRequests:
             raise live.cause from None
         finally:
             self._open.discard(live)
+            self._count(len(self._open))
             watcher.cancel()
             if timer is not None:
                 timer.cancel()

@@ -7,13 +7,14 @@ read those; the declaration of the metric lists them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
 from ..engine.api import EngineStats
@@ -24,6 +25,7 @@ _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2,
 _WHOLE = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
 _PART = (0.001, 0.01, *_WHOLE)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of the library, set before the process starts
 _VLLM_LABELS = {"finish_reason": "finished_reason", "num_blocks": "num_gpu_blocks"}
 TokenKind = Literal["prompt", "generated"]
 _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
@@ -70,7 +72,9 @@ class Metrics:
         self._model = model_name
         self._num_generated = 0
         self._vllm_names = VllmNames()
-        self._registry.register(_EngineCollector(model_name, stats, state, block_size, self._vllm_names))
+        self._engine = _EngineCollector(model_name, stats, state, block_size, self._vllm_names)
+        # In several API processes the library stores values in files, and this collector adds them up.
+        self._summed = MultiProcessCollector(None) if SHARED_FOLDER in os.environ else None  # type: ignore[no-untyped-call]
         self.prompt_tokens = self._counter(
             "prompt_tokens",
             "Prompt tokens of requests that generated at least one token.",
@@ -201,8 +205,11 @@ class Metrics:
 
     @property
     def num_generated(self) -> int:
-        """Tokens generated so far."""
-        return self._num_generated
+        """Tokens generated so far, in all API processes."""
+        if self._summed is None:
+            return self._num_generated
+        family = next((each for each in self._own_families() if each.name == "stoker_generation_tokens"), None)
+        return 0 if family is None else int(sum(sample.value for sample in family.samples))
 
     def generated(self, num_tokens: int) -> None:
         self._num_generated += num_tokens
@@ -234,20 +241,31 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Every metric family, followed by itself under its names in vLLM."""
-        for family in self._registry.collect():
+        for family in self._families():
             yield family
             yield from self._vllm_names.copies(family)
+
+    def _families(self) -> Iterator[Metric]:
+        yield from self._engine.collect()
+        yield from self._own_families()
+
+    def _own_families(self) -> Iterator[Metric]:
+        """What the server counts, in all API processes."""
+        if self._summed is None:
+            return iter(self._registry.collect())
+        families: Iterable[Metric] = self._summed.collect()  # type: ignore[no-untyped-call]
+        return iter(families)
 
     def render(self) -> bytes:
         return generate_latest(self)
 
     def described(self) -> list[tuple[Metric, tuple[str, ...]]]:
         """Every metric family, with its name, type and help text; and its names in vLLM."""
-        families = sorted(self._registry.collect(), key=lambda family: family.name)
+        families = sorted(self._families(), key=lambda family: family.name)
         return [(family, self._vllm_names.of(family.name)) for family in families]
 
 
-class _EngineCollector(Collector):
+class _EngineCollector:
     """The engine's snapshot as metrics. Its counters restart at zero with the engine."""
 
     def __init__(
@@ -263,9 +281,6 @@ class _EngineCollector(Collector):
         self._vllm_names = vllm_names
         self._stats = stats
         self._state = state
-
-    def describe(self) -> Iterator[Metric]:
-        return self.collect()  # called at registration, for the names
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()

@@ -22,6 +22,7 @@ from .keys_file import read_keys
 from .middleware import load_middleware
 from .serve import serve
 from .service import Service
+from .shared_state import SharedState
 from .shutdown import Shutdown
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
@@ -81,10 +82,12 @@ async def run_server(
     *,
     on_listening: Callable[[], None] = lambda: None,
     exit_hard: bool = True,
+    shared: SharedState | None = None,
 ) -> int:
     """Serve until a shutdown is requested. Returns the exit code: 0, or 1 if the engine will not be started again.
 
     client: already started. text: from `load_text`. sockets: from `take_address`.
+    shared: with the other API processes that accept connections from these sockets; None if there is one.
     Raises KeysProblem, TlsProblem or MiddlewareProblem, unless `check_server` was called before.
     """
     shutdown = shutdown or Shutdown()
@@ -100,14 +103,14 @@ async def run_server(
     raise_limit()
     # A thread that computes delays the event loop by this at each of its system calls. By default it is 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set)
+    service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set, shared=shared)
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
     app = build_app(service)
     tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
-    if settings.files_dir is not None:
+    if settings.files_dir is not None and service.process_index == 0:
         tasks.append(asyncio.ensure_future(BatchRunner(service, app, Path(settings.files_dir)).run()))
-    if not settings.disable_log_stats:
+    if not settings.disable_log_stats and service.process_index == 0:
         tasks.append(asyncio.ensure_future(log_stats(service)))
     if service.keys_file is not None:
         tasks.append(asyncio.ensure_future(service.keys_file.watch()))
@@ -122,7 +125,10 @@ async def run_server(
             drain_timeout=settings.drain_timeout,
             send_stall_timeout=settings.send_stall_timeout,
             max_incomplete_bytes=settings.max_incomplete_header_bytes,
-            admission=Admission(settings.max_connections, settings.max_connections_per_client),
+            admission=Admission(
+                service.share_of(settings.max_connections), service.share_of(settings.max_connections_per_client)
+            ),
+            is_shared=service.shared.num_processes > 1,
             tls=tls,
             on_listening=listening,
             exit_hard=exit_hard,

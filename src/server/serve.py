@@ -36,6 +36,7 @@ async def serve(
     max_incomplete_bytes: int = 64 * 1024,
     admission: Admission | None = None,
     tls: Tls | None = None,
+    is_shared: bool = False,
     on_listening: Callable[[], None] = lambda: None,
     exit_hard: bool = True,
     exit_code: Callable[[], int] = lambda: 0,
@@ -50,6 +51,7 @@ async def serve(
         max_incomplete_bytes: limit of a request head that has not arrived completely.
         admission: limits the number of open connections; None is no limit.
         tls: None is plain HTTP.
+        is_shared: whether other processes accept connections of these sockets too.
         on_listening: called once connections are accepted.
         exit_hard: exit the process, with `exit_code`, if it still runs `EXIT_S` after the deadline.
     """
@@ -61,7 +63,7 @@ async def serve(
             # set again, now for accepted connections: a restart must be able to bind while they are in TIME_WAIT
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listeners.append(Listener(sock, server, admission, tls.context if tls else None))
+                listeners.append(Listener(sock, server, admission, tls.context if tls else None, is_shared=is_shared))
             except OSError as error:
                 raise CannotListen(shown(sock), reason_of(error)) from None
         on_listening()

@@ -32,6 +32,7 @@ from .sampling import ModelLimits
 from .stored.background import Background
 from .stored.store import Limits as StoreLimits
 from .stored.store import Store, open_store
+from .shared_state import SharedState
 from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
@@ -47,6 +48,7 @@ class Service:
     tokenizer, renderer: None if the deployment was started without a tokenizer.
     answer_format: in which the model writes reasoning and calls; None if that is not known.
     is_draining: whether the server is shutting down.
+    shared: with the other API processes of the deployment; None if there is one.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Service:
         is_draining: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        shared: SharedState | None = None,
     ) -> None:
         server = resolved.server
         self.resolved = resolved
@@ -80,7 +83,6 @@ class Service:
         self.normalise_rules = rules_of(server.agents_normalise, self._second_system)
         self.sessions = Sessions()
         self.turns = Turns()
-        self.live = LiveRequests(self.turns)
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
@@ -95,6 +97,9 @@ class Service:
                 ttl_s=server.stored_response_ttl,
             )
             self.responses = open_store(server.responses_store, bounds)
+        self.shared = shared or SharedState()
+        self.live = LiveRequests(self.turns, self.shared.set_live)
+        self.key_usage = KeyUsage(clock, self.shared)
         self.limits = Limits(
             max_request_bytes=server.max_request_bytes,
             max_header_bytes=server.max_header_bytes,
@@ -102,7 +107,7 @@ class Service:
             body_idle_timeout=server.body_idle_timeout,
             body_timeout=server.body_timeout,
         )
-        self.bodies = BodyMemory(server.max_total_request_bytes)
+        self.bodies = BodyMemory(self.share_of(server.max_total_request_bytes))
         scale = max(1.0, server.max_request_bytes / _ORDINARY_BODY_BYTES)
         # One process: long bodies are read one after the other.
         self.long_bodies = IsolatedProcesses(
@@ -117,6 +122,15 @@ class Service:
         self._logits_processor_pattern = resolved.model.logits_processor_pattern
         self._has_priorities = resolved.scheduler.scheduling_policy == "priority"
         self._warned_fields: set[str] = set()
+
+    @property
+    def process_index(self) -> int:
+        """Of this API process. What must run once per deployment runs where it is 0."""
+        return self.shared.process
+
+    def share_of(self, limit: int) -> int:
+        """Of a limit of the deployment, the part of this process."""
+        return -(-limit // self.shared.num_processes)
 
     @property
     def engine_info(self) -> EngineInfo:
@@ -150,11 +164,12 @@ class Service:
     @property
     def cache_epoch(self) -> str:
         """Part of every request's cache salt: requests share prefixes with those of the same epoch only."""
-        return f"epoch {self._cache_epoch} " if self._cache_epoch else ""
+        epoch = self.shared.epoch
+        return f"epoch {epoch} " if epoch else ""
 
     def new_cache_epoch(self) -> None:
         """Requests find nothing that was computed before; its blocks are replaced when they are needed."""
-        self._cache_epoch += 1
+        self.shared.next_epoch()
 
     @property
     def model_limits(self) -> ModelLimits:

@@ -14,6 +14,7 @@ from stoker.server.auth import Key, KeyLimits, Keys
 from stoker.server.key_usage import KeyUsage
 from stoker.server.keys_file import KeysFile, KeysProblem, read_keys
 from stoker.server.protocol.errors import ApiError
+from stoker.server.shared_state import SharedState
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
@@ -193,7 +194,7 @@ class TestLimits:
     now = 100.0
 
     def usage(self) -> KeyUsage:
-        return KeyUsage(lambda: self.now)
+        return KeyUsage(lambda: self.now, SharedState())
 
     def refusal(self, usage: KeyUsage, key: Key) -> tuple[str | None, str] | None:
         try:

@@ -184,6 +184,16 @@ class ServerConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="process"),
     )
+    api_server_count: Count = Field(
+        1,
+        description=(
+            "Number of HTTP processes that accept connections of the same address and send their requests to one "
+            "engine. More of them help if one uses a whole core, as with many fast streams, and if cores are free; "
+            "each needs the memory of a tokenizer. Limits of connections and bodies are divided among them."
+        ),
+        examples=[4],
+        json_schema_extra=about(reload="process", unit="processes", aliases=("-asc",)),
+    )
     drain_timeout: DurationFromZero = Field(
         30,
         description=(

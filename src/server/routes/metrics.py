@@ -17,4 +17,4 @@ async def version(call: Call) -> None:
 
 async def load(call: Call) -> None:
     """Number of completions being generated now."""
-    await call.answer({"server_load": len(call.service.live)})
+    await call.answer({"server_load": call.service.shared.num_live})

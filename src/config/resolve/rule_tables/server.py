@@ -116,6 +116,16 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `server.api_key`, or remove `routes_without_key`",),
     ),
     Rule(
+        id="R345",
+        title="several API processes need the engine in a process of its own",
+        fields=("server.api_server_count", "server.disable_frontend_multiprocessing"),
+        is_broken=lambda v: v.api_server_count > 1 and v.disable_frontend_multiprocessing,
+        message="`server.api_server_count` is {api_server_count}, and the engine runs inside the API process "
+        "(`server.disable_frontend_multiprocessing`)",
+        why="One engine serves all API processes, so it cannot be part of one of them.",
+        fixes=("remove `disable_frontend_multiprocessing`, or set `api_server_count` to 1",),
+    ),
+    Rule(
         id="R208",
         title="auth none and keys contradict each other",
         fields=("server.auth", "server.api_key", "server.api_keys_file"),

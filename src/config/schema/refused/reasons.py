@@ -36,7 +36,6 @@ TOOL_CALLS = (
 )
 NO_TOOL_SERVER = "the server runs no tools: the client runs those that the model asks for"
 NO_HEADLESS = "every deployment of this build has its own API; run one per machine behind a load balancer"
-ONE_API_PROCESS = "this build runs one API process per engine; run several deployments behind a load balancer"
 ONE_QUANTISATION = "`model.quantization` selects one quantisation for all layers, computed while loading"
 NO_DIFFUSION = "this build runs no diffusion language models; it generates token by token"
 NO_ENGRAM = "no model that this build runs has n-gram embeddings"

@@ -25,7 +25,6 @@ from .reasons import (
     NO_PROFILER,
     NO_TOOL_SERVER,
     NO_TRACES,
-    ONE_API_PROCESS,
     ONE_REPLICA,
     OTHER_METRICS,
     STEPS_IN_SUM,
@@ -107,14 +106,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("server.tool_server", str | None, None, NO_TOOL_SERVER, "Servers whose tools the API runs, as host:port."),
     Refused("server.lora_modules", Texts, (), NO_ADAPTERS, "Adapters to load at start, each as name=path."),
     Refused("server.headless", Flag, False, NO_HEADLESS, "Start engine processes without an HTTP listener."),
-    Refused(
-        "server.api_server_count",
-        Whole,
-        1,
-        ONE_API_PROCESS,
-        "Number of HTTP processes in front of one engine.",
-        aliases=("-asc",),
-    ),
     Refused(
         "server.tool_strict_level",
         Literal["auto", "function", "parameter"],

@@ -34,6 +34,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--routes-without-key /metrics"],
         ["--routes-without-key /metrics,/version --api-key k", "--routes-without-key /metrics --api-keys-file k.yaml"],
     ),
+    "R345": (
+        ["-asc 2 --disable-frontend-multiprocessing"],
+        ["-asc 2", "--disable-frontend-multiprocessing"],
+    ),
     "R208": (["--auth none --api-key k", "--auth none --api-keys-file keys.yaml"], ["--auth none", "--api-key k"]),
     "R226": (
         [

@@ -1,0 +1,89 @@
+"""One of several API processes of a deployment: `python -m stoker.cli.api_process`, started by api_processes.py.
+
+It inherits the listening sockets, a file that all API processes share, and a socket to the process that started it. On
+that socket come the configuration, as one line of JSON with its secrets, and then a line for each change of the engine.
+It answers with one line when it accepts connections. SIGTERM stops it; it also stops when its parent has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import socket
+import sys
+from pathlib import Path
+
+from ..config import Resolved
+from ..engine.attached_client import AttachedClient
+from ..engine.client import EngineState
+from ..logs import configure_logging
+from ..server.run import check_server, load_text, run_server
+from ..server.shared_state import SharedState
+from ..server.shutdown import Shutdown, on_signals
+
+LISTENING = b"listening\n"
+MAX_LINE_BYTES = 64 << 20  # of the configuration
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="stoker.cli.api_process", description=__doc__)
+    parser.add_argument("--process", type=int, required=True)
+    parser.add_argument("--of", type=int, required=True)
+    parser.add_argument("--control", type=int, required=True, metavar="FD")
+    parser.add_argument("--shared", type=int, required=True, metavar="FD")
+    parser.add_argument("--listen", type=int, nargs="+", required=True, metavar="FD")
+    given = parser.parse_args()
+    shared = SharedState(given.of, process=given.process, fd=given.shared)
+    return asyncio.run(_serve(given.control, [socket.socket(fileno=fd) for fd in given.listen], shared))
+
+
+async def _serve(control: int, sockets: list[socket.socket], shared: SharedState) -> int:
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=MAX_LINE_BYTES)
+    resolved = Resolved.model_validate_json(await reader.readline())
+    configure_logging(resolved.server)
+    check_server(resolved)
+    text = load_text(resolved)
+    client, shutdown = AttachedClient(), Shutdown()
+    following = asyncio.create_task(_follow(reader, client, shutdown))
+
+    def on_listening() -> None:
+        gc.collect()
+        gc.freeze()
+        writer.write(LISTENING)
+
+    with on_signals(shutdown):
+        try:
+            await _unless_stopped(client, shutdown)
+            return await run_server(resolved, client, text, sockets, shutdown, on_listening=on_listening, shared=shared)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await client.close()
+
+
+async def _unless_stopped(client: AttachedClient, shutdown: Shutdown) -> None:
+    """Wait for the engine, or for a request to stop."""
+    waits = [asyncio.ensure_future(client.start()), asyncio.ensure_future(shutdown.requested.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+async def _follow(reader: asyncio.StreamReader, client: AttachedClient, shutdown: Shutdown) -> None:
+    """Attach to the engine whenever it is ready, until the parent has ended."""
+    while line := await reader.readline():
+        change = json.loads(line)
+        if change["state"] != EngineState.READY:
+            await client.lose(EngineState(change["state"]), change["reason"])
+            continue
+        with contextlib.suppress(OSError):  # it has ended meanwhile, which the next line reports
+            await client.attach([Path(path) for path in change["paths"]])
+    shutdown.request()
+    shutdown.request()  # without a drain: the engine has ended too
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Several API processes in front of one engine (`server.api_server_count`).
+
+This process owns the engine and the listening sockets; the API processes inherit the sockets and connect to the engine
+directly. One that ends is started again, within a budget. At a shutdown the sockets are closed and the processes drain;
+the engine ends after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..config import Resolved
+from ..engine.client import EngineState
+from ..engine.process_client import EngineProcessClient
+from ..engine.supervision import RestartBudget
+from ..server.metrics import SHARED_FOLDER
+from ..server.serve import EXIT_S
+from ..server.shared_state import SharedState
+from ..server.shutdown import Shutdown
+from .api_process import LISTENING
+
+COMMAND = (sys.executable, "-m", f"{__package__}.api_process")
+MAX_RESTARTS = 5  # of each API process within 10 minutes
+logger = logging.getLogger(__name__)
+
+
+class ApiProcesses:
+    def __init__(
+        self, resolved: Resolved, client: EngineProcessClient, sockets: Sequence[socket.socket], shutdown: Shutdown
+    ) -> None:
+        """client: of a shared engine, already started. sockets: from `take_address`."""
+        self._config = resolved.model_dump_json(context={"reveal_secrets": True}).encode() + b"\n"
+        self._drain_timeout = resolved.server.drain_timeout
+        self._num = resolved.server.api_server_count
+        self._client = client
+        self._sockets = list(sockets)
+        self._shutdown = shutdown
+        self._shared = SharedState(self._num)
+        self._folder = tempfile.mkdtemp(prefix="stoker-metrics-")
+        self._controls: dict[int, asyncio.StreamWriter] = {}
+        self._processes: dict[int, Process] = {}
+        self._listening: set[int] = set()  # processes that have accepted connections
+        self._has_listened = False  # all of them
+
+    async def run(self, on_listening: Callable[[], None] = lambda: None) -> int:
+        """Until a shutdown is requested, or something ends that is not started again. Returns the exit code.
+
+        on_listening: called once all processes accept connections.
+        """
+        self._on_listening = on_listening
+        self._client.on_change = self._report_engine
+        keeping = [asyncio.create_task(self._keep(index)) for index in range(self._num)]
+        requested = asyncio.create_task(self._shutdown.requested.wait())
+        try:
+            done, _ = await asyncio.wait([requested, *keeping], return_when=asyncio.FIRST_COMPLETED)
+            for sock in self._sockets:
+                sock.close()
+            await self._stop(keeping)
+            return 1 if requested not in done or self._client.state is EngineState.DEAD else 0
+        finally:
+            self._client.on_change = lambda: None
+            requested.cancel()
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(requested, *keeping, return_exceptions=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _keep(self, index: int) -> None:
+        """Run one process, and start it again while the budget allows."""
+        budget, now = RestartBudget(MAX_RESTARTS), asyncio.get_running_loop().time
+        while True:
+            code = await self._run(index)
+            self._shared.forget(index)
+            if self._shutdown.requested.is_set():
+                return
+            if self._client.state is EngineState.DEAD:
+                logger.error("API process %d has ended, and the engine will not be started again: stopping", index)
+                return
+            if not budget.take(now()):
+                logger.critical("API process %d ended with code %d; %d restarts are allowed", index, code, MAX_RESTARTS)
+                return
+            logger.error("API process %d ended with code %d; restarting it", index, code)
+
+    async def _run(self, index: int) -> int:
+        """One start of a process, to its end. Returns its exit code."""
+        ours, theirs = socket.socketpair()
+        fds = [theirs.fileno(), self._shared.fd, *(sock.fileno() for sock in self._sockets)]
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                *("--process", str(index), "--of", str(self._num), "--control", str(fds[0]), "--shared", str(fds[1])),
+                *("--listen", *map(str, fds[2:])),
+                env={**os.environ, SHARED_FOLDER: self._folder},
+                stdin=DEVNULL,
+                pass_fds=fds,
+                process_group=0,  # Ctrl-C in a terminal reaches the parent, which stops them all
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._processes[index], self._controls[index] = process, writer
+        writer.write(self._config + self._engine_line())
+        if self._shutdown.requested.is_set():  # while it was being started
+            process.terminate()
+        if await reader.readline() == LISTENING:
+            self._listening.add(index)
+            if not self._has_listened and len(self._listening) == self._num:
+                self._has_listened = True
+                self._on_listening()
+        code = await process.wait()
+        del self._processes[index], self._controls[index]
+        writer.close()
+        return code
+
+    def _report_engine(self) -> None:
+        for control in self._controls.values():
+            control.write(self._engine_line())
+
+    def _engine_line(self) -> bytes:
+        paths = [str(path) for path in self._client.paths]
+        change = {"state": self._client.state.value, "reason": self._client.reason, "paths": paths}
+        return json.dumps(change).encode() + b"\n"
+
+    async def _stop(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+        """End all processes: with a drain after one request to stop, without it after a second one."""
+        self._shutdown.requested.set()  # also after a failure: nothing is started again
+        ended, cut = asyncio.gather(*keeping), asyncio.create_task(self._shutdown.cut.wait())
+        waits: list[asyncio.Future[Any]] = [ended, cut]
+        self._signal(signal.SIGTERM)
+        await asyncio.wait(waits, timeout=self._drain_timeout + 2 * EXIT_S, return_when=asyncio.FIRST_COMPLETED)
+        cut.cancel()
+        if not ended.done():
+            self._signal(signal.SIGTERM)
+            await asyncio.wait([ended], timeout=2 * EXIT_S)
+            self._signal(signal.SIGKILL)
+        await ended
+
+    def _signal(self, number: int) -> None:
+        for process in list(self._processes.values()):
+            if process.returncode is None:
+                process.send_signal(number)
