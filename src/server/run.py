@@ -108,7 +108,7 @@ async def run_server(
     tls = Tls(files) if files else None
     app = build_app(service)
     tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
-    if settings.files_dir is not None and service.process_index == 0:
+    if settings.files_dir is not None:
         tasks.append(asyncio.ensure_future(BatchRunner(service, app, Path(settings.files_dir)).run()))
     if not settings.disable_log_stats and service.process_index == 0:
         tasks.append(asyncio.ensure_future(log_stats(service)))
