@@ -29,10 +29,10 @@ from .logprobs import TokenNames
 from .metrics import Metrics
 from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
+from .shared_state import SharedState
 from .stored.background import Background
 from .stored.store import Limits as StoreLimits
 from .stored.store import Store, open_store
-from .shared_state import SharedState
 from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
@@ -86,8 +86,6 @@ class Service:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
-        self.key_usage = KeyUsage(clock)
-        self._cache_epoch = 0
         self.background = Background()
         self.responses: Store | None = None
         if server.responses_store is not None:

@@ -126,6 +126,16 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `disable_frontend_multiprocessing`, or set `api_server_count` to 1",),
     ),
     Rule(
+        id="R346",
+        title="stored responses need one API process",
+        fields=("server.api_server_count", "server.responses_store"),
+        is_broken=lambda v: v.api_server_count > 1 and v.responses_store is not None,
+        message="`server.api_server_count` is {api_server_count}, and `server.responses_store` keeps responses",
+        why="A response in the background runs in one API process; the others could neither cancel it nor say whether "
+        "it still runs.",
+        fixes=("remove `responses_store`, or set `api_server_count` to 1",),
+    ),
+    Rule(
         id="R208",
         title="auth none and keys contradict each other",
         fields=("server.auth", "server.api_key", "server.api_keys_file"),
