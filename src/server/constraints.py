@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 from ..config import Resolved
@@ -24,6 +25,7 @@ from .text.tokenizer import Tokenizer
 MAX_KEPT = 512
 MAX_KEPT_CHARS = 8 << 20  # of grammars
 _NUM_PROCESSES = 2
+_NUM_BYTES = 256  # the first ids of the vocabulary that grammars are checked with; special tokens follow
 FINAL_CHANNEL = "<|channel|>final<|message|>"  # of Harmony, where all that comes before counts as reasoning
 
 
@@ -31,6 +33,7 @@ class Constraints:
     def __init__(self, resolved: Resolved, tokenizer: Tokenizer | None) -> None:
         self._settings = resolved.structured_outputs
         self._processes = IsolatedProcesses(_NUM_PROCESSES)  # each is started when it is needed first
+        self._tokenizer = tokenizer
         self._special_tokens: list[str] | None = None
         if tokenizer is not None:
             added = tokenizer.backend.get_added_tokens_decoder().values()
@@ -77,6 +80,21 @@ class Constraints:
         assert format is not None
         is_open = end == FINAL_CHANNEL or starts_in_reasoning(format, prompt_text, continued=continued)
         return Reasoning(end=end, is_open=is_open, start=start, budget=budget)
+
+    async def checked_lark(self, write: Callable[[Mapping[str, int]], str | None], param: str) -> Constraint | None:
+        """A grammar that names special tokens by their ids; None if `write` returns none.
+
+        write: gets the ids by the tokens' texts. It is checked with a vocabulary of bytes, which has other ids.
+        """
+        if self._tokenizer is None or self._special_tokens is None:
+            raise unsupported(param, ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+        grammar = write({text: _NUM_BYTES + index for index, text in enumerate(self._special_tokens)})
+        if grammar is None:
+            return None
+        await self.checked(OutputGrammar("lark", grammar, param))
+        ids = self._tokenizer.backend.get_added_tokens_decoder().items()
+        grammar = write({token.content: token_id for token_id, token in ids})
+        return None if grammar is None else Constraint(grammar)
 
     def _with_defaults(self, wanted: OutputGrammar) -> OutputGrammar:
         settings = self._settings

@@ -166,6 +166,49 @@ def test_a_wrong_tool_choice_is_a_400(speaking: Saying, choice: Any, message: st
     assert message in error["message"]
 
 
+STRICT = {"type": "function", "function": {**TOOL["function"], "name": "strict", "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"tool_choice": "required"}, ["weather", "strict"]),
+        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, ["weather"]),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}}, ["weather"]),
+        ({"parallel_tool_calls": False}, ["weather", "strict"]),
+        ({}, ["strict"]),  # because one tool is strict
+        ({"response_format": {"type": "json_object"}}, ["weather", "strict", "%json"]),
+    ],
+)
+def test_a_choice_of_tools_is_a_grammar(speaking: Saying, fields: dict[str, Any], parts: list[str]):
+    served = speaking(CALL)
+    answer = served.chat(tools=[TOOL, STRICT], **fields)
+    assert answer.status_code == 200, answer.text
+    constraint = served.engine.requests[0].sampling.constraint
+    assert constraint is not None
+    for name in ("weather", "strict"):
+        assert (f'{name}\\"' in constraint.grammar) == (name in parts or fields == {} or "response_format" in fields)
+    assert all(part in constraint.grammar for part in parts)
+    is_named = isinstance(fields.get("tool_choice"), dict) and fields["tool_choice"]["type"] == "function"
+    assert answer.json()["choices"][0]["finish_reason"] == ("stop" if is_named else "tool_calls")
+
+
+def test_tools_without_any_wish_need_no_grammar(speaking: Saying):
+    served = speaking(CALL)
+    for fields in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}, {"parallel_tool_calls": True}):
+        assert served.chat(tools=[TOOL], **fields).status_code == 200
+        assert served.engine.requests[-1].sampling.constraint is None
+
+
+def test_what_a_grammar_cannot_enforce_is_a_400(speaking: Saying, served: Served):
+    unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    strict = {"type": "function", "function": {"name": "f", "parameters": unique, "strict": True}}
+    error = speaking(CALL).chat(tools=[TOOL, strict]).json()["error"]
+    assert error["param"].startswith("tools[1].function.parameters")
+    error = served.chat(tools=[TOOL], tool_choice="required").json()["error"]  # of a model whose format is not known
+    assert (error["param"], error["code"]) == ("tool_choice", "unsupported_parameter")
+
+
 def test_reasoning_of_earlier_messages_reaches_templates_under_their_name(folder: Path, tmp_path: Path):
     template = "{% for m in messages %}{{ m.reasoning_content or '' }}|{{ m.content }};{% endfor %}"
     served = Served(write_tokenizer(tmp_path, template=template))

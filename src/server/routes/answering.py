@@ -18,9 +18,9 @@ from ..answers.parts import Answer
 from ..answers.reading import AnswerDelta, Reading, new_call_id
 from ..endpoint import Call
 from ..protocol.chat import ChatRequest
-from ..protocol.errors import unsupported
 from ..sampling import check_prompt, num_logprobs, sampling_params, truncation
 from ..service import Service, new_ids
+from .constraining import constraint_of
 from .generating import generation_of
 from .rendering import rendered
 from .request_log import log_arrival, log_end
@@ -62,8 +62,7 @@ async def prepare(
     check_prompt(prompt, limits, param="messages")
     await note_prefix(call, body, prompt)
     reading = _reading(service, body, text)
-    _refuse_constraints(body)
-    constraint = await service.constraints.checked(body.output_grammar)
+    constraint = await constraint_of(service, body, reading)
     sampling = sampling_params(
         body,
         service.sampling_defaults,
@@ -174,13 +173,3 @@ async def rendered_for_counting(call: Call, body: ChatRequest, earlier: Sequence
     limit = call.service.model_limits.context
     prompt = await rendered(call, body, max_tokens=limit, add_special_tokens=False, earlier=earlier)
     return len(prompt.token_ids)
-
-
-def _refuse_constraints(body: ChatRequest) -> None:
-    """Raises ApiError for what needs a grammar of the model's calls."""
-    if body.choice.mode in ("required", "named"):
-        raise unsupported("tool_choice", ": only `none` and `auto` are")
-    if body.parallel_tool_calls is False and body.choice.reads_calls:
-        raise unsupported("parallel_tool_calls", " as false")
-    if any(tool.function.strict for tool in body.tools or ()):
-        raise unsupported("tools", " with `strict: true`")

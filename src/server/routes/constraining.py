@@ -1,0 +1,80 @@
+"""What an answer must obey: a schema or grammar of the request, the choice of its tools, or both in one grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ...engine.api import Constraint
+from ...formats.grammar import grammar_of
+from ...formats.tool_choice import Choice, ToolSchema
+from ..answers.reading import Reading
+from ..protocol.chat import ChatRequest
+from ..protocol.errors import unsupported
+from ..protocol.structured import OutputGrammar
+from ..protocol.tool_choice import ToolChoice
+from ..service import Service
+
+
+async def constraint_of(service: Service, body: ChatRequest, reading: Reading) -> Constraint | None:
+    """Raises ApiError for what cannot be obeyed."""
+    wanted, choice = body.output_grammar, body.choice
+    constraint = await service.constraints.checked(wanted)
+    param = _needs_grammar(body, choice)
+    if wanted is not None and choice.reads_calls and choice.mode == "auto" and reading.reads_calls:
+        param = param or "tools"  # else the schema of the answer would exclude calls
+    if param is None:
+        return constraint
+    format = reading.format
+    if format is None or not reading.reads_calls:
+        raise unsupported(param, ": the form of this model's tool calls is not known (`server.tool_call_parser`)")
+    tools = [tool.function for tool in body.tools or ()]
+    for index, tool in enumerate(tools):
+        if tool.strict and tool.name in choice.names:
+            place = f"tools[{index}].function.parameters"
+            await service.constraints.checked(OutputGrammar("json", tool.parameters or {"type": "object"}, place))
+    schemas = [ToolSchema(tool.name, tool.parameters or {"type": "object"}, bool(tool.strict)) for tool in tools]
+    content = _content_rule(wanted) if wanted is not None and choice.mode == "auto" else None
+
+    def write(special_tokens: Mapping[str, int]) -> str | None:
+        return grammar_of(
+            format,
+            schemas,
+            choice=_choice(choice),
+            parallel=body.parallel_tool_calls is not False,
+            answer=content,
+            special_tokens=special_tokens,
+        )
+
+    return await service.constraints.checked_lark(write, param) or constraint
+
+
+def _needs_grammar(body: ChatRequest, choice: ToolChoice) -> str | None:
+    """The field that a grammar of calls is needed for."""
+    if not choice.reads_calls:
+        return None
+    if choice.mode != "auto" or len(choice.names) < len(body.tools or ()):
+        return "tool_choice"
+    if body.parallel_tool_calls is False:
+        return "parallel_tool_calls"
+    return "tools" if any(tool.function.strict for tool in body.tools or ()) else None
+
+
+def _choice(choice: ToolChoice) -> Choice:
+    must_call = choice.mode in ("required", "named")
+    return Choice(must_call=must_call, names=frozenset(choice.names), is_named=choice.mode == "named")
+
+
+def _content_rule(wanted: OutputGrammar) -> str:
+    """The body of a rule for the content beside calls."""
+    match wanted.kind:
+        case "json":
+            return "%json " + json.dumps(wanted.source)
+        case "json_object":
+            return '%json {"type": "object"}'
+        case "choice":
+            return " | ".join(json.dumps(text) for text in wanted.source)
+        case "regex":
+            pattern: str = wanted.source
+            return "/" + pattern.replace("/", "\\/") + "/"
+    raise unsupported(wanted.param, " together with `tools`: send a JSON schema, a regular expression or a choice")
