@@ -179,7 +179,7 @@ def test_reasoning_is_folded_and_a_call_is_answered_by_hand(page: Any):
         stream({"role": "assistant", "content": ""}, *thoughts, {"tool_calls": [call]}, *pieces, finish="tool_calls"),
         stream({"content": "18 degrees."}),
     )
-    page.get_by_role("button", name="What is the weather in Paris?").click()
+    page.get_by_role("button", name="What is the weather in Rome?").click()
     page.get_by_role("textbox", name="Result of get_weather").wait_for()
     answer = page.locator("article.answer").first
     assert not answer.locator(".thought").is_visible()
@@ -192,7 +192,7 @@ def test_reasoning_is_folded_and_a_call_is_answered_by_hand(page: Any):
     first, second = sent.requests
     assert first["tools"][0]["function"]["name"] == "get_weather"
     asked, called, result = second["messages"]
-    assert asked == {"role": "user", "content": "What is the weather in Paris?"}
+    assert asked == {"role": "user", "content": "What is the weather in Rome?"}
     assert called["reasoning"] == "Which tool? The weather one."
     (sent_call,) = called["tool_calls"]
     function = {"name": "get_weather", "arguments": '{"city": "Paris"}'}

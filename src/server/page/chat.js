@@ -10,7 +10,7 @@ import { load, save } from "./store.js";
 const NEAR_END = 80; // pixels from the end of the conversation within which it follows the answer
 const STARTERS = ["Explain a prefix cache in three sentences.", "Write a haiku about a steam engine."];
 const TINY_STARTERS = ["What does max_num_seqs do?", "What does enable_prefix_caching do?"];
-const TOOL_STARTER = "What is the weather in Paris?";
+const TOOL_STARTER = "What is the weather in Rome?";
 
 export function chatView() {
   return new Chat();
@@ -358,7 +358,7 @@ function callView(call, chat) {
 }
 
 function sampleResult(call) {
-  return call.name === "get_weather" ? '{"temperature_c": 18, "sky": "light clouds"}' : "";
+  return call.name === "get_weather" ? '{"temperature": 18}' : "";
 }
 
 function indented(text) {

@@ -17,7 +17,7 @@ export const SAMPLE_TOOL = {
   type: "function",
   function: {
     name: "get_weather",
-    description: "The weather in a city now.",
+    description: "Current weather in a city",
     parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
   },
 };
