@@ -487,6 +487,29 @@ def test_the_api_page_lists_the_routes_and_sends_a_request(browser: Any, server:
         assert '"param": "messages"' in route.locator(".response pre").inner_text()
 
 
+def test_a_file_is_uploaded_and_listed_on_the_api_page(browser: Any, folder: Path, tmp_path: Path):
+    with ServerThread(folder, files_dir=str(tmp_path)) as server, opened(browser, f"{server.url}/docs") as page:
+        upload = page.locator("#post_v1_files")
+        upload.locator("summary").first.click()
+        upload.get_by_label("file", exact=True).set_input_files(
+            files=[{"name": "requests.jsonl", "mimeType": "text/plain", "buffer": b"{}"}]
+        )
+        upload.get_by_role("button", name="Send").click()
+        upload.get_by_text("HTTP 200").wait_for()
+        listing = page.locator("#get_v1_files")
+        listing.locator("summary").first.click()
+        listing.get_by_label("limit (optional)").fill("1")
+        listing.get_by_role("button", name="Send").click()
+        listing.get_by_text("HTTP 200").wait_for()
+        assert "requests.jsonl" in listing.locator(".response pre").inner_text()
+        identifier = json.loads(listing.locator(".response pre").inner_text())["data"][0]["id"]
+        shown = page.locator("[id='get_v1_files_file_id']")
+        shown.locator("summary").first.click()
+        shown.get_by_label("file_id", exact=True).fill(identifier)
+        shown.get_by_role("button", name="Send").click()
+        shown.get_by_text("HTTP 200").wait_for()
+
+
 def test_without_the_page_only_the_api_is_offered(browser: Any, folder: Path):
     with ServerThread(folder, disable_web_page=True) as server, opened(browser, f"{server.url}/docs") as page:
         page.locator(".route").first.wait_for()

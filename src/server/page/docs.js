@@ -3,6 +3,7 @@
 import { announce, copyButton, errorBox, h } from "./dom.js";
 import { call, getJson, key } from "./server.js";
 
+const GROUPS = [["Files and batches", /^\/v1\/(files|batches)/], ["Models and answers", /^(\/inference)?\/v1\//], ["The server", /^/]];
 const MAX_SHOWN = 200_000; // characters of a response
 
 export function docsView() {
@@ -30,9 +31,9 @@ export function docsView() {
     try {
       const description = await getJson("openapi.json");
       routes = operationsOf(description).map((operation) => new Route(operation, description));
-      const groups = [["Models and answers", (path) => path.startsWith("/v1/")], ["The server", (path) => !path.startsWith("/v1/")]];
-      list.replaceChildren(...groups.map(([name, holds]) => h("section", {}, h("h2", {}, name),
-        ...routes.filter((route) => holds(route.path)).map((route) => route.element))));
+      const groups = Map.groupBy(routes, ({ path }) => GROUPS.find(([, begins]) => begins.test(path))[0]);
+      list.replaceChildren(...GROUPS.filter(([name]) => groups.has(name)).map(([name]) =>
+        h("section", {}, h("h2", {}, name), ...groups.get(name).map((route) => route.element))));
       about.replaceChildren(`Version ${description.info.version}. OpenAPI document: `, h("a", { href: "openapi.json" }, "openapi.json"));
       draw();
       openNamed(routes);
@@ -62,7 +63,7 @@ export function operationsOf(description) {
 class Route {
   constructor(operation, description) {
     const { path, method, summary, security, operationId } = operation;
-    const media = operation.requestBody?.content["application/json"];
+    const media = Object.values(operation.requestBody?.content ?? {})[0];
     const schema = media && resolved(media.schema, description);
     this.path = path;
     this.text = [method, path, summary, ...Object.keys(schema?.properties ?? {})].join(" ").toLowerCase();
@@ -75,7 +76,7 @@ class Route {
   // Written when the route is opened first.
   _fill(operation, schema, media, description) {
     this.element.append(h("div", { class: "route-body" },
-      tryForm(operation, media && exampleOf(media, schema, description)), answers(operation),
+      tryForm(operation, schema, media && exampleOf(media, schema, description)), answers(operation),
       schema ? h("h3", {}, "Fields") : null, schema ? fieldTable(schema, description) : null));
   }
 }
@@ -147,17 +148,20 @@ function answers({ responses }) {
     ". Errors are ", h("code", {}, '{"error": {"message", "type", "param", "code"}}'), ".");
 }
 
-function tryForm({ path, method, parameters, requestBody }, example) {
-  const inputs = (parameters ?? []).map(({ name }) => h("input", { name, required: true, autocomplete: "off", spellcheck: "false" }));
-  const body = requestBody ? h("textarea", { class: "code-input", rows: 10, spellcheck: "false" }, JSON.stringify(example, null, 2)) : null;
+function tryForm({ path, method, parameters, requestBody }, schema, example) {
+  const isForm = Boolean(requestBody?.content["multipart/form-data"]);
+  const inputs = (parameters ?? []).map(({ name, in: place, required }) =>
+    h("input", { name, required, "data-place": place, autocomplete: "off", spellcheck: "false" }));
+  const fields = isForm ? Object.entries(schema.properties).map(([name, field]) => formField(name, field)) : [];
+  const body = requestBody && !isForm ? h("textarea", { class: "code-input", rows: 10, spellcheck: "false" }, JSON.stringify(example, null, 2)) : null;
   const output = h("div", { class: "response", "aria-live": "polite" });
   const send = h("button", { type: "submit", class: "primary" }, "Send");
   const stop = h("button", { type: "button", class: "quiet", hidden: true }, "Stop");
-  const target = () => inputs.reduce((full, input) => full.replace(`{${input.name}}`, encodeURIComponent(input.value)), path);
+  const request = () => ({ method, path: targetOf(path, inputs), body: isForm ? dataOf(fields) : body?.value });
   const form = h("form", { class: "try", "aria-label": `Try ${method} ${path}` }, h("h3", {}, "Try it"),
-    ...inputs.map((input) => h("label", {}, h("span", {}, input.name), input)),
+    ...[...inputs, ...fields].map((input) => h("label", {}, h("span", {}, input.name, input.required ? "" : " (optional)"), input)),
     body ? h("label", {}, h("span", {}, "Body"), body) : null,
-    h("div", { class: "row" }, send, stop, copyButton("Copy as curl", () => curl(method, target(), body?.value), true)), output);
+    h("div", { class: "row" }, send, stop, copyButton("Copy as curl", () => curl(request()), true)), output);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const running = new AbortController();
@@ -165,7 +169,7 @@ function tryForm({ path, method, parameters, requestBody }, example) {
     stop.hidden = false;
     send.disabled = true;
     try {
-      await show(output, method, target(), body?.value, running.signal);
+      await show(output, request(), running.signal);
     } finally {
       stop.hidden = true;
       send.disabled = false;
@@ -174,8 +178,29 @@ function tryForm({ path, method, parameters, requestBody }, example) {
   return form;
 }
 
+function formField(name, field) {
+  const type = field.format === "binary" ? "file" : "text";
+  return h("input", { name, type, required: true, value: field.const, autocomplete: "off" });
+}
+
+function dataOf(fields) {
+  const data = new FormData();
+  for (const field of fields) data.append(field.name, field.type === "file" ? (field.files[0] ?? "") : field.value);
+  return data;
+}
+
+function targetOf(path, inputs) {
+  const query = new URLSearchParams();
+  let target = path;
+  for (const { name, value, dataset } of inputs) {
+    if (dataset.place === "path") target = target.replace(`{${name}}`, encodeURIComponent(value));
+    else if (value) query.set(name, value);
+  }
+  return query.size ? `${target}?${query}` : target;
+}
+
 // The response as it arrives; JSON that is complete, with indentation.
-async function show(output, method, path, body, signal) {
+async function show(output, { method, path, body }, signal) {
   const began = performance.now();
   const text = h("code");
   const head = h("p", { class: "response-head" });
@@ -208,11 +233,12 @@ function indented(text) {
   }
 }
 
-function curl(method, path, body) {
+function curl({ method, path, body }) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const address = new URL(path.slice(1), document.baseURI).href;
   const parts = ["curl", ...(method === "GET" ? [] : ["-X", method]), quoted(address)];
   if (key.get()) parts.push("-H", quoted("Authorization: Bearer YOUR_KEY"));
-  if (body !== undefined) parts.push("-H", quoted("Content-Type: application/json"), "-d", quoted(body));
+  if (typeof body === "string") parts.push("-H", quoted("Content-Type: application/json"), "-d", quoted(body));
+  else if (body) for (const [name, value] of body) parts.push("-F", quoted(`${name}=${value.name ? `@${value.name}` : value}`));
   return parts.join(" ");
 }

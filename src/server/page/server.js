@@ -22,7 +22,7 @@ export const key = {
 export async function call(method, path, { body, signal } = {}) {
   const headers = {};
   if (key.get()) headers.authorization = `Bearer ${key.get()}`;
-  if (body !== undefined) headers["content-type"] = "application/json";
+  if (typeof body === "string") headers["content-type"] = "application/json";
   try {
     return await fetch(path, { method, headers, body, signal, cache: "no-store", credentials: "same-origin" });
   } catch (error) {

@@ -49,6 +49,9 @@ class CreateBatch(Wire):
         return int(found[1]) * _SECONDS[found[2]]
 
 
+PAGE_PARAMETERS = ("after", "limit", "order")
+
+
 class Page:
     """What a list request asks for: `after`, `limit`, `order`."""
 
@@ -59,7 +62,7 @@ class Page:
         except ValueError:
             raise bad_request("the query is not valid") from None
         for name in self.values:
-            if name not in ("after", "limit", "order", *known):
+            if name not in (*PAGE_PARAMETERS, *known):
                 raise bad_request(f"unknown parameter `{name[:100]}`", code="unknown_parameter", param=name[:100])
         limit = self.values.get("limit", "20")
         if not limit.isascii() or not limit.isdigit() or len(limit) > 6 or int(limit) < 1:

@@ -84,15 +84,27 @@ def _operation(route: RouteEntry, *, needs_key: bool) -> dict[str, Any]:
             "default": {"description": "An error.", "content": _json("Error")},
         },
     }
-    if names := _PARAMETER.findall(route.path):
-        text = {"type": "string"}
-        operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
-    if route.body is not None:
-        content = _json(route.body.__name__)
-        if route.path in EXAMPLES:
-            content["application/json"]["example"] = EXAMPLES[route.path]
+    parameters = [_parameter(name, "path") for name in _PARAMETER.findall(route.path)]
+    parameters += [_parameter(name, "query") for name in route.query]
+    if parameters:
+        operation["parameters"] = parameters
+    if content := _body(route):
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _parameter(name: str, place: str) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}}
+
+
+def _body(route: RouteEntry) -> dict[str, Any]:
+    if route.form is not None:
+        schema = {"type": "object", "properties": route.form, "required": list(route.form)}
+        return {"multipart/form-data": {"schema": schema}}
+    content: dict[str, Any] = {} if route.body is None else _json(route.body.__name__)
+    if route.path in EXAMPLES:
+        content.setdefault("application/json", {"schema": {"type": "object"}})["example"] = EXAMPLES[route.path]
+    return content
 
 
 def _json(name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "/v1/responses/input_tokens": {"input": "What does max_num_seqs do?"},
     "/v1/messages": {"messages": _QUESTION, "max_tokens": 128},
     "/v1/messages/count_tokens": {"messages": _QUESTION},
+    "/invocations": _CHAT,
     "/tokenize": {"messages": _QUESTION, "return_token_strs": True},
     "/detokenize": {"tokens": [10, 11, 12]},
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..auth import Scope
 from ..endpoint import Call
@@ -15,6 +16,8 @@ class RouteEntry:
     """
     summary: for the API description.
     body: model of a POST body.
+    form: fields of a POST body that is multipart/form-data, as JSON Schemas; all of them are required.
+    query: names of the parameters of the query, all of them optional.
     answer: content type of the response.
     scope: that a key needs. A route for any valid key has `read`.
     """
@@ -26,6 +29,8 @@ class RouteEntry:
     body: type[Wire] | None = None
     answer: str = "application/json"
     scope: Scope = "inference"
+    form: Mapping[str, Any] | None = None
+    query: tuple[str, ...] = ()
 
     @property
     def is_limited(self) -> bool:

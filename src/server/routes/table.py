@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...config.schema.server import ServerConfig
 from ..auth import open_paths
-from ..protocol.batches import CreateBatch
+from ..protocol.batches import PAGE_PARAMETERS, CreateBatch
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.generate import GenerateRequest
@@ -18,7 +18,7 @@ from .chat import chat_completions
 from .completions import completions
 from .config import config
 from .docs import Docs
-from .files import delete_file, file_content, list_files, show_file, upload_file
+from .files import PURPOSE, delete_file, file_content, list_files, show_file, upload_file
 from .generate import generate
 from .health import livez, readyz
 from .invocations import invocations
@@ -81,15 +81,21 @@ _ALWAYS = (
 )
 UPLOADS = "/v1/files"
 _FILES = (
-    RouteEntry("POST", UPLOADS, upload_file, "Upload a file of requests, as multipart/form-data."),
-    RouteEntry("GET", "/v1/files", list_files, "The files of this key."),
+    RouteEntry(
+        "POST",
+        UPLOADS,
+        upload_file,
+        "Upload a file of requests, as multipart/form-data.",
+        form={"file": {"type": "string", "format": "binary"}, "purpose": {"const": PURPOSE}},
+    ),
+    RouteEntry("GET", "/v1/files", list_files, "The files of this key.", query=(*PAGE_PARAMETERS, "purpose")),
     RouteEntry("GET", "/v1/files/{file_id}", show_file, "One file: name, size and purpose."),
     RouteEntry(
         "GET", "/v1/files/{file_id}/content", file_content, "The content of a file.", answer="application/octet-stream"
     ),
     RouteEntry("DELETE", "/v1/files/{file_id}", delete_file, "Delete a file."),
     RouteEntry("POST", "/v1/batches", create_batch, "Run the requests of an uploaded file.", CreateBatch),
-    RouteEntry("GET", "/v1/batches", list_batches, "The batches of this key."),
+    RouteEntry("GET", "/v1/batches", list_batches, "The batches of this key.", query=PAGE_PARAMETERS),
     RouteEntry("GET", "/v1/batches/{batch_id}", show_batch, "One batch: its state, and its result files."),
     RouteEntry("POST", "/v1/batches/{batch_id}/cancel", cancel_batch, "End a batch; what has run is kept."),
 )
