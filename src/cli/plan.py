@@ -11,15 +11,21 @@ from ..config.diagnostics import show
 from ..config.effective import effective_values
 from ..config.errors import ModelFilesError
 from ..config.examine import Report, report_on
-from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_MODEL_FILES, EXIT_WRONG_COMMAND_LINE
+from ..config.exit_codes import (
+    EXIT_ENVIRONMENT,
+    EXIT_INVALID_CONFIGURATION,
+    EXIT_MODEL_FILES,
+    EXIT_WRONG_COMMAND_LINE,
+)
 from ..config.origin import Layer
 from ..config.plan.calibration import calibration_file, entries
 from ..config.plan.devices import THIS_MACHINE, DeviceProblem, find_profile, this_machine
 from ..config.plan.model import read_model
 from ..config.plan.plan import FORMAT_VERSION, Plan, make_plan
-from ..config.plan.text import TextForms, text_forms
+from ..config.plan.text import TextForms
 from ..config.resolve.machine import read_machine_spec
 from ..config.resolve.values import Values
+from .answer_format import format_of_answers, templates_of
 from .console import print_message, print_result
 from .plan_view import calibration_text, plan_text
 
@@ -66,7 +72,14 @@ def run(
         device = this_machine(machine, report.decisions.get("device.device"))
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
     plan = make_plan(model, device, report.decisions, [finding.message for finding in broken])
-    forms = text_forms(Path(model.folder), Values(report.deployment, report.decisions).template)
+    values = Values(report.deployment, report.decisions)
+    templates = templates_of(values, Path(model.folder))
+    try:
+        answers = format_of_answers(values, Path(model.folder), model.spec.architecture)
+    except ValueError as error:
+        print_message(f"error: {error}")
+        return EXIT_INVALID_CONFIGURATION
+    forms = TextForms.of(templates, answers)
     decided = _decided(report) if is_here else []
     if output == "json":
         print_result(

@@ -59,9 +59,10 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
     context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "does not fit"
     rows.append(("context", f"{context}; the model supports {model.limit}"))
     if forms.source:
-        tools = f"; tool calls in {forms.tool_calls} format ({forms.tool_marker})" if forms.tool_calls else ""
-        thinks = f"; reasoning in {forms.reasoning}" if forms.reasoning else ""
-        rows.append(("chat template", f"{forms.source}{tools}{thinks}"))
+        rows.append(("chat template", forms.source))
+        rows.append(("tool calls", f"{forms.tool_calls}: {forms.tool_calls_why}"))
+        rows.append(("reasoning", f"{forms.reasoning}: {forms.reasoning_why}"))
+        rows += [("", f"warning: {warning}") for warning in forms.warnings]
     else:
         rows.append(("chat template", "none found: /v1/chat/completions needs `server.chat_template`"))
     return rows

@@ -137,13 +137,14 @@ def _server_exit_code(error: Exception) -> int | None:
     "error."""
     from ..server.keys_file import KeysProblem
     from ..server.middleware import MiddlewareProblem
+    from ..server.text.answer_format import FormatProblem
     from ..server.text.renderer import TemplateProblem
     from ..server.tls import TlsProblem
     from ..vocabulary import TokenizerError
 
     if isinstance(error, TokenizerError | TemplateProblem):
         return EXIT_MODEL_FILES
-    if isinstance(error, KeysProblem | MiddlewareProblem):
+    if isinstance(error, KeysProblem | MiddlewareProblem | FormatProblem):
         return EXIT_INVALID_CONFIGURATION
     return EXIT_ENVIRONMENT if isinstance(error, TlsProblem) else None
 

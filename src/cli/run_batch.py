@@ -163,7 +163,7 @@ async def _answer(
     try:
         await client.start()
         view.close()
-        service = Service(resolved, client, *text)
+        service = Service(resolved, client, text.tokenizer, text.renderer, answers=text.answers)
         async with contextlib.AsyncExitStack() as stack:
             if sockets:
                 await stack.enter_async_context(serving_metrics(service, sockets))

@@ -9,6 +9,8 @@ from ..config import Measured, Resolved
 from ..config.plan.calibration import planned_memory
 from ..config.schema.types import format_about as about
 from ..engine.api import EngineInfo
+from ..formats.detect import Detection
+from ..server.run import Text
 from ..server.text.renderer import Renderer
 from .server_url import base_url
 
@@ -19,13 +21,13 @@ def summary(
     resolved: Resolved,
     info: EngineInfo,
     measured: Measured,
-    renderer: Renderer | None,
+    text: Text,
     port: int,
     seconds: float,
 ) -> str:
     """Lines for standard output; the last one is a command to paste.
 
-    renderer: None without a tokenizer. port: 0 with a Unix socket.
+    port: 0 with a Unix socket.
     seconds: from the start of the command to now.
     """
     server = resolved.server
@@ -52,11 +54,22 @@ def summary(
                 f"{about(measured.resident_bytes)} of engine process, planned about {about(planned)}",
             )
         )
+    rows += answer_rows(text.answers)
     rows += [
         ("kernels" if not index else "", f"{stage}: {why}") for index, (stage, why) in enumerate(info.kernels.items())
     ]
     lines = [f"  {name:<{_INDENT - 2}}{value}" for name, value in rows]
-    return "\n".join([*lines, f"ready in {seconds:.1f} s; try:", f"  {_curl(url, resolved, renderer)}"])
+    return "\n".join([*lines, f"ready in {seconds:.1f} s; try:", f"  {_curl(url, resolved, text.renderer)}"])
+
+
+def answer_rows(found: Detection | None) -> list[tuple[str, str]]:
+    """The format of answers, and why."""
+    if found is None:
+        return []
+    return [
+        ("tool calls", f"{found.calls}: {found.calls_why}"),
+        ("reasoning", f"{found.reasoning}: {found.reasoning_why}"),
+    ]
 
 
 def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:

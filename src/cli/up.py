@@ -112,7 +112,7 @@ async def _start_and_serve(
             kernels=info.kernels,
         )
         calibration.append(calibration.record(resolved, measured, __version__))
-        ready = summary(resolved, info, measured, text[1], port, view.seconds)
+        ready = summary(resolved, info, measured, text, port, view.seconds)
 
         def on_listening() -> None:
             # objects created so far live as long as the process: the garbage collector does not have to visit them

@@ -1,7 +1,7 @@
 """Which format a model writes, proved: rules name candidates, and the model's own chat template is the proof.
 
-The template renders a golden conversation; only a format that reads the calls back is accepted. Whoever asks provides
-the rendering, so that nothing here runs a template.
+The template renders a golden conversation; only a format that reads the calls back is accepted. The caller provides
+the rendering: nothing here runs a template.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ White space beside a marker belongs to the marker: it is in no event.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Ids = Literal["random", "written", "nine"]  # made by the server; the model writes `functions.f:0`; 9 letters and digits
 
@@ -108,6 +109,7 @@ class Format:
     calls: CallMarkers | None = None
     answer: tuple[str, ...] = ()  # markers around the content: they are left out
     tokens: tuple[str, ...] = ()  # special tokens that are parts of the markers
+    parser: Callable[..., Any] | None = None  # a class of a user, instead of AnswerParser
 
     @property
     def special_tokens(self) -> frozenset[str]:

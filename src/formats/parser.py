@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from .events import Content, Event, Reasoning
 from .format import BareKeys, CallMarkers, Format, Harmony, JsonCall, NamedJson, Pythonic, XmlCall
@@ -20,6 +21,32 @@ from .reading.source import Reading, Source, markers_pattern, skip_space, take
 from .reading.xml_call import read_xml_call
 
 Kind = type[Content] | type[Reasoning]
+
+
+class Parser(Protocol):
+    """What reads one answer: AnswerParser, or a class of a user with the same arguments."""
+
+    @property
+    def in_reasoning(self) -> bool: ...
+
+    def feed(self, text: str) -> list[Event]: ...
+
+    def finish(self) -> list[Event]: ...
+
+
+def open_parser(
+    format: Format,
+    *,
+    tools: Mapping[str, JsonSchema] | None = None,
+    starts_in_reasoning: bool,
+    reads_calls: bool = True,
+    new_id: Callable[[], str] | None = None,
+) -> Parser:
+    """A parser of one answer. The arguments are those of AnswerParser."""
+    kind: Callable[..., Parser] = format.parser or AnswerParser
+    return kind(
+        format, tools=tools or {}, starts_in_reasoning=starts_in_reasoning, reads_calls=reads_calls, new_id=new_id
+    )
 
 
 class AnswerParser:

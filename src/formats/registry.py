@@ -22,7 +22,7 @@ ALIASES: Mapping[str, str] = {
     "deepseekv4": "deepseek_v4",
     "glm": "glm45",
     "llama3_json": "llama_json", "llama4_json": "llama_json", "llama3": "llama_json", "llama4_pythonic": "pythonic",
-    "phi4_mini_json": "phi4_mini", "hunyuan": "hunyuan_a13b", "interns1": "internlm",
+    "qwen3_json": "hermes", "phi4_mini_json": "phi4_mini", "hunyuan": "hunyuan_a13b", "interns1": "internlm",
 }
 
 _ALWAYS_THINKS = replace(THINK, is_default=True)
@@ -40,7 +40,8 @@ _REASONING_ALIASES: Mapping[str, str] = {
 
 # Formats of vLLM and SGLang that are known by name only.
 NOT_DESCRIBED = frozenset({
-    "apertus", "apertus2509", "cohere_command4", "dots", "gigachat35", "hy_v3", "inkling", "k2_horizon", "kimi_k3",
+    "apertus", "apertus2509", "deepseek_v41", "hf", "hy_v4", "minicpmv", "muse_glimmer",
+    "plamo3", "cohere_command4", "dots", "gigachat35", "hy_v3", "inkling", "k2_horizon", "kimi_k3",
     "ling3", "minicpm5", "minimax_append_think", "minimax_m2_append_think", "minimax_m3", "muse", "poolside_v1",
     "solar_open2", "spark25", "telechat4", "trinity",
 })
@@ -80,6 +81,11 @@ def find_reasoning(name: str) -> ReasoningMarkers:
     if format is None or format.reasoning is None:
         raise _unknown(name, reasoning_names())
     return format.reasoning
+
+
+def is_tool_format(name: str) -> bool:
+    """Whether a name means a format, `auto` or `none`."""
+    return plain(name) in ("auto", "none") or ALIASES.get(plain(name), plain(name)) in FORMATS
 
 
 def tool_names() -> list[str]:

@@ -9,10 +9,12 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from ..config import Resolved
 from ..config.open_files import raise_limit
 from ..engine.client import EngineClient, EngineState
+from ..formats.detect import Detection
 from ..logs import log_fields
 from .admission import Admission
 from .app import build_app
@@ -24,6 +26,7 @@ from .serve import serve
 from .service import Service
 from .shared_state import SharedState
 from .shutdown import Shutdown
+from .text.answer_format import decide_format
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
 from .tls import Tls, TlsFiles, load_context
@@ -32,17 +35,24 @@ STATS_INTERVAL_S = 10.0
 SWITCH_INTERVAL_S = 0.001
 _WATCH_INTERVAL_S = 0.2
 logger = logging.getLogger(__name__)
-Text = tuple[Tokenizer | None, Renderer | None]
+
+
+class Text(NamedTuple):
+    """Tokenizer, chat template, and the format of answers. All None with skip_tokenizer_init."""
+
+    tokenizer: Tokenizer | None = None
+    renderer: Renderer | None = None
+    answers: Detection | None = None
 
 
 def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) -> Text:
-    """The tokenizer and the compiled chat template; (None, None) with skip_tokenizer_init.
+    """The tokenizer, the compiled chat template and the format of answers.
 
-    Logs a warning if the template cannot render a simple message. Raises TokenizerError or TemplateProblem. Called
-    before the weights are loaded, so that these errors show early.
+    Logs a warning if the template cannot render a simple message, or if it is not of the format. Raises TokenizerError,
+    TemplateProblem or FormatProblem. Called before the weights are loaded, so that these errors show early.
     """
     if resolved.model.skip_tokenizer_init:
-        return None, None
+        return Text()
     processes = processes or IsolatedProcesses()
     processes.start()  # while the tokenizer loads
     tokenizer = Tokenizer.load(resolved.model.tokenizer, resolved.model.tokenizer_mode)
@@ -58,7 +68,17 @@ def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) ->
         logger.warning("`server.default_chat_template_kwargs`: the chat template does not use %s", names)
     if problem := renderer.problem():
         logger.warning("no chat request will succeed: %s", problem)
-    return tokenizer, renderer
+    answers = decide_format(
+        resolved.server.tool_call_parser,
+        resolved.server.tool_parser_plugin,
+        resolved.structured_outputs.reasoning_parser,
+        "\n".join(source.text for source in renderer.sources.values()),
+        resolved.model_files.spec.architecture,
+        renderer.render_golden,
+    )
+    for warning in answers.warnings:
+        logger.warning("%s", warning)
+    return Text(tokenizer, renderer, answers)
 
 
 def check_server(resolved: Resolved) -> None:
@@ -103,7 +123,15 @@ async def run_server(
     raise_limit()
     # A thread that computes delays the event loop by this at each of its system calls. By default it is 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    service = Service(resolved, client, *text, is_draining=shutdown.requested.is_set, shared=shared)
+    service = Service(
+        resolved,
+        client,
+        text.tokenizer,
+        text.renderer,
+        answers=text.answers,
+        is_draining=shutdown.requested.is_set,
+        shared=shared,
+    )
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
     app = build_app(service)

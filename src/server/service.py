@@ -12,6 +12,7 @@ from typing import Any
 from ..config import Resolved
 from ..engine.api import EngineInfo
 from ..engine.client import EngineClient, EngineState
+from ..formats.detect import Detection
 from ..formats.format import Format, Harmony
 from ..logs import log_fields
 from . import engine_errors
@@ -46,7 +47,7 @@ class Service:
     """One deployment as the routes see it.
 
     tokenizer, renderer: None if the deployment was started without a tokenizer.
-    answer_format: in which the model writes reasoning and calls; None if that is not known.
+    answers: the format in which the model writes reasoning and calls, and why.
     is_draining: whether the server is shutting down.
     shared: with the other API processes of the deployment; None if there is one.
     """
@@ -58,7 +59,7 @@ class Service:
         tokenizer: Tokenizer | None,
         renderer: Renderer | None,
         *,
-        answer_format: Format | None = None,
+        answers: Detection | None = None,
         is_draining: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -70,7 +71,8 @@ class Service:
         self.client = client
         self.tokenizer = tokenizer
         self.renderer = renderer
-        self.answer_format = answer_format
+        self.answers = answers
+        self.answer_format = answers.format if answers is not None else None
         self.is_draining = is_draining
         self.clock = clock
         self.wall_clock = wall_clock

@@ -18,11 +18,11 @@ from tokenizers import AddedToken
 
 from ..config import ModelFilesError
 from ..config.checkpoint.model_files import read_json, read_json_if_any
+from ..config.checkpoint.special_tokens import content_of, special_tokens
 from ..input_file import read_file
 from .tekken import BOS, EOS, tekken_tokenizer
 
 _MAX_TOKENIZER_BYTES = 256 << 20  # the largest in use have 35 MB
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class TokenizerError(Exception):
@@ -59,35 +59,13 @@ def _byte_of_character() -> dict[str, int]:
 BYTE_OF_CHARACTER = _byte_of_character()
 
 
-def _content(token: Any) -> str | None:
-    """A token of tokenizer_config.json: a string, or an object with properties."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
-
-
-def special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
-    """Special tokens under the names that chat templates use."""
-    named: dict[str, str | list[str]] = {}
-    for name in _NAMED_TOKENS:
-        content = _content(config.get(name))
-        if content is not None:
-            named[name] = content
-    extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
-    if isinstance(extra, dict):  # name -> token: the form of multimodal models
-        named |= {name: content for name, token in extra.items() if (content := _content(token)) is not None}
-    elif isinstance(extra, list):
-        named["additional_special_tokens"] = [content for token in extra if (content := _content(token)) is not None]
-    return named
-
-
 def add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
     """Add the tokens of tokenizer_config.json that tokenizer.json lacks, in the order of their ids.
 
     Raises TokenizerError for ids that they cannot get.
     """
     for token_id, token in sorted(_listed_tokens(config), key=lambda item: item[0]):
-        content = _content(token)
+        content = content_of(token)
         if content is None or backend.token_to_id(content) is not None:
             continue
         flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}

@@ -22,7 +22,9 @@ from stoker.config.resolve.resolved import (
     ResolvedServer,
 )
 from stoker.config.schema.parallel import ParallelConfig
+from stoker.formats.detect import Detection
 from stoker.formats.format import Format
+from stoker.model.spec import ModelSpec
 from stoker.server.address import take_address
 from stoker.server.app import build_app
 from stoker.server.isolation import IsolatedProcesses
@@ -68,7 +70,9 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
         server=ResolvedServer(**{**SERVER, **server}),
-        model_files=ModelFiles.model_construct(tokenizer_path=str(folder)),  # the server uses no other field
+        model_files=ModelFiles.model_construct(  # the server uses no other fields
+            tokenizer_path=str(folder), spec=ModelSpec.model_construct(architecture="")
+        ),
         machine=MachineSpec.model_construct(),
         memory=MemoryPlan.model_construct(),
         model_path=str(folder),
@@ -90,8 +94,8 @@ class Served:
         self.service = Service(
             settings,
             self.engine,
-            *load_text(settings, PROCESSES),
-            answer_format=answer_format,
+            *load_text(settings, PROCESSES)[:2],
+            answers=answer_format and Detection(answer_format, answer_format.name, "set", "", "set"),
             is_draining=lambda: self.is_draining,
         )
         self.app = build_app(self.service)

@@ -33,7 +33,7 @@ def test_a_template_that_cannot_render_a_simple_message_is_a_warning_at_the_star
 @pytest.mark.parametrize("text", ["{{ 'mine' }}", "mine", "tests", ""])
 def test_a_template_of_the_deployment_overrides_that_of_the_model(folder: Path, text: str):
     """One without variables was taken for a file name, and an empty one for none."""
-    _, renderer = load_text(resolved(folder, chat_template=text), PROCESSES)
+    renderer = load_text(resolved(folder, chat_template=text), PROCESSES).renderer
     assert renderer is not None
     assert renderer.render([{"role": "user", "content": "x"}]) == ("mine" if "mine" in text else text)
 

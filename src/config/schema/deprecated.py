@@ -424,6 +424,16 @@ class OldDevice(Section):
 
 
 class OldServer(Section):
+    enable_auto_tool_choice: Flag = Field(
+        False,
+        description="Return the tool calls of requests that let the model choose.",
+        examples=[True],
+        json_schema_extra=old(
+            lambda is_on: {} if is_on else {"server.tool_call_parser": "none"},
+            "server.tool_call_parser",
+            why="calls are read wherever the format is known; `server.tool_call_parser: none` leaves them in the text",
+        ),
+    )
     disable_log_requests: Flag = Field(
         True,
         description="Do not log requests that arrive.",

@@ -356,6 +356,28 @@ class ServerConfig(Section):
         json_schema_extra=about(reload="hot"),
     )
     # chats and answers
+    tool_call_parser: str = Field(
+        "auto",
+        min_length=1,
+        description=(
+            "Format in which the model writes tool calls, which answers then contain as objects. `auto` finds it by "
+            "the chat template, and accepts a format only if it reads the calls that the template itself writes; "
+            "`none` leaves calls in the text. Other values are the names of tool call parsers in vLLM and SGLang, or "
+            "of a plugin, and are used even if the template writes otherwise, with a warning."
+        ),
+        examples=["none", "hermes", "qwen3_coder"],
+        json_schema_extra=about(reload="process"),
+    )
+    tool_parser_plugin: Annotated[str | None, BeforeValidator(lambda value: value or None)] = Field(
+        None,
+        description=(
+            "File with a further format: a declaration in YAML, or Python with one class that has the methods `feed` "
+            "and `finish`. It is used unless `tool_call_parser` names another one. A Python file runs with the rights "
+            "of the server, and with it no grammar constrains calls."
+        ),
+        examples=["./formats/mine.yaml"],
+        json_schema_extra=about(reload="process", kind="path"),
+    )
     chat_template_content_format: Literal["auto", "string", "openai"] = Field(
         "auto",
         description=(

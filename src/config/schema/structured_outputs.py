@@ -6,11 +6,24 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from ...formats.registry import NOT_DESCRIBED
 from .refused import with_refused
 from .section import Section, about
 from .types import Flag
 
 _GUIDANCE_DOES = "use `guidance`, which compiles schemas, regular expressions and grammars of all requests"
+
+
+# The names of `formats.registry.reasoning_names`, which are those of vLLM and SGLang.
+ReasoningParser = Literal[
+    "auto", "none",
+    "cohere_command3", "deepseek_r1", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "ernie45",
+    "gemma4", "glm45", "glm47", "gpt_oss", "granite", "harmony", "hermes", "holo2", "hunyuan", "hunyuan_a13b",
+    "internlm", "interns1", "kimi", "kimi_k2", "lfm2", "longcat", "mimo", "minimax", "minimax_m2", "mistral",
+    "nemotron_3", "nemotron_v3", "olmo3", "openai_gptoss", "qwen3", "qwen3_thinking", "qwen_xml", "seed_oss",
+    "step3", "step3p5",
+]  # fmt: skip
+_NOT_DESCRIBED = "this build does not describe its format: declare it in a file, as `server.tool_parser_plugin`"
 
 
 @with_refused("structured_outputs")
@@ -62,4 +75,18 @@ class StructuredOutputsConfig(Section):
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
+    )
+    reasoning_parser: ReasoningParser = Field(
+        "auto",
+        description=(
+            "Format of the reasoning, which answers then contain in a field of its own. `auto` takes the markers from "
+            "the model's chat template, `none` leaves reasoning in the text; other values are the names of reasoning "
+            "parsers in vLLM and SGLang."
+        ),
+        examples=["none", "qwen3", "deepseek_r1"],
+        json_schema_extra=about(
+            reload="process",
+            aliases=("--reasoning-parser",),
+            refused=dict.fromkeys(sorted(NOT_DESCRIBED), _NOT_DESCRIBED),
+        ),
     )

@@ -13,7 +13,7 @@ from typing import Any
 from ...engine.api import TokenLogprobs
 from ...formats.events import CallBegin, Content, Event, Reasoning
 from ...formats.format import Format
-from ...formats.parser import AnswerParser
+from ...formats.parser import Parser, open_parser
 from ..text.generated_sequence import Delta
 
 _Token = tuple[int, TokenLogprobs | None]  # with its log-probability, if the request asks for it
@@ -71,9 +71,9 @@ class AnswerReader:
         self._collects = reading.shows_reasoning and not reading.streams_reasoning
         self._collected: list[str] = []
         self._undecided: list[_Token] = []
-        self._parser: AnswerParser | None = None
+        self._parser: Parser | None = None
         if reading.format is not None:
-            self._parser = AnswerParser(
+            self._parser = open_parser(
                 reading.format,
                 tools=reading.tools,
                 starts_in_reasoning=reading.starts_in_reasoning,
@@ -103,7 +103,7 @@ class AnswerReader:
             delta.stop_reason,
         )
 
-    def _parse(self, parser: AnswerParser, delta: Delta) -> tuple[list[Event], list[_Token]]:
+    def _parse(self, parser: Parser, delta: Delta) -> tuple[list[Event], list[_Token]]:
         """The events, and the tokens that do not belong to the reasoning.
 
         A token whose text may be the beginning of a marker is decided together with the next ones.

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from ...config.diagnostics import FORMAT_VERSION
 from ...config.effective import as_records, running_values
+from ...formats.detect import Detection
 from ..endpoint import Call
+
+
+def answers_of(found: Detection | None) -> dict[str, str] | None:
+    """The format of answers, and why."""
+    if found is None:
+        return None
+    return {
+        "tool_calls": found.calls,
+        "tool_calls_why": found.calls_why,
+        "reasoning": found.reasoning,
+        "reasoning_why": found.reasoning_why,
+    }
 
 
 async def config(call: Call) -> None:
@@ -14,6 +27,7 @@ async def config(call: Call) -> None:
             "format_version": FORMAT_VERSION,
             "hash": resolved.digest,
             "model": call.service.model_name,
+            "answers": answers_of(call.service.answers),
             "values": as_records(running_values(resolved)),
             **({} if (code := resolved.model_files.code) is None else {"code": code.model_dump(mode="json")}),
         }

@@ -148,6 +148,15 @@ class Renderer:
         template, rendering = self.rendering(messages, **options)
         return template.render(rendering)
 
+    def render_golden(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
+        """As formats/detect.py asks for it."""
+        return self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
     def rendering(
         self,
         messages: Sequence[Mapping[str, Any]],

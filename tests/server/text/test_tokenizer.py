@@ -95,7 +95,7 @@ def test_the_mode_selects_the_files_that_are_read(tmp_path: Path):
     (folder / "merges.txt").write_text("")
 
     def encoded(mode: str) -> list[int]:
-        tokenizer, _ = load_text(resolved(folder, model={"tokenizer_mode": mode}), PROCESSES)
+        tokenizer = load_text(resolved(folder, model={"tokenizer_mode": mode}), PROCESSES).tokenizer
         assert tokenizer is not None
         return tokenizer.encode("xy", add_special_tokens=False)
 

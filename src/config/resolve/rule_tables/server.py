@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from ....formats.registry import is_tool_format
 from ...auto_values import (
     CLIENT_SHARE,
     INCOMPLETE_HEADER_FACTOR,
@@ -395,6 +396,19 @@ RULES: tuple[Rule, ...] = (
         why="The limit of all connections is reached first.",
         fixes=("lower `server.max_connections_per_client`, or leave it on auto",),
     ),
+    Rule(
+        id="R018",
+        title="a tool call parser is a format, or one of the plugin",
+        fields=("server.tool_call_parser", "server.tool_parser_plugin"),
+        is_broken=lambda v: not v.tool_parser_plugin and not is_tool_format(v.tool_call_parser),
+        message="`server.tool_call_parser` is {tool_call_parser}, and no format has this name",
+        why="A misspelled name would leave every tool call in the text of the answers. A plugin is read at the start, "
+        "so a name of its format is checked then.",
+        fixes=(
+            "`auto` finds the format by the model's chat template",
+            "a format of your own: `server.tool_parser_plugin`",
+        ),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (
@@ -408,13 +422,7 @@ STATED: tuple[StatedRule, ...] = (
         "R017",
         "automatic tool choice needs a parser",
         ("server.enable_auto_tool_choice", "server.tool_call_parser"),
-        "Both are refused in this build: tool calls remain in the text of the answer.",
-    ),
-    StatedRule(
-        "R018",
-        "a plugin is imported before its parser is used",
-        ("server.tool_call_parser", "server.tool_parser_plugin"),
-        "Both are refused in this build, so no plugin is imported.",
+        "No switch is needed: `server.tool_call_parser` is `auto` unless it is set.",
     ),
     StatedRule(
         "R020",

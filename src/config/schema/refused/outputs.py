@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..types import Count, Flag, HumanInt
-from .reasons import KV_STAYS, NO_DRAFTS, NO_EVENTS, NO_REASONING
+from .reasons import KV_STAYS, NO_DRAFTS, NO_EVENTS, REASONING_IN_FORMAT
 from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
@@ -19,19 +19,10 @@ ROWS: tuple[Refused, ...] = (
         same=(True,),
     ),
     Refused(
-        "structured_outputs.reasoning_parser",
-        str | None,
-        None,
-        NO_REASONING,
-        "Parser that separates reasoning from the answer.",
-        same=("",),
-        aliases=("--reasoning-parser",),
-    ),
-    Refused(
         "structured_outputs.reasoning_parser_plugin",
         str,
         "",
-        NO_REASONING,
+        REASONING_IN_FORMAT,
         "Python file with further reasoning parsers.",
         aliases=("--reasoning-parser-plugin",),
     ),
@@ -39,7 +30,7 @@ ROWS: tuple[Refused, ...] = (
         "structured_outputs.reasoning_config",
         dict[str, Any],
         {},
-        NO_REASONING,
+        REASONING_IN_FORMAT,
         "Markers of reasoning.",
         aliases=("--reasoning-config",),
     ),

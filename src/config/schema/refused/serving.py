@@ -28,10 +28,10 @@ from .reasons import (
     ONE_REPLICA,
     OTHER_METRICS,
     STEPS_IN_SUM,
+    STRICT_TOOLS,
     TEXT_ONLY,
     TIMES_IN_LOG,
     TOKEN_ROUTES,
-    TOOL_CALLS,
     VARIABLES_CHECKED,
     WHOLE_ANSWERS,
 )
@@ -100,9 +100,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("observability.logging_config", dict[str, Any], {}, LOGGING_OPTIONS, "Settings of logs."),
     Refused("observability.profiler_config", dict[str, Any], {}, NO_PROFILER, "Settings of the profiler."),
     # server
-    Refused("server.enable_auto_tool_choice", Flag, False, TOOL_CALLS, "Return the model's tool calls as objects."),
-    Refused("server.tool_call_parser", str | None, None, TOOL_CALLS, "Parser of tool calls in generated text."),
-    Refused("server.tool_parser_plugin", str, "", TOOL_CALLS, "Python file with further tool call parsers."),
     Refused("server.tool_server", str | None, None, NO_TOOL_SERVER, "Servers whose tools the API runs, as host:port."),
     Refused("server.lora_modules", Texts, (), NO_ADAPTERS, "Adapters to load at start, each as name=path."),
     Refused("server.headless", Flag, False, NO_HEADLESS, "Start engine processes without an HTTP listener."),
@@ -110,7 +107,7 @@ ROWS: tuple[Refused, ...] = (
         "server.tool_strict_level",
         Literal["auto", "function", "parameter"],
         "auto",
-        TOOL_CALLS,
+        STRICT_TOOLS,
         "How strictly tool calls are constrained.",
     ),
     Refused(

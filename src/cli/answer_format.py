@@ -1,0 +1,86 @@
+"""The format of a deployment's answers, for commands that load neither tokenizer nor engine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config.checkpoint.chat_templates import TemplateSource, templates_in
+from ..config.checkpoint.model_files import read_json_if_any
+from ..config.errors import ModelFilesError
+from ..config.resolve.values import Values
+from ..formats.detect import Detection, Render, candidates
+
+if TYPE_CHECKING:
+    from ..server.isolation import IsolatedProcesses
+
+_NOT_PROVED = "rendering the chat template needs `pip install 'stoker[engine]'`"
+
+
+def templates_of(values: Values, folder: Path) -> dict[str, TemplateSource]:
+    """The chat templates of a deployment by name: the one that is set, or the model's own."""
+    if values.template is not None:
+        return {"default": values.template}
+    try:
+        return {name: template for name, template in templates_in(folder).items() if template.text}
+    except (OSError, ModelFilesError):
+        return {}
+
+
+def format_of_answers(values: Values, folder: Path, architecture: str) -> Detection:
+    """Raises FormatProblem for a format that is set and cannot be used."""
+    templates = templates_of(values, folder)
+    text = "\n".join(template.text for template in templates.values())
+    try:
+        from ..server.text.answer_format import decide_format
+    except ImportError:  # the base installation checks and plans
+        named = [name for name, _ in candidates(text, architecture)]
+        why = f"{f'perhaps {named[0]}; ' if named else ''}{_NOT_PROVED}"
+        return Detection(None, "unknown", why, "unknown", _NOT_PROVED)
+    get = values.decisions.get
+    plugin = get("server.tool_parser_plugin")
+    return decide_format(
+        get("server.tool_call_parser"),
+        plugin and values.located("server.tool_parser_plugin"),
+        get("structured_outputs.reasoning_parser"),
+        text,
+        architecture,
+        render_of(values, folder, templates),
+    )
+
+
+def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSource]) -> Render:
+    """Renders as the server does, in a process of its own."""
+    from ..server.isolation import CannotCompile
+    from ..server.text.template import Rendering, Template
+    from ..server.text.tokenizer import special_tokens
+
+    variables: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        variables = special_tokens(read_json_if_any(folder / name)) | variables
+    variables |= values.decisions.get("server.default_chat_template_kwargs")
+
+    @functools.cache
+    def compiled(name: str) -> Template:
+        try:
+            return Template.compile(_processes(), templates[name].text, "auto")
+        except CannotCompile as error:
+            raise ValueError(error.message("the chat template")) from None
+
+    def render(
+        messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, add_generation_prompt: bool
+    ) -> str:
+        name = "tool_use" if tools and "tool_use" in templates else next(iter(templates))
+        given = {**variables, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
+        return compiled(name if name in templates else "default").render(Rendering(messages, given))
+
+    return render
+
+
+@functools.cache
+def _processes() -> IsolatedProcesses:
+    from ..server.isolation import IsolatedProcesses
+
+    return IsolatedProcesses(1)
