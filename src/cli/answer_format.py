@@ -55,7 +55,7 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
     """Renders as the server does, in a process of its own."""
     from ..server.isolation import CannotCompile
     from ..server.text.template import Rendering, Template
-    from ..server.text.tokenizer import special_tokens
+    from ..vocabulary import special_tokens
 
     variables: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):

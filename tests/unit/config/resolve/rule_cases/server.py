@@ -7,6 +7,15 @@ from __future__ import annotations
 
 TLS = "--ssl-keyfile k.pem --ssl-certfile c.pem"
 CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R018": (
+        ["--tool-call-parser herms"],
+        [
+            "--tool-call-parser hermes",
+            "--tool-call-parser none",
+            "--tool-call-parser qwen25",
+            "--tool-call-parser mine --tool-parser-plugin ./mine.yaml",
+        ],
+    ),
     "R019": (["--enable-log-outputs"], ["--enable-log-outputs --enable-log-requests", "--enable-log-requests"]),
     "R021": (["--max-log-len 0"], ["--max-log-len 0 --enable-log-requests", "--enable-log-requests"]),
     "R022": (
