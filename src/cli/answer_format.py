@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.checkpoint.chat_templates import TemplateSource, templates_in
 from ..config.checkpoint.model_files import read_json_if_any
+from ..config.checkpoint.special_tokens import special_tokens
 from ..config.errors import ModelFilesError
 from ..config.resolve.values import Values
 from ..formats.detect import Detection, Render, candidates
@@ -55,7 +56,6 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
     """Renders as the server does, in a process of its own."""
     from ..server.isolation import CannotCompile
     from ..server.text.template import Rendering, Template
-    from ..vocabulary import special_tokens
 
     variables: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):

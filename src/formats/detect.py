@@ -181,6 +181,8 @@ def _problem(format: Format, message: Mapping[str, Any], num_calls: int, render:
         return f"the template refuses the conversation: {error}"
     read = _read(format, text, prompt)
     wanted = [(name, dict(arguments)) for name, arguments in golden.CALLS[:num_calls]]
+    if wanted[0][0] not in text:
+        return "the template does not write the calls of a message"
     if read.calls != wanted:
         return f"{golden.shown(read.calls)} instead of {golden.shown(wanted)} was read in {shown_text(text)}"
     expected = message["content"] if message["content"] in text else ""

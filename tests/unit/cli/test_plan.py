@@ -66,7 +66,7 @@ def test_json_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_model_of_the_package_is_planned_with_its_template(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("--model", "builtin:tiny", "-o", "json") == 0
     forms = json.loads(capsys.readouterr().out)["chat_template"]
-    assert (forms["tool_calls"], forms["reasoning"]) == ("hermes", "think tags")
+    assert (forms["tool_calls"], forms["reasoning"]) == ("hermes", "<think>..</think>")
 
 
 @pytest.mark.effect("server.chat_template")
@@ -74,7 +74,8 @@ def test_a_template_of_the_deployment_is_looked_at_instead(capsys: pytest.Captur
     template = "{{ messages[0].content }}[TOOL_CALLS]"
     assert plan("--model", "builtin:tiny", "--chat-template", template, "-o", "json") == 0
     forms = json.loads(capsys.readouterr().out)["chat_template"]
-    assert (forms["source"], forms["tool_calls"], forms["reasoning"]) == ("server.chat_template", "mistral", None)
+    assert (forms["source"], forms["tool_calls"], forms["reasoning"]) == ("server.chat_template", "off", "off")
+    assert "the template does not write the calls" in forms["warnings"][0]
 
 
 def test_an_estimate_blocks_only_when_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
