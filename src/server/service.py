@@ -269,4 +269,4 @@ def model_not_found(name: str) -> ApiError:
 
 def new_ids(prefix: str, given: str | None, unique: str) -> tuple[str, str]:
     """The id of an answer, and that of its request in the engine, which is unique also if clients repeat theirs."""
-    return (f"{prefix}-{unique}",) * 2 if given is None else (f"{prefix}-{given}", f"{prefix}-{given}-{unique[:8]}")
+    return (prefix + unique,) * 2 if given is None else (prefix + given, f"{prefix}{given}-{unique[:8]}")

@@ -49,7 +49,7 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
      "unsupported_parameter", "messages[0].content[0].type"),
     *((CHAT, message(tool_calls=[{"id": "0"}, {"function": {"name": "f", "arguments": arguments}}]), "invalid_value",
        "messages[0].tool_calls[1].function.arguments")
-      for arguments in ("{", "[" * 100_000, "[" * 65 + "]" * 65, '{"a": "\\ud800"}', '{"\\udc00": 1}', "9" * 5000)),
+      for arguments in ("[" * 100_000, "[" * 65 + "]" * 65, '{"a": "\\ud800"}', '{"\\udc00": 1}', "9" * 5000)),
     (CHAT, message(tool_calls=[{"function": "f"}]), "invalid_value", "messages[0].tool_calls[0].function"),
     (CHAT, message(tool_calls=[7] * 128), "invalid_type", "messages[0].tool_calls[0]"),
     (CHAT, {"max_tokens": 0}, "integer_below_min_value", "max_tokens"),

@@ -62,7 +62,7 @@ def test_errors_are_those_of_a_template_in_this_process():
     with pytest.raises(CannotCompile) as failed:
         Template.compile(PROCESSES, "{{ x }}\n{% if %}")
     assert failed.value.line == 2
-    broken = [{"role": "user", "tool_calls": [{"function": {"arguments": "{"}}]}]
+    broken = [{"role": "user", "tool_calls": [{"function": {"arguments": "[" * 100_000}}]}]
     with pytest.raises(InvalidRequest) as caught:
         Template.compile(PROCESSES, "{{ messages }}").render(Rendering(broken, {}))
     assert caught.value.param == "messages[0].tool_calls[0].function.arguments"

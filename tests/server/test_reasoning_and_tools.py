@@ -247,6 +247,17 @@ def test_arguments_are_text_or_an_object_as_the_template_reads_them(tmp_path: Pa
     assert [prompt.replace(": ", ":") for prompt in prompts] == [rendered.replace(": ", ":")] * 2
 
 
+def test_a_call_that_the_model_wrote_wrongly_can_be_sent_back(tmp_path: Path):
+    """Before, arguments that are not JSON were a 400 in every later request of the conversation."""
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+    )
+    served = Served(write_tokenizer(tmp_path, template=template))
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 3 + 4'}}
+    body = {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": [call]}], "max_tokens": 1}
+    assert served.post("/v1/chat/completions", body).status_code == 200
+
+
 @pytest.mark.effect("server.model_aliases")
 def test_an_alias_or_its_pattern_is_served_under_the_name_it_means(folder: Path):
     served = Served(folder, model_aliases={"claude-*": MODEL, "exact": "alias"})

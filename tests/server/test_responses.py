@@ -154,6 +154,15 @@ def test_the_end_of_a_response_is_its_status(folder: Path, finish: int | None, s
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
 
+def test_a_call_that_the_limit_cut_off_is_incomplete(folder: Path):
+    for tools in ([WEATHER], [{"type": "custom", "name": "weather"}]):
+        call = '<tool_call>\n{"name": "weather", "arguments": {"input": "a long text"}}\n</tool_call>'
+        served = speaking(folder, call)
+        response = ask(served, tools=tools, max_output_tokens=45).json()
+        assert (response["status"], response["output"][-1]["status"]) == ("incomplete", "incomplete")
+        assert ask(served, tools=tools).json()["output"][-1]["status"] == "completed"
+
+
 def test_the_probe_of_a_coding_agent_is_answered(folder: Path):
     for probe in ({"input": []}, {"input": ""}):
         answer = ask(speaking(folder, "Ok"), **probe, max_output_tokens=1)

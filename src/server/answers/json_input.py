@@ -14,16 +14,16 @@ _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]")
 
 
 class JsonInput:
-    """Arguments in any other form are the input as they are."""
+    """Arguments in any other form are the input as they are. has_ended: all of the input was decoded."""
 
     def __init__(self) -> None:
         self._text = ""  # not decoded yet
         self._has_begun = False
-        self._has_ended = False
+        self.has_ended = False
 
     def feed(self, text: str) -> str:
         """The characters that are certain with this piece."""
-        if self._has_ended:
+        if self.has_ended:
             return ""
         self._text += text
         if not self._has_begun:
@@ -35,7 +35,7 @@ class JsonInput:
 
     def finish(self) -> str:
         """What was held back."""
-        rest, self._text = ("" if self._has_ended else self._text), ""
+        rest, self._text = ("" if self.has_ended else self._text), ""
         if self._has_begun:
             return ""  # an escape that the end of the answer cut off
         try:
@@ -52,7 +52,7 @@ class JsonInput:
                 found.append(plain.group())
                 at = plain.end()
             elif text[at] == '"':
-                self._has_ended = True
+                self.has_ended = True
                 break
             else:
                 escape = _ESCAPE.match(text, at)

@@ -5,6 +5,7 @@ One item is open at a time. A complete response is made of the same items, so th
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable
@@ -67,7 +68,10 @@ class ResponseWriter:
                     assert isinstance(self._open, _Call)
                     found += self._open.add(text)
                 case CallEnd():
-                    self._close(found)
+                    is_cut = (
+                        delta.finish_reason == "length" and isinstance(self._open, _Call) and not self._open.is_whole
+                    )
+                    self._close(found, "incomplete" if is_cut else "completed")
         return found
 
     def end(self, finish_reason: str | None, usage: dict[str, Any]) -> list[Event]:
@@ -220,6 +224,17 @@ class _Call(_Item):
         kind, prefix = ("custom_tool_call", "ctc") if tool.is_custom else ("function_call", "fc")
         super().__init__(new, index, prefix, {"type": kind, **names, self._value: ""})
         self._input = JsonInput() if tool.is_custom else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments ended before the answer did."""
+        if self._input is not None:
+            return self._input.has_ended
+        try:
+            json.loads("".join(self._pieces))
+        except ValueError:
+            return False
+        return True
 
     def begin(self) -> list[Event]:
         return [self._added()]

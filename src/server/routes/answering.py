@@ -38,7 +38,7 @@ class Prepared(NamedTuple):
 
 
 async def prepare(
-    call: Call, body: ChatRequest, *, prefix: str = "chatcmpl", earlier: Sequence[dict[str, Any]] = ()
+    call: Call, body: ChatRequest, *, prefix: str = "chatcmpl-", earlier: Sequence[dict[str, Any]] = ()
 ) -> Prepared:
     """Render and check the request.
 

@@ -93,7 +93,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
         tokenizer=service.tokenizer,
         constraint=await service.constraints.checked(body.output_grammar),
     )
-    response_id, engine_id = new_ids("cmpl", call.request_id or body.request_id, call.unique_id)
+    response_id, engine_id = new_ids("cmpl-", call.request_id or body.request_id, call.unique_id)
     requests = [
         EngineRequest(
             request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",

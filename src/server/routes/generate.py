@@ -68,7 +68,7 @@ class _Job:
             tokenizer=service.tokenizer,
             constraint=constraint,
         )
-        self.response_id, engine_id = new_ids("generate-tokens", call.request_id or body.request_id, call.unique_id)
+        self.response_id, engine_id = new_ids("generate-tokens-", call.request_id or body.request_id, call.unique_id)
         request = EngineRequest(
             request_id=engine_id,
             prompt_token_ids=prompt,

@@ -54,7 +54,7 @@ def _note(call: Call, body: CountTokensRequest) -> None:
 
 
 async def _start(call: Call, body: MessagesRequest, model: str) -> tuple[Answering, MessageWriter]:
-    answering = await Answering.start(call, body.conversation(), _new_call_id, prefix="msg")
+    answering = await Answering.start(call, body.conversation(), _new_call_id, prefix="msg_")
     head = {"id": answering.response_id, "type": "message", "role": "assistant", "model": model}
     return answering, MessageWriter(head)
 

@@ -134,7 +134,7 @@ class _Job:
     async def _start(self) -> tuple[Answering, ResponseWriter]:
         body, call = self._body, self._call
         chat = body.conversation()
-        answering = await Answering.start(call, chat, prefix="resp", earlier=messages_of(self._earlier))
+        answering = await Answering.start(call, chat, prefix="resp_", earlier=messages_of(self._earlier))
         names = call.service.token_names(None)
         num_top = answering.num_top
         self._writer = ResponseWriter(

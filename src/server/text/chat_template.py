@@ -351,13 +351,18 @@ def _with_arguments(call: Mapping[str, Any], place: str, *, as_text: bool) -> di
 
 
 def _parsed(text: str, place: str) -> Any:
-    """Accepts what models write, such as NaN and duplicate keys; refuses what cannot be rendered and encoded."""
+    """Accepts what models write, such as NaN and duplicate keys; refuses what cannot be rendered and encoded.
+
+    Arguments that are not JSON remain a text: a model wrote them, and its client sends them in every later request.
+    """
     try:
         value = json.loads(text)
     except RecursionError:
         problem = "are nested too deeply"
+    except json.JSONDecodeError:
+        return text
     except ValueError:
-        problem = "are not JSON"
+        problem = "have a number with thousands of digits"
     else:
         if is_too_deep(value):
             problem = "are nested too deeply"
