@@ -7,8 +7,9 @@ read those; the declaration of the metric lists them.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -17,15 +18,29 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
+from ..config.schema.observability import MetricDialect
 from ..engine.api import EngineStats
 from ..engine.client import EngineState
 
+# Buckets: ours, and those of vLLM, with which its dashboards and autoscalers compute. A histogram has both; its copy
+# under vLLM's name has vLLM's alone.
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 _WHOLE = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
 _PART = (0.001, 0.01, *_WHOLE)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of the library, set before the process starts
+_VLLM_FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+    *(160.0, 640.0, 2560.0),
+)
+_VLLM_BETWEEN = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+_VLLM_WHOLE = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0),
+    *(1920.0, 7680.0),
+)
 _VLLM_LABELS = {"finish_reason": "finished_reason", "num_blocks": "num_gpu_blocks"}
 TokenKind = Literal["prompt", "generated"]
 _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
@@ -34,11 +49,16 @@ _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
 class VllmNames:
     """Metric family -> its names in vLLM, as declared with the family; and families under those names."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_exported: bool = True) -> None:
+        self._is_exported = is_exported
         self._names: dict[str, tuple[str, ...]] = {}
+        self._buckets: dict[str, frozenset[float]] = {}
 
-    def declare(self, family: str, names: tuple[str, ...]) -> None:
+    def declare(self, family: str, names: tuple[str, ...], buckets: Iterable[float] | None = None) -> None:
+        """buckets: upper limits of those that a histogram has in vLLM."""
         self._names[family] = names
+        if buckets is not None:
+            self._buckets[family] = frozenset((*buckets, math.inf))
 
     def of(self, family: str) -> tuple[str, ...]:
         """Without the ending of the samples, such as `_total`."""
@@ -46,13 +66,30 @@ class VllmNames:
 
     def copies(self, family: Metric) -> Iterator[Metric]:
         """The family under each of its names in vLLM."""
+        if not self._is_exported:
+            return
+        buckets = self._buckets.get(family.name)
         for name in self.of(family.name):
             copy = Metric(name, f"{family.documentation} As {family.name}.", family.type)
             for sample in family.samples:
+                if buckets is not None and "le" in sample.labels and float(sample.labels["le"]) not in buckets:
+                    continue
                 labels = {_VLLM_LABELS.get(label, label): value for label, value in sample.labels.items()}
                 full = name + sample.name.removeprefix(family.name)
                 copy.samples.append(Sample(full, {**labels, "engine": _ENGINE}, sample.value))
             yield copy
+
+
+def one_two_five(highest: int) -> list[int]:
+    """1, 2, 5, 10, 20, ... up to `highest`: vLLM's buckets for numbers of tokens."""
+    found: list[int] = []
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if factor * power > highest:
+                return found
+            found.append(factor * power)
+        power *= 10
 
 
 class Metrics:
@@ -67,11 +104,14 @@ class Metrics:
         state: Callable[[], EngineState],
         *,
         block_size: int = 16,
+        max_model_len: int = 1 << 20,
+        dialects: Collection[MetricDialect] = ("vllm",),
     ) -> None:
+        """dialects: servers under whose names the metrics are exported too (`observability.metric_dialects`)."""
         self._registry = CollectorRegistry()
         self._model = model_name
         self._num_generated = 0
-        self._vllm_names = VllmNames()
+        self._vllm_names = VllmNames(is_exported="vllm" in dialects)
         self._engine = _EngineCollector(model_name, stats, state, block_size, self._vllm_names)
         # In several API processes the library stores values in files, and this collector adds them up.
         self._summed = MultiProcessCollector(None) if SHARED_FOLDER in os.environ else None  # type: ignore[no-untyped-call]
@@ -97,57 +137,67 @@ class Metrics:
             "time_to_first_token_seconds",
             "Time from the arrival of a request to its first generated token.",
             _FIRST_TOKEN,
+            _VLLM_FIRST_TOKEN,
             vllm=("time_to_first_token_seconds",),
         )
         self.inter_token_latency = self._histogram(
             "inter_token_latency_seconds",
             "Time between two generated tokens of a sequence.",
             _BETWEEN,
+            _VLLM_BETWEEN,
             vllm=("inter_token_latency_seconds", "time_per_output_token_seconds"),
         )
         self.time_per_output_token = self._histogram(
             "request_time_per_output_token_seconds",
             "Mean time between two generated tokens, per sequence.",
             _BETWEEN,
+            _VLLM_BETWEEN,
             vllm=("request_time_per_output_token_seconds",),
         )
         self.request_latency = self._histogram(
             "e2e_request_latency_seconds",
             "Time from the arrival of a request to its last generated token.",
             _WHOLE,
+            _VLLM_WHOLE,
             vllm=("e2e_request_latency_seconds",),
         )
         self.request_queue_time = self._histogram(
             "request_queue_time_seconds",
             "Time of a sequence in the queue of the engine, until a step first computes it.",
             _PART,
+            _VLLM_WHOLE,
             vllm=("request_queue_time_seconds",),
         )
         self.request_prefill_time = self._histogram(
             "request_prefill_time_seconds",
             "Time of a sequence from the end of the queue to its first generated token.",
             _PART,
+            _VLLM_WHOLE,
             vllm=("request_prefill_time_seconds",),
         )
         self.request_decode_time = self._histogram(
             "request_decode_time_seconds",
             "Time of a sequence from its first to its last generated token.",
             _PART,
+            _VLLM_WHOLE,
             vllm=("request_decode_time_seconds",),
         )
         self.request_inference_time = self._histogram(
             "request_inference_time_seconds",
             "Time of a sequence from the end of the queue to its last generated token: prefill and decode.",
             _PART,
+            _VLLM_WHOLE,
             vllm=("request_inference_time_seconds",),
         )
+        tokens = one_two_five(max_model_len)
         self.request_prompt_tokens = self._histogram(
-            "request_prompt_tokens", "Prompt tokens per request.", _TOKENS, vllm=("request_prompt_tokens",)
+            "request_prompt_tokens", "Prompt tokens per request.", _TOKENS, tokens, vllm=("request_prompt_tokens",)
         )
         self.request_generation_tokens = self._histogram(
             "request_generation_tokens",
             "Tokens generated per sequence.",
             _TOKENS,
+            tokens,
             vllm=("request_generation_tokens",),
         )
         self._http = Counter(
@@ -196,12 +246,19 @@ class Metrics:
         return Counter(f"stoker_{name}", help_text, ("model_name",), registry=self._registry).labels(self._model)
 
     def _histogram(
-        self, name: str, help_text: str, buckets: Iterable[float], *, vllm: tuple[str, ...] = ()
+        self,
+        name: str,
+        help_text: str,
+        buckets: Iterable[float],
+        vllm_buckets: Iterable[float],
+        *,
+        vllm: tuple[str, ...] = (),
     ) -> Histogram:
-        self._vllm_names.declare(f"stoker_{name}", vllm)
-        return Histogram(
-            f"stoker_{name}", help_text, ("model_name",), registry=self._registry, buckets=tuple(buckets)
-        ).labels(self._model)
+        self._vllm_names.declare(f"stoker_{name}", vllm, vllm_buckets)
+        both = tuple(sorted({*buckets, *vllm_buckets}))
+        return Histogram(f"stoker_{name}", help_text, ("model_name",), registry=self._registry, buckets=both).labels(
+            self._model
+        )
 
     @property
     def num_generated(self) -> int:

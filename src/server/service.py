@@ -115,7 +115,12 @@ class Service:
         )
         self.constraints = Constraints(resolved, tokenizer)
         self.metrics = Metrics(
-            self.model_name, lambda: client.stats, lambda: client.state, block_size=resolved.cache.block_size
+            self.model_name,
+            lambda: client.stats,
+            lambda: client.state,
+            block_size=resolved.cache.block_size,
+            max_model_len=self.max_model_len,
+            dialects=resolved.observability.metric_dialects,
         )
         self.max_queued_requests = resolved.scheduler.max_queued_requests
         self._max_logprobs = resolved.model.max_logprobs

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.engine.api import EngineStats
 from stoker.engine.client import EngineState
-from stoker.server.metrics import Metrics
+from stoker.server.metrics import Metrics, one_two_five
 
 from .. import virtual_time
 from ..fakes import FakeEngine
@@ -90,8 +91,25 @@ def test_metrics_are_exported_under_the_names_that_others_read(folder: Path):
     (config,) = families["vllm:cache_config_info"].samples
     assert (config.labels["block_size"], config.labels["num_gpu_blocks"], config.value) == ("16", "64", 1)
     original, copy = (families[f"{prefix}time_to_first_token_seconds"] for prefix in ("stoker_", "vllm:"))
-    assert [sample.value for sample in copy.samples] == [sample.value for sample in original.samples]
     assert copy.type == original.type == "histogram"
+    values = {sample.labels.get("le", sample.name[-5:]): sample.value for sample in original.samples}
+    for sample in copy.samples:
+        assert values[sample.labels.get("le", sample.name[-5:])] == sample.value
+    limits = [sample.labels["le"] for sample in copy.samples if "le" in sample.labels]
+    assert limits[:4] == ["0.001", "0.005", "0.01", "0.02"]
+    assert limits[-3:] == ["640.0", "2560.0", "+Inf"]
+    assert len(limits) == 23
+
+
+@pytest.mark.effect("observability.metric_dialects")
+def test_the_names_of_others_can_be_left_out():
+    exported = Metrics("m", EngineStats, lambda: EngineState.READY, dialects=()).render().decode()
+    assert "stoker_num_requests_running" in exported
+    assert "vllm:" not in exported
+
+
+def test_buckets_for_numbers_of_tokens_end_at_the_context():
+    assert one_two_five(64) == [1, 2, 5, 10, 20, 50]
 
 
 def test_each_declared_metric_is_exported_once():

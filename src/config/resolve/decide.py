@@ -108,6 +108,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         "device",
         "compilation",
         "structured_outputs",
+        "observability",
         "server",
     )
     # getattr, not model_dump: secrets and tuples stay as they are

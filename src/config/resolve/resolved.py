@@ -24,6 +24,7 @@ from ..schema.compilation import CompilationConfig
 from ..schema.device import DeviceConfig
 from ..schema.load import LoadConfig
 from ..schema.model import ModelConfig
+from ..schema.observability import ObservabilityConfig
 from ..schema.parallel import ParallelConfig
 from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
@@ -183,6 +184,7 @@ class Resolved(Record):
     device: ResolvedDevice
     compilation: ResolvedCompilation
     structured_outputs: StructuredOutputsConfig = Field(default_factory=StructuredOutputsConfig)
+    observability: ObservabilityConfig = Field(default_factory=ObservabilityConfig)
     server: ResolvedServer
     model_files: ModelFiles
     machine: MachineSpec
