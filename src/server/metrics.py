@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -105,7 +105,7 @@ class Metrics:
         *,
         block_size: int = 16,
         max_model_len: int = 1 << 20,
-        dialects: Collection[MetricDialect] = ("vllm",),
+        dialects: Sequence[MetricDialect] = ("vllm",),
     ) -> None:
         """dialects: servers under whose names the metrics are exported too (`observability.metric_dialects`)."""
         self._registry = CollectorRegistry()
