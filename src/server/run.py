@@ -8,6 +8,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from .text.answer_format import decide_format
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
 from .tls import Tls, TlsFiles, load_context
+from .tool_server.servers import ToolServersProblem
 
 STATS_INTERVAL_S = 10.0
 SWITCH_INTERVAL_S = 0.001
@@ -84,8 +86,10 @@ def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) ->
 def check_server(resolved: Resolved) -> None:
     """Check keys, TLS files and middleware before the weights are loaded.
 
-    Raises KeysProblem, TlsProblem or MiddlewareProblem.
+    Raises KeysProblem, TlsProblem, ToolServersProblem or MiddlewareProblem.
     """
+    if resolved.server.tool_server and find_spec("mcp") is None:
+        raise ToolServersProblem("`server.tool_server` needs the package mcp: install the extra `mcp`")
     if resolved.server.api_keys_file is not None:
         read_keys(resolved.server.api_keys_file)
     if files := TlsFiles.of(resolved.server):
@@ -167,6 +171,8 @@ async def run_server(
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if service.tool_servers is not None:
+            await service.tool_servers.close()
     return exit_code()
 
 

@@ -37,6 +37,7 @@ from .stored.store import Store, open_store
 from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
+from .tool_server.servers import ToolServers
 from .turns import Turns
 
 _ORDINARY_BODY_BYTES = 32 << 20  # for which an isolated process has its usual limits
@@ -84,6 +85,7 @@ class Service:
         self.started_at = int(time.time())
         self.normalise_rules = rules_of(server.agents_normalise, self._second_system)
         self.sessions = Sessions()
+        self.tool_servers = ToolServers(server.tool_server) if server.tool_server else None
         self.turns = Turns()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))

@@ -110,6 +110,23 @@ def test_every_row_has_one_result(run: Callable[..., None]):
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}),
+        ("/v1/responses", {"input": "Hello", "max_output_tokens": 3}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}),
+    ],
+)
+def test_every_generating_route_can_be_that_of_a_batch(run: Callable[..., None], endpoint: str, body: dict[str, Any]):
+    async def scenario(api: Api) -> None:
+        line = json.dumps({"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": MODEL, **body}})
+        batch = await api.ended(await api.create(line, endpoint=endpoint))
+        assert batch["request_counts"]["completed"] == 1, await api.rows(batch["error_file_id"])
+
+    run(scenario)
+
+
 def test_a_batch_continues_after_a_restart_without_a_doubled_row(folder: Path, tmp_path: Path):
     """The first server stops while rows run, and after some results are written."""
     root = tmp_path / "files"

@@ -15,6 +15,7 @@ from ..auto_values import (
 )
 from .refused import with_refused
 from .section import Section, about
+from .tool_server import TOOL_SERVERS
 from .types import Auto, Count, Duration, DurationFromZero, Flag, Secrets, Size, Texts, Whole, parse_one_or_more
 
 OPEN_ROUTES = ("/metrics", "/version", "/load", "/v1/models")  # that `routes_without_key` can open
@@ -523,6 +524,17 @@ class ServerConfig(Section):
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),
+    )
+    tool_server: dict[str, Any] = Field(
+        {},
+        description=(
+            "MCP servers whose tools /v1/responses runs, by label: each has a `url` (streamable HTTP) or a `command` "
+            "(standard input and output), `allowed_tools`, and the `timeout` of a call in seconds. A request names "
+            "one as `{type: mcp, server_label: LABEL, require_approval: never}`. A tool runs with the rights of this "
+            "server, for everyone with access to it: allow only what any client may do. Needs the extra `mcp`."
+        ),
+        examples=[{"docs": {"url": "http://localhost:9000/mcp", "allowed_tools": ["search"]}}],
+        json_schema_extra=about(reload="process", json_schema=TOOL_SERVERS),
     )
     # what is logged about requests
     max_log_len: Whole | None = Field(

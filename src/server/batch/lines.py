@@ -73,6 +73,8 @@ def read_line(number: int, line: bytes | None, max_bytes: int, routes: Sequence[
         raise LineError("invalid_body", f"line {number}: `body` must be an object", custom_id)
     if body.get("stream"):
         raise LineError("unsupported_parameter", f"line {number}: `stream`: a batch cannot stream", custom_id)
+    if body.get("background"):
+        raise LineError("unsupported_parameter", f"line {number}: `background`: a batch waits for answers", custom_id)
     return BatchRequest(custom_id, fields["url"], dump(body))
 
 

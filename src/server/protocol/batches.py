@@ -12,7 +12,8 @@ from pydantic import Field, field_validator
 from .errors import FieldError, bad_request
 from .fields import Wire
 
-ROUTES = ("/v1/chat/completions", "/v1/completions")  # that the lines of a batch may name
+# That the lines of a batch may name.
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 MAX_METADATA = 16
 MAX_PAGE = 100
 _WINDOW = re.compile(r"([0-9]{1,4})([mhd])")

@@ -11,7 +11,7 @@ from ..protocol.generate import GenerateRequest
 from ..protocol.messages import CountTokensRequest, MessagesRequest
 from ..protocol.responses import ResponsesRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from . import messages, responses
+from . import messages, responses, tool_loop
 from .admin import reload, reset_prefix_cache, server_info
 from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
@@ -55,7 +55,7 @@ _ALWAYS = (
         "Token ids to generated token ids, complete or as a stream.",
         GenerateRequest,
     ),
-    RouteEntry("POST", "/v1/responses", responses.create, "Answer as OpenAI's Responses API does.", ResponsesRequest),
+    RouteEntry("POST", "/v1/responses", tool_loop.create, "Answer as OpenAI's Responses API does.", ResponsesRequest),
     RouteEntry(
         "POST", "/v1/responses/input_tokens", responses.input_tokens, "The length of a prompt.", ResponsesRequest
     ),

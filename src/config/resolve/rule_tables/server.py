@@ -416,7 +416,7 @@ STATED: tuple[StatedRule, ...] = (
         "R015",
         "tool servers are host:port or demo",
         ("server.tool_server",),
-        "The option is refused in this build.",
+        "Here each has a label and a URL or a command, which the schema of the option checks.",
     ),
     StatedRule(
         "R017",

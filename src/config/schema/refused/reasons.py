@@ -34,7 +34,6 @@ STRICT_TOOLS = (
     "calls obey the schemas of tools with `strict: true`, and of all tools where the request requires a call: a tool "
     "says so itself"
 )
-NO_TOOL_SERVER = "the server runs no tools: the client runs those that the model asks for"
 NO_HEADLESS = "every deployment of this build has its own API; run one per machine behind a load balancer"
 ONE_QUANTISATION = "`model.quantization` selects one quantisation for all layers, computed while loading"
 NO_DIFFUSION = "this build runs no diffusion language models; it generates token by token"

@@ -23,7 +23,6 @@ from .reasons import (
     NO_HIDDEN_METRICS,
     NO_MESSAGES_API,
     NO_PROFILER,
-    NO_TOOL_SERVER,
     NO_TRACES,
     ONE_REPLICA,
     OTHER_METRICS,
@@ -100,7 +99,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("observability.logging_config", dict[str, Any], {}, LOGGING_OPTIONS, "Settings of logs."),
     Refused("observability.profiler_config", dict[str, Any], {}, NO_PROFILER, "Settings of the profiler."),
     # server
-    Refused("server.tool_server", str | None, None, NO_TOOL_SERVER, "Servers whose tools the API runs, as host:port."),
     Refused("server.lora_modules", Texts, (), NO_ADAPTERS, "Adapters to load at start, each as name=path."),
     Refused("server.headless", Flag, False, NO_HEADLESS, "Start engine processes without an HTTP listener."),
     Refused(

@@ -1,0 +1,1 @@
+"""MCP servers whose tools the Responses API runs (`server.tool_server`)."""

@@ -1,0 +1,174 @@
+"""Responses whose tools are run by the server: the rounds, with a model and tool servers whose answers are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.formats.registry import FORMATS
+from stoker.server.text.tokenizer import Tokenizer
+from stoker.server.tool_server.servers import Tool, ToolResult, ToolServer, ToolServerError
+
+from ..fakes import FakeEngine
+from .deployment import Served
+
+ADD = Tool("add", "Add two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+MCP = {"type": "mcp", "server_label": "math", "require_approval": "never"}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
+
+
+class FakeServer(ToolServer):
+    """A tool server without a connection."""
+
+    def __init__(self, answer: Callable[[str], ToolResult]) -> None:
+        super().__init__("math", {"url": "http://absent/mcp", "allowed_tools": ["add"]})
+        self.calls: list[str] = []
+        self._answer = answer
+
+    async def tools(self) -> list[Tool]:
+        return [ADD]
+
+    async def run(self, name: str, arguments: str) -> ToolResult:
+        self.calls.append(arguments)
+        return self._answer(arguments)
+
+
+class Model:
+    """A server whose model says the given texts, one in each round, and then the last one again."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, *said: str, answer: Any = None, **options: Any) -> None:
+        texts = [*said]
+
+        def script(_: Any) -> list[int]:
+            return tokenizer.encode(texts.pop(0) if len(texts) > 1 else texts[0])
+
+        settings = {"math": {"url": "http://absent/mcp", "allowed_tools": ["add"]}}
+        self.served = Served(
+            folder, FakeEngine(script=script), answer_format=FORMATS["hermes"], tool_server=settings, **options
+        )
+        self.tools = FakeServer(answer or (lambda arguments: ToolResult("5")))
+        assert self.served.service.tool_servers is not None
+        self.served.service.tool_servers._servers["math"] = self.tools
+
+    def post(self, **fields: Any) -> Any:
+        return self.served.post("/v1/responses", {"input": "What is 2 + 3?", "tools": [MCP], **fields})
+
+    @property
+    def prompts(self) -> list[str]:
+        tokenizer = self.served.service.tokenizer
+        assert tokenizer is not None
+        return [
+            tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False)
+            for request in self.served.engine.requests
+        ]
+
+
+@pytest.mark.effect("server.tool_server")
+def test_calls_are_run_until_the_model_answers(folder: Path, tokenizer: Tokenizer):
+    model = Model(folder, tokenizer, CALL, "It is 5.")
+    answer = model.post().json()
+    assert [item["type"] for item in answer["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+    _, call, message = answer["output"]
+    assert (call["server_label"], call["name"], json.loads(call["arguments"])) == ("math", "add", {"a": 2})
+    assert (call["output"], call["error"], call["status"]) == ("5", None, "completed")
+    assert message["content"][0]["text"] == "It is 5."
+    assert (answer["status"], answer["tools"]) == ("completed", [MCP])
+    assert len(model.served.engine.requests) == 2
+    again = model.post(input=[{"role": "user", "content": "Hello"}, *answer["output"]])
+    assert again.json()["status"] == "completed"
+    assert "5" in model.prompts[-1]
+
+
+def test_a_stream_has_the_events_of_every_item_in_order(folder: Path, tokenizer: Tokenizer):
+    model = Model(folder, tokenizer, CALL, "It is 5.")
+    streamed = model.post(stream=True).text
+    events = [json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "output_item.done",
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert events[-1]["response"]["output"] == done
+    assert {event["response"]["id"] for event in events if "response" in event} == {events[0]["response"]["id"]}
+
+
+def test_a_failed_call_is_told_to_the_model(folder: Path, tokenizer: Tokenizer):
+    def failing(arguments: str) -> ToolResult:
+        raise ToolServerError("no answer within 60 s")
+
+    model = Model(folder, tokenizer, CALL, "Sorry.", answer=failing)
+    _, call, _ = model.post().json()["output"]
+    assert (call["status"], call["output"], call["error"]) == ("failed", None, "no answer within 60 s")
+
+
+def test_a_model_that_only_calls_is_ended(folder: Path, tokenizer: Tokenizer):
+    model = Model(folder, tokenizer, CALL)
+    answer = model.post(max_tool_calls=3).json()
+    assert answer["status"] == "completed"
+    assert len(model.tools.calls) == 3
+
+
+def test_a_call_of_the_clients_own_function_ends_the_response(folder: Path, tokenizer: Tokenizer):
+    own = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    model = Model(folder, tokenizer, '<tool_call>\n{"name": "mine", "arguments": {}}\n</tool_call>')
+    answer = model.post(tools=[MCP, own]).json()
+    assert [item["type"] for item in answer["output"]] == ["mcp_list_tools", "function_call"]
+    assert len(model.served.engine.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{**MCP, "server_url": "https://evil.example"}]}, "tools[0].server_url"),
+        ({"tools": [{**MCP, "connector_id": "x"}]}, "tools[0].connector_id"),
+        ({"tools": [{**MCP, "server_label": "other"}]}, "tools[0].server_label"),
+        ({"tools": [{"type": "mcp", "server_label": "math"}]}, "tools[0].require_approval"),
+        ({"tools": [MCP, MCP]}, "tools[1]"),
+        ({"tools": [{**MCP, "allowed_tools": "add"}]}, "tools[0].allowed_tools"),
+        ({"background": True}, "background"),
+        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"temperature": 9}, "temperature"),
+    ],
+)
+def test_what_the_deployment_does_not_allow_is_refused(
+    folder: Path, tokenizer: Tokenizer, fields: dict[str, Any], param: str
+):
+    model = Model(folder, tokenizer, "Hello")
+    for stream in (False, True):
+        answer = model.post(**fields, stream=stream)
+        if answer.status_code == 200:  # after the list of tools
+            assert json.loads(answer.text.strip().rpartition("data: ")[2])["type"] == "response.failed"
+        else:
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert model.tools.calls == []
+
+
+def test_a_request_without_servers_is_an_ordinary_one(folder: Path, tokenizer: Tokenizer):
+    model = Model(folder, tokenizer, "Hello")
+    assert [item["type"] for item in model.post(tools=[]).json()["output"]] == ["message"]
+    text = 'a "mcp" in the text'
+    assert model.post(tools=[], input=text).json()["output"][0]["content"][0]["text"] == "Hello"
+    assert asyncio.run(model.tools.tools()) == [ADD]

@@ -1,0 +1,107 @@
+"""The client of MCP servers, with a real one over both transports."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.server.tool_server.servers import MAX_RESULT_CHARS, ToolResult, ToolServer, ToolServerError
+
+pytest.importorskip("mcp")
+pytestmark = pytest.mark.slow
+PROGRAM = str(Path(__file__).parent / "mcp_server.py")
+ALLOWED = ["add", "fail", "long", "environment", "leave"]
+STDIO = {"command": [sys.executable, PROGRAM], "allowed_tools": ALLOWED}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, PROGRAM, str(port)], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def with_server(settings: dict[str, Any], scenario: Callable[[ToolServer], Awaitable[None]]) -> None:
+    async def work() -> None:
+        server = ToolServer("test", settings)
+        try:
+            await scenario(server)
+        finally:
+            await server.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_tools_are_listed_and_run(transport: str, url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STOKER_SECRET", "sk-1")
+    settings = STDIO if transport == "stdio" else {"url": url, "allowed_tools": ALLOWED}
+
+    async def scenario(server: ToolServer) -> None:
+        tools = await server.tools()
+        assert [tool.name for tool in tools if tool.name == "hidden"] == []
+        add = next(tool for tool in tools if tool.name == "add")
+        assert (add.description, set(add.parameters["properties"])) == ("Add two numbers.", {"a", "b"})
+        assert await server.run("add", '{"a": 2, "b": 3}') == ToolResult("5")
+        failed = await server.run("fail", "{}")
+        assert failed.is_error
+        assert "fail" in failed.text
+        assert (await server.run("add", '{"a": "x", "b": 3}')).is_error
+        assert (await server.run("add", "[")).is_error
+        cut = (await server.run("long", '{"num": 1000000}')).text
+        assert len(cut) < MAX_RESULT_CHARS + 100
+        if transport == "stdio":
+            assert (await server.run("environment", '{"name": "STOKER_SECRET"}')).text == "unset"
+        with pytest.raises(ToolServerError, match="`allowed_tools`"):
+            await server.run("hidden", "{}")
+
+    with_server(settings, scenario)
+
+
+def test_a_server_that_ended_is_started_again():
+    async def scenario(server: ToolServer) -> None:
+        with pytest.raises(ToolServerError, match="failed running 'leave'"):
+            await server.run("leave", "{}")
+        assert await server.run("add", '{"a": 2, "b": 3}') == ToolResult("5")
+
+    with_server(STDIO, scenario)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"command": ["/absent/program"], "allowed_tools": ["add"]}, "cannot be reached"),
+        ({"command": ["true"], "allowed_tools": ["add"]}, "cannot be reached|failed"),
+        ({"url": "http://127.0.0.1:9/mcp", "allowed_tools": ["add"]}, "cannot be reached"),
+        ({**STDIO, "allowed_tools": ["absent"]}, "has no tool 'absent'"),
+    ],
+    ids=["no program", "ends at once", "no listener", "no such tool"],
+)
+def test_what_is_wrong_with_a_server_is_said(settings: dict[str, Any], message: str):
+    async def scenario(server: ToolServer) -> None:
+        with pytest.raises(ToolServerError, match=message):
+            await server.tools()
+
+    with_server(settings, scenario)
