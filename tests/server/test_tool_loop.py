@@ -115,7 +115,7 @@ def test_a_stream_has_the_events_of_every_item_in_order(folder: Path, tokenizer:
     assert {event["response"]["id"] for event in events if "response" in event} == {events[0]["response"]["id"]}
 
 
-def test_a_failed_call_is_told_to_the_model(folder: Path, tokenizer: Tokenizer):
+def test_the_model_reads_why_a_call_failed(folder: Path, tokenizer: Tokenizer):
     def failing(arguments: str) -> ToolResult:
         raise ToolServerError("no answer within 60 s")
 

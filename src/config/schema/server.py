@@ -398,7 +398,7 @@ class ServerConfig(Section):
             "`total-tokens` their counter <total_tokens>, `cache-control` the markers of that name. The model does not "
             "see what is removed; a metric counts it. `[]` removes nothing."
         ),
-        examples=[["anthropic-billing"]],
+        examples=[["anthropic-billing"], ["cache-control"]],
         json_schema_extra=about(reload="process", notation="commas"),
     )
     second_system_message: Literal["auto", "keep", "first", "error"] = Field(

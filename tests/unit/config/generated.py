@@ -45,6 +45,8 @@ _KNOWN_KEYS: dict[str, list[dict[str, Any]]] = {
     "model.rope_scaling": [{"rope_type": "linear", "factor": factor} for factor in (2, 4, 8)],
     "model.override_generation_config": [{"top_p": share} for share in (0.5, 0.25, 0.75)],
     "load.pt_load_map_location": [{"cuda:0": "cpu"}, {"cuda:1": "cpu"}, {"cuda:2": "cpu"}],
+    "server.model_aliases": [{"claude-*": name} for name in ("a", "b", "c")],
+    "server.tool_server": [{"a": {"url": "http://a/mcp", "allowed_tools": [name]}} for name in ("b", "c", "d")],
     "model.logits_processor_settings": [{"a:B": {"size": size}} for size in (1, 2, 3)],
 }
 

@@ -92,6 +92,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
     }
     choices = [*option.choices] * 3 if option.kind == "choice" else [1, 2, 3]
     file_value, variable, flag = pairs.get(option.kind, choices)[:3]
+    if option.name == "agents_normalise":
+        file_value, variable, flag = ["cache-control"], ["total-tokens"], ["anthropic-billing"]
     if option.name == "root_path":
         file_value, variable, flag = "/a", "/b", "/c"
     if option.name == "pt_load_map_location":  # cpu is its only value, and different keys would be merged
