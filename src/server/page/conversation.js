@@ -15,7 +15,7 @@ export function newAnswer(startedAt) {
 // Adds one chunk of a stream. now: milliseconds.
 export function addChunk(answer, chunk, now) {
   if (chunk.usage) answer.usage = chunk.usage;
-  const choice = chunk.choices?.[0];
+  const choice = chunk.choices?.find(({ index }) => index === 0); // of several answers the first is shown
   if (!choice) return;
   const { content, reasoning, reasoning_content, tool_calls } = choice.delta ?? {};
   const thought = reasoning ?? reasoning_content; // a server may send both, with the same text
@@ -60,7 +60,7 @@ export function requestOf(messages, settings) {
     if (value !== "" && value !== null) body[name] = value;
   }
   if (settings.tools.length) body.tools = settings.tools;
-  return { ...body, ...settings.more };
+  return { ...body, ...settings.more, stream: true };
 }
 
 function wireMessage(message) {
