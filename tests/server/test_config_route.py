@@ -19,6 +19,7 @@ def test_every_running_value_is_returned_with_its_origin(served: Served) -> None
     assert values["server.drain_timeout"]["value"] == "30s"
     assert values["server.port"]["origin"]["text"] == "default"
     assert values["server.port"]["reload"] == "process"
+    assert values["server.port"]["description"].startswith("TCP port to listen on.")
 
 
 def test_the_route_needs_a_key_and_shows_none(folder: Path) -> None:

@@ -1,10 +1,10 @@
 // Configuration: every effective value with its origin, from /config.
 
-import { copyButton, errorBox, h } from "./dom.js";
+import { copyButton, errorBox, h, withCode } from "./dom.js";
 import { getJson } from "./server.js";
 
 const LAYERS = { rule: "decided", model: "model's files" }; // other layers have their own name
-const RELOADS = { hot: "can change while the server runs", model: "needs the model to be loaded again", process: "needs a new start" };
+const RELOADS = { hot: "can change while the server runs", model: "changes when the model is loaded again", process: "changes with a new start" };
 
 export function configView() {
   const search = h("input", { type: "search", id: "config-search", placeholder: "Search options, values and origins", "aria-label": "Search the configuration", autocomplete: "off", spellcheck: "false" });
@@ -53,21 +53,22 @@ export function configView() {
 
 function section(name, elements) {
   const id = `section-${name}`;
-  return h("section", { "aria-labelledby": id }, h("h2", { id }, name), h("dl", {}, ...elements));
+  return h("section", { "aria-labelledby": id }, h("h2", { id }, name), ...elements);
 }
 
-function rowOf({ path, value, origin, overridden, reload }) {
+// Opens to what the option means.
+function rowOf({ path, value, origin, overridden, reload, description }) {
   const [section, ...names] = path.split(".");
-  const name = names.join(".");
   const layer = LAYERS[origin.layer] ?? origin.layer;
   const isSet = origin.layer !== "default";
   const origins = [origin.text, ...overridden.map((old) => `instead of ${shown(old.value)} from ${old.origin.text}`)];
-  const element = h("div", { class: "option" },
-    h("dt", {}, h("code", {}, h("span", { class: "option-section" }, `${section}.`), name)),
-    h("dd", { class: "option-value" }, h("code", {}, shown(value))),
-    h("dd", { class: "option-origin" }, h("span", { class: `badge ${isSet ? "is-set" : ""}`, title: RELOADS[reload] ?? reload }, layer),
-      ...(isSet ? origins.map((text) => h("span", { class: "origin" }, text)) : [])));
-  return { section, isSet, element, text: [path, shown(value), layer, ...origins].join(" ").toLowerCase() };
+  const element = h("details", { class: "option" },
+    h("summary", {}, h("code", { class: "option-name" }, h("span", { class: "option-section" }, `${section}.`), names.join(".")),
+      h("code", { class: "option-value" }, shown(value)),
+      h("span", { class: "option-origin" }, h("span", { class: `badge ${isSet ? "is-set" : ""}` }, layer),
+        ...(isSet ? origins.map((text) => h("span", {}, text)) : []))),
+    h("p", { class: "option-meaning" }, ...withCode(description), ` It ${RELOADS[reload] ?? reload}.`));
+  return { section, isSet, element, text: [path, shown(value), layer, ...origins, description].join(" ").toLowerCase() };
 }
 
 function shown(value) {

@@ -1,6 +1,6 @@
 // The API: every route of this deployment with its fields, an example, and a form to try it. From /openapi.json.
 
-import { announce, copyButton, errorBox, h } from "./dom.js";
+import { announce, copyButton, errorBox, h, withCode } from "./dom.js";
 import { call, getJson, key } from "./server.js";
 
 const GROUPS = [["Files and batches", /^\/v1\/(files|batches)/], ["Models and answers", /^(\/inference)?\/v1\//], ["The server", /^/]];
@@ -135,11 +135,6 @@ export function typeOf(field) {
   const [least, most] = [field.minimum ?? field.exclusiveMinimum, field.maximum ?? field.exclusiveMaximum];
   const range = least !== undefined && most !== undefined && most < 2 ** 31 - 1 ? `, ${least} to ${most}` : "";
   return (field.type ?? "anything") + range;
-}
-
-// `code` in a description.
-function withCode(text) {
-  return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 }
 
 function answers({ responses }) {

@@ -70,6 +70,11 @@ async function copied(text) {
   }
 }
 
+// `code` in a description.
+export function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+}
+
 // For screen readers: what happened elsewhere on the page.
 export function announce(text) {
   document.getElementById("announcer").textContent = text;

@@ -1,4 +1,4 @@
-"""GET /config: the running configuration, with the origin of each value. The type of secrets hides their value."""
+"""GET /config: the running configuration, with the meaning and the origin of each value. The type of secrets hides their value."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ def answers_of(found: Detection | None) -> dict[str, str] | None:
 
 async def config(call: Call) -> None:
     resolved = call.service.resolved
+    values = running_values(resolved)
+    described = [
+        {**record, "description": entry.option.description}
+        for record, entry in zip(as_records(values), values, strict=True)
+    ]
     await call.answer(
         {
             "format_version": FORMAT_VERSION,
             "hash": resolved.digest,
             "model": call.service.model_name,
             "answers": answers_of(call.service.answers),
-            "values": as_records(running_values(resolved)),
+            "values": described,
             **({} if (code := resolved.model_files.code) is None else {"code": code.model_dump(mode="json")}),
         }
     )
