@@ -6,10 +6,7 @@ Needs the package playwright and a Chromium (`make browser`); skipped without th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,25 +16,19 @@ import pytest
 
 from stoker.server.text.tokenizer import Tokenizer
 
+from ..browser import answer_of, ask, launched, opened
 from ..fakes import FakeEngine
 from .deployment import on_a_socket
 
 pytestmark = pytest.mark.slow
-BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chromium-browser")
 SAID = "The answer is 42."
 CHAT = "**/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: `make browser`")
-    program = os.environ.get("STOKER_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip("needs Chromium: `make browser`, or its path in STOKER_BROWSER")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 class ServerThread:
@@ -86,18 +77,6 @@ def page(browser: Any, server: ServerThread) -> Iterator[Any]:
         yield page
 
 
-@contextlib.contextmanager
-def opened(browser: Any, url: str, allowed: str = "", **options: Any) -> Iterator[Any]:
-    context = browser.new_context(**options)
-    page, problems = context.new_page(), []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.goto(url)
-    yield page
-    context.close()
-    assert [each for each in problems if not allowed or allowed not in each] == []
-
-
 def stream(*deltas: dict[str, Any], finish: str = "stop", end: str = "data: [DONE]\n\n") -> str:
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
@@ -119,18 +98,6 @@ class Answers:
         self.requests.append(route.request.post_data_json)
         kind = "text/event-stream" if self._status == 200 else "application/json"
         route.fulfill(status=self._status, headers={"content-type": kind}, body=self._bodies.pop(0))
-
-
-def ask(page: Any, text: str) -> None:
-    page.get_by_role("textbox", name="Message").fill(text)
-    page.keyboard.press("Enter")
-
-
-def answer_of(page: Any) -> Any:
-    """The last answer, complete."""
-    answer = page.locator("article.answer[aria-busy=false]").last
-    answer.wait_for()
-    return answer
 
 
 def test_a_question_is_asked_and_answered_by_keyboard_alone(page: Any, server: ServerThread):

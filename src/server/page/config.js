@@ -11,9 +11,10 @@ export function configView() {
   const onlySet = h("input", { type: "checkbox" });
   const number = h("p", { class: "note", role: "status" });
   const about = h("p", { class: "note hash" });
+  const format = h("p", { class: "note" });
   const list = h("div", { class: "options" });
   const element = h("section", { class: "page config", "aria-labelledby": "config-title" },
-    h("div", { class: "page-head" }, h("h1", { id: "config-title" }, "Configuration"), about),
+    h("div", { class: "page-head" }, h("h1", { id: "config-title" }, "Configuration"), about), format,
     h("div", { class: "filter" }, search, h("label", { class: "check" }, onlySet, h("span", {}, "only values that are not the default")), number),
     list);
   let rows = [];
@@ -39,6 +40,7 @@ export function configView() {
       const answer = await getJson("config");
       rows = answer.values.map(rowOf);
       about.replaceChildren(`${answer.model}, configuration ${answer.hash.slice(0, 19)} `, copyButton("Copy the hash", () => answer.hash));
+      format.replaceChildren(...formatOf(answer.answers));
       draw();
     } catch (error) {
       rows = [];
@@ -49,6 +51,13 @@ export function configView() {
 
   document.addEventListener("key-changed", () => !element.hidden && read());
   return { element, shown: read };
+}
+
+// In which the model writes calls of tools and reasoning, and why the server reads them so.
+function formatOf(answers) {
+  if (!answers) return [];
+  const { tool_calls, tool_calls_why, reasoning, reasoning_why } = answers;
+  return withCode(`Tool calls: ${tool_calls} (${tool_calls_why}). Reasoning: ${reasoning} (${reasoning_why}).`);
 }
 
 function section(name, elements) {

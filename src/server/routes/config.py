@@ -1,4 +1,7 @@
-"""GET /config: the running configuration, with the meaning and the origin of each value. The type of secrets hides their value."""
+"""GET /config: the running configuration, with the meaning and the origin of each value.
+
+The type of secrets hides their value.
+"""
 
 from __future__ import annotations
 
