@@ -12,7 +12,7 @@ from ..answers.responses import ResponseWriter, frames
 from ..endpoint import Call, Message, to_api_error
 from ..logprobs import chat_logprobs
 from ..protocol.chat import ChatRequest
-from ..protocol.errors import ApiError, bad_request
+from ..protocol.errors import ApiError, bad_request, unsupported
 from ..protocol.response_items import messages_of
 from ..protocol.responses import ResponsesRequest
 from ..service import Service
@@ -194,6 +194,8 @@ class _Job:
 
 
 async def retrieve(call: Call) -> None:
+    if call.query.get("stream", "false") != "false":
+        raise unsupported("stream", " here: read the response when its status is completed")
     stored = await _found(call)
     await call.answer(stored.response)
 
