@@ -30,6 +30,8 @@ class Parts:
 
     kind: Kind = "text"
     choices: tuple[str | int, ...] = ()
+    words: tuple[str, ...] = ()
+    has_text_values: bool = False
     bounds: tuple[Any, ...] = ()
     spellings: tuple[int, ...] = ()
     min_length: int = 0
@@ -62,11 +64,13 @@ class Parts:
                 self.kind = "flag"
             elif origin is dict:
                 self.kind = "mapping"
+                self.has_text_values = get_args(annotation)[1] is str
             elif origin is tuple:
                 item = Parts()
                 item.read(get_args(annotation)[0])
                 self.kind = "wholes" if item.kind == "whole" else "texts"
                 self.bounds += item.bounds if self.kind == "wholes" else ()
+                self.words = tuple(map(str, item.choices))
             else:
                 self.kind = "text"
 

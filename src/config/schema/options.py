@@ -44,6 +44,8 @@ class Option:
     info: FieldInfo
     kind: Kind
     choices: tuple[str | int, ...]  # words it accepts; for a number usually just `auto`
+    words: tuple[str, ...]  # that its list may have; empty: any texts
+    has_text_values: bool  # of a mapping
     bounds: tuple[Any, ...]  # of annotated_types
     spellings: tuple[int, ...]  # numbers that mean `auto`
     min_length: int  # of a text
@@ -220,7 +222,9 @@ class Option:
         words = [str(choice) for choice in self.choices]
         if self.kind == "choice":
             return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-        said = _ALLOWED[self.kind]
+        said = _ALLOWED[self.kind] + " of texts" * self.has_text_values
+        if self.words:
+            said = f"one or a list of {', '.join(self.words)}"
         if self.is_secret:
             said = "a secret: a text, {env: NAME} or {file: path}" + (", or a list of them" * (self.kind == "texts"))
         limits = [_limit(bound, self) for bound in self.bounds if not _is_guard(bound)]
@@ -345,6 +349,8 @@ def _option(section: str, name: str, info: FieldInfo) -> Option:
         info=info,
         kind=parts.kind,
         choices=parts.choices,
+        words=parts.words,
+        has_text_values=parts.has_text_values,
         bounds=parts.bounds,
         spellings=parts.spellings,
         min_length=parts.min_length,

@@ -242,7 +242,8 @@ def _choices_like(option: Option, node: Node) -> list[str]:
     text = node.text or ""
     if option.kind == "flag":
         return [_YES[text.lower()]] if text.lower() in _YES else []
-    return close(text, list(map(str, option.choices))) if len(option.choices) > 1 else []
+    known = [*map(str, option.choices), *option.words]
+    return close(text, known) if len(known) > 1 else []
 
 
 def _shown(option: Option, node: Node) -> str:

@@ -44,7 +44,13 @@ def two_values(option: Option) -> list[Any]:
     """Two values that the option takes, as people write them; neither is the default if there are enough of them."""
     found: dict[str, Any] = {}
     examples = [] if option.is_secret else option.examples
-    for value in [*option.choices, *examples, *CANDIDATES.get(option.kind, []), *mappings_of(option)]:
+    for value in [
+        *option.choices,
+        *examples,
+        *CANDIDATES.get(option.kind, []),
+        *mappings_of(option),
+        *([word] for word in option.words),
+    ]:
         try:
             key = repr(typed(option, value))
             found.setdefault(repr(value) if option.is_secret else key, value)

@@ -32,12 +32,14 @@ def values(option: Option) -> st.SearchStrategy[Any]:
             return st.sampled_from(option.choices)
         case "text":
             return st.just("/llm") if option.name == "root_path" else WORDS
+        case "texts" if option.words:
+            return st.lists(st.sampled_from(option.words), min_size=1, max_size=3)
         case "texts":
             return st.lists(WORDS.filter(lambda text: not text.endswith((".yaml", ".yml"))), min_size=1, max_size=3)
         case "wholes":
             return st.lists(st.integers(1, 512), min_size=1, max_size=3)
         case "mapping":
-            if option.has_known_keys:
+            if option.has_known_keys or option.has_text_values:
                 return st.sampled_from(mappings(option))
             return st.dictionaries(st.text("abc", min_size=1), st.integers() | st.booleans() | WORDS, max_size=3)
         case "number":
@@ -83,7 +85,7 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
     pairs: dict[str, list[Any]] = {
         "flag": [False, True, False],
         "text": ["a", "b", "c"],
-        "texts": [["a"], ["b"], ["c"]],
+        "texts": [[word] for word in (option.words or "abc")] * 3,
         "wholes": [[1], [2, 4], [3]],
         "mapping": mappings(option) if option.kind == "mapping" else [],
         "number": [0.1, 0.2, 0.3],
@@ -92,8 +94,6 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
     }
     choices = [*option.choices] * 3 if option.kind == "choice" else [1, 2, 3]
     file_value, variable, flag = pairs.get(option.kind, choices)[:3]
-    if option.name == "agents_normalise":
-        file_value, variable, flag = ["cache-control"], ["total-tokens"], ["anthropic-billing"]
     if option.name == "root_path":
         file_value, variable, flag = "/a", "/b", "/c"
     if option.name == "pt_load_map_location":  # cpu is its only value, and different keys would be merged
