@@ -101,7 +101,7 @@ def test_a_limit_is_answered_429_with_its_name(served: Served, caplog: pytest.Lo
     assert 1 <= int(responses[2].headers["retry-after"]) <= 30
     assert chat(served, "sk-operator").status_code == 200  # another key has its own limits
     lines = [record.fields for record in caplog.records if record.name.startswith("stoker")]
-    assert [(line["key"], line["status"]) for line in lines] == [("alice", 200), ("alice", 200), ("alice", 429)]
+    assert [line["status"] for line in lines if line["key"] == "alice"] == [200, 200, 429]
     assert served.metric('stoker_key_requests_total{key="alice",status="429"}') == 1
     assert served.metric('stoker_key_tokens_total{key="alice",kind="generated"}') == 6
     assert served.metric('stoker_key_tokens_total{key="alice",kind="prompt"}') > 0

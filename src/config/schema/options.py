@@ -224,7 +224,7 @@ class Option:
             return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
         said = _ALLOWED[self.kind] + " of texts" * self.has_text_values
         if self.words:
-            said = f"one or a list of {', '.join(self.words)}"
+            said = f"{', '.join(self.words)}, or a list of them"
         if self.is_secret:
             said = "a secret: a text, {env: NAME} or {file: path}" + (", or a list of them" * (self.kind == "texts"))
         limits = [_limit(bound, self) for bound in self.bounds if not _is_guard(bound)]
