@@ -52,6 +52,22 @@ def format_of_answers(values: Values, folder: Path, architecture: str) -> Detect
     )
 
 
+def variables_of(templates: Mapping[str, TemplateSource]) -> frozenset[str]:
+    """The variables that the template for conversations with tools reads; none without the extra `engine`."""
+    name = "tool_use" if "tool_use" in templates else "default"
+    try:
+        from ..server.isolation import CannotCompile
+        from ..server.text.template import Template
+    except ImportError:
+        return frozenset()
+    try:
+        return (
+            Template.compile(_processes(), templates[name].text, "auto").variables if name in templates else frozenset()
+        )
+    except CannotCompile:
+        return frozenset()
+
+
 def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSource]) -> Render:
     """Renders as the server does, in a process of its own."""
     from ..server.isolation import CannotCompile

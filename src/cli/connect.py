@@ -6,15 +6,20 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from ..config.deployment import Deployment
 from ..config.diagnostics import show
+from ..config.errors import DeploymentError
 from ..config.examine import Report, report_on
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_INVALID_CONFIGURATION
+from ..config.plan.model import read_model
 from ..config.resolve.machine import read_machine_spec
+from ..config.resolve.values import Values
 from ..server.agents.catalogue import codex_model
-from ..server.capabilities import Capabilities
+from ..server.capabilities import capabilities_of
+from .answer_format import format_of_answers, templates_of, variables_of
 from .console import print_message, print_result
 from .server_url import base_url
 
@@ -56,7 +61,15 @@ def run(
     if isinstance(found, str):
         print_message(f"error: {found}")
         return EXIT_ENVIRONMENT if report.model_missing else EXIT_INVALID_CONFIGURATION
-    print_result((_codex_catalogue if catalogue else _WRITERS[client])(found).rstrip("\n"))
+    try:
+        text = _codex_catalogue(found, report) if catalogue else _WRITERS[client](found)
+    except DeploymentError as error:
+        print_message(f"error: {error}")
+        return error.exit_code
+    except ValueError as error:  # of the format of answers
+        print_message(f"error: {error}")
+        return EXIT_INVALID_CONFIGURATION
+    print_result(text.rstrip("\n"))
     return 0
 
 
@@ -134,8 +147,16 @@ def _codex(to: Connection) -> str:
     )
 
 
-def _codex_catalogue(to: Connection) -> str:
-    return json.dumps({"models": [codex_model(to.model, to.context, Capabilities())]}, indent=2)
+def _codex_catalogue(to: Connection, report: Report) -> str:
+    """What the server answers to GET /v1/models. Raises DeploymentError, ValueError."""
+    assert report.deployment is not None
+    assert report.decisions is not None
+    model = read_model(report.deployment)
+    values = Values(report.deployment, report.decisions)
+    templates = templates_of(values, Path(model.folder))
+    answers = format_of_answers(values, Path(model.folder), model.spec.architecture)
+    capabilities = capabilities_of(answers.format, variables_of(templates))
+    return json.dumps({"models": [codex_model(to.model, to.context, capabilities)]}, indent=2)
 
 
 def _opencode(to: Connection) -> str:

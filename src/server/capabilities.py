@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ..formats.format import Format, Harmony
+
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # in chat templates of Qwen and GLM, of DeepSeek and Granite
 _EFFORTS = ("low", "medium", "high")
 
@@ -24,6 +26,18 @@ class Capabilities:
     reasoning: bool = False
     structured: bool = False
     reasoning_levels: tuple[str, ...] = ()
+
+
+def capabilities_of(format: Format | None, variables: Collection[str]) -> Capabilities:
+    """Of a model with a chat template. format: of its answers. variables: that the template reads."""
+    calls = None if format is None else format.calls
+    is_harmony = calls is not None and isinstance(calls.style, Harmony)
+    return Capabilities(
+        tools=calls is not None and "tools" in variables,
+        reasoning=is_harmony or (format is not None and format.reasoning is not None),
+        structured=True,
+        reasoning_levels=reasoning_levels(variables),
+    )
 
 
 def reasoning_levels(variables: Collection[str]) -> tuple[str, ...]:

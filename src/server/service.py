@@ -13,13 +13,13 @@ from ..config import Resolved
 from ..engine.api import EngineInfo
 from ..engine.client import EngineClient, EngineState
 from ..formats.detect import Detection
-from ..formats.format import Format, Harmony
+from ..formats.format import Format
 from ..logs import log_fields
 from . import engine_errors
 from .agents.normalise import rules_of
 from .agents.sessions import Sessions
 from .auth import Keys, open_paths
-from .capabilities import Capabilities, reasoning_levels
+from .capabilities import Capabilities, capabilities_of
 from .constraints import Constraints
 from .isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from .key_usage import KeyUsage
@@ -159,14 +159,8 @@ class Service:
         """As far as they are known from the files of the model and the configuration."""
         if self.renderer is None or not self.renderer.has_template:
             return Capabilities(structured=self.tokenizer is not None)
-        calls = None if self.answer_format is None else self.answer_format.calls
-        thinks = self.answer_format is not None and self.answer_format.reasoning is not None
-        return Capabilities(
-            tools=calls is not None and self.renderer.reads("tools", with_tools=True),
-            reasoning=thinks or (calls is not None and isinstance(calls.style, Harmony)),
-            structured=True,
-            reasoning_levels=reasoning_levels(self.renderer.template_variables()),
-        )
+        variables = self.renderer.template(with_tools=True).variables
+        return capabilities_of(self.answer_format, variables)
 
     @property
     def cache_epoch(self) -> str:

@@ -40,6 +40,8 @@ def test_codex_gets_a_provider_and_a_catalogue(file: str, capsys: pytest.Capture
     assert provider["base_url"] == "http://127.0.0.1:8123/v1"
     assert (provider["env_key"], provider["wire_api"]) == ("TEAM_KEY", "responses")
     (model,) = json.loads(printed(capsys, "codex", file, catalogue=True))["models"]
+    assert model["supports_parallel_tool_calls"]
+    assert [level["effort"] for level in model["supported_reasoning_levels"]] == ["none", "medium"]
     assert (model["slug"], model["context_window"], model["apply_patch_tool_type"]) == ("tiny", 512, "freeform")
 
 
