@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import llguidance
 
 from ..protocol.errors import bad_request
-from .json_schema import grammar_of_schema, problem_of
+from .json_schema import byte_tokens, grammar_of_schema, problem_of
 from .lark import of_choices, of_gbnf, of_regex
 from .structural_tag import of_structural_tag
 
@@ -51,7 +50,7 @@ def build(job: Mapping[str, Any]) -> str:
         case _:
             grammar = source
     _bounded(grammar, param)
-    if (problem := problem_of(grammar, _tokens(tuple(special_tokens)))) is not None:
+    if (problem := problem_of(grammar, byte_tokens(tuple(special_tokens)))) is not None:
         raise bad_request(f"`{param}` cannot be obeyed: {problem}", code="grammar_unsupported", param=param)
     return grammar
 
@@ -61,20 +60,3 @@ def _bounded(grammar: str, param: str) -> str:
         message = f"`{param}` is too large: its grammar has more than {MAX_CHARS} characters"
         raise bad_request(message, code="grammar_too_complex", param=param)
     return grammar
-
-
-@functools.lru_cache(maxsize=4)
-def _tokens(special_tokens: tuple[str, ...]) -> llguidance.LLTokenizer:
-    """Bytes and the model's special tokens: grammars may name these."""
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(special_tokens)))
-
-
-class _Vocabulary:
-    def __init__(self, special_tokens: Sequence[str]) -> None:
-        self.tokens = [*(bytes([value]) for value in range(256)), *map(str.encode, special_tokens), b"<end>"]
-        self.special_token_ids = list(range(256, len(self.tokens)))
-        self.eos_token_id = len(self.tokens) - 1
-        self.bos_token_id = None
-
-    def __call__(self, text: bytes) -> list[int]:
-        return list(text)

@@ -6,7 +6,9 @@ are annotations, as the standard says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -16,9 +18,15 @@ from jsonschema.validators import validator_for
 
 from ..protocol.errors import ApiError, bad_request
 from ..protocol.whitespace import DEFAULT
+from .patterns import rust_pattern
 
 MAX_NODES = 20_000  # of a schema: subschemas, and values of `enum` and `const`
 MAX_DEPTH = 64
+# Without \u each text has one spelling: else a listed property could be written as one that the schema does not list.
+_ESCAPES = '"\\bfnrt'
+_SPELLABLE = re.compile(r"[^\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]*")
+_MAX_INTEGER = 2**53  # larger ones are not exact for most readers of JSON
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _MAX_ATTEMPTS = 64  # to find the place that llguidance refuses
 
 # Keywords of subschemas, and what their values are.
@@ -32,6 +40,20 @@ _REASONS = {
     "$dynamicRef": "use `$ref`",
     "$recursiveRef": "use `$ref`",
 }
+# Of all drafts. Those that llguidance does not know are refused.
+_FORMATS = (
+    *("date-time", "time", "date", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri"),
+    *(
+        "uri-reference",
+        "iri",
+        "iri-reference",
+        "uuid",
+        "uri-template",
+        "json-pointer",
+        "relative-json-pointer",
+        "regex",
+    ),
+)
 # Accepted where they have no effect: `uniqueItems: false`.
 _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     "uniqueItems": (False,),
@@ -68,9 +90,11 @@ def grammar_of_schema(
     schema = _without_no_effect(schema)
     for pointer, node in _subschemas(schema):
         _check_keywords(node, f"{param}#{pointer}")
+        _check_values(node, f"{param}#{pointer}")
+    schema = _rebuilt(schema, _with_rust_patterns)
     if is_closed:
         schema = _closed(schema)
-    options: dict[str, Any] = {"lenient": False, "coerce_one_of": False}
+    options: dict[str, Any] = {"lenient": False, "coerce_one_of": False, "json_allowed_escapes": _ESCAPES}
     if is_compact:
         options["whitespace_flexible"] = False
     else:
@@ -90,10 +114,31 @@ def _grammar(schema: Any, options: Mapping[str, Any]) -> str:
 def problem_of(grammar: str, tokens: llguidance.LLTokenizer | None = None) -> str | None:
     """Why a grammar cannot be compiled, or not without ignoring a part of it."""
     _, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, tokens)
-    if not messages:
-        return None
-    message = messages[0].removeprefix("WARNING: ").strip()
-    return " ".join(line.strip() for line in message.splitlines() if line.strip())[:300]
+    if messages:
+        message = messages[0].removeprefix("WARNING: ").strip()
+        return " ".join(line.strip() for line in message.splitlines() if line.strip())[:300]
+    matcher = llguidance.LLMatcher(tokens or byte_tokens(), grammar, log_level=0)
+    allows_any = any(matcher.compute_bitmask())
+    if matcher.is_error() or not allows_any:
+        return "no text obeys it"
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def byte_tokens(special_tokens: tuple[str, ...] = ()) -> llguidance.LLTokenizer:
+    """A vocabulary of bytes and these special tokens, which grammars may name."""
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(special_tokens)))
+
+
+class _Vocabulary:
+    def __init__(self, special_tokens: Sequence[str]) -> None:
+        self.tokens = [*(bytes([value]) for value in range(256)), *map(str.encode, special_tokens), b"<end>"]
+        self.special_token_ids = list(range(256, len(self.tokens)))
+        self.eos_token_id = len(self.tokens) - 1
+        self.bos_token_id = None
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
 
 
 def _check_size(schema: Any, param: str) -> None:
@@ -118,7 +163,7 @@ def _check_metaschema(schema: Any, param: str) -> None:
         message = f"`$schema` is {str(declared)[:80]!r}; known are drafts 4, 6, 7, 2019-09 and 2020-12"
         raise bad_request(message, param=f"{param}#/$schema")
     try:
-        kind.check_schema(schema)
+        kind.check_schema(schema, format_checker=_NO_FORMATS)
     except jsonschema.SchemaError as error:
         pointer = "".join(f"/{_escaped(part)}" for part in error.absolute_path)
         place = f"{param}#{pointer}"
@@ -127,6 +172,7 @@ def _check_metaschema(schema: Any, param: str) -> None:
         raise bad_request(f"not a JSON schema: {str(error)[:200]}", param=param) from None
 
 
+_NO_FORMATS = jsonschema.FormatChecker(formats=())  # patterns are those of ECMA-262, which Python cannot check
 _DRAFTS = frozenset(
     str(kind.META_SCHEMA.get("$id") or kind.META_SCHEMA.get("id")).rstrip("#")
     for kind in (
@@ -150,6 +196,51 @@ def _check_keywords(node: Mapping[str, Any], place: str) -> None:
     reference = node.get("$ref")
     if isinstance(reference, str) and not reference.startswith("#"):
         raise _cannot(f"a reference to another document, {reference[:80]!r}", f"{place}/$ref")
+
+
+def _check_values(node: Mapping[str, Any], place: str) -> None:
+    """Raises ApiError for values that llguidance would read as others, or count wrongly."""
+    for name in ("properties", "patternProperties"):
+        for key in node.get(name, ()):
+            if not _SPELLABLE.fullmatch(key):
+                raise _cannot("a name with control characters", f"{place}/{name}")
+            if name == "patternProperties":
+                _check_pattern(key, f"{place}/{name}/{_escaped(key)}")
+    if isinstance(node.get("pattern"), str):
+        _check_pattern(node["pattern"], f"{place}/pattern")
+    for name in ("const", "enum", "required", *_NUMBERS):
+        stack = [node[name]] if name in node else []
+        while stack:
+            value = stack.pop()
+            if isinstance(value, dict):
+                stack += [*value, *value.values()]
+            elif isinstance(value, list):
+                stack += value
+            elif isinstance(value, int) and abs(value) > _MAX_INTEGER:
+                raise _cannot(f"the integer {value}, which is above 2**53", f"{place}/{name}")
+            elif isinstance(value, str) and not _SPELLABLE.fullmatch(value):
+                raise _cannot("a text with control characters", f"{place}/{name}")
+    least, required = node.get("minProperties", 0), set(node.get("required", ()))
+    is_closed = node.get("additionalProperties") is False and not node.get("patternProperties")
+    if least > max(1, len(required)) and not is_closed:
+        reason = "names that the schema does not list may repeat; list them, or set `additionalProperties: false`"
+        raise _cannot(f"`minProperties`: {reason}", f"{place}/minProperties")
+
+
+def _check_pattern(pattern: str, place: str) -> None:
+    try:
+        rust_pattern(pattern)
+    except ValueError as error:
+        raise _cannot(f"a pattern with {error}", place) from None
+
+
+def _with_rust_patterns(node: dict[str, Any]) -> dict[str, Any]:
+    changed = dict(node)
+    if isinstance(node.get("pattern"), str):
+        changed["pattern"] = rust_pattern(node["pattern"])
+    if "patternProperties" in node:
+        changed["patternProperties"] = {rust_pattern(key): value for key, value in node["patternProperties"].items()}
+    return changed
 
 
 def _cannot(what: str, place: str) -> ApiError:
@@ -197,6 +288,8 @@ def _without_no_effect(schema: Any) -> Any:
 
 
 def _has_no_effect(name: str, value: Any) -> bool:
+    if name == "format" and value not in _FORMATS:  # such as OpenAPI's int32: an annotation
+        return True
     return any(value == each and type(value) is type(each) for each in _WITHOUT_EFFECT.get(name, ()))
 
 
