@@ -46,6 +46,7 @@ class Reasoning:
     is_open: bool = True  # the answer begins within reasoning, because the prompt has opened it
     start: str = ""  # one token with which the model may open it, as the first of the answer; empty: it may not
     budget: int | None = None  # tokens of reasoning before its end is forced; None: no limit
+    forced_end: str = ""  # what is written then, if that is more than `end`, which it must end with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,20 +66,22 @@ class Constraints:
         format: of the model's answers. continued: as for `starts_in_reasoning`.
         Raises ApiError for a budget if it is not known how the model thinks.
         """
-        end, start = "", ""
-        if format is not None and format.reasoning is not None:
-            start, end = format.reasoning.begin.strip(), format.reasoning.end.strip()
-        elif format is not None and format.calls is not None and isinstance(format.calls.style, Harmony):
-            end = FINAL_CHANNEL
-        if not end:
+        is_harmony = format is not None and format.calls is not None and isinstance(format.calls.style, Harmony)
+        if format is None or (format.reasoning is None and not is_harmony):
             if budget is not None:
                 raise unsupported("thinking_token_budget", ": it is not known how this model writes its reasoning")
             return None
         if budget is None and (not has_constraint or self._settings.enable_in_reasoning):
             return None
-        assert format is not None
-        is_open = end == FINAL_CHANNEL or starts_in_reasoning(format, prompt_text, continued=continued)
-        return Reasoning(end=end, is_open=is_open, start=start, budget=budget)
+        if is_harmony:
+            return Reasoning(end=FINAL_CHANNEL, budget=budget, forced_end=f"<|end|><|start|>assistant{FINAL_CHANNEL}")
+        assert format.reasoning is not None
+        return Reasoning(
+            end=format.reasoning.end.strip(),
+            is_open=starts_in_reasoning(format, prompt_text, continued=continued),
+            start=format.reasoning.begin.strip(),
+            budget=budget,
+        )
 
     async def checked_lark(self, write: Callable[[Mapping[str, int]], str | None], param: str) -> Constraint | None:
         """A grammar that names special tokens by their ids; None if `write` returns none.

@@ -100,7 +100,7 @@ class Guide:
         budget = None if self._reasoning is None else self._reasoning.budget
         if self._part is _Part.REASONING and budget is not None and not self._forced and self._num_thought >= budget:
             assert self._reasoning is not None
-            self._forced = self._backend.encode(self._reasoning.end)
+            self._forced = self._backend.encode(self._reasoning.forced_end or self._reasoning.end)
 
     def update(self) -> None:
         """Computes `forbidden`. Runs mostly without the GIL. Sets `error` if the grammar cannot be followed."""

@@ -163,7 +163,7 @@ def _check_metaschema(schema: Any, param: str) -> None:
         message = f"`$schema` is {str(declared)[:80]!r}; known are drafts 4, 6, 7, 2019-09 and 2020-12"
         raise bad_request(message, param=f"{param}#/$schema")
     try:
-        kind.check_schema(schema, format_checker=_NO_FORMATS)
+        kind.check_schema(schema, format_checker=_NO_FORMATS)  # type: ignore[call-arg]
     except jsonschema.SchemaError as error:
         pointer = "".join(f"/{_escaped(part)}" for part in error.absolute_path)
         place = f"{param}#{pointer}"
