@@ -34,7 +34,7 @@ class Verb:
     takes_words: bool = False  # words that begin with a dash are arguments of it
 
     def function(self, name: str) -> Any:
-        function = {"import": "import_"}.get(name, name.replace("-", "_"))
+        function = {"import": "import_", "test": "run_tests"}.get(name, name.replace("-", "_"))
         return getattr(import_module(f".verbs.{self.group}", __package__), function)
 
 
@@ -44,6 +44,7 @@ VERBS = {  # in the order of `engine --help`
     "validate": Verb("checking", takes_options=True),
     "config": Verb("checking", takes_options=True),
     "plan": Verb("checking", takes_options=True),
+    "test": Verb("checking", takes_options=True),
     "explain": Verb("checking", takes_words=True),
     "schema": Verb("checking"),
     "diff": Verb("checking", takes_options=True),

@@ -67,7 +67,7 @@ def answer_rows(found: Detection | None) -> list[tuple[str, str]]:
     if found is None:
         return []
     return [
-        ("tool calls", f"{found.calls}: {found.calls_why}"),
+        ("calls", f"{found.calls}: {found.calls_why}"),
         ("reasoning", f"{found.reasoning}: {found.reasoning_why}"),
     ]
 

@@ -63,6 +63,7 @@ _ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
     "DeepseekV32ForCausalLM": ("deepseek_v32",),
     "DeepseekV4ForCausalLM": ("deepseek_v4",),
 }
+REFUSED = "the template refuses it"  # as some refuse two calls: no fault of the format
 _MAX_SHOWN = 160
 _END_OF_TURN = re.compile(r"(\s|<[^<>]{1,40}>|\[[^\[\]]{1,20}\])*")  # special tokens and white space
 
@@ -143,20 +144,11 @@ def find_reasoning_markers(template: str, calls: Format | None, render: Render) 
             continue
         if markers.begin.strip() not in template:
             return replace(markers, is_default=True), f"`{markers.end}` but not `{markers.begin}` in the template"
-        is_read = _reads_reasoning(Format("text", "", markers) if calls is None else calls, markers, render)
-        proof = "; the template's own reasoning is read back" if is_read else ""
+        format = combined(calls, markers)
+        assert format is not None
+        proof = "" if _reasoning_problem(format, render) else "; the template's own reasoning is read back"
         return markers, f"`{markers.begin.strip()}` in the template{proof}"
     return None, "no known marker of reasoning is in the template"
-
-
-def _reads_reasoning(format: Format, markers: ReasoningMarkers, render: Render) -> bool:
-    message = golden.answer(0, with_content=True, with_reasoning=True)
-    try:
-        text, prompt = answer_text(replace(format, reasoning=markers), message, None, render)
-    except ValueError:
-        return False
-    read = _read(replace(format, reasoning=markers), text, prompt)
-    return read.reasoning == golden.REASONING and read.content.startswith(golden.CONTENT)
 
 
 def try_format(format: Format, render: Render) -> Trial:
@@ -173,12 +165,51 @@ def try_format(format: Format, render: Render) -> Trial:
     return Trial(format.name, first)
 
 
+def round_trips(format: Format, render: Render) -> list[Trial]:
+    """Each golden conversation with this format, by its name. A template may refuse some of them."""
+    cases: list[tuple[str, int, bool]] = [
+        ("two calls after a text", 2, True),
+        ("one call after a text", 1, True),
+        ("one call", 1, False),
+    ]
+    found: list[Trial] = []
+    for name, num_calls, with_content in cases if format.calls else ():
+        problems = [
+            _problem(
+                format,
+                golden.answer(num_calls, with_content=with_content, with_reasoning=False, as_text=as_text),
+                num_calls,
+                render,
+            )
+            for as_text in (False, True)
+        ]
+        found.append(Trial(name, "" if "" in problems else problems[0]))
+    if format.reasoning is not None:
+        problem = _reasoning_problem(format, render)
+        found.append(Trial("reasoning before a text", problem))
+    return found
+
+
+def _reasoning_problem(format: Format, render: Render) -> str:
+    message = golden.answer(0, with_content=True, with_reasoning=True)
+    try:
+        text, prompt = answer_text(format, message, None, render)
+    except ValueError as error:
+        return f"{REFUSED}: {error}"
+    if golden.REASONING not in text:
+        return f"{REFUSED}: it writes no reasoning of earlier answers"
+    read = _read(format, text, prompt)
+    if read.reasoning == golden.REASONING and read.content.startswith(golden.CONTENT):
+        return ""
+    return f"{read.reasoning!r} was read in {shown_text(text)}"
+
+
 def _problem(format: Format, message: Mapping[str, Any], num_calls: int, render: Render) -> str:
     """What is wrong with the round trip of one message; empty if it holds."""
     try:
         text, prompt = answer_text(format, message, golden.tools(), render)
     except ValueError as error:
-        return f"the template refuses the conversation: {error}"
+        return f"{REFUSED}: {error}"
     read = _read(format, text, prompt)
     wanted = [(name, dict(arguments)) for name, arguments in golden.CALLS[:num_calls]]
     if wanted[0][0] not in text:

@@ -96,6 +96,19 @@ def plan(
     )
 
 
+def run_tests(
+    context: typer.Context,
+    what: Annotated[Literal["tools"], typer.Argument(metavar="tools", help="What is tested: `tools`.")],
+    file: File = None,
+    overlays: Overlays = None,
+    output: TextOrJson = "text",
+) -> None:
+    """Test without a model whether tool calls and reasoning are read as the chat template writes them."""
+    from ..tool_tests import run
+
+    end(run(files_of(file, overlays), overrides(context), output=output))
+
+
 def explain(
     context: typer.Context,
     what: Annotated[

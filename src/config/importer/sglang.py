@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...formats.registry import find, reasoning_names, tool_names
 from .counterparts import by_name, choice, gone, needless, switch, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
@@ -105,17 +106,14 @@ TABLE = by_name(
     choice(
         "server.tool_call_parser",
         "--tool-call-parser",
-        says="parsers go by the names that vLLM gave them",
-        also=(("server.enable_auto_tool_choice", "true"),),
-        values={
-            "llama3": "llama3_json",
-            "qwen": "hermes",
-            "qwen25": "hermes",
-            "deepseekv3": "deepseek_v3",
-            "deepseekv31": "deepseek_v31",
-        },
+        says="formats go by the names of this build",
+        values={written: find(name).name for name in tool_names() for written in (name, name.replace("_", "-"))},
     ),
-    choice("structured_outputs.reasoning_parser", "--reasoning-parser", values={"deepseek-r1": "deepseek_r1"}),
+    choice(
+        "structured_outputs.reasoning_parser",
+        "--reasoning-parser",
+        values={name.replace("_", "-"): name for name in reasoning_names() if "_" in name},
+    ),
     choice("structured_outputs.backend", "--grammar-backend", values={"llguidance": "guidance"}),
     switch("structured_outputs.disable_any_whitespace", "true", "--constrained-json-disable-any-whitespace"),
     choice(
