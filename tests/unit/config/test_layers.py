@@ -116,7 +116,7 @@ def test_every_way_of_saying_a_value_means_the_same(option: Option, tmp_path: Pa
         for flag in option.flags:
             if not flag.startswith("--no-"):
                 written[flag] = load_deployment([], [*model(option), f"{flag}={text_of(value)}"], {})
-        apart = [text_of(item) for item in value] if isinstance(value, list) else [text_of(value)]
+        apart = [text_of(item) for item in value] if value and isinstance(value, list) else [text_of(value)]
         for flag in (option.flags[0], "--" + option.flags[0][2:].replace("-", "_")):
             written[f"{flag} apart"] = load_deployment([], [*model(option), flag, *apart], {})
         if option.is_flat:
