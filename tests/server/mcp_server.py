@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 
@@ -38,6 +39,13 @@ def environment(name: str) -> str:
 def long(num: int) -> str:
     """A text of this length."""
     return "x" * num
+
+
+@server.tool()
+async def wait() -> str:
+    """Take long."""
+    await asyncio.sleep(3600)
+    return "late"
 
 
 @server.tool()

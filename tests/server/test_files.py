@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from stoker.server.batch.part_file import PartFile
 from stoker.server.files.batches import Queue
 from stoker.server.files.runner import BatchRunner
-from stoker.server.files.store import Files
+from stoker.server.files.store import Files, Writing
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
@@ -293,6 +295,45 @@ def test_a_quota_limits_what_is_stored(run: Callable[..., None], tmp_path: Path)
         assert Files(tmp_path / "files", "").num_bytes() == 600  # nothing remains of what was refused
 
     run(scenario, files_quota=1000)
+
+
+def test_what_follows_a_form_is_limited_too(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nx\r\n--b--\r\n'
+
+        async def endless() -> AsyncIterator[bytes]:
+            yield form
+            for _ in range(100):
+                yield b"x" * 10_000
+
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await api.client.post("/v1/files", content=endless(), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "quota_exceeded")
+
+    run(scenario, files_quota=1000)
+
+
+def test_a_full_disk_is_said_and_costs_no_rows(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
+    """The batch was started again every second, and ran rows whose results could not be written."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario(api: Api) -> None:
+        batch = await api.create(*(row(str(index)) for index in range(20)))
+        with monkeypatch.context() as patched:
+            patched.setattr(PartFile, "append", full)
+            for _ in range(50):
+                await api.runner._look()
+                await asyncio.sleep(0.005)
+            assert 0 < len(api.served.engine.requests) <= 8
+            patched.setattr(Writing, "write", full)
+            refused = await api.upload("x")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
+        api.runner._retry_at.clear()
+        assert (await api.ended(batch))["request_counts"]["completed"] == 20
+
+    run(scenario)
 
 
 @pytest.mark.effect("server.files_ttl")

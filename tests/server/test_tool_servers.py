@@ -18,7 +18,7 @@ from stoker.server.tool_server.servers import MAX_RESULT_CHARS, ToolResult, Tool
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.slow
 PROGRAM = str(Path(__file__).parent / "mcp_server.py")
-ALLOWED = ["add", "fail", "long", "environment", "leave"]
+ALLOWED = ["add", "fail", "long", "environment", "leave", "wait"]
 STDIO = {"command": [sys.executable, PROGRAM], "allowed_tools": ALLOWED}
 
 
@@ -78,6 +78,21 @@ def test_tools_are_listed_and_run(transport: str, url: str, monkeypatch: pytest.
             await server.run("hidden", "{}")
 
     with_server(settings, scenario)
+
+
+def test_a_call_that_takes_too_long_ends_alone():
+    async def scenario(server: ToolServer) -> None:
+        server._timeout_s = 60.0
+        await server.run("add", '{"a": 1, "b": 1}')
+        server._timeout_s = 0.2
+        with pytest.raises(ToolServerError, match=r"no answer within 0\.2 s"):
+            await server.run("wait", "{}")
+        server._timeout_s = 60.0
+        connection = server._connection
+        assert await server.run("add", '{"a": 2, "b": 3}') == ToolResult("5")
+        assert server._connection is connection
+
+    with_server(STDIO, scenario)
 
 
 def test_a_server_that_ended_is_started_again():

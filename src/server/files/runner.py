@@ -43,6 +43,7 @@ _POLL_S = 1.0
 _TURN_POLL_S = 0.02
 _SAVE_S = 1.0
 _CLEAN_S = 60.0
+_RETRY_S = 60.0
 logger = logging.getLogger(__name__)
 
 
@@ -68,6 +69,7 @@ class BatchRunner:
         self._rows = asyncio.Semaphore(service.settings.batch_concurrency)
         self._running: dict[Queued, asyncio.Task[None]] = {}
         self._cancelled: set[Queued] = set()  # whose task knows it
+        self._retry_at: dict[Queued, float] = {}  # after an error, such as a full disk: results of rows would be lost
         self._lock = -1
         self._cleaned_at = 0.0
 
@@ -97,10 +99,13 @@ class BatchRunner:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     fields = {"batch": queued.batch_id, "error": str(error) or type(error).__name__}
                     log_fields(logger, logging.ERROR, "a batch was interrupted and will be continued", fields)
+                    self._retry_at[queued] = self._clock() + _RETRY_S
             elif queued not in self._cancelled and self._queue.is_cancelled(*queued):
                 self._cancelled.add(queued)
                 task.cancel()  # it ends the batch, or the next task for this batch does
         for queued in self._queue.all():
+            if self._clock() < self._retry_at.get(queued, 0.0):
+                continue
             if len(self._running) < MAX_RUNNING and queued not in self._running:
                 if self._queue.is_cancelled(*queued):
                     self._cancelled.add(queued)
@@ -140,6 +145,7 @@ class BatchRunner:
             await self._advance(batches, batch)
         batches.part(queued.batch_id).unlink(missing_ok=True)
         self._queue.remove(*queued)
+        self._retry_at.pop(queued, None)
         log_fields(logger, logging.INFO, "batch ended", {"batch": batch["id"], "status": batch["status"],
                                                          **batch["request_counts"]})  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ..limits import ClientGone, Receive, Scope
+from ..limits import FORM_BYTES, ClientGone, Receive, Scope
 from ..protocol.errors import ApiError, bad_request, closing
 from .store import Writing
 
@@ -37,6 +37,7 @@ class Upload:
     async def read(self, scope: Scope, receive: Receive, *, idle_timeout_s: float) -> None:
         """Raises ApiError (400, 408, 413, 415), ClientGone, or OSError of the disk."""
         parser = self._parser(scope)
+        num_bytes = 0
         while True:
             try:
                 async with asyncio.timeout(idle_timeout_s):
@@ -45,6 +46,9 @@ class Upload:
                 raise closing(ApiError(408, "the upload stopped arriving", code="request_timeout")) from None
             if message["type"] == "http.disconnect":
                 raise ClientGone
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self._max_bytes + FORM_BYTES:  # also of what follows the form
+                raise self._too_large()
             try:
                 parser.write(message.get("body", b""))
                 if not message.get("more_body"):
@@ -110,9 +114,12 @@ class Upload:
             self._value += piece
             return
         if self._writing.size + len(piece) > self._max_bytes:
-            message = f"the files of this key would exceed {self._max_bytes} more bytes (`server.files_quota`)"
-            raise closing(ApiError(413, message, code="quota_exceeded", param="file"))
+            raise self._too_large()
         self._writing.write(piece)
+
+    def _too_large(self) -> ApiError:
+        message = f"the upload exceeds the {self._max_bytes} bytes that this key has left (`server.files_quota`)"
+        return closing(ApiError(413, message, code="quota_exceeded", param="file"))
 
     def _end(self) -> None:
         if not self._is_file:

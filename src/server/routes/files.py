@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from ..files.batches import Batches
 from ..files.store import MAX_FILES, Files
 from ..files.upload import Upload
 from ..protocol.batches import Page
-from ..protocol.errors import ApiError, bad_request, unsupported
+from ..protocol.errors import ApiError, bad_request, closing, unsupported
 
 _PIECE_BYTES = 256 << 10
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
@@ -45,7 +48,7 @@ async def upload_file(call: Call) -> None:
         what = f"{count} files" if count >= MAX_FILES else f"{used} of {quota} bytes"
         message = f"this key has {what} (`server.files_quota`): delete some"
         raise ApiError(413, message, code="quota_exceeded", param="file")
-    with files.writing() as writing:
+    with _disk(), files.writing() as writing:
         upload = Upload(writing, quota - used)
         await upload.read(call.scope, call.receive, idle_timeout_s=service.limits.body_idle_timeout)
         if upload.file_name is None:
@@ -55,6 +58,18 @@ async def upload_file(call: Call) -> None:
         add = functools.partial(files.add, writing, upload.file_name, PURPOSE, expires_at=now + int(expires_after))
         record = await asyncio.to_thread(add)
     await call.answer(record)
+
+
+@contextlib.contextmanager
+def _disk() -> Iterator[None]:
+    """Raises ApiError 507 for a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        message = "the disk of the server is full"
+        raise closing(ApiError(507, message, code="disk_full", kind="server_error")) from None
 
 
 def _check_origin(call: Call) -> None:

@@ -113,9 +113,10 @@ class ToolServer:
         except ToolServerError:
             raise
         except Exception as error:  # the library has no common class for its errors
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                await connection.close()
+            if _ends_connection(error):
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    await connection.close()
             raise ToolServerError(f"{where}: {_cause(error)}") from None
 
     async def _connected(self) -> Client:
@@ -197,7 +198,18 @@ def _text_of(result: Any) -> str:
     return text
 
 
+def _ends_connection(error: Exception) -> bool:
+    """Not an error that the server sent as its answer: other calls use the same connection."""
+    from mcp import MCPError
+    from mcp_types.jsonrpc import CONNECTION_CLOSED
+
+    return not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
+
+
 def _cause(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    sent = getattr(error, "error", None)  # of an MCPError
+    if sent is not None:
+        return str(sent.message)[:_MAX_ERROR_CHARS]
     return (str(error) or type(error).__name__)[:_MAX_ERROR_CHARS]
