@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ T = TypeVar("T")
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 LONG_BODY_BYTES = 64 << 10  # longer bodies are read in another process: here they would hold the GIL for long
+MAX_NOTED = 16  # names in one header
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 INLINE_ITEMS = 1024  # work on more tokens than these is done in a thread; less takes a few milliseconds
 
 
@@ -150,9 +153,11 @@ class Call:
         self._note("x-stoker-skipped-tools", kind)
 
     def _note(self, header: str, value: str) -> None:
-        noted = self.headers.get(header, "").split(", ") if header in self.headers else []
-        if value not in noted:
-            self.headers[header] = ", ".join([*noted, value])
+        """Adds a name to a header. Clients choose some of them: others than simple words become `other`."""
+        shown = value if _WORD.fullmatch(value) else "other"
+        noted = self.headers[header].split(", ") if header in self.headers else []
+        if shown not in noted and len(noted) < MAX_NOTED:
+            self.headers[header] = ", ".join([*noted, shown])
 
     async def answer(
         self, body: bytes | dict[str, Any] | list[Any], *, status: int = 200, headers: Mapping[str, str] | None = None,

@@ -110,6 +110,8 @@ def test_a_model_thinks_only_if_the_client_asks(folder: Path, thinking: dict[str
         ({"model": "other"}, 404, "not_found_error", "other"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, "invalid_request_error", "messages"),
         ({"mcp_servers": [{}]}, 400, "invalid_request_error", "mcp_servers"),
+        ({"tools": [{"name": "a b"}]}, 400, "invalid_request_error", "tools"),
+        ({"tools": [{"name": "a" * 5000}]}, 400, "invalid_request_error", "tools"),
         ({"tool_choice": {"type": "some"}}, 400, "invalid_request_error", "tool_choice"),
         ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop_sequences"),
     ],

@@ -133,6 +133,11 @@ def test_tools_that_only_other_servers_run_are_skipped_and_named(folder: Path):
     answer = ask(speaking(folder, "Ok"), tools=[{"type": "web_search"}, WEATHER, {"type": "image_generation"}])
     assert answer.status_code == 200
     assert answer.headers["x-stoker-skipped-tools"] == "web_search, image_generation"
+    for kind in ("a\U0001f600", "a\r\nset-cookie: b", "x " * 5000, ""):
+        answer = ask(speaking(folder, "Ok"), tools=[{"type": kind}], stream=True)
+        assert (answer.status_code, answer.headers["x-stoker-skipped-tools"]) == (200, "other")
+    answer = ask(speaking(folder, "Ok"), tools=[{"type": f"t{number}"} for number in range(200)])
+    assert len(answer.headers["x-stoker-skipped-tools"].split(", ")) == 16
 
 
 def test_an_effort_that_the_template_does_not_read_is_named_in_a_header(folder: Path):

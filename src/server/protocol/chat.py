@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from .errors import FieldError, bad_request, unsupported
+from .errors import FieldError, bad_request, from_validation, unsupported
 from .fields import MAX_TOKENS, MAX_TOOLS, Integer, MaxTokens, NumLogprobs, SamplingFields, Wire
 from .json import dump
 from .tool_choice import ToolChoice, read_choice
@@ -262,6 +262,14 @@ class ChatRequest(Conversation, SamplingFields):
         if given is None and self.thinking_budget_tokens != -1:
             given = self.thinking_budget_tokens
         return given
+
+
+def chat_request(fields: Mapping[str, Any]) -> ChatRequest:
+    """A request of another dialect. Raises ApiError for what that dialect allows and this one does not."""
+    try:
+        return ChatRequest.model_validate({name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        raise from_validation(error) from None
 
 
 def completion(

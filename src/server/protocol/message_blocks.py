@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from .errors import FieldError
 from .unserved import TEXT_ONLY
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ROLES = ("user", "assistant", "system")
 
 
@@ -52,8 +54,8 @@ def read_tools(tools: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
         if tool.get("type", "custom") not in ("custom", None):
             skipped.append(str(tool["type"])[:64])
             continue
-        if not isinstance(tool.get("name"), str) or not tool["name"]:
-            raise FieldError("must be a text that is not empty", code="invalid_type", place=f"{place}.name")
+        if not isinstance(tool.get("name"), str) or not _NAME.fullmatch(tool["name"]):
+            raise FieldError("must have 1 to 128 letters, digits, `_`, `-` and `.`", place=f"{place}.name")
         for name, kind in (("description", str), ("input_schema", dict), ("strict", bool)):
             if not isinstance(tool.get(name), kind | None):
                 raise FieldError(f"must be {_KINDS[kind]}", code="invalid_type", place=f"{place}.{name}")

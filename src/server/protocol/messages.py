@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from .chat import MAX_MESSAGES, MAX_TOOLS_BYTES, ChatRequest, Dialogue
+from .chat import MAX_MESSAGES, MAX_TOOLS_BYTES, ChatRequest, Dialogue, chat_request
 from .errors import ApiError, FieldError, bad_request
 from .fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, MAX_TOKENS, MAX_TOOLS, CommonFields, Integer, Wire
 from .json import dump
@@ -113,7 +113,7 @@ class CountTokensRequest(Dialogue, CommonFields):
             "metadata": self.metadata,
             **self._generation_fields(),
         }  # fmt: skip
-        return ChatRequest.model_validate({name: value for name, value in fields.items() if value is not None})
+        return chat_request(fields)
 
     def _generation_fields(self) -> dict[str, Any]:
         return {}

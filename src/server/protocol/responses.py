@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from .chat import MAX_MESSAGES, MAX_SESSION_CHARS, MAX_TOOLS_BYTES, ChatRequest, Dialogue
+from .chat import MAX_MESSAGES, MAX_SESSION_CHARS, MAX_TOOLS_BYTES, ChatRequest, Dialogue, chat_request
 from .errors import FieldError, bad_request, unsupported
 from .fields import MAX_TOKENS, CommonFields, Integer, NumLogprobs, Wire
 from .json import dump
@@ -172,7 +172,7 @@ class ResponsesRequest(Dialogue, CommonFields):
             "prompt_cache_key": self.prompt_cache_key,
             "metadata": self.metadata,
         }
-        return ChatRequest.model_validate({name: value for name, value in fields.items() if value is not None})
+        return chat_request(fields)
 
 
 def _user(text: str) -> dict[str, Any]:
