@@ -41,11 +41,7 @@ class StructuredOutputsConfig(Section):
         examples=["guidance"],
         json_schema_extra=about(
             reload="model",
-            refused={
-                "xgrammar": _GUIDANCE_DOES,
-                "outlines": f"{_GUIDANCE_DOES}; outlines compiles for seconds where guidance takes milliseconds",
-                "lm-format-enforcer": f"{_GUIDANCE_DOES}; lm-format-enforcer ignores keywords that it does not know",
-            },
+            refused=dict.fromkeys(("xgrammar", "outlines", "lm-format-enforcer"), _GUIDANCE_DOES),
         ),
     )
     disable_any_whitespace: Flag = Field(
