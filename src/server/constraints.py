@@ -76,12 +76,11 @@ class Constraints:
         if is_harmony:
             return Reasoning(end=FINAL_CHANNEL, budget=budget, forced_end=f"<|end|><|start|>assistant{FINAL_CHANNEL}")
         assert format.reasoning is not None
-        return Reasoning(
-            end=format.reasoning.end.strip(),
-            is_open=starts_in_reasoning(format, prompt_text, continued=continued),
-            start=format.reasoning.begin.strip(),
-            budget=budget,
-        )
+        start, end = format.reasoning.begin.strip(), format.reasoning.end.strip()
+        is_open = starts_in_reasoning(format, prompt_text, continued=continued)
+        if not is_open and (continued or prompt_text.rstrip().endswith(end)):
+            return None  # it is over, or the request asked for none
+        return Reasoning(end=end, is_open=is_open, start=start, budget=budget)
 
     async def checked_lark(self, write: Callable[[Mapping[str, int]], str | None], param: str) -> Constraint | None:
         """A grammar that names special tokens by their ids; None if `write` returns none.

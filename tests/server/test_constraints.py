@@ -69,8 +69,11 @@ def test_a_grammar_begins_after_the_reasoning_or_with_it(folder: Path, tokenizer
     assert usual.reasoning(made, **prompt, has_constraint=False, budget=None) is None
     limited = usual.reasoning(made, **prompt, has_constraint=False, budget=7)
     assert limited == Reasoning(end="</think>", start="<think>", budget=7)
-    closed = usual.reasoning(made, prompt_text="<think>\n\n</think>\n", continued="", has_constraint=True, budget=None)
-    assert closed == Reasoning(end="</think>", start="<think>", is_open=False)
+    undecided = usual.reasoning(made, prompt_text="assistant\n", continued="", has_constraint=True, budget=None)
+    assert undecided == Reasoning(end="</think>", start="<think>", is_open=False)
+    # Where the prompt has closed it, a model must not open it again: it thought to max_tokens, without an answer.
+    closed = {"prompt_text": "<think>\n\n</think>\n\n", "continued": ""}
+    assert usual.reasoning(made, **closed, has_constraint=True, budget=7) is None
     harmony = usual.reasoning(find("openai"), **prompt, has_constraint=True, budget=None)
     assert harmony is not None
     assert (harmony.end, harmony.is_open) == (FINAL_CHANNEL, True)
