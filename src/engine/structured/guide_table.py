@@ -45,10 +45,11 @@ class GuideTable:
         guides = [self._guides[slot].result() for slot in slots]
         for guide, token_id in zip(guides, token_ids, strict=True):
             guide.take((token_id,))
+        is_finished = [guide.is_finished for guide in guides]  # before `update` borrows their matchers
         done: list[Future[Guide]] = [Future() for _ in guides]
         self._guides.update(zip(slots, done, strict=True))
         self._pool.submit(_update, guides, done)
-        return [guide.is_finished for guide in guides]
+        return is_finished
 
 
 def _update(guides: list[Guide], done: list[Future[Guide]]) -> None:

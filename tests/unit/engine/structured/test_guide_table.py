@@ -1,0 +1,71 @@
+"""engine.structured.guide_table: who touches a guide, and when."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from stoker.engine.api import Constraint, SamplingParams
+from stoker.engine.structured.guide_table import GuideTable
+
+
+class BorrowedGuide:
+    """A guide that must not be read while its mask is computed, as the matchers of llguidance."""
+
+    def __init__(self) -> None:
+        self.forbidden = self.error = None
+        self.may_end = threading.Event()
+        self._is_borrowed = False
+
+    def take(self, token_ids: Any) -> None:
+        assert not self._is_borrowed
+
+    def update(self) -> None:
+        self._is_borrowed = True
+        assert self.may_end.wait(60)
+        self._is_borrowed = False
+
+    @property
+    def is_finished(self) -> bool:
+        assert not self._is_borrowed, "Already mutably borrowed"
+        return False
+
+
+class Grammars:
+    def __init__(self, guide: BorrowedGuide) -> None:
+        self._guide = guide
+
+    def guide(self, sampling: SamplingParams, generated: Any) -> BorrowedGuide:
+        return self._guide
+
+
+class AtOnce:
+    """A pool whose threads have begun before `submit` returns."""
+
+    def __init__(self, begun: threading.Event) -> None:
+        self._begun = begun
+
+    def submit(self, work: Any, *arguments: Any) -> None:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
+        assert self._begun.wait(60)
+
+
+def test_a_guide_is_not_read_while_its_mask_is_computed():
+    """It was asked whether it is complete after the work had begun: constrained requests failed now and then."""
+    guide, begun = BorrowedGuide(), threading.Event()
+    table = GuideTable(Grammars(guide), 1)  # type: ignore[arg-type]
+    table.admit(0, SamplingParams(constraint=Constraint("start: /a/")), ())
+    table.forbidden(0)  # the guide is made
+    update = guide.update
+
+    def noticed() -> None:
+        guide._is_borrowed = True
+        begun.set()
+        update()
+
+    guide.update = noticed  # type: ignore[method-assign]
+    table._pool = AtOnce(begun)  # type: ignore[assignment]
+    try:
+        assert table.take([0], [5]) == [False]
+    finally:
+        guide.may_end.set()
