@@ -39,6 +39,35 @@ def test_a_rendered_request_can_be_generated_and_is_then_the_same_request(
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "Hello", "max_output_tokens": 3, "instructions": "Be brief."}),
+        ("/v1/messages", {**CHAT, "max_tokens": 3, "system": "Be brief.", "temperature": 0.5}),
+    ],
+)
+def test_every_dialect_renders_the_prompt_that_it_generates_from(served: Served, path: str, body: dict[str, Any]):
+    rendered = served.post(path + "/render", body).json()
+    assert served.post(path, body).status_code == 200
+    (request,) = served.engine.requests
+    assert rendered["token_ids"] == request.prompt_token_ids
+    assert rendered["sampling_params"]["max_tokens"] == request.sampling.max_tokens == 3
+
+
+def test_rendering_is_not_a_request_of_its_session(served: Served):
+    """A router renders each request before it sends it: that hid where the prompt diverges."""
+    headers = {"x-session-id": "a", "x-prefix-diagnostic": "true"}
+
+    def send(path: str, text: str) -> str | None:
+        body = {**CHAT, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+        return served.post(path, body, headers=headers).headers.get("x-prefix-kept")
+
+    assert send("/v1/chat/completions", "Hello") is None
+    assert send("/v1/chat/completions/render", "Hullo") is None
+    kept, _, before = str(send("/v1/chat/completions", "Hullo")).partition(" of ")
+    assert int(kept) < int(before)
+
+
 def test_a_constraint_is_not_lost_without_a_word(served: Served):
     rendered = served.post("/v1/completions/render", {"prompt": "Hello", "guided_regex": "[ab]"}).json()[0]
     assert rendered["not_carried"] == ["constraint"]

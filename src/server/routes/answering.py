@@ -60,7 +60,6 @@ async def prepare(
         earlier=earlier,
     )
     check_prompt(prompt, limits, param="messages")
-    await note_prefix(call, body, prompt)
     reading = _reading(service, body, text)
     constraint = await constraint_of(service, body, reading)
     sampling = sampling_params(
@@ -137,6 +136,7 @@ class Answering:
     ) -> Answering:
         """Nothing has been sent to the engine yet. options: of `prepare`."""
         prepared = await prepare(call, body, **options)
+        await note_prefix(call, body, prepared.request.prompt_token_ids)
         log_arrival(call, body, [prepared.request], [prepared.text])
         return cls(call, body, prepared, new_id)
 

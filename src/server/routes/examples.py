@@ -20,6 +20,8 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "/inference/v1/generate": {"token_ids": [10, 11, 12], "max_tokens": 8},
     "/v1/responses": {"input": "What does max_num_seqs do?", "max_output_tokens": 128},
     "/v1/responses/input_tokens": {"input": "What does max_num_seqs do?"},
+    "/v1/responses/render": {"input": "What does max_num_seqs do?"},
+    "/v1/messages/render": {"messages": _QUESTION, "max_tokens": 128},
     "/v1/messages": {"messages": _QUESTION, "max_tokens": 128},
     "/v1/messages/count_tokens": {"messages": _QUESTION},
     "/invocations": _CHAT,

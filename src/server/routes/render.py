@@ -1,7 +1,7 @@
-"""POST /v1/chat/completions/render and /v1/completions/render: the token ids of a request, which is not generated.
+"""POST .../render of the generating routes: the token ids of a request, which is not generated.
 
-The bodies are those of the generating routes. The answers are bodies for POST /inference/v1/generate: one for a chat, a
-list of one per prompt for a completion. Routers compute from them which replica has the prefix in its cache.
+The bodies are those of the generating routes. The answers are bodies for POST /inference/v1/generate: one, or for
+/v1/completions a list of one per prompt. Routers compute from them which replica has the prefix in its cache.
 """
 
 from __future__ import annotations
@@ -11,16 +11,36 @@ from typing import Any
 from ..endpoint import Call
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import MAX_PROMPTS, CompletionRequest
+from ..protocol.errors import unsupported
 from ..protocol.generate import as_request
 from ..protocol.json import MAX_VALUES
+from ..protocol.messages import MessagesRequest
+from ..protocol.responses import ResponsesRequest
 from . import chat, completions
 
 
 async def render_chat(call: Call) -> None:
-    body = await call.body(ChatRequest)
+    await _render(call, await call.body(ChatRequest))
+
+
+async def render_response(call: Call) -> None:
+    body = await call.body(ResponsesRequest)
+    if body.previous_response_id is not None:
+        raise unsupported("previous_response_id", ": send the items of that response as `input`")
+    call.thinking_param = "reasoning.effort"
+    await _render(call, body.conversation(), "resp")
+
+
+async def render_message(call: Call) -> None:
+    body = await call.body(MessagesRequest)
+    call.thinking_param = "thinking" if body.thinking else ""
+    await _render(call, body.conversation(), "msg_")
+
+
+async def _render(call: Call, body: ChatRequest, prefix: str = "chatcmpl-") -> None:
     model = call.service.named_model(body.model)
     call.service.check_ready()
-    prepared = await chat.prepare(call, body)
+    prepared = await chat.prepare(call, body, prefix=prefix)
     token_ids = prepared.request.prompt_token_ids
 
     def build() -> dict[str, Any]:

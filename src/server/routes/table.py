@@ -25,7 +25,7 @@ from .invocations import invocations
 from .metrics import load, metrics, version
 from .models import list_models, show_model
 from .page import page
-from .render import render_chat, render_completion
+from .render import render_chat, render_completion, render_message, render_response
 from .route_entry import RouteEntry
 from .tokenize import detokenize, tokenize, tokenizer_info
 
@@ -48,6 +48,10 @@ _ALWAYS = (
         "Prompts as token ids, for /inference/v1/generate.",
         CompletionRequest,
     ),
+    RouteEntry(
+        "POST", "/v1/responses/render", render_response, "The prompt of a response as token ids.", ResponsesRequest
+    ),
+    RouteEntry("POST", "/v1/messages/render", render_message, "The prompt of messages as token ids.", MessagesRequest),
     RouteEntry(
         "POST",
         "/inference/v1/generate",
