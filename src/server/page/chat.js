@@ -63,7 +63,7 @@ class Chat {
     const close = h("button", { type: "button", class: "quiet icon", "aria-label": "Close the settings", onclick: () => this._showSettings(false) }, icon("close"));
     this._panel = h("aside", { class: "panel", id: "settings-panel", "aria-label": "Settings" },
       h("div", { class: "panel-head" }, h("h2", {}, "Settings"), close), this._settings.element);
-    this.element = h("section", { class: "chat", "aria-label": "Chat" },
+    this.element = h("section", { class: "chat", "aria-labelledby": "chat-title" }, h("h1", { class: "hidden", id: "chat-title" }, "Chat"),
       h("div", { class: "talk" }, this._log, this._toEnd, composer), this._panel);
     this.element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
@@ -108,7 +108,7 @@ class Chat {
     const start = (text, prepare) =>
       h("button", { type: "button", class: "starter", onclick: () => { prepare?.(); this._ask(text); } }, text);
     return h("div", { class: "welcome" },
-      h("h1", {}, model ? ["Chat with ", h("span", { class: "name" }, model)] : "Chat"),
+      h("h2", {}, model ? ["Chat with ", h("span", { class: "name" }, model)] : "Chat"),
       h("p", {}, "The conversation is kept in this tab until you close it."),
       h("div", { class: "starters" }, ...starters.map((text) => start(text)),
         start(TOOL_STARTER, () => this._settings.addSampleTool())));
