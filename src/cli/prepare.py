@@ -141,13 +141,14 @@ def _server_exit_code(error: Exception) -> int | None:
     from ..server.text.renderer import TemplateProblem
     from ..server.tls import TlsProblem
     from ..server.tool_server.servers import ToolServersProblem
+    from ..server.tracing import TracingProblem
     from ..vocabulary import TokenizerError
 
     if isinstance(error, TokenizerError | TemplateProblem):
         return EXIT_MODEL_FILES
     if isinstance(error, KeysProblem | MiddlewareProblem | FormatProblem):
         return EXIT_INVALID_CONFIGURATION
-    return EXIT_ENVIRONMENT if isinstance(error, TlsProblem | ToolServersProblem) else None
+    return EXIT_ENVIRONMENT if isinstance(error, TlsProblem | ToolServersProblem | TracingProblem) else None
 
 
 def fail(message: str, code: int) -> int:

@@ -123,6 +123,9 @@ class _Gate:
                 scope["method"] if scope["method"] in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE") else "other"
             )
             self._service.metrics.http_request(route, method, answer.status)
+            if (traced := scope.get("stoker.traced")) is not None and self._service.tracing is not None:
+                traced.status = answer.status
+                self._service.tracing.record(traced, self._service.clock())
             key = scope.get("stoker.key")
             if key is not None and key.name is not None:
                 self._service.metrics.key_request(key.name, answer.status)

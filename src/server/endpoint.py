@@ -24,6 +24,7 @@ from .protocol.errors import INVALID, ApiError, bad_request, internal_error
 from .protocol.fields import CommonFields, Wire
 from .protocol.stream import DONE, error_frame
 from .service import Service
+from .tracing import TracedRequest
 
 logger = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=Wire)
@@ -54,6 +55,7 @@ class Call:
         self.key: Key | None = scope.get("stoker.key")  # None: the route needs none, or the server has none
         self.unique_id: str = scope["stoker.unique_id"]  # in the answer's header X-Request-Id if the request has none
         self.headers: dict[str, str] = {}  # of the response, in addition; set before it starts
+        self.traced: TracedRequest | None = None  # what its span shows, if requests are traced
         self.num_body_bytes = 0  # set by `body`
         self.long_body: bytes | bytearray = b""  # of a conversation, until it is rendered; see isolation.py
         self.body_model = ""  # name of its protocol model
@@ -288,6 +290,9 @@ class Endpoint:
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         scope["stoker.route"] = self._route
         call = Call(self._service, scope, receive, send, self._route)
+        if self._service.tracing is not None and self._is_limited:
+            call.traced = TracedRequest(scope["headers"], self._route, call.arrived_at, call.log_fields)
+            scope["stoker.traced"] = call.traced
         check_scope(call.key, self._scope, f"{scope['method']} {self._route}")
         with self._service.key_usage.admitted(call.key if self._is_limited else None):
             try:

@@ -19,6 +19,7 @@ from .protocol.errors import internal_error, queue_full
 from .request_metrics import Charge, RequestMetrics, no_charge
 from .text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .text.tokenizer import Tokenizer
+from .tracing import Phases
 
 SENT_PER_TURN = 16  # sequences given to the engine in one iteration of the event loop
 
@@ -137,6 +138,11 @@ class Generation:
     def outputs(self) -> list[tuple[str | list[int], str]]:
         """(output, finish reason) of each sequence; the reason is `unfinished` if it was aborted."""
         return [(sequence.output, sequence.finish_reason or "unfinished") for sequence in self._sequences]
+
+    @property
+    def phases(self) -> Phases | None:
+        """Times of the first sequence, for a trace."""
+        return self._metrics.phases(self._sequences)
 
     @property
     def log_fields(self) -> dict[str, Any]:

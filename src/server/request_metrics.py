@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from .metrics import Metrics, TokenKind
 from .text.generated_sequence import Delta, GeneratedSequence
+from .tracing import Phases
 
 Charge = Callable[[int, TokenKind], None]
 
@@ -54,6 +55,15 @@ class RequestMetrics:
         self._last_token_at[sequence.index] = now
         self._charge(len(delta.token_ids), "generated")
         self._metrics.generated(len(delta.token_ids))
+
+    def phases(self, sequences: Sequence[GeneratedSequence]) -> Phases | None:
+        """Times of the first sequence; None if it has no token."""
+        first = sequences[0]
+        if first.index not in self._first_token_at or first.queued_s is None:
+            return None
+        return Phases(
+            self._submitted_at, first.queued_s, self._first_token_at[first.index], self._last_token_at[first.index]
+        )
 
     def end(self, sequences: Sequence[GeneratedSequence], outcome: str) -> None:
         """outcome: the finish reason to count for sequences that have none."""

@@ -167,6 +167,8 @@ async def run_server(
             exit_code=exit_code,
         )
     finally:
+        if service.tracing is not None:
+            await asyncio.to_thread(service.tracing.close)
         for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

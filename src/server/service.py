@@ -38,6 +38,7 @@ from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
 from .tool_server.servers import ToolServers
+from .tracing import Tracing
 from .turns import Turns
 
 _ORDINARY_BODY_BYTES = 32 << 20  # for which an isolated process has its usual limits
@@ -116,13 +117,16 @@ class Service:
             1, time_limit_s=TIME_LIMIT_S * scale, memory_bytes=int(MEMORY_BYTES * scale), niceness=LOW_PRIORITY
         )
         self.constraints = Constraints(resolved, tokenizer)
+        observability = resolved.observability
+        traces = observability.otlp_traces_endpoint is not None
+        self.tracing = Tracing(observability, self.model_name) if traces else None
         self.metrics = Metrics(
             self.model_name,
             lambda: client.stats,
             lambda: client.state,
             block_size=resolved.cache.block_size,
             max_model_len=self.max_model_len,
-            dialects=resolved.observability.metric_dialects,
+            dialects=observability.metric_dialects,
         )
         self.max_queued_requests = resolved.scheduler.max_queued_requests
         self._max_logprobs = resolved.model.max_logprobs

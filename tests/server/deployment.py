@@ -21,6 +21,7 @@ from stoker.config.resolve.resolved import (
     ResolvedScheduler,
     ResolvedServer,
 )
+from stoker.config.schema.observability import ObservabilityConfig
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.formats.detect import Detection
 from stoker.formats.format import Format
@@ -57,7 +58,8 @@ SERVER = {
 
 
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
-             sampling_defaults: dict[str, Any] | None = None, chat_template: str | None = None,
+             sampling_defaults: dict[str, Any] | None = None,
+             observability: dict[str, Any] | None = None, chat_template: str | None = None,
              **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
     read = {"tokenizer": str(folder), "hf_config_path": str(folder), "config_format": "hf", "rope_theta": 1e4}
@@ -69,6 +71,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         parallel=ParallelConfig(),
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
+        observability=ObservabilityConfig(**(observability or {})),
         server=ResolvedServer(**{**SERVER, **server}),
         model_files=ModelFiles.model_construct(  # the server uses no other fields
             tokenizer_path=str(folder), spec=ModelSpec.model_construct(architecture="")

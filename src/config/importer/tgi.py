@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema.refused.reasons import NO_TRACES, NO_WATERMARK, ONE_DEVICE, OWN_KERNELS
+from ..schema.refused.reasons import NO_WATERMARK, ONE_DEVICE, OWN_KERNELS, TRACE_NAME
 from .counterparts import by_name, choice, gone, needless, switch, to
 
 _REQUESTS = "requests have their own limits here: the guide on the HTTP API lists them"
@@ -45,7 +45,7 @@ TABLE = by_name(
     to("server.drain_timeout", "--graceful-termination-timeout"),
     switch("server.log_format", "json", "--json-output"),
     to("observability.otlp_traces_endpoint", "--otlp-endpoint"),
-    gone(NO_TRACES, "--otlp-service-name"),
+    gone(TRACE_NAME, "--otlp-service-name"),
     to("server.lora_modules", "--lora-adapters", commas=True),
     needless("a request without a grammar does not pay for them", "--disable-grammar-support", takes=0),
     gone(_REQUESTS, "--max-best-of", "--max-stop-sequences", "--max-client-batch-size"),

@@ -25,6 +25,8 @@ def log_arrival(
     """
     first = requests[0]
     call.log_fields["id"] = first.request_id
+    if call.traced is not None:
+        call.traced.sampling = first.sampling
     settings = call.service.settings
     if not settings.enable_log_requests:
         return
@@ -46,6 +48,8 @@ def log_arrival(
 def log_end(call: Call, generation: Generation) -> None:
     """Adds fields to the access log line; one record for each output with `server.enable_log_outputs`."""
     call.log_fields.update(generation.log_fields)
+    if call.traced is not None:
+        call.traced.phases = generation.phases
     settings = call.service.settings
     if not settings.enable_log_outputs or settings.max_log_len == 0:
         return

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from ..rule import Rule, StatedRule
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="R184",
+        title="detailed traces need a collector",
+        fields=("observability.collect_detailed_traces", "observability.otlp_traces_endpoint"),
+        is_broken=lambda v: bool(v.collect_detailed_traces) and v.otlp_traces_endpoint is None,
+        message="`observability.collect_detailed_traces` has no effect: there is no "
+        "`observability.otlp_traces_endpoint`",
+        why="Traces are sent to a collector and stored nowhere else.",
+        fixes=("set `otlp_traces_endpoint`, or remove `collect_detailed_traces`",),
+    ),
+)
 
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
@@ -17,13 +28,7 @@ STATED: tuple[StatedRule, ...] = (
         "R011",
         "model measures the forward pass, worker the whole step",
         ("observability.collect_detailed_traces",),
-        "Cannot occur: detailed traces are refused.",
-    ),
-    StatedRule(
-        "R184",
-        "detailed traces need a collector",
-        ("observability.collect_detailed_traces", "observability.otlp_traces_endpoint"),
-        "Cannot occur: both are refused.",
+        "`model` adds the times of prefill and decode to a span, `worker` child spans for queue, prefill and decode.",
     ),
     StatedRule(
         "R185",

@@ -29,7 +29,7 @@ NO_DRAFTS = "this build drafts no tokens; the model computes every token itself"
 KV_STAYS = "the KV cache remains in the engine that computed it"
 NO_EVENTS = "this build publishes no events; /metrics reports prefix cache hits"
 NO_HIDDEN_METRICS = "no release has hidden a metric yet"
-NO_TRACES = "this build exports no traces; the log has one line of timings per request, /metrics the histograms"
+TRACE_NAME = "set the environment variable OTEL_SERVICE_NAME"
 STRICT_TOOLS = (
     "calls obey the schemas of tools with `strict: true`, and of all tools where the request requires a call: a tool "
     "says so itself"

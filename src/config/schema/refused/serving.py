@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator
-
-from ..types import Flag, NumberFromZero, Texts, Whole, parse_one_or_more
+from ..types import Flag, NumberFromZero, Texts, Whole
 from .reasons import (
     COMPILED_BEFORE,
     EFFORT_IN_TEMPLATE,
@@ -22,7 +20,6 @@ from .reasons import (
     NO_HEADLESS,
     NO_HIDDEN_METRICS,
     NO_PROFILER,
-    NO_TRACES,
     ONE_REPLICA,
     OTHER_METRICS,
     STEPS_IN_SUM,
@@ -36,8 +33,6 @@ from .reasons import (
 )
 from .row import Refused
 
-TraceModules = Annotated[tuple[Literal["model", "worker", "all"], ...], BeforeValidator(parse_one_or_more)]
-
 ROWS: tuple[Refused, ...] = (
     # observability
     Refused(
@@ -46,15 +41,6 @@ ROWS: tuple[Refused, ...] = (
         None,
         NO_HIDDEN_METRICS,
         "Publish metrics that were hidden since this release.",
-    ),
-    Refused("observability.otlp_traces_endpoint", str | None, None, NO_TRACES, "Address of an OpenTelemetry server."),
-    Refused(
-        "observability.collect_detailed_traces",
-        TraceModules,
-        (),
-        NO_TRACES,
-        "Modules that are timed in detail.",
-        notation="commas",
     ),
     Refused("observability.cudagraph_metrics", Flag, False, OTHER_METRICS, "Count captured and padded steps."),
     Refused("observability.kv_cache_metrics", Flag, False, OTHER_METRICS, "Measure how long KV blocks are kept."),
@@ -80,7 +66,7 @@ ROWS: tuple[Refused, ...] = (
         "observability.enable_layerwise_nvtx_tracing",
         Flag,
         False,
-        NO_TRACES,
+        NO_PROFILER,
         "Mark every layer for the Nsight profiler.",
     ),
     Refused("observability.enable_logging_iteration_details", Flag, False, STEPS_IN_SUM, "Log every step."),

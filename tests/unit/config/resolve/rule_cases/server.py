@@ -43,6 +43,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--routes-without-key /metrics"],
         ["--routes-without-key /metrics,/version --api-key k", "--routes-without-key /metrics --api-keys-file k.yaml"],
     ),
+    "R184": (
+        ["--collect-detailed-traces all"],
+        ["--collect-detailed-traces all --otlp-traces-endpoint http://localhost:4318"],
+    ),
     "R345": (
         ["-asc 2 --disable-frontend-multiprocessing"],
         ["-asc 2", "--disable-frontend-multiprocessing"],
