@@ -26,7 +26,7 @@ class ObservabilityConfig(Section):
             "routers, autoscalers and dashboards made for them. An empty list exports the own names only, which is "
             "about half of the output."
         ),
-        examples=[[]],
+        examples=[["vllm"], []],
         json_schema_extra=about(reload="process", notation="commas"),
     )
     otlp_traces_endpoint: str | None = Field(

@@ -92,7 +92,7 @@ def test_choices_of_other_engines_are_accepted_or_refused_by_name() -> None:
         option = options().get(RECORDS[entry["name"]]["path"])
         if option is None or option.status != "effective":
             continue
-        known = {str(choice) for choice in option.choices} | set(option.refused)
+        known = {str(choice) for choice in (*option.choices, *option.words)} | set(option.refused)
         missing += [
             f"{option.path}: {choice}"
             for choice in entry.get("choices", ())
