@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from anthropic.types import Message
 
+from ..fakes import FakeEngine
 from .deployment import MODEL, Served
 from .dialects import CALL, THINKS, named_events, prompts, speaking
 from .tiny_tokenizer import write_tokenizer
@@ -164,3 +165,21 @@ def test_tools_that_only_other_servers_run_are_skipped_and_named(folder: Path):
     answer = ask(speaking(folder, "Ok"), tools=[tool, WEATHER], context_management={"edits": []})
     assert answer.headers["x-stoker-skipped-tools"] == "web_search_20250305"
     assert answer.status_code == 200
+
+
+def test_a_long_body_has_its_tools_its_choice_and_its_messages(folder: Path):
+    served = speaking(folder, CALL, model={"max_model_len": 100_000})
+    served.engine._info = FakeEngine(max_model_len=100_000, num_blocks=10_000)._info
+    system = [{"type": "text", "text": "word " * 15_000}]
+    body = {"model": MODEL, "max_tokens": 400, "system": system, "messages": HELLO, "tools": [WEATHER]}
+    answer = served.post("/v1/messages", {**body, "tool_choice": {"type": "any"}})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["content"][0]["input"] == {"city": "Rome"}
+    constraint = served.engine.requests[0].sampling.constraint
+    assert constraint is not None
+    assert "weather" in constraint.grammar
+    (prompt,) = prompts(served)
+    assert prompt.count("word") == 15_000
+    assert "weather" in prompt
+    wrong = {**body, "messages": [{"role": "user", "content": [{"type": "image"}]}]}
+    assert served.post("/v1/messages", wrong).json()["error"]["param"] == "messages[0].content[0].type"

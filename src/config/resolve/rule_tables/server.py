@@ -137,6 +137,15 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `responses_store`, or set `api_server_count` to 1",),
     ),
     Rule(
+        id="R347",
+        title="an alias means a served name",
+        fields=("server.model_aliases", "model.served_model_name"),
+        is_broken=lambda v: not set(v.model_aliases.values()) <= set(v.served_model_name or (v.model,)),
+        message="`server.model_aliases` has a name on its right side that is not served",
+        why="A request that uses the alias would be answered 404.",
+        fixes=("write a name of `model.served_model_name`, or without it `model.model`",),
+    ),
+    Rule(
         id="R208",
         title="auth none and keys contradict each other",
         fields=("server.auth", "server.api_key", "server.api_keys_file"),

@@ -52,6 +52,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-asc 2", "--disable-frontend-multiprocessing"],
     ),
     "R346": (["-asc 2 --responses-store memory"], ["-asc 2", "--responses-store memory"]),
+    "R347": (
+        ["""--model-aliases {"claude-*":"other"}"""],
+        ["""--served-model-name other --model-aliases {"claude-*":"other"}"""],
+    ),
     "R208": (["--auth none --api-key k", "--auth none --api-keys-file keys.yaml"], ["--auth none", "--api-key k"]),
     "R226": (
         [
