@@ -66,6 +66,7 @@ docs: install  ## regenerate docs/reference/ and the output in docs/guide/tutori
 fresh: install  ## fail when a generated file is stale
 	$(BIN)/engine schema --check
 	$(RUN) tools.reference --check
+	$(RUN) tools.monitoring --check
 	$(RUN) tools.site.tutorial --check
 
 image:  ## build the container image stoker:VERSION; KIND=cuda for GPUs, ARGS=--build-arg ... for the builder
