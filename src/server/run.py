@@ -175,6 +175,8 @@ async def run_server(
                 await task
         if service.tool_servers is not None:
             await service.tool_servers.close()
+        if service.responses is not None:
+            await asyncio.to_thread(service.responses.close)
     return exit_code()
 
 

@@ -35,9 +35,6 @@ class ResponseTools:
     named: dict[str, NamedTool] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
-    def function_name(self, name: str, namespace: str | None = None) -> str:
-        return flat_name(name, namespace)
-
     def _add(self, tool: dict[str, Any], namespace: str | None, place: str) -> None:
         kind, name = tool.get("type"), tool.get("name")
         if kind not in ("function", "custom"):

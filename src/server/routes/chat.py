@@ -66,7 +66,7 @@ class _Writer:
         self._settings = settings
         self._tokenizer = call.service.tokenizer
         self._names = call.service.token_names(body.return_tokens_as_token_ids)
-        self._num_top = body.top_logprobs or 0 if body.top_logprobs != -1 else call.service.model_limits.vocab_size
+        self._num_top = answering.num_top
 
     def usage(self) -> dict[str, Any]:
         return usage(self._answering.generation, self._settings, self._answering.num_reasoning_tokens)
