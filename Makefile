@@ -60,6 +60,7 @@ schemas: install  ## regenerate schemas/
 
 docs: install  ## regenerate docs/reference/ and the output in docs/guide/tutorial.md
 	$(RUN) tools.reference
+	$(RUN) tools.monitoring
 	$(RUN) tools.model_sizes
 	$(RUN) tools.site.tutorial
 
