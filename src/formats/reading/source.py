@@ -122,28 +122,28 @@ def pass_until(source: Source, markers: Collection[str], write: Callable[[str], 
         yield
 
 
-MAX_NAME = 256  # characters of the name of a tool
-_NOT_A_NAME = re.compile(r"[\s<>{}()\[\]\"'`]")
+MAX_NAME = 256  # characters of the name of a tool, with white space after it
+_NAME = re.compile(r"[^\s<>{}()\[\]\"'`]{0,256}\s{0,256}")
 
 
 def take_name(source: Source, ends: Collection[str]) -> Reading[str | None]:
-    """The name of a tool before one of the markers, which is not taken. None if there is none."""
-    pieces: list[str] = []
+    """The name of a tool before one of the markers, which is not taken. None if there is none: what may be part of a
+    name is taken then."""
     pattern = markers_pattern(frozenset(ends))
-    size = 0
+    name = ""
     while True:
-        match = pattern.search(source.text, source.at)
-        end = match.start() if match else len(source.text)
-        piece = source.text[source.at : end]
-        source.at = end
-        pieces.append(piece)
-        size += len(piece)
-        found = match is not None and match.group() in ends
-        wrong = _NOT_A_NAME.search(piece.rstrip() if found else piece)
-        if wrong or size > MAX_NAME:
+        match = pattern.search(source.text, source.at, source.at + MAX_NAME + 64)
+        end = match.start() if match else min(len(source.text), source.at + MAX_NAME + 64)
+        longer = name + source.text[source.at : end]
+        allowed = _NAME.match(longer)
+        assert allowed
+        if (valid := min(allowed.end(), MAX_NAME)) < len(longer):
+            source.at += valid - len(name)
             return None
-        if found:
-            return "".join(pieces).rstrip() or None
+        name = longer
+        source.at = end
+        if match is not None and match.group() in ends:
+            return name.rstrip() or None
         if source.is_closed:
             source.at = len(source.text)
             return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from random import Random
+
 import pytest
 from tests.unit.formats.golden import CALLS, GOLDEN, NO_CONTENT, TOOLS
 from tests.unit.formats.transcripts import joined, read, with_values
@@ -42,3 +45,24 @@ def test_an_answer_that_ends_anywhere_is_the_same_in_pieces(name: str):
     for end in range(len(GOLDEN[name])):
         text = GOLDEN[name][:end]
         assert joined(read(format, list(text), TOOLS)) == joined(read(format, [text], TOOLS))
+
+
+def scrambled(text: str, random: Random) -> str:
+    """Pieces of an answer in any order: what no model should write."""
+    cuts = sorted(random.choices(range(len(text)), k=8))
+    pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
+    return "".join(random.choices(pieces, k=8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_no_model_should_write_is_the_same_in_pieces(name: str):
+    format, random = FORMATS[name], Random(3)
+    for _ in range(200):
+        text = scrambled(GOLDEN[name], random)
+        inside = random.random() < 0.3
+        whole = joined(read(format, [text], TOOLS, inside))
+        assert joined(read(format, list(text), TOOLS, inside)) == whole, text
+        cuts = sorted(random.choices(range(len(text) + 1), k=5))
+        pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
+        assert joined(read(format, pieces, TOOLS, inside)) == whole, text
