@@ -51,10 +51,12 @@ class Constraints:
         if self._special_tokens is None:
             raise unsupported(wanted.param, ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
         wanted = self._with_defaults(wanted)
-        key = hashlib.sha256(json.dumps(asdict(wanted), sort_keys=True).encode("utf-8", "surrogatepass")).digest()
+        # Not with sorted keys: properties are written in the order of the schema.
+        key = hashlib.sha256(json.dumps(asdict(wanted)).encode()).digest()
         task = self._kept.get(key)
         if task is None:
             task = self._kept[key] = asyncio.ensure_future(self._build(wanted, key))
+            task.add_done_callback(_seen)
         self._kept.move_to_end(key)
         return Constraint(await asyncio.shield(task))  # other requests may wait for it too
 
@@ -111,15 +113,21 @@ class Constraints:
         try:
             grammar: str = await self._processes.answer(job)
         except JobEnded as ended:
-            del self._kept[key]
+            self._kept.pop(key, None)
             message = f"`{wanted.param}` is too complex: reading it exceeded a limit, {ended}"
             raise bad_request(message, code="grammar_too_complex", param=wanted.param) from None
         except BaseException:
-            del self._kept[key]
+            self._kept.pop(key, None)
             raise
-        self._num_chars += len(grammar)
+        self._num_chars += len(grammar) if key in self._kept else 0
         while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or self._num_chars > MAX_KEPT_CHARS):
             _, oldest = self._kept.popitem(last=False)
             if oldest.done() and not oldest.cancelled() and oldest.exception() is None:
                 self._num_chars -= len(oldest.result())
         return grammar
+
+
+def _seen(task: asyncio.Task[str]) -> None:
+    """The error of a task whose requests have all left is no surprise to be logged."""
+    if not task.cancelled():
+        task.exception()

@@ -156,6 +156,14 @@ def test_a_grammar_is_made_once_for_all_who_ask(folder: Path, tokenizer: Tokeniz
     assert len(jobs) == 1
 
 
+def test_schemas_that_differ_in_the_order_of_properties_are_two(folder: Path, tokenizer: Tokenizer):
+    made = constraints(folder, tokenizer)
+    for names in (["a", "b"], ["b", "a"]):
+        schema = {"type": "object", "properties": {name: {"type": "null"} for name in names}, "required": names}
+        found = checked(made, "json", schema)
+        assert accepts(found, "{" + ", ".join(f'"{name}": null' for name in names) + "}")
+
+
 def test_a_schema_that_exceeds_a_limit_is_a_400(folder: Path, tokenizer: Tokenizer):
     made = constraints(folder, tokenizer)
 
