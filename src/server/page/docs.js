@@ -55,7 +55,7 @@ function openNamed(routes) {
   named.element.scrollIntoView();
 }
 
-export function operationsOf(description) {
+function operationsOf(description) {
   return Object.entries(description.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, operation]) => ({ path, method: method.toUpperCase(), ...operation })));
 }
@@ -81,11 +81,11 @@ class Route {
   }
 }
 
-export function resolved(schema, description) {
+function resolved(schema, description) {
   return schema.$ref ? description.components.schemas[schema.$ref.split("/").at(-1)] : schema;
 }
 
-export function exampleOf(media, schema, description) {
+function exampleOf(media, schema, description) {
   return media.example ?? filler(schema, description, 0);
 }
 
@@ -126,7 +126,7 @@ function objectOf(field, description) {
   return null;
 }
 
-export function typeOf(field) {
+function typeOf(field) {
   if (field.anyOf) return field.anyOf.filter((each) => each.type !== "null").map(typeOf).join(" or ");
   if (field.$ref) return field.$ref.split("/").at(-1);
   if (field.const !== undefined) return JSON.stringify(field.const);

@@ -1,4 +1,4 @@
-// The page: which view is shown, the colours, the key, and the state of the engine.
+// The page: which view is shown, the colours, and the key.
 
 import { chatView } from "./chat.js";
 import { configView } from "./config.js";
