@@ -16,9 +16,10 @@ from typing import Any
 import openai
 import pytest
 from tools.clients import record, worker
-from tools.clients.cases import CASES, Seen, Verdict, judge
+from tools.clients.cases import CASES
 from tools.clients.clients import CLIENTS
 from tools.clients.environments import SetupError, prepare
+from tools.clients.judging import Seen, Verdict, judge
 from tools.clients.run import Worker, WorkerFailed
 
 BY_NAME = {case.name: case for case in CASES}

@@ -33,6 +33,18 @@ CLIENTS = {
     for each in (
         Client("openai", "openai_python", ("openai==3.54.0",), _OPENAI),
         Client(
+            "anthropic",
+            "anthropic",
+            ("anthropic==2.12.0",),
+            {
+                "key": "anthropic.AuthenticationError",
+                "model": "anthropic.NotFoundError",
+                "context": "anthropic.BadRequestError",
+                "queue": "anthropic.RateLimitError",
+                "timeout": "anthropic.APITimeoutError",
+            },
+        ),
+        Client(
             "litellm",
             "litellm",
             ("litellm==1.106.2", "mcp==2.3.0"),  # it imports mcp when a request has tools, and does not require it

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, Verdict
+from .cases import CASES, GROUPS
 from .clients import CLIENTS, Client
+from .judging import Verdict
 
 RECORD = Path(__file__).with_name("record.json")
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "server" / "clients.md"
@@ -60,17 +61,17 @@ def page(record: Mapping[str, Any]) -> str:
         "- **refused**: this release does not support it; the client's error has the message in the note.",
         "- **differs**: the result is another one; the note says which.",
         "- An empty cell: the client has no such function.",
-        "",
-        f"| | {' | '.join(names)} |",
-        "|---|" + "---|" * len(names),
     ]
-    for case in CASES:
-        cells = [_cell(record[name]["verdicts"].get(case.name, {}), notes) for name in names]
-        lines.append(f"| {case.title} | {' | '.join(cells)} |")
+    for title, cases in GROUPS.items():
+        cells = {name: [_cell(record[name]["verdicts"].get(case.name, {}), notes) for case in cases] for name in names}
+        shown = [name for name in names if any(cells[name])]
+        lines += ["", f"### {title}", "", f"| | {' | '.join(shown)} |", "|---|" + "---|" * len(shown)]
+        for index, case in enumerate(cases):
+            lines.append(f"| {case.title} | {' | '.join(cells[name][index] for name in shown)} |")
     if notes:
         lines += [
             "",
-            "Notes:",
+            "### Notes",
             "",
             *(f'{number}. <a id="note-{number}"></a>{_safe(text)}' for text, number in notes.items()),
         ]

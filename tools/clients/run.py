@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, Case, Seen, Verdict, judge
+from .cases import CASES
 from .clients import Client
 from .environments import ROOT, worker
+from .judging import Case, Seen, Verdict, judge
 from .server import Server
+from .task import TASK
 
 CASE_LIMIT_S = 300.0
 FULL_ATTEMPTS = 5  # a place in the full queue is free for some milliseconds every few seconds
@@ -92,7 +94,7 @@ def _verdict(client: Client, case: Case, process: Worker, server: Server) -> Ver
 
 
 def _open(case: Case, process: Worker, server: Server) -> Seen | None:
-    task = case.task
+    task = {**TASK, **case.change}
     expected: dict[str, Any] = {}
     if case.reference:
         asked = {"messages": [{"role": "user", "content": task["question"]}]}
@@ -117,7 +119,7 @@ def _full(case: Case, process: Worker, server: Server) -> Seen | None:
         return server.counts()[0] - before
 
     with server.full_queue() as release:
-        process.send(case.call or case.name, {**case.task, "url": server.url})
+        process.send(case.call or case.name, {**TASK, **case.change, "url": server.url})
         began = time.monotonic()
         server.wait_until(lambda: bool(counted()) or process.has_answered())
         release.set()

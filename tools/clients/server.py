@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -17,19 +18,33 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from .cases import KEY, MODEL
 from .environments import ROOT
+from .task import KEY, MODEL
 
 START_LIMIT_S, SETTLE_LIMIT_S = 240.0, 120.0
-FLAGS = {"open": [], "full": ["--max-num-seqs", "1", "--max-queued-requests", "1"]}
-_CHAT = "/v1/chat/completions"
+FLAGS = {
+    "open": [
+        *("--responses-store", "memory", "--model-aliases", json.dumps({"claude-*": MODEL})),
+        "--enable-prompt-tokens-details",
+    ],
+    "full": ["--max-num-seqs", "1", "--max-queued-requests", "1"],
+}
+_ANSWERS = {"/v1/chat/completions", "/v1/messages"}  # routes of the case `chat`
 
 
 class Server:
     def __init__(self, kind: str, log: Path) -> None:
         """Returns when the server is ready. kind: key of FLAGS."""
         command = [sys.executable, "-m", "stoker", "up", str(ROOT / "deployments" / "tiny.yaml"), "--port", "0"]
-        command += ["--api-key", KEY, "--drain-timeout", "1s", *FLAGS[kind]]
+        command += [
+            "--api-key",
+            KEY,
+            "--drain-timeout",
+            "1s",
+            "--files-dir",
+            str(log.with_suffix(".files")),
+            *FLAGS[kind],
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "NO_COLOR": "1"}
         with log.open("w") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
@@ -54,12 +69,24 @@ class Server:
         answer: dict[str, Any] = response.json()
         return answer
 
+    def get(self, path: str) -> Any:
+        """JSON of a route outside /v1."""
+        return self._http.get(f"{self.url.removesuffix('/v1')}{path}").raise_for_status().json()
+
+    def statuses(self) -> Counter[str]:
+        """Requests to all routes by status, since the start."""
+        found: Counter[str] = Counter()
+        for sample in self._samples():
+            if sample.name == "stoker_http_requests_total":
+                found[sample.labels["status"]] += int(sample.value)
+        return found
+
     def counts(self) -> tuple[Counter[str], Counter[str]]:
-        """Requests to the chat route by status, and finished sequences by reason, since the start."""
+        """Requests for an answer by status, and finished sequences by reason, since the start."""
         statuses: Counter[str] = Counter()
         ended: Counter[str] = Counter()
         for sample in self._samples():
-            if sample.name == "stoker_http_requests_total" and sample.labels["route"] == _CHAT:
+            if sample.name == "stoker_http_requests_total" and sample.labels["route"] in _ANSWERS:
                 statuses[sample.labels["status"]] += int(sample.value)
             if sample.name == "stoker_requests_finished_total":
                 ended[sample.labels["finish_reason"]] += int(sample.value)

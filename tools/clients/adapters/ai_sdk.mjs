@@ -1,7 +1,7 @@
 // @ai-sdk/openai-compatible: the provider of Vercel's AI SDK for servers with OpenAI's API.
 
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
-import { embed, generateObject, generateText, jsonSchema, streamText, tool } from 'ai'
+import { embed, generateObject, generateText, jsonSchema, stepCountIs, streamText, tool } from 'ai'
 
 const provider = (task) =>
   createOpenAICompatible({
@@ -91,9 +91,35 @@ export async function cancel(task) {
   }
 }
 
+const calls = (found) => found.map((call) => ({ id: call.toolCallId, name: call.toolName, arguments: call.input }))
+
 export async function tools(task, more = {}) {
   const done = await generateText(request(task, { tools: weather(task), ...more }))
-  return { text: done.text, calls: done.toolCalls.map((call) => call.toolName) }
+  return { text: done.text, calls: calls(done.toolCalls) }
+}
+
+export async function stream_tools(task, more = {}) {
+  const result = streamText(request(task, { tools: weather(task), ...more }))
+  await result.consumeStream()
+  return { text: await result.text, calls: calls(await result.toolCalls) }
+}
+
+export async function tool_loop(task) {
+  const execute = async () => task.tool_answer
+  const tools = { [task.tool.function.name]: { ...weather(task)[task.tool.function.name], execute } }
+  const done = await generateText(request(task, { tools, stopWhen: stepCountIs(3) }))
+  return { calls: calls(done.steps.flatMap((step) => step.toolCalls)), text: done.text }
+}
+
+export async function reasoning(task) {
+  const done = await generateText(request(task))
+  return { reasoning: done.reasoningText, text: done.text }
+}
+
+export async function stream_reasoning(task) {
+  const result = streamText(request(task))
+  await result.consumeStream()
+  return { reasoning: await result.reasoningText, text: await result.text }
 }
 
 export const forced_tool = (task) => tools(task, { toolChoice: 'required' })

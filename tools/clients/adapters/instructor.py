@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import instructor
 import openai
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Person(BaseModel):
-    name: str
+    name: str = Field(max_length=20)  # so that a small model ends it
     age: int
 
 
@@ -54,9 +54,38 @@ def history(task: Any) -> dict[str, Any]:
     return _answer(_create(task, response_model=None, messages=[*messages, answer, question]))
 
 
-def forced_tool(task: Any) -> dict[str, Any]:
-    return {"text": "", "calls": [type(_create(task, response_model=Person)).__name__]}
-
-
 def structured(task: Any) -> Any:
     return _create(task, instructor.Mode.JSON_SCHEMA, response_model=Person).model_dump()
+
+
+def structured_tool(task: Any) -> Any:
+    return _create(task, response_model=Person).model_dump()
+
+
+def stream_structured(task: Any) -> Any:
+    client = instructor.from_openai(openai.OpenAI(**_options(task)), mode=instructor.Mode.JSON_SCHEMA)
+    *_, last = client.chat.completions.create_partial(**_request(task, response_model=Person))
+    return last.model_dump()
+
+
+def strict_tool(task: Any) -> Any:
+    class get_weather(BaseModel):  # the name of the tool
+        """The weather in a city"""
+
+        city: str = Field(max_length=12)
+        unit: Literal["kelvin", "celsius"]
+
+    found = _create(task, instructor.Mode.TOOLS_STRICT, response_model=get_weather)
+    return {"calls": [{"name": type(found).__name__, "arguments": found.model_dump()}]}
+
+
+def objects(task: Any) -> Any:
+    client = instructor.from_openai(openai.OpenAI(**_options(task)), mode=instructor.Mode.TOOLS)
+    request = _request(task, response_model=Person)
+    return [each.model_dump() for each in client.chat.completions.create_iterable(**request)]
+
+
+def responses_structured(task: Any) -> Any:
+    client = instructor.from_openai(openai.OpenAI(**_options(task)), mode=instructor.Mode.RESPONSES_TOOLS)
+    request = {"model": task.model, "input": task.question, "temperature": 0}
+    return client.responses.create(**request, response_model=Person).model_dump()

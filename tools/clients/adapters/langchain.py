@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
@@ -96,21 +96,130 @@ def several(task: Any) -> list[str]:
     return [each.text for each in _model(task, n=2).generate([[HumanMessage(task.question)]]).generations[0]]
 
 
+def _calls(message: Any) -> list[dict[str, Any]]:
+    return [{"id": call["id"], "name": call["name"], "arguments": call["args"]} for call in message.tool_calls]
+
+
+def _called(message: Any) -> dict[str, Any]:
+    reason = message.response_metadata["finish_reason"]
+    return {"text": message.content, "calls": _calls(message), "finish_reason": reason}
+
+
 def tools(task: Any, **more: Any) -> dict[str, Any]:
-    message = _model(task).bind_tools([task.tool], **more).invoke(task.question)
-    return {"text": message.content, "calls": [call["name"] for call in message.tool_calls]}
+    return _called(_model(task).bind_tools([task.tool], **more).invoke(task.question))
+
+
+async def async_tools(task: Any) -> dict[str, Any]:
+    return _called(await _model(task).bind_tools([task.tool]).ainvoke(task.question))
+
+
+def _sum(chunks: Any) -> Any:
+    first, *rest = chunks
+    return sum(rest, first)
+
+
+def stream_tools(task: Any, **more: Any) -> dict[str, Any]:
+    return _called(_sum(_model(task).bind_tools([task.tool], **more).stream(task.question)))
 
 
 def forced_tool(task: Any) -> dict[str, Any]:
     return tools(task, tool_choice="any")
 
 
+def stream_forced_tool(task: Any) -> dict[str, Any]:
+    return stream_tools(task, tool_choice="any")
+
+
+def named_tool(task: Any) -> dict[str, Any]:
+    model = _model(task).bind_tools([task.tool, task.other_tool], tool_choice=task.other_tool["function"]["name"])
+    return _called(model.invoke(task.question))
+
+
+def no_tools(task: Any) -> dict[str, Any]:
+    return tools(task, tool_choice="none")
+
+
+def one_call(task: Any) -> dict[str, Any]:
+    return tools(task, tool_choice="any", parallel_tool_calls=False)
+
+
+def strict_tool(task: Any) -> dict[str, Any]:
+    return tools(task, strict=True)
+
+
+def tool_loop(task: Any) -> dict[str, Any]:
+    model = _model(task).bind_tools([task.tool])
+    question = HumanMessage(task.question)
+    first = model.invoke([question])
+    results = [ToolMessage(task.tool_answer, tool_call_id=call["id"]) for call in first.tool_calls]
+    return {"calls": _calls(first), "text": model.invoke([question, first, *results]).content}
+
+
 def structured(task: Any) -> Any:
     return _model(task).with_structured_output(Person).invoke(task.question).model_dump()
 
 
+def stream_structured(task: Any) -> Any:
+    *_, last = _model(task).with_structured_output(Person).stream(task.question)
+    return last.model_dump()
+
+
+def structured_tool(task: Any) -> Any:
+    model = _model(task).with_structured_output(Person, method="function_calling")
+    return model.invoke(task.question).model_dump()
+
+
+def schema(task: Any) -> Any:
+    return _model(task).with_structured_output({"title": "value", **task.schema}, strict=True).invoke(task.question)
+
+
+def json_object(task: Any) -> Any:
+    return _model(task).with_structured_output(None, method="json_mode").invoke(task.question)
+
+
+def _responses(task: Any) -> ChatOpenAI:
+    return _model(task, use_responses_api=True)
+
+
 def responses(task: Any) -> str:
-    return _model(task, use_responses_api=True).invoke(task.question).text
+    return _responses(task).invoke(task.question).text
+
+
+async def async_responses(task: Any) -> str:
+    return (await _responses(task).ainvoke(task.question)).text
+
+
+def responses_pieces(task: Any) -> list[str]:
+    return [chunk.text for chunk in _responses(task).stream(task.question) if chunk.text]
+
+
+def responses_messages(task: Any) -> str:
+    messages = [SystemMessage(task.system), HumanMessage("Hello"), AIMessage("Hello."), HumanMessage(task.question)]
+    return _responses(task).invoke(messages).text
+
+
+def responses_tools(task: Any) -> dict[str, Any]:
+    return {"calls": _calls(_responses(task).bind_tools([task.tool]).invoke(task.question))}
+
+
+def responses_forced_tool(task: Any) -> dict[str, Any]:
+    return {"calls": _calls(_responses(task).bind_tools([task.tool], tool_choice="any").invoke(task.question))}
+
+
+def responses_stream_call(task: Any) -> dict[str, Any]:
+    return {"calls": _calls(_sum(_responses(task).bind_tools([task.tool]).stream(task.question)))}
+
+
+def responses_loop(task: Any) -> dict[str, Any]:
+    model = _responses(task).bind_tools([task.tool])
+    question = HumanMessage(task.question)
+    first = model.invoke([question])
+    results = [ToolMessage(task.tool_answer, tool_call_id=call["id"]) for call in first.tool_calls]
+    return {"calls": _calls(first), "text": model.invoke([question, first, *results]).text}
+
+
+def responses_structured(task: Any) -> Any:
+    return _responses(task).with_structured_output(Person).invoke(task.question).model_dump()
 
 
 def embeddings(task: Any) -> int:

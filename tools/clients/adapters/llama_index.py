@@ -111,7 +111,8 @@ def several(task: Any) -> list[str]:
 def tools(task: Any, **more: Any) -> dict[str, Any]:
     response = _model(task).chat(_messages(task), tools=[task.tool], **more)
     calls = response.raw.choices[0].message.tool_calls or ()
-    return {"text": response.message.content, "calls": [call.function.name for call in calls]}
+    found = [{"id": each.id, "name": each.function.name, "arguments": each.function.arguments} for each in calls]
+    return {"text": response.message.content, "calls": found}
 
 
 def forced_tool(task: Any) -> dict[str, Any]:

@@ -80,9 +80,35 @@ export async function several(task) {
   return (await create(task, { n: 2 })).choices.map((choice) => choice.message.content)
 }
 
+const calls = (message) =>
+  (message.tool_calls ?? []).map((call) => ({
+    id: call.id,
+    name: call.function.name,
+    arguments: call.function.arguments,
+  }))
+
 export async function tools(task, more = {}) {
   const { message } = (await create(task, { tools: [task.tool], ...more })).choices[0]
-  return { text: message.content, calls: (message.tool_calls ?? []).map((call) => call.function.name) }
+  return { text: message.content, calls: calls(message) }
+}
+
+export async function stream_tools(task, more = {}) {
+  const request = { model: task.model, messages: [{ role: 'user', content: task.question }], tools: [task.tool] }
+  const runner = client(task).chat.completions.stream({ ...request, ...task.options, ...more })
+  const { message, finish_reason } = (await runner.finalChatCompletion()).choices[0]
+  return { text: message.content, calls: calls(message), finish_reason }
+}
+
+export async function tool_loop(task) {
+  const messages = [{ role: 'user', content: task.question }]
+  const first = (await create(task, { tools: [task.tool] })).choices[0].message
+  const results = (first.tool_calls ?? []).map((call) => ({
+    role: 'tool',
+    tool_call_id: call.id,
+    content: task.tool_answer,
+  }))
+  const done = await create(task, { tools: [task.tool], messages: [...messages, first, ...results] })
+  return { calls: calls(first), text: done.choices[0].message.content }
 }
 
 export const forced_tool = (task) => tools(task, { tool_choice: 'required' })
@@ -96,6 +122,21 @@ export async function structured(task) {
 
 export async function responses(task) {
   return (await client(task).responses.create({ model: task.model, input: task.question })).output_text
+}
+
+export async function responses_stream(task) {
+  const events = []
+  const request = { model: task.model, input: task.question, temperature: 0, stream: true }
+  for await (const event of await client(task).responses.create(request)) events.push(event)
+  return events
+}
+
+export async function responses_stream_tools(task) {
+  const tools = [{ type: 'function', ...task.tool.function }]
+  const events = []
+  const request = { model: task.model, input: task.question, temperature: 0, stream: true, tools }
+  for await (const event of await client(task).responses.create(request)) events.push(event)
+  return events
 }
 
 export async function embeddings(task) {
