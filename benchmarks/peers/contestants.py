@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OFFLINE = ("decode-1", "prefill-1024", "prefill-2048", "mixed-32", "prefix-16", "concurrent-64", "concurrent-128")
-SERVED = ("http-1", "http-8")
+AGENTS = ("chat-tools-8", "json-schema-8", "responses-8")
+SERVED = ("http-1", "http-8", *AGENTS)
 WORKLOADS = (*OFFLINE, *SERVED)
 QUICK = ("decode-1", "prefill-1024", "http-1")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from .contestants import CONTESTANTS, WORKLOADS, Contestant
+from .contestants import CONTESTANTS, SERVED, WORKLOADS, Contestant
 from .record import Record, is_slow
 
 GROUPS = {
@@ -99,7 +99,7 @@ def _notes(record: Record) -> list[str]:
     requested = content["environment"].get("workloads", WORKLOADS)
     for group in GROUPS:
         for each in members(record, group):
-            missing = [name for name in requested if name not in each.workloads and not name.startswith("http")]
+            missing = [name for name in requested if name not in each.workloads and name not in SERVED]
             if missing and each.absent:
                 notes.append(f"- {each.name} does not run {', '.join(missing)}: {each.absent}")
     if any(map(is_slow, content["cells"])):
