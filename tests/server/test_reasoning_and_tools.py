@@ -177,7 +177,7 @@ STRICT = {"type": "function", "function": {**TOOL["function"], "name": "strict",
         ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}}, ["weather"]),
         ({"parallel_tool_calls": False}, ["weather", "strict"]),
         ({}, ["strict"]),  # because one tool is strict
-        ({"response_format": {"type": "json_object"}}, ["weather", "strict", "%json"]),
+        ({"response_format": {"type": "json_object"}}, ["weather", "strict", "%json", "whitespace_pattern"]),
     ],
 )
 def test_a_choice_of_tools_is_a_grammar(speaking: Saying, fields: dict[str, Any], parts: list[str]):

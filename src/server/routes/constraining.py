@@ -9,6 +9,7 @@ from ...engine.api import Constraint
 from ...formats.grammar import grammar_of
 from ...formats.tool_choice import Choice, ToolSchema
 from ..answers.reading import Reading
+from ..grammars.lark import of_regex
 from ..protocol.chat import ChatRequest
 from ..protocol.errors import unsupported
 from ..protocol.structured import OutputGrammar
@@ -34,7 +35,9 @@ async def constraint_of(service: Service, body: ChatRequest, reading: Reading) -
             place = f"tools[{index}].function.parameters"
             await service.constraints.checked(OutputGrammar("json", tool.parameters or {"type": "object"}, place))
     schemas = [ToolSchema(tool.name, tool.parameters or {"type": "object"}, bool(tool.strict)) for tool in tools]
-    content = _content_rule(wanted) if wanted is not None and choice.mode == "auto" else None
+    content = None
+    if wanted is not None and constraint is not None and choice.mode == "auto":
+        content = _content_rule(wanted, constraint)
 
     def write(special_tokens: Mapping[str, int]) -> str | None:
         return grammar_of(
@@ -65,16 +68,16 @@ def _choice(choice: ToolChoice) -> Choice:
     return Choice(must_call=must_call, names=frozenset(choice.names), is_named=choice.mode == "named")
 
 
-def _content_rule(wanted: OutputGrammar) -> str:
-    """The body of a rule for the content beside calls."""
+def _content_rule(wanted: OutputGrammar, constraint: Constraint) -> str:
+    """The body of a rule for the content beside calls.
+
+    constraint: of `wanted` alone; its schema is the one that was checked, with limited white space.
+    """
     match wanted.kind:
-        case "json":
-            return "%json " + json.dumps(wanted.source)
-        case "json_object":
-            return '%json {"type": "object"}'
+        case "json" | "json_object":
+            return "%json " + json.dumps(json.loads(constraint.grammar)["grammars"][0]["json_schema"])
         case "choice":
             return " | ".join(json.dumps(text) for text in wanted.source)
         case "regex":
-            pattern: str = wanted.source
-            return "/" + pattern.replace("/", "\\/") + "/"
+            return "/" + of_regex(wanted.source).replace("/", "\\/") + "/"
     raise unsupported(wanted.param, " together with `tools`: send a JSON schema, a regular expression or a choice")
