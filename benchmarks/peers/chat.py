@@ -159,7 +159,8 @@ def _ask(url: str, path: str, body: dict[str, Any], limit_s: float) -> dict[str,
 
 def agent_load(url: str, model: str, name: str, seed: int, limit_s: float) -> dict[str, Any]:
     """Runs a workload. Raises OSError if a request fails."""
-    requests = [_request(name, model, job) for job in _jobs(2 * _STREAMS, seed)]
+    own = seed + sum(name.encode())  # other prompts than those of another workload, which are in the prefix cache
+    requests = [_request(name, model, job) for job in _jobs(2 * _STREAMS, own)]
     began = time.perf_counter()
     with ThreadPoolExecutor(_STREAMS) as pool:
         answers = list(pool.map(lambda request: _ask(url, *request, limit_s), requests))
