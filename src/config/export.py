@@ -125,6 +125,8 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
         text["minLength"] = option.min_length
     if option.pattern:
         text = {"anyOf": [{"type": "string", "pattern": option.pattern}, interpolation]}
+    if option.words:
+        text = {"anyOf": [{"enum": list(option.words)}, interpolation]}
     match option.kind:
         case "text":
             return [text]
@@ -132,7 +134,8 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
             return [text, {"type": "array", "items": text}]
         case "mapping":
             words = [{"enum": list(option.choices)}] if option.choices else []
-            return [option.json_schema, *words, interpolation]
+            values = {"additionalProperties": {"type": "string"}} if option.has_text_values else {}
+            return [values | option.json_schema, *words, interpolation]
         case "choice":
             return [{"enum": list(option.choices)}, interpolation]
         case "flag":

@@ -183,3 +183,11 @@ def test_a_long_body_has_its_tools_its_choice_and_its_messages(folder: Path):
     assert "weather" in prompt
     wrong = {**body, "messages": [{"role": "user", "content": [{"type": "image"}]}]}
     assert served.post("/v1/messages", wrong).json()["error"]["param"] == "messages[0].content[0].type"
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/render"])
+def test_more_tokens_than_the_context_has_are_no_limit(folder: Path, path: str):
+    """Claude Code asks for 32000, which its own models allow."""
+    served = speaking(folder, "Hello")
+    answer = served.post(path, {"model": MODEL, "messages": HELLO, "max_tokens": 32000})
+    assert answer.status_code == 200, answer.text

@@ -37,7 +37,7 @@ class ObservabilityConfig(Section):
             "with protobuf; without a path, `/v1/traces`. Spans continue the trace of the client's `traceparent`. They "
             "contain counts, times and sampling parameters, never text. Needs the extra `otel`."
         ),
-        examples=["http://localhost:4318"],
+        examples=["http://localhost:4318", "https://collector:4318/v1/traces"],
         json_schema_extra=about(reload="process"),
     )
     collect_detailed_traces: TraceModules = Field(

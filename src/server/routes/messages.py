@@ -9,7 +9,9 @@ from typing import Any
 
 from ..answers.messages import MessageWriter, frames
 from ..endpoint import Call
+from ..protocol.chat import ChatRequest
 from ..protocol.errors import ApiError
+from ..protocol.fields import NO_LIMIT
 from ..protocol.messages import CountTokensRequest, MessagesRequest, error_body
 from ..protocol.stream import event_frame
 from .answering import Answering, rendered_for_counting
@@ -44,6 +46,17 @@ async def count_tokens(call: Call) -> None:
     await call.answer({"input_tokens": await rendered_for_counting(call, body.conversation(), [])})
 
 
+def conversation(call: Call, body: MessagesRequest) -> ChatRequest:
+    """The request as a chat.
+
+    Every request has `max_tokens`, and agents send what other models allow: more than the context is no limit here.
+    """
+    chat = body.conversation()
+    if body.max_tokens > call.service.model_limits.context:
+        chat.max_tokens = NO_LIMIT
+    return chat
+
+
 def _note(call: Call, body: CountTokensRequest) -> None:
     # A request without `thinking` asks for none: where a model cannot switch it, that is no reason to refuse it.
     call.thinking_param = "thinking" if body.thinking else ""
@@ -54,7 +67,7 @@ def _note(call: Call, body: CountTokensRequest) -> None:
 
 
 async def _start(call: Call, body: MessagesRequest, model: str) -> tuple[Answering, MessageWriter]:
-    answering = await Answering.start(call, body.conversation(), _new_call_id, prefix="msg_")
+    answering = await Answering.start(call, conversation(call, body), _new_call_id, prefix="msg_")
     head = {"id": answering.response_id, "type": "message", "role": "assistant", "model": model}
     return answering, MessageWriter(head)
 

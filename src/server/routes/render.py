@@ -16,7 +16,7 @@ from ..protocol.generate import as_request
 from ..protocol.json import MAX_VALUES
 from ..protocol.messages import MessagesRequest
 from ..protocol.responses import ResponsesRequest
-from . import chat, completions
+from . import chat, completions, messages
 
 
 async def render_chat(call: Call) -> None:
@@ -34,7 +34,7 @@ async def render_response(call: Call) -> None:
 async def render_message(call: Call) -> None:
     body = await call.body(MessagesRequest)
     call.thinking_param = "thinking" if body.thinking else ""
-    await _render(call, body.conversation(), "msg_")
+    await _render(call, messages.conversation(call, body), "msg_")
 
 
 async def _render(call: Call, body: ChatRequest, prefix: str = "chatcmpl-") -> None:

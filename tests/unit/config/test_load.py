@@ -31,7 +31,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         case "choice":
             return st.sampled_from(option.choices)
         case "text":
-            return st.just("/llm") if option.name == "root_path" else WORDS
+            known = {"root_path": ["/llm"], "otlp_traces_endpoint": option.examples}
+            return st.sampled_from(known[option.name]) if option.name in known else WORDS
         case "texts" if option.words:
             return st.lists(st.sampled_from(option.words), min_size=1, max_size=3)
         case "texts":
@@ -96,6 +97,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
     file_value, variable, flag = pairs.get(option.kind, choices)[:3]
     if option.name == "root_path":
         file_value, variable, flag = "/a", "/b", "/c"
+    if option.name == "otlp_traces_endpoint":
+        file_value, variable, flag = "http://a", "http://b", "http://c"
     if option.name == "pt_load_map_location":  # cpu is its only value, and different keys would be merged
         file_value = variable = flag
     text = json.dumps({"model": {"model": "x"}} | {option.section: {option.name: file_value}})
