@@ -134,8 +134,8 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
             return [text, {"type": "array", "items": text}]
         case "mapping":
             words = [{"enum": list(option.choices)}] if option.choices else []
-            values = {"additionalProperties": {"type": "string"}} if option.has_text_values else {}
-            return [values | option.json_schema, *words, interpolation]
+            of_texts = {"additionalProperties": {"type": "string"}} if option.has_text_values else {}
+            return [of_texts | option.json_schema, *words, interpolation]
         case "choice":
             return [{"enum": list(option.choices)}, interpolation]
         case "flag":

@@ -16,7 +16,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from tests.slow_cases import slow, slow_but
+from tests.slow_cases import slow_but
 from tests.unit.engine.runner.plans import ids, make_plan
 
 from stoker.config.resolve.gpu import interpreted_gpu
@@ -110,7 +110,8 @@ def test_tokens_equal_those_of_the_cpu(
     assert engine.stats.num_free_blocks == engine.stats.num_blocks
 
 
-@pytest.mark.parametrize("sections", [{}, slow({"scheduler": {"disable_hybrid_kv_cache_manager": True}})])
+@pytest.mark.slow
+@pytest.mark.parametrize("sections", [{}, {"scheduler": {"disable_hybrid_kv_cache_manager": True}}])
 def test_layers_with_windows_have_tables_of_their_own(
     sections: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ):

@@ -51,6 +51,7 @@ def test_tokens_equal_those_of_the_reference(
 
 
 @INTERPRETED
+@pytest.mark.slow
 def test_a_plan_is_not_reused_for_the_next_step_in_the_same_tensors(saved: Callable[[str], Saved], tmp_path: Path):
     """Captured graphs reuse their input tensors; plans of the previous step must not be found."""
     reference, folder = saved("qwen2")  # windows in some layers

@@ -147,6 +147,7 @@ def test_flags_without_effect_are_reported():
     assert list(quiet.warnings()) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_its_lines_and_the_same_command_continues(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
