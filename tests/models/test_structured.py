@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,12 @@ def run(engine: EngineCore, samplings: Sequence[SamplingParams]) -> list[EngineO
     return [done[str(index)] for index in range(len(samplings))]
 
 
+def compile_grammars(engine: EngineCore, samplings: Sequence[SamplingParams]) -> None:
+    """So that the sequences of a test do not begin when their grammars happen to be compiled."""
+    for sampling in samplings:
+        run(engine, [replace(sampling, max_tokens=1, min_tokens=0)])
+
+
 def texts_of(outputs: Sequence[EngineOutput], vocabulary: tokenizers.Tokenizer) -> list[str]:
     return [vocabulary.decode(output.token_ids, skip_special_tokens=False) for output in outputs]
 
@@ -102,6 +109,7 @@ def test_each_answer_obeys_its_grammar_in_any_company(
         FREE,
         SamplingParams(**hot, seed=4, constraint=DIGITS, top_k=3, logit_bias={5: 9.0}, bad_word_ids=((7, 8), (9,))),
     ]
+    compile_grammars(engine, samplings)
     outputs = run(engine, samplings)
     texts = texts_of(outputs, vocabulary)
     for index in (0, 3, 5):
@@ -118,6 +126,7 @@ def test_a_preempted_sequence_goes_on_as_if_it_had_not_been(folder: Path, tmp_pa
     samplings = [SamplingParams(temperature=1.0, seed=seed, max_tokens=30, constraint=long) for seed in range(4)]
     few = {"cache": {"num_gpu_blocks_override": 6}, "scheduler": {"max_num_seqs": 4}}
     preempted = core_of(folder, tmp_path, **few)
+    compile_grammars(preempted, samplings[:1])
     tokens = [output.token_ids for output in run(preempted, samplings)]
     assert preempted.stats.num_preemptions > 0
     assert tokens == [output.token_ids for output in run(core_of(folder, tmp_path), samplings)]

@@ -139,11 +139,15 @@ class Sampler:
         guides, errors = self.table.guides, {}
         assert guides is not None
         for row in rows.tolist():
-            forbidden, error = guides.forbidden(int(slots[row]))
+            mask, error = guides.mask(int(slots[row]))
             if error is not None:
                 errors[row] = f"the grammar of this request: {error}"
-            elif forbidden is not None:
-                logits[row].masked_fill_(torch.from_numpy(forbidden).to(logits.device), -torch.inf)
+            elif mask is not None:
+                index = torch.from_numpy(mask.token_ids).to(logits.device)
+                kept = logits[row, index] if mask.allows else -torch.inf
+                if mask.allows:
+                    logits[row] = -torch.inf
+                logits[row, index] = kept
         return errors
 
     def _advance_guides(self, rows: Int64, slots: Slots, token_ids: npt.NDArray[np.int32]) -> list[int]:

@@ -8,6 +8,7 @@ allowed but those that end the sequence: its answer would disobey the grammar.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
@@ -16,7 +17,13 @@ import numpy.typing as npt
 from ..api import Reasoning
 from .backend import Backend, Bitmask, GrammarError, Matcher, num_words
 
-Bool = npt.NDArray[np.bool_]
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which tokens may follow, by the shorter of two lists: to write a few logits is faster than all of them."""
+
+    token_ids: npt.NDArray[np.int64]
+    allows: bool  # these alone may follow; False: all but these
 
 
 class _Part(Enum):
@@ -49,7 +56,7 @@ class Guide:
         self._forced: list[int] = []  # the tokens that follow, if the reasoning is ended by its budget
         self._force_end()
         self.error: str | None = None  # why the sequence cannot continue
-        self.forbidden: Bool | None = None  # by token id, at the next position; None: nothing is. Set by `update`
+        self.mask: Mask | None = None  # of the next token; None: any may follow. Set by `update`
 
     @property
     def is_finished(self) -> bool:
@@ -103,36 +110,27 @@ class Guide:
             self._forced = self._backend.encode(self._reasoning.forced_end or self._reasoning.end)
 
     def update(self) -> None:
-        """Computes `forbidden`. Runs mostly without the GIL. Sets `error` if the grammar cannot be followed."""
+        """Computes `mask`. Runs mostly without the GIL. Sets `error` if the grammar cannot be followed."""
         try:
-            self.forbidden = None if self.error is not None or self.is_finished else self._forbidden()
+            self.mask = None if self.error is not None or self.is_finished else self._mask()
         except GrammarError as error:
-            self.error, self.forbidden = str(error), None
+            self.error, self.mask = str(error), None
 
-    def _forbidden(self) -> Bool | None:
+    def _mask(self) -> Mask | None:
         if self._part is _Part.REASONING:
             if self._forced:
-                return self._only(self._forced[0])
-            return None if self._matcher is None else self._no_end()
+                return Mask(np.array(self._forced[:1], np.int64), allows=True)
+            return None if self._matcher is None else Mask(np.array(self._eos_token_ids, np.int64), allows=False)
         if self._matcher is None:
             return None
         mask: Bitmask = np.zeros(num_words(self._vocab_size), np.int32)
         self._matcher.fill(mask)
-        allowed = np.unpackbits(mask.view(np.uint8), count=self._vocab_size, bitorder="little")
+        # As bool, which numpy counts and searches five times as fast as bytes.
+        allowed = np.unpackbits(mask.view(np.uint8), count=self._vocab_size, bitorder="little").view(np.bool_)
         if self._part is _Part.START:
             assert self._reasoning is not None
             starts = self._backend.encode(self._reasoning.start)
             if len(starts) == 1:
-                allowed[starts[0]] = 1
-        forbidden: Bool = np.logical_not(allowed)
-        return forbidden
-
-    def _only(self, token_id: int) -> Bool:
-        forbidden = np.ones(self._vocab_size, bool)
-        forbidden[token_id] = False
-        return forbidden
-
-    def _no_end(self) -> Bool:
-        forbidden = np.zeros(self._vocab_size, bool)
-        forbidden[self._eos_token_ids] = True
-        return forbidden
+                allowed[starts[0]] = True
+        allows = 2 * int(np.count_nonzero(allowed)) <= self._vocab_size
+        return Mask(np.flatnonzero(allowed if allows else ~allowed), allows)

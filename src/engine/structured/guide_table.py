@@ -13,7 +13,7 @@ import numpy as np
 
 from ..api import SamplingParams
 from .grammars import Grammars
-from .guide import Bool, Guide
+from .guide import Guide, Mask
 
 _NUM_THREADS = 2  # a sequence that is resumed after a preemption takes longer than a mask
 
@@ -22,7 +22,7 @@ class GuideTable:
     def __init__(self, grammars: Grammars, num_slots: int) -> None:
         self._grammars = grammars
         self.has_guide = np.zeros(num_slots, bool)
-        self._guides: dict[int, Future[Guide]] = {}  # slot -> when `forbidden` is computed
+        self._guides: dict[int, Future[Guide]] = {}  # slot -> when `mask` is computed
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="masks")
 
     def admit(self, slot: int, sampling: SamplingParams, generated: Sequence[int]) -> None:
@@ -35,10 +35,10 @@ class GuideTable:
         self._guides.pop(slot, None)
         self.has_guide[slot] = False
 
-    def forbidden(self, slot: int) -> tuple[Bool | None, str | None]:
-        """The tokens that must not follow, by id, None if all may; and why the sequence cannot continue, if so."""
+    def mask(self, slot: int) -> tuple[Mask | None, str | None]:
+        """Which tokens may follow, None if any may; and why the sequence cannot continue, if so."""
         guide = self._guides[slot].result()
-        return guide.forbidden, guide.error
+        return guide.mask, guide.error
 
     def take(self, slots: Sequence[int], token_ids: Sequence[int]) -> list[bool]:
         """One more token of each of these slots, which have guides. Returns which sequences are complete."""

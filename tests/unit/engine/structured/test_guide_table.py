@@ -13,7 +13,7 @@ class BorrowedGuide:
     """A guide that must not be read while its mask is computed, as the matchers of llguidance."""
 
     def __init__(self) -> None:
-        self.forbidden = self.error = None
+        self.mask = self.error = None
         self.may_end = threading.Event()
         self._is_borrowed = False
 
@@ -55,7 +55,7 @@ def test_a_guide_is_not_read_while_its_mask_is_computed():
     guide, begun = BorrowedGuide(), threading.Event()
     table = GuideTable(Grammars(guide), 1)  # type: ignore[arg-type]
     table.admit(0, SamplingParams(constraint=Constraint("start: /a/")), ())
-    table.forbidden(0)  # the guide is made
+    table.mask(0)  # the guide is made
     update = guide.update
 
     def noticed() -> None:
