@@ -226,6 +226,7 @@ def test_sigterm_with_20_streams_ends_each_with_an_error_and_exits_with_0(manife
     assert not any("Traceback" in line for line in server.err)
 
 
+@pytest.mark.slow
 def test_the_engine_of_the_shipped_deployment_ends_with_a_killed_server():
     with serving(ROOT / "deployments" / "tiny.yaml", "--port", "0") as (server, url):
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:

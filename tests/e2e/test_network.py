@@ -21,6 +21,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
+@pytest.mark.slow
 @pytest.mark.effect("server.uds", "server.log_format", "server.log_level", "server.on_engine_death")
 def test_a_unix_socket_is_removed_when_the_engine_ends_and_is_not_restarted(checkpoint: Path, tmp_path: Path):
     options = {"uds": "api.sock", "log_format": "json", "log_level": "info", "on_engine_death": "exit"}

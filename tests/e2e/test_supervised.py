@@ -13,6 +13,7 @@ from .deployment import command, environment, serving
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_systemd_is_notified_and_the_running_deployment_equals_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

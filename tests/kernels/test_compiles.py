@@ -32,7 +32,7 @@ MORE_STACK_BYTES = {
     "linear_few._linear_few": 64,  # one and 64 tokens, by Triton 3.9; 3.6 spills nothing
 }
 
-# In every run: the kernels that other tests of this module measure, and the first one of a step.
+# Compiled first: the kernels that other tests of this module measure, and the first one of a step.
 FEW = (
     "^qwen (decode|prefill|norm|activate_and_mul silu|add_scaled|scale_and_cap|embed) bfloat16$"
     "|^qwen qkv norm residual, 1 rows$|^prepare_step, 1 rows$"
@@ -48,7 +48,9 @@ def run(*options: str) -> dict[str, Any]:
     return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
-@pytest.fixture(scope="module", params=["few", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=[pytest.param("few", marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
+)
 def hopper(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Results for compute capability 9.0, of the few cases or of all."""
     return run("--architecture", "90", *(("--case", FEW) if request.param == "few" else ()))

@@ -190,6 +190,7 @@ def test_the_fast_path_samples_what_the_full_sampler_does(device):
 ALL_KINDS = [{}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {"top_k": 4, "top_p": 0.7, "min_p": 0.1}]
 
 
+@pytest.mark.slow
 def test_rows_without_valid_logits_give_no_token(device):
     for temperature in (0.0, 1.0):
         asked = [SamplingParams(temperature=temperature, **each) for each in ALL_KINDS]

@@ -171,6 +171,7 @@ COPIES: dict[str, Callable[[StateCache, Int32, bool], Int32]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", COPIES)
 def test_a_wrong_copy_changes_the_tokens(
     mutation: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,6 +216,7 @@ MUTATIONS: dict[str, Callable[[Row], Row]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", slow_but(MUTATIONS, "not reset"))
 @pytest.mark.parametrize(
     ("op", "family"), [(causal_convolution, "qwen3_5"), (gated_delta, "qwen3_5"), (state_space, "nemotron_h")]

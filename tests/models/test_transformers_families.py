@@ -93,6 +93,7 @@ def test_auto_chooses_transformers_for_what_has_no_own_implementation(model_type
     assert settings.model_files.implementation == ("transformers" if not_supported(spec) else "native")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", BY_SPEED)
 def test_reversed_block_tables_change_the_text(model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The comparison above notices attention that reads the wrong blocks."""
