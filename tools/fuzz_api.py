@@ -198,12 +198,13 @@ class Sender(threading.Thread):
         self._connection = http.client.HTTPConnection(self._address, timeout=LIMIT_S)
 
     def run(self) -> None:
-        while True:
-            with self._lock:
-                request = next(self._requests, None)
-            if request is None:
-                return
-            self._found.add(request, *self._send(request))
+        with contextlib.closing(self._connection):
+            while (request := self._next()) is not None:
+                self._found.add(request, *self._send(request))
+
+    def _next(self) -> Request | None:
+        with self._lock:
+            return next(self._requests, None)
 
     def _send(self, request: Request) -> tuple[int, str]:
         """Status and message of the response; status 0 for none."""
