@@ -28,8 +28,8 @@ from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
 from stoker.engine.client import EngineState, StreamingClient
 from stoker.engine.messages import Message, Outputs, Submit
 from stoker.engine.wire import decode, encode
+from stoker.server.http.serve import Shutdown
 from stoker.server.run import load_text, run_server
-from stoker.server.serve import Shutdown
 
 NUM_STEPS = 200
 BODY = b'{"model":"m","messages":[{"role":"user","content":"Hello"}],"stream":true}'

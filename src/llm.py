@@ -33,7 +33,7 @@ from .engine.startup import build_core
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
 from .server.beam_search import BeamSearch, BeamSearchParams, check_searchable
-from .server.isolation import IsolatedProcesses
+from .server.isolated.isolation import IsolatedProcesses
 from .server.text.length import too_long
 from .server.text.renderer import Renderer
 from .server.text.tokenizer import Tokenizer

@@ -18,7 +18,7 @@ import yaml
 
 from stoker.engine.api import EngineStats
 from stoker.engine.client import EngineState
-from stoker.server.metrics import Metrics
+from stoker.server.observe.metrics import Metrics
 
 FOLDER = Path(__file__).parents[1] / "deployments" / "monitoring"
 NAME = re.compile(r"\bstoker_[a-z0-9_]+")

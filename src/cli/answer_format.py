@@ -15,7 +15,7 @@ from ..config.resolve.values import Values
 from ..formats.detect import Detection, Render, candidates
 
 if TYPE_CHECKING:
-    from ..server.isolation import IsolatedProcesses
+    from ..server.isolated.isolation import IsolatedProcesses
 
 _NOT_PROVED = "rendering the chat template needs `pip install 'stoker[engine]'`"
 
@@ -56,7 +56,7 @@ def variables_of(templates: Mapping[str, TemplateSource]) -> frozenset[str]:
     """The variables that the template for conversations with tools reads; none without the extra `engine`."""
     name = "tool_use" if "tool_use" in templates else "default"
     try:
-        from ..server.isolation import CannotCompile
+        from ..server.isolated.isolation import CannotCompile
         from ..server.text.template import Template
     except ImportError:
         return frozenset()
@@ -70,7 +70,7 @@ def variables_of(templates: Mapping[str, TemplateSource]) -> frozenset[str]:
 
 def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSource]) -> Render:
     """Renders as the server does, in a process of its own."""
-    from ..server.isolation import CannotCompile
+    from ..server.isolated.isolation import CannotCompile
     from ..server.text.template import Rendering, Template
 
     variables: dict[str, Any] = {}
@@ -97,6 +97,6 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
 
 @functools.cache
 def _processes() -> IsolatedProcesses:
-    from ..server.isolation import IsolatedProcesses
+    from ..server.isolated.isolation import IsolatedProcesses
 
     return IsolatedProcesses(1)

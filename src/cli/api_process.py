@@ -20,9 +20,9 @@ from ..config import Resolved
 from ..engine.attached_client import AttachedClient
 from ..engine.client import EngineState
 from ..logs import configure_logging
+from ..server.access.shared_state import SharedState
+from ..server.http.shutdown import Shutdown, on_signals
 from ..server.run import check_server, load_text, run_server
-from ..server.shared_state import SharedState
-from ..server.shutdown import Shutdown, on_signals
 
 LISTENING = b"listening\n"
 MAX_LINE_BYTES = 64 << 20  # of the configuration

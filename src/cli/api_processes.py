@@ -24,10 +24,10 @@ from ..config import Resolved
 from ..engine.client import EngineState
 from ..engine.process_client import EngineProcessClient
 from ..engine.supervision import RestartBudget
-from ..server.metrics import SHARED_FOLDER
-from ..server.serve import EXIT_S
-from ..server.shared_state import SharedState
-from ..server.shutdown import Shutdown
+from ..server.access.shared_state import SharedState
+from ..server.http.serve import EXIT_S
+from ..server.http.shutdown import Shutdown
+from ..server.observe.metrics import SHARED_FOLDER
 from .api_process import LISTENING
 
 COMMAND = (sys.executable, "-m", f"{__package__}.api_process")

@@ -20,7 +20,7 @@ def metric_pages(what: str) -> list[Page]:
         return []
     from ..engine.api import EngineStats
     from ..engine.client import EngineState
-    from ..server.metrics import Metrics
+    from ..server.observe.metrics import Metrics
 
     described = Metrics("model", EngineStats, lambda: EngineState.READY).described()
     if name == "metrics":

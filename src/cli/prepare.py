@@ -25,7 +25,7 @@ from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
 from ..engine.startup import build_core, exit_code_of
 from ..logs import LoggingProblem
-from ..server.address import CannotListen
+from ..server.http.address import CannotListen
 from .console import print_message
 from .startup_view import StartupView
 
@@ -135,13 +135,13 @@ def failing(work: Callable[[], int]) -> int:
 def _server_exit_code(error: Exception) -> int | None:
     """For errors of the server. Importing its modules takes half a second, but they are loaded if it raised an "
     "error."""
-    from ..server.keys_file import KeysProblem
-    from ..server.middleware import MiddlewareProblem
+    from ..server.access.keys_file import KeysProblem
+    from ..server.http.middleware import MiddlewareProblem
+    from ..server.http.tls import TlsProblem
+    from ..server.observe.tracing import TracingProblem
     from ..server.text.answer_format import FormatProblem
     from ..server.text.renderer import TemplateProblem
-    from ..server.tls import TlsProblem
     from ..server.tool_server.servers import ToolServersProblem
-    from ..server.tracing import TracingProblem
     from ..vocabulary import TokenizerError
 
     if isinstance(error, TokenizerError | TemplateProblem):

@@ -21,10 +21,10 @@ from .. import __version__
 from ..config import Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_WRONG_COMMAND_LINE
 from ..logs import configure_logging
-from ..server.address import bind
 from ..server.app import build_app
 from ..server.batch.part_file import Counts, PartFile, PartFileInUse
 from ..server.batch.run import Batch, EngineGone
+from ..server.http.address import bind
 from ..server.metrics_server import serving_metrics
 from ..server.run import Text, load_text, log_stats
 from ..server.service import Service

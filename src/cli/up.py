@@ -18,8 +18,8 @@ from .. import __version__
 from ..config import Measured, Resolved
 from ..engine.process_client import EngineProcessClient
 from ..logs import configure_logging
-from ..server.address import take_address
-from ..server.shutdown import Shutdown, on_signals
+from ..server.http.address import take_address
+from ..server.http.shutdown import Shutdown, on_signals
 from .console import is_coloured, print_result
 from .notify import notify_ready
 from .prepare import engine_client, failing, read, resolve_here, start_beside

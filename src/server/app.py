@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from ..logs import ACCESS_LOGGER, REQUEST, log_fields
 from .endpoint import Endpoint, Message, Send, to_api_error
-from .limits import FORM_BYTES, ClientGone, check_headers
-from .middleware import cors, load_middleware
+from .http.limits import FORM_BYTES, ClientGone, check_headers
+from .http.middleware import cors, load_middleware
 from .page.files import FOLDER
 from .protocol.errors import ApiError
 from .protocol.fields import REQUEST_ID

@@ -17,7 +17,7 @@ from ..config import Resolved
 from ..engine.api import Constraint, Reasoning
 from ..formats.format import Format, Harmony
 from ..formats.initial import starts_in_reasoning
-from .isolation import IsolatedProcesses, JobEnded
+from .isolated.isolation import IsolatedProcesses, JobEnded
 from .protocol.errors import bad_request, unsupported
 from .protocol.structured import OutputGrammar
 from .text.tokenizer import Tokenizer

@@ -13,18 +13,18 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 
 from ..engine.api import InvalidRequest
-from .auth import Key, Scope, check_scope
-from .deadline import Deadline, header_timeouts
-from .keep_alive import kept_alive
-from .limits import ClientGone, check_json_content, read_body
-from .metrics import TokenKind
+from .access.auth import Key, Scope, check_scope
+from .http.deadline import Deadline, header_timeouts
+from .http.keep_alive import kept_alive
+from .http.limits import ClientGone, check_json_content, read_body
+from .observe.metrics import TokenKind
+from .observe.tracing import TracedRequest
 from .protocol import json
 from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
 from .protocol.fields import CommonFields, Wire
 from .protocol.stream import DONE, error_frame
 from .service import Service
-from .tracing import TracedRequest
 
 logger = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=Wire)

@@ -14,12 +14,12 @@ from typing import Any
 from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull
 from ..engine.client import EngineClient
 from .engine_errors import generation_failed, stopped_during_request
-from .metrics import Metrics
+from .observe.metrics import Metrics
+from .observe.request_metrics import Charge, RequestMetrics, no_charge
+from .observe.tracing import Phases
 from .protocol.errors import internal_error, queue_full
-from .request_metrics import Charge, RequestMetrics, no_charge
 from .text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .text.tokenizer import Tokenizer
-from .tracing import Phases
 
 SENT_PER_TURN = 16  # sequences given to the engine in one iteration of the event loop
 

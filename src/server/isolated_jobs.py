@@ -20,8 +20,8 @@ from typing import Any
 
 from ..engine.api import InvalidRequest
 from .agents.normalise import normalised
-from .isolated_wire import pack, packed_ids, read, unpack, write
-from .isolation import CannotCompile
+from .isolated.isolation import CannotCompile
+from .isolated.wire import pack, packed_ids, read, unpack, write
 from .protocol import json
 from .protocol.chat import ChatRequest, Dialogue, with_earlier
 from .protocol.completions import CompletionRequest

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .serve import serve
+from .http.serve import serve
+from .http.shutdown import Shutdown
 from .service import Service
-from .shutdown import Shutdown
 
 
 @contextlib.asynccontextmanager

@@ -17,20 +17,20 @@ from ..config.open_files import raise_limit
 from ..engine.client import EngineClient, EngineState
 from ..formats.detect import Detection
 from ..logs import log_fields
-from .admission import Admission
+from .access.keys_file import read_keys
+from .access.shared_state import SharedState
 from .app import build_app
 from .files.runner import BatchRunner
-from .isolation import IsolatedProcesses
-from .keys_file import read_keys
-from .middleware import load_middleware
-from .serve import serve
+from .http.admission import Admission
+from .http.middleware import load_middleware
+from .http.serve import serve
+from .http.shutdown import Shutdown
+from .http.tls import Tls, TlsFiles, load_context
+from .isolated.isolation import IsolatedProcesses
 from .service import Service
-from .shared_state import SharedState
-from .shutdown import Shutdown
 from .text.answer_format import decide_format
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
-from .tls import Tls, TlsFiles, load_context
 from .tool_server.servers import ToolServersProblem
 
 STATS_INTERVAL_S = 10.0

@@ -16,21 +16,23 @@ from ..formats.detect import Detection
 from ..formats.format import Format
 from ..logs import log_fields
 from . import engine_errors
+from .access.auth import Keys, open_paths
+from .access.key_usage import KeyUsage
+from .access.keys_file import KeysFile
+from .access.shared_state import SharedState
 from .agents.normalise import rules_of
 from .agents.sessions import Sessions
-from .auth import Keys, open_paths
 from .capabilities import Capabilities, capabilities_of
 from .constraints import Constraints
-from .isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
-from .key_usage import KeyUsage
-from .keys_file import KeysFile
-from .limits import BodyMemory, Limits
-from .live import LiveRequests
+from .http.limits import BodyMemory, Limits
+from .http.live import LiveRequests
+from .http.turns import Turns
+from .isolated.isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from .logprobs import TokenNames
-from .metrics import Metrics
+from .observe.metrics import Metrics
+from .observe.tracing import Tracing
 from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
-from .shared_state import SharedState
 from .stored.background import Background
 from .stored.store import Limits as StoreLimits
 from .stored.store import Store, open_store
@@ -38,8 +40,6 @@ from .text.length import TextLimit
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
 from .tool_server.servers import ToolServers
-from .tracing import Tracing
-from .turns import Turns
 
 _ORDINARY_BODY_BYTES = 32 << 20  # for which an isolated process has its usual limits
 logger = logging.getLogger(__name__)

@@ -26,12 +26,12 @@ from stoker.config.schema.parallel import ParallelConfig
 from stoker.formats.detect import Detection
 from stoker.formats.format import Format
 from stoker.model.spec import ModelSpec
-from stoker.server.address import take_address
 from stoker.server.app import build_app
-from stoker.server.isolation import IsolatedProcesses
+from stoker.server.http.address import take_address
+from stoker.server.http.shutdown import Shutdown
+from stoker.server.isolated.isolation import IsolatedProcesses
 from stoker.server.run import load_text, run_server
 from stoker.server.service import Service
-from stoker.server.shutdown import Shutdown
 
 from ..fakes import FakeEngine
 

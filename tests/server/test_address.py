@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stoker.server.address import CannotListen, UnixSocket, bind, take_address
+from stoker.server.http.address import CannotListen, UnixSocket, bind, take_address
 
 from ..fakes import FakeEngine
 from .deployment import on_a_socket

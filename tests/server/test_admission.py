@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.server.admission import Admission, client_of
+from stoker.server.http.admission import Admission, client_of
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from stoker.engine.api import Constraint, Reasoning
 from stoker.formats.registry import find
 from stoker.server.constraints import FINAL_CHANNEL, Constraints
 from stoker.server.grammars.json_schema import byte_tokens
-from stoker.server.isolation import IsolatedProcesses, JobEnded
+from stoker.server.isolated.isolation import IsolatedProcesses, JobEnded
 from stoker.server.protocol.errors import ApiError
 from stoker.server.protocol.structured import OutputGrammar
 from stoker.server.text.tokenizer import Tokenizer

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client import EngineState
 from stoker.logs import JsonFormatter
-from stoker.server.auth import open_paths
-from stoker.server.limits import UNCOUNTED_BYTES
+from stoker.server.access.auth import open_paths
+from stoker.server.http.limits import UNCOUNTED_BYTES
 from stoker.server.routes.absent import TABLE
 from stoker.server.routes.page import assets
 from stoker.server.routes.table import routes_of

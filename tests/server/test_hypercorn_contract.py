@@ -1,4 +1,4 @@
-"""What src/server/connection.py relies on in hypercorn: names and signatures, then behaviour on a fake transport.
+"""What src/server/http/connection.py relies on in hypercorn: names and signatures, then behaviour on a fake transport.
 
 The same tests run against the newest release of PyPI (slow): a release that breaks them is found here, before the
 version limit in pyproject.toml is raised. Time is virtual, see tests/virtual_time.py.
@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 from hypercorn.config import Config
 
-from stoker.server.connection import LINGER_S, PARTS_PER_TURN, PENDING_BYTES
-from stoker.server.connections import FLUSH_S, KEEP_ALIVE_S, Connections
+from stoker.server.http.connection import LINGER_S, PARTS_PER_TURN, PENDING_BYTES
+from stoker.server.http.connections import FLUSH_S, KEEP_ALIVE_S, Connections
 
 from ..virtual_time import now, run
 

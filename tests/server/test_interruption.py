@@ -194,7 +194,7 @@ def test_a_request_that_runs_at_the_deadline_gets_a_503(folder: Path):
 
 
 def test_an_engine_that_will_not_be_started_again_ends_the_server_with_code_1(folder: Path):
-    from stoker.server.address import bind
+    from stoker.server.http.address import bind
     from stoker.server.run import load_text, run_server
 
     from .deployment import PROCESSES, resolved

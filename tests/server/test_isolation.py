@@ -11,8 +11,9 @@ from tests.slow_cases import slow_but
 
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
-from stoker.server import endpoint, isolation
-from stoker.server.isolation import NUM_PROCESSES, CannotCompile, IsolatedProcesses
+from stoker.server import endpoint
+from stoker.server.isolated import isolation
+from stoker.server.isolated.isolation import NUM_PROCESSES, CannotCompile, IsolatedProcesses
 from stoker.server.protocol import json
 from stoker.server.routes import invocations
 from stoker.server.text import template

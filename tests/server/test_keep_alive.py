@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.keep_alive import COMMENT, kept_alive
+from stoker.server.http.keep_alive import COMMENT, kept_alive
 
 from .. import virtual_time
 from ..fakes import FakeEngine

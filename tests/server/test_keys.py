@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stoker.server.auth import Key, KeyLimits, Keys
-from stoker.server.key_usage import KeyUsage
-from stoker.server.keys_file import KeysFile, KeysProblem, read_keys
+from stoker.server.access.auth import Key, KeyLimits, Keys
+from stoker.server.access.key_usage import KeyUsage
+from stoker.server.access.keys_file import KeysFile, KeysProblem, read_keys
+from stoker.server.access.shared_state import SharedState
 from stoker.server.protocol.errors import ApiError
-from stoker.server.shared_state import SharedState
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from stoker.config.open_files import max_open_files, raise_limit
-from stoker.server.address import bind
-from stoker.server.admission import Admission
-from stoker.server.connections import Connections
-from stoker.server.listener import ACCEPTED_PER_TURN, LOG_INTERVAL_S, PAUSE_S, Listener
+from stoker.server.http.address import bind
+from stoker.server.http.admission import Admission
+from stoker.server.http.connections import Connections
+from stoker.server.http.listener import ACCEPTED_PER_TURN, LOG_INTERVAL_S, PAUSE_S, Listener
 
 from ..fakes import FakeEngine
 from ..virtual_time import now, run

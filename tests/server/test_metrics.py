@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.engine.api import EngineStats
 from stoker.engine.client import EngineState
-from stoker.server.metrics import Metrics, one_two_five
+from stoker.server.observe.metrics import Metrics, one_two_five
 
 from .. import virtual_time
 from ..fakes import FakeEngine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.server.middleware import MiddlewareProblem, load_middleware
+from stoker.server.http.middleware import MiddlewareProblem, load_middleware
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served, on_a_socket

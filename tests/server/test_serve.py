@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from stoker.server.address import CannotListen, bind
-from stoker.server.serve import serve
-from stoker.server.shutdown import Shutdown
+from stoker.server.http.address import CannotListen, bind
+from stoker.server.http.serve import serve
+from stoker.server.http.shutdown import Shutdown
 
 App = Callable[..., Awaitable[None]]
 OK = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
@@ -257,9 +257,9 @@ def test_a_port_in_use_is_reported_with_its_address():
 
 PROGRAM = """
 import asyncio, sys
-from stoker.server.address import bind
-from stoker.server.serve import serve
-from stoker.server.shutdown import Shutdown, on_signals
+from stoker.server.http.address import bind
+from stoker.server.http.serve import serve
+from stoker.server.http.shutdown import Shutdown, on_signals
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from stoker.server.auth import Key, KeyLimits
-from stoker.server.key_usage import KeyUsage
+from stoker.server.access.auth import Key, KeyLimits
+from stoker.server.access.key_usage import KeyUsage
+from stoker.server.access.shared_state import SharedState
 from stoker.server.protocol.errors import ApiError
-from stoker.server.shared_state import SharedState
 
 KEY = Key("a", b"", limits=KeyLimits(requests_per_minute=3, concurrent_requests=2))
 
@@ -69,7 +69,7 @@ def test_two_names_have_two_rows_also_when_many_are_known():
 
 ADD = """
 import sys
-from stoker.server.shared_state import SharedState
+from stoker.server.access.shared_state import SharedState
 state = SharedState(3, process=int(sys.argv[2]), fd=int(sys.argv[1]))
 for _ in range(5000):
     with state.locked("a") as row:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from stoker.server import listener, tls
-from stoker.server.tls import TlsFiles, TlsProblem, load_context
+from stoker.server.http import listener, tls
+from stoker.server.http.tls import TlsFiles, TlsProblem, load_context
 
 from ..fakes import FakeEngine
 from .deployment import on_a_socket

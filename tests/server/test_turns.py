@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from stoker.server.turns import Turns
+from stoker.server.http.turns import Turns
 
 
 def test_of_many_that_arrive_at_once_the_oldest_and_the_newest_work_in_each_iteration():

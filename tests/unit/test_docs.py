@@ -69,9 +69,9 @@ def rendered(markdown: str, source_url: str = "") -> str:
 
 
 def test_links_to_source_files_become_text_or_addresses_of_the_repository():
-    link = "see [`serve.py`](../../src/server/serve.py#L7) and [plan](../guide/plan.md)"
+    link = "see [`serve.py`](../../src/server/http/serve.py#L7) and [plan](../guide/plan.md)"
     assert rendered(link) == "see `serve.py` and [plan](../guide/plan.md)"
-    in_repository = "see [`serve.py`](https://host/blob/main/src/server/serve.py#L7) and [plan](../guide/plan.md)"
+    in_repository = "see [`serve.py`](https://host/blob/main/src/server/http/serve.py#L7) and [plan](../guide/plan.md)"
     assert rendered(link, "https://host/blob/main/") == in_repository
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ..limits import FORM_BYTES, ClientGone, Receive, Scope
+from ..http.limits import FORM_BYTES, ClientGone, Receive, Scope
 from ..protocol.errors import ApiError, bad_request, closing
 from .store import Writing
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from ...config.effective import as_records, running_values
 from ...version import __version__
+from ..access.keys_file import KeysProblem
 from ..endpoint import Call
-from ..keys_file import KeysProblem
 from ..protocol.errors import ApiError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..endpoint import LONG_BODY_BYTES, Call, Message
-from ..limits import Receive
+from ..http.limits import Receive
 from ..protocol import json
 from .chat import chat_completions
 from .completions import completions

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..auth import Scope
+from ..access.auth import Scope
 from ..endpoint import Call
 from ..protocol.fields import Wire
 

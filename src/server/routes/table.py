@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...config.schema.server import ServerConfig
-from ..auth import open_paths
+from ..access.auth import open_paths
 from ..protocol.batches import PAGE_PARAMETERS, CreateBatch
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from ..endpoint import Call, Message
-from ..limits import Receive
+from ..http.limits import Receive
 from ..protocol import json
 from ..protocol.errors import bad_request
 from ..tool_server.events import ItemEvents

@@ -27,7 +27,7 @@ import jinja2.runtime
 import jinja2.sandbox
 
 from ...engine.api import InvalidRequest
-from ..isolation import CannotCompile
+from ..isolated.isolation import CannotCompile
 from ..protocol.json import has_surrogate, is_too_deep
 
 ContentFormat = Literal["auto", "string", "openai"]

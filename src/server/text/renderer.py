@@ -13,7 +13,7 @@ from typing import Any
 
 from ...config.checkpoint.chat_templates import TemplateSource
 from ...engine.api import InvalidRequest
-from ..isolation import LOW_PRIORITY, TIME_LIMIT_S, CannotCompile, IsolatedProcesses
+from ..isolated.isolation import LOW_PRIORITY, TIME_LIMIT_S, CannotCompile, IsolatedProcesses
 from ..protocol.json import has_surrogate
 from .chat_template import ContentFormat, LimitExceeded
 from .template import Rendering, Template

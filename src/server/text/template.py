@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..isolation import CannotCompile, IsolatedProcesses, JobEnded
+from ..isolated.isolation import CannotCompile, IsolatedProcesses, JobEnded
 from .chat_template import ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .harmless import MAX_HARMLESS_CHARS, is_harmless
 from .length import TextLimit

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
-from stoker.server.isolation import IsolatedProcesses
+from stoker.server.isolated.isolation import IsolatedProcesses
 from stoker.server.text.renderer import Renderer, TemplateProblem
 from stoker.server.text.tokenizer import Tokenizer
 

@@ -26,7 +26,7 @@ from tests.unit.cli.test_app import run
 from stoker.cli import transfer
 from stoker.cli.prepare import Interrupted, interruptible
 from stoker.cli.run_batch import BatchFlags
-from stoker.server.address import bind
+from stoker.server.http.address import bind
 from stoker.server.metrics_server import serving_metrics
 
 MODEL = ["--model", "builtin:tiny", "--num-gpu-blocks-override", "256", "--max-model-len", "512", "--num-threads", "1"]

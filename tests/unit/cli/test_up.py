@@ -8,7 +8,7 @@ import pytest
 import trustme
 
 from stoker.cli.up import run
-from stoker.server.address import UnixSocket
+from stoker.server.http.address import UnixSocket
 
 
 def fails(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

@@ -8,8 +8,8 @@ from stoker.config.schema.options import options
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.supervision import RESTART_WINDOW_S
 from stoker.model.rope import SCALINGS
-from stoker.server.isolation import TIME_LIMIT_S
-from stoker.server.tls import WATCH_INTERVAL_S
+from stoker.server.http.tls import WATCH_INTERVAL_S
+from stoker.server.isolated.isolation import TIME_LIMIT_S
 
 OPTIONS = options()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..text.generated_sequence import Delta, GeneratedSequence
 from .metrics import Metrics, TokenKind
-from .text.generated_sequence import Delta, GeneratedSequence
 from .tracing import Phases
 
 Charge = Callable[[int, TokenKind], None]

@@ -15,10 +15,10 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from ..config import ServerConfig
-from ..config.resolve.import_path import ImportPathError, import_object
-from .protocol.errors import ApiError
-from .protocol.json import dump
+from ...config import ServerConfig
+from ...config.resolve.import_path import ImportPathError, import_object
+from ..protocol.errors import ApiError
+from ..protocol.json import dump
 
 READABLE_HEADERS = (
     "retry-after",

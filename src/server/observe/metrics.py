@@ -18,9 +18,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
-from ..config.schema.observability import MetricDialect
-from ..engine.api import EngineStats
-from ..engine.client import EngineState
+from ...config.schema.observability import MetricDialect
+from ...engine.api import EngineStats
+from ...engine.client import EngineState
 
 # Buckets: ours, and those of vLLM, with which its dashboards and autoscalers compute. A histogram has both; its copy
 # under vLLM's name has vLLM's alone.

@@ -49,7 +49,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from ..logs import HTTP_LOGGER, TRACE
+from ...logs import HTTP_LOGGER, TRACE
 from .turns import Turns
 
 LINGER_S = 2.0  # how long to read on from a client that was refused while it was still sending

@@ -30,9 +30,9 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ..engine.api import InvalidRequest
-from .isolated_wire import LENGTH_BYTES, length, pack, unpack
-from .protocol.errors import ApiError
+from ...engine.api import InvalidRequest
+from ..protocol.errors import ApiError
+from .wire import LENGTH_BYTES, length, pack, unpack
 
 TIME_LIMIT_S = 2.0  # of processor time, for a job
 NUM_PROCESSES = 2  # of a pool at most, started when they are needed
@@ -42,7 +42,7 @@ _ANSWER_LIMIT_S = 60.0  # a process that does not answer for so long is stopped,
 _MAX_ANSWER_BYTES = 257 << 20  # as a prompt of the largest size can have
 _INLINE_BYTES = 64 << 10  # longer answers are decoded in a thread
 _PIECE_BYTES = 256 << 10  # sent or received before other tasks of the event loop run
-_MODULE = f"{__package__}.isolated_jobs"
+_MODULE = f"{__name__.rsplit('.', 2)[0]}.isolated_jobs"
 _ENVIRONMENT = ("PATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 Body = bytes | bytearray
 

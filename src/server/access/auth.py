@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ..config import ServerConfig
-from .page.files import page_paths
-from .protocol.errors import ApiError
+from ...config import ServerConfig
+from ..page.files import page_paths
+from ..protocol.errors import ApiError
 
 Scope = Literal["inference", "read", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

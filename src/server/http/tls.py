@@ -9,9 +9,9 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ServerConfig
-from ..input_file import read_file
-from ..logs import HTTP_LOGGER
+from ...config import ServerConfig
+from ...input_file import read_file
+from ...logs import HTTP_LOGGER
 from .address import reason_of
 
 WATCH_INTERVAL_S = 1.0

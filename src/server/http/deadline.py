@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .protocol.errors import ApiError, bad_request
-from .protocol.fields import MAX_TIMEOUT_S
+from ..protocol.errors import ApiError, bad_request
+from ..protocol.fields import MAX_TIMEOUT_S
 
 HEADER = "X-Request-Timeout"
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
+from ..protocol.errors import ApiError
 from .auth import Key, KeyLimits
-from .protocol.errors import ApiError
 
 _MINUTE_S = 60.0
 # What is stored for each name: when it was last filled, the two buckets, and requests running in each process.

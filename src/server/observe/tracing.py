@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from ..config.schema.observability import ObservabilityConfig
-from ..engine.api import SamplingParams
+from ...config.schema.observability import ObservabilityConfig
+from ...engine.api import SamplingParams
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

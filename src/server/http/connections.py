@@ -16,7 +16,7 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 
-from ..logs import HTTP_LOGGER
+from ...logs import HTTP_LOGGER
 from .connection import Connection
 from .turns import Turns
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from .protocol.errors import ApiError, closing, unavailable
+from ..protocol.errors import ApiError, closing, unavailable
 
 # Of each body, not counted in the total: requests of ordinary size are served while large ones use all of it.
 UNCOUNTED_BYTES = 64 << 10

@@ -24,8 +24,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
-from ..config.schema.types import HumanInt
-from ..input_file import read_file
+from ...config.schema.types import HumanInt
+from ...input_file import read_file
 from .auth import Key, KeyLimits, Scope, digest_of
 
 OPTION = "server.api_keys_file"

@@ -12,12 +12,12 @@ import logging
 import socket
 import ssl
 
-from ..logs import HTTP_LOGGER
+from ...logs import HTTP_LOGGER
+from ..protocol.errors import ApiError, closing, unavailable
+from ..protocol.json import dump
 from .admission import Admission, Reached, client_of
 from .connection import READ_BYTES
 from .connections import Connections
-from .protocol.errors import ApiError, closing, unavailable
-from .protocol.json import dump
 
 BACKLOG = 1024  # connections that the kernel holds until they are accepted
 ACCEPTED_PER_TURN = 64  # before other tasks of the event loop run

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from ..engine_errors import shutting_down
+from ..protocol.errors import ApiError
 from .deadline import Deadline
-from .engine_errors import shutting_down
 from .limits import ClientGone, Receive
-from .protocol.errors import ApiError
 from .turns import Turns
 
 

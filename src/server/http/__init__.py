@@ -1,0 +1,1 @@
+"""How bytes arrive and leave: sockets, TLS, connections, and the limits that hold before a request is parsed."""

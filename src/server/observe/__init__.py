@@ -1,0 +1,1 @@
+"""What the server reports of its requests: metrics and traces."""
