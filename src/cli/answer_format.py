@@ -73,10 +73,15 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
     from ..server.isolated.isolation import CannotCompile
     from ..server.text.template import Rendering, Template
 
-    variables: dict[str, Any] = {}
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        variables = special_tokens(read_json_if_any(folder / name)) | variables
-    variables |= values.decisions.get("server.default_chat_template_kwargs")
+    @functools.cache
+    def variables() -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        try:
+            for name in ("tokenizer_config.json", "special_tokens_map.json"):
+                found = special_tokens(read_json_if_any(folder / name)) | found
+        except ModelFilesError as error:
+            raise ValueError(str(error)) from None
+        return {**found, **values.decisions.get("server.default_chat_template_kwargs")}
 
     @functools.cache
     def compiled(name: str) -> Template:
@@ -89,7 +94,7 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
         messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, add_generation_prompt: bool
     ) -> str:
         name = "tool_use" if tools and "tool_use" in templates else next(iter(templates))
-        given = {**variables, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
+        given = {**variables(), "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
         return compiled(name if name in templates else "default").render(Rendering(messages, given))
 
     return render

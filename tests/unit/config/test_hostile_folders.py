@@ -232,3 +232,13 @@ def test_what_was_endless_is_one_sentence(
     answer = reader.read(folder, load_format)
     if made[1] != "model.safetensors.index.json" or load_format == "auto":
         assert (answer.get("validate"), answer.get("plan")) == (3, 3), answer
+
+
+def test_a_folder_without_weights_and_with_a_broken_tokenizer_configuration_is_planned(
+    tmp_path: Path, reader: Reader
+) -> None:
+    folder = _with_tokenizer(write_model(tmp_path / "model", tokenizer=False))
+    change(folder, "remove", "model.safetensors")
+    change(folder, "cut", "tokenizer_config.json", 5)
+    answer = reader.read(folder, "auto")
+    assert (answer["validate"], answer.get("plan")) == (3, 0), answer
