@@ -228,16 +228,19 @@ class _EventStream:
         self.has_started = False
 
     async def write(self, frames: bytes) -> None:
+        await self._write(frames, more_body=True)
+
+    async def close(self, last: bytes) -> None:
+        await self._write(last, more_body=False)
+
+    async def _write(self, frames: bytes, *, more_body: bool) -> None:
         if not self.has_started:
             self.has_started = True
             # x-accel-buffering: a proxy must not buffer the stream
             headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache",
                        "x-accel-buffering": "no", **self._headers}  # fmt: skip
             await self._send(_start(200, headers))
-        await self._send({"type": "http.response.body", "body": frames, "more_body": True})
-
-    async def close(self, last: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        await self._send({"type": "http.response.body", "body": frames, "more_body": more_body})
 
 
 def to_api_error(error: Exception, service: Service) -> ApiError:

@@ -91,7 +91,7 @@ class Service:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
-        self.background = Background()
+        self.background = Background(server.max_stored_bytes)
         self.responses: Store | None = None
         if server.responses_store is not None:
             bounds = StoreLimits(

@@ -13,6 +13,7 @@ import pytest
 from openai.types.responses import Response as OpenAIResponse
 
 from stoker.server.protocol.lark_regex import NotRegular, regex_of
+from stoker.server.stored.store import Limits, Stored, open_store
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
@@ -206,6 +207,7 @@ def test_an_engine_that_dies_ends_the_stream_with_response_failed(folder: Path):
         ({"store": True}, "store"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
+        ({"background": True, "stream": True}, "background"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
@@ -277,6 +279,18 @@ def test_the_store_is_bounded(folder: Path, tmp_path: Path, where: str):
     assert kept(max_stored_bytes=1 << 20) == [True] * 3
 
 
+@pytest.mark.parametrize("where", [":memory:", "memory"])
+def test_events_are_left_out_if_they_do_not_fit_beside_the_response(where: str):
+    store = open_store(where, Limits(num_responses=9, num_bytes=200, ttl_s=60))
+    stored = Stored({"id": "a", "output": []}, [], 0)
+    for events in (b"x" * 100, b"x" * 200):
+        assert store.put("key", stored, events)
+        assert store.events("key", "a") == (events if len(events) == 100 else None)
+        assert store.events("other", "a") is None
+        assert store.get("key", "a") == stored
+    store.close()
+
+
 def test_a_response_in_the_background_is_read_when_it_is_complete_or_cancelled(folder: Path):
     held = asyncio.Event()
     served = speaking(folder, "Fine.", responses_store="memory")
@@ -301,6 +315,90 @@ def test_a_response_in_the_background_is_read_when_it_is_complete_or_cancelled(f
             ]
 
     assert asyncio.run(run()) == ["queued", "cancelled", "completed", "Fine."]
+
+
+def test_the_stream_of_a_response_in_the_background_can_be_left_and_continued(folder: Path):
+    text = "Fine. " * 60
+    held = asyncio.Event()
+    served = speaking(folder, text, responses_store="memory", api_key=["one", "two"])
+    one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+    num_steps = 0
+
+    async def pace() -> None:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps > 5:
+            await held.wait()
+
+    served.engine._pace = pace
+
+    async def run() -> tuple[str, list[str], list[int]]:
+        async with served.client() as client:
+            body = {"input": "Hi", "background": True, "stream": True}
+            left = asyncio.ensure_future(client.post("/v1/responses", json=body, headers=one))
+            while num_steps <= 5:
+                await asyncio.sleep(0.001)
+            left.cancel()
+            ((_, response_id),) = served.service.background._running
+            path = f"/v1/responses/{response_id}"
+            now = (await client.get(path, headers=one)).json()["status"]
+            following = asyncio.ensure_future(client.get(f"{path}?stream=true", headers=one))
+            await asyncio.sleep(0)
+            held.set()
+            texts = [(await following).text]
+            for after in (-1, 3, 130, 10_000):
+                texts.append((await client.get(f"{path}?stream=true&starting_after={after}", headers=one)).text)
+            wrong = [(two, "stream=true"), (one, "stream=true&starting_after=x")]
+            return now, texts, [(await client.get(f"{path}?{query}", headers=key)).status_code for key, query in wrong]
+
+    status, (whole, *again), refused = asyncio.run(run())
+    events = named_events(whole)
+    assert status == "in_progress"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert events[-1]["response"]["output"][0]["content"][0]["text"] == text
+    assert len(events) > 256  # in several blocks
+    assert [named_events(each) for each in again] == [events, events[4:], events[131:], []]
+    assert refused == [404, 400]
+    assert served.service.background.log_memory._num_bytes == 0
+
+
+def test_a_cancelled_stream_in_the_background_ends_and_logs_are_bounded(folder: Path):
+    def ended(**options: Any) -> tuple[str, list[str]]:
+        """The status at the end, and the types of the last events of two readers."""
+        served = speaking(folder, "Fine. " * 60, responses_store="memory", **options)
+        held = asyncio.Event()
+        served.engine._pace = held.wait
+
+        async def run() -> tuple[str, list[str]]:
+            async with served.client() as client:
+                body = {"input": "Hi", "background": True, "stream": True}
+                first = asyncio.ensure_future(client.post("/v1/responses", json=body))
+                while not served.engine.requests:
+                    await asyncio.sleep(0.001)
+                ((_, response_id),) = served.service.background._running
+                path = f"/v1/responses/{response_id}"
+                if options:
+                    held.set()
+                else:
+                    await client.post(f"{path}/cancel")
+                texts = [(await first).text, (await client.get(f"{path}?stream=true")).text]
+                while served.service.background._running:
+                    await asyncio.sleep(0.001)
+                last = [json.loads(text.rpartition("data: ")[2] or text).get("type", "error") for text in texts]
+                return (await client.get(path)).json()["status"], last
+
+        return asyncio.run(run())
+
+    assert ended() == ("cancelled", ["response.queued"] * 2)
+    assert ended(max_stored_bytes=6000) == ("completed", ["error"] * 2)
+
+
+def test_only_streams_in_the_background_are_streamed_again(folder: Path):
+    served = speaking(folder, "Fine.", responses_store="memory")
+    made = named_events(ask(served, stream=True).text)[-1]["response"]
+    answer = served.get(f"/v1/responses/{made['id']}?stream=true")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "events_not_stored")
 
 
 def test_input_tokens_is_the_length_of_the_prompt(folder: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stoker.server.tool_server.servers import Tool, ToolResult, ToolServer, Tool
 
 from ..fakes import FakeEngine
 from .deployment import Served
+from .dialects import named_events
 
 ADD = Tool("add", "Add two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 MCP = {"type": "mcp", "server_label": "math", "require_approval": "never"}
@@ -89,7 +91,7 @@ def test_a_stream_has_the_events_of_every_item_in_order(folder: Path, tokenizer:
     streamed = model.post(stream=True).text
     events = [json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: ")]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    assert [event["type"].removeprefix("response.") for event in events] == [
+    assert [kind.removeprefix("response.") for kind, _ in groupby(event["type"] for event in events)] == [
         "created",
         "in_progress",
         "output_item.added",
@@ -112,7 +114,72 @@ def test_a_stream_has_the_events_of_every_item_in_order(folder: Path, tokenizer:
     ]
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert events[-1]["response"]["output"] == done
+    assert [event["output_index"] for event in events if event["type"] == "response.output_item.added"] == [0, 1, 2]
     assert {event["response"]["id"] for event in events if "response" in event} == {events[0]["response"]["id"]}
+
+
+def test_calls_of_both_sides_in_one_answer_are_shown_one_after_the_other(folder: Path, tokenizer: Tokenizer):
+    own = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+    said = f'Now:{CALL}\n<tool_call>\n{{"name": "mine", "arguments": {{}}}}\n</tool_call>'
+    events = named_events(Model(folder, tokenizer, said).post(tools=[MCP, own], stream=True).text)
+    output = events[-1]["response"]["output"]
+    assert [item["type"] for item in output] == ["mcp_list_tools", "message", "mcp_call", "function_call"]
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
+    indexes = [event["output_index"] for event in events if "output_index" in event]
+    assert indexes == sorted(indexes)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_calls_of_a_stored_response_are_rendered_again(folder: Path, tokenizer: Tokenizer, background: bool):
+    model = Model(folder, tokenizer, CALL, "It is 5.", responses_store="memory")
+
+    async def run() -> list[dict[str, Any]]:
+        async with model.served.client() as client:
+            body = {"input": "What is 2 + 3?", "tools": [MCP], "background": background}
+            first = (await client.post("/v1/responses", json=body)).json()
+            for _ in range(1000):
+                if first["status"] == "completed":
+                    break
+                await asyncio.sleep(0.01)
+                first = (await client.get(f"/v1/responses/{first['id']}")).json()
+            again = {"input": "Sure?", "tools": [MCP], "previous_response_id": first["id"]}
+            second = (await client.post("/v1/responses", json=again)).json()
+            listed = (await client.get(f"/v1/responses/{second['id']}/input_items")).json()["data"]
+            return [first, second, *listed]
+
+    first, second, *given = asyncio.run(run())
+    assert [item["type"] for item in first["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+    assert [item["type"] for item in second["output"]] == ["message"]  # the tools were listed before
+    assert [item["content"] for item in given] == ["Sure?"]
+    assert second["previous_response_id"] == first["id"]
+    assert second["store"] is True
+    before, prompt = model.prompts[-2:]
+    assert prompt.startswith(f"{before}It is 5.")  # the model reads the call and its result as it did before
+
+
+def test_a_function_in_a_namespace_is_the_clients_own(folder: Path, tokenizer: Tokenizer):
+    own = {"type": "namespace", "name": "box", "description": "", "tools": [{"type": "function", "name": "add"}]}
+    model = Model(folder, tokenizer, CALL.replace("add", "box__add"))
+    assert [item["type"] for item in model.post(tools=[MCP, own]).json()["output"]][1:] == ["function_call"]
+    assert model.tools.calls == []
+
+
+@pytest.mark.parametrize("round_index", [1, 2])
+def test_an_error_within_a_round_ends_the_stream(folder: Path, tokenizer: Tokenizer, round_index: int):
+    model = Model(folder, tokenizer, CALL, "It is 5. " * 9)
+    engine, paced = model.served.engine, []
+
+    async def pace() -> None:
+        if len(engine.requests) == round_index:
+            paced.append(1)
+        if len(paced) > 4:
+            engine.die()
+
+    engine._pace = pace
+    events = named_events(model.post(stream=True).text)
+    assert events[-1]["type"] == "response.failed"
+    kinds = [event["type"].removeprefix("response.output_item.") for event in events]
+    assert kinds.count("added") == kinds.count("done") == (1 if round_index == 1 else 3)
 
 
 def test_the_model_reads_why_a_call_failed(folder: Path, tokenizer: Tokenizer):
@@ -148,7 +215,7 @@ def test_a_call_of_the_clients_own_function_ends_the_response(folder: Path, toke
         ({"tools": [{"type": "mcp", "server_label": "math"}]}, "tools[0].require_approval"),
         ({"tools": [MCP, MCP]}, "tools[1]"),
         ({"tools": [{**MCP, "allowed_tools": "add"}]}, "tools[0].allowed_tools"),
-        ({"background": True}, "background"),
+        ({"background": True}, "background"),  # without a store
         ({"max_tool_calls": 0}, "max_tool_calls"),
         ({"temperature": 9}, "temperature"),
     ],
@@ -159,10 +226,7 @@ def test_what_the_deployment_does_not_allow_is_refused(
     model = Model(folder, tokenizer, "Hello")
     for stream in (False, True):
         answer = model.post(**fields, stream=stream)
-        if answer.status_code == 200:  # after the list of tools
-            assert json.loads(answer.text.strip().rpartition("data: ")[2])["type"] == "response.failed"
-        else:
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert model.tools.calls == []
 
 

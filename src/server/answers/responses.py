@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...engine.api import TokenLogprobs
@@ -35,7 +35,6 @@ class ResponseWriter:
         """head: fields of the response object that do not change. write_logprobs: in the form of this API."""
         self.items: list[dict[str, Any]] = []
         self._head = head
-        self._sequence = 0
         self._named = request.known_tools.named
         self._has_summary = bool(request.reasoning and request.reasoning.has_summary)
         self._has_encrypted = ENCRYPTED in (request.include or ())
@@ -44,9 +43,12 @@ class ResponseWriter:
         self._logprobs: list[TokenLogprobs] = []  # of tokens whose text is not written yet
 
     def begin(self, status: str = "in_progress") -> list[Event]:
-        kinds = ("response.queued",) if status == "queued" else ("response.in_progress",)
+        """status: `in_progress`, or `queued`; then `proceed` follows."""
         response = self.response(status)
-        return [self._event(kind, response=response) for kind in ("response.created", *kinds)]
+        return [response_event(kind, response) for kind in ("created", status)]
+
+    def proceed(self) -> list[Event]:
+        return [response_event("in_progress", self.response("in_progress"))]
 
     def add(self, delta: AnswerDelta) -> list[Event]:
         self._logprobs += delta.answer_logprobs
@@ -62,7 +64,7 @@ class ResponseWriter:
                 case CallBegin():
                     self._close(found)
                     tool = self._named.get(event.name, NamedTool(event.name, None, is_custom=False))
-                    call = self._open = _Call(self._event, len(self.items), tool, event.id)
+                    call = self._open = _Call(len(self.items), tool, event.id)
                     found += call.begin()
                 case CallArguments(text=text):
                     assert isinstance(self._open, _Call)
@@ -79,12 +81,12 @@ class ResponseWriter:
         found: list[Event] = []
         self._close(found, "completed" if is_complete else "incomplete")
         status = "completed" if is_complete else "incomplete"
-        return [*found, self._event(f"response.{status}", response=self.response(status, usage))]
+        return [*found, response_event(status, self.response(status, usage))]
 
     def failed(self, error: ApiError) -> list[Event]:
         found: list[Event] = []
         self._close(found, "incomplete")
-        return [*found, self._event("response.failed", response=self.response("failed", error=error))]
+        return [*found, response_event("failed", self.response("failed", error=error))]
 
     def response(
         self, status: str, usage: dict[str, Any] | None = None, error: ApiError | None = None
@@ -106,7 +108,7 @@ class ResponseWriter:
         if not isinstance(self._open, kind):
             self._close(found)
             options = (self._has_summary, self._has_encrypted) if kind is _Reasoning else ()
-            self._open = kind(self._event, len(self.items), *options)
+            self._open = kind(len(self.items), *options)
             found += self._open.begin()
         return self._open
 
@@ -116,45 +118,64 @@ class ResponseWriter:
             self.items.append(self._open.item)
             self._open = None
 
-    def _event(self, kind: str, **fields: Any) -> Event:
-        event = {"type": kind, "sequence_number": self._sequence, **fields}
-        self._sequence += 1
-        return event
-
 
 def error_object(error: ApiError) -> dict[str, Any]:
     code = "rate_limit_exceeded" if error.status == 429 else "server_error" if error.status >= 500 else "invalid_prompt"
     return {"code": code, "message": error.message, "param": error.param, "type": error.kind}
 
 
-def frames(events: list[Event]) -> bytes:
-    return b"".join(event_frame(event["type"], event) for event in events)
+class EventFrames:
+    """Numbers and encodes the events of one stream."""
+
+    def __init__(self) -> None:
+        self._num = 0
+
+    def encode(self, events: Iterable[Event]) -> list[bytes]:
+        found = []
+        for event in events:
+            kind = event["type"]
+            found.append(event_frame(kind, {"type": kind, "sequence_number": self._num, **event}))
+            self._num += 1
+        return found
+
+
+def error_event(error: ApiError) -> bytes:
+    """The last frame of a stream whose response goes on, or has ended long ago."""
+    fields = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+    return event_frame("error", {**fields, "sequence_number": 0})
+
+
+def response_event(kind: str, response: dict[str, Any]) -> Event:
+    return {"type": f"response.{kind}", "response": response}
+
+
+def _event(kind: str, **fields: Any) -> Event:
+    return {"type": kind, **fields}
 
 
 class _Item:
-    def __init__(self, new: Callable[..., Event], index: int, prefix: str, fields: dict[str, Any]) -> None:
+    def __init__(self, index: int, prefix: str, fields: dict[str, Any]) -> None:
         self.item: dict[str, Any] = {"id": f"{prefix}_{uuid.uuid4().hex}", **fields, "status": "in_progress"}
-        self._new = new
         self._place = {"output_index": index, "item_id": self.item["id"]}
         self._pieces: list[str] = []
 
     def _event(self, kind: str, **fields: Any) -> Event:
-        return self._new(f"response.{kind}", **self._place, **fields)
+        return _event(f"response.{kind}", **self._place, **fields)
 
     def _added(self) -> Event:
         item = {name: list(value) if isinstance(value, list) else value for name, value in self.item.items()}
-        return self._new("response.output_item.added", output_index=self._place["output_index"], item=item)
+        return _event("response.output_item.added", output_index=self._place["output_index"], item=item)
 
     def _done(self, status: str) -> Event:
         self.item["status"] = status
-        return self._new("response.output_item.done", output_index=self._place["output_index"], item=self.item)
+        return _event("response.output_item.done", output_index=self._place["output_index"], item=self.item)
 
 
 class _Reasoning(_Item):
     """has_summary: the text is the summary as well. has_encrypted: for clients that send only that back."""
 
-    def __init__(self, new: Callable[..., Event], index: int, has_summary: bool, has_encrypted: bool) -> None:
-        super().__init__(new, index, "rs", {"type": "reasoning", "summary": [], "content": []})
+    def __init__(self, index: int, has_summary: bool, has_encrypted: bool) -> None:
+        super().__init__(index, "rs", {"type": "reasoning", "summary": [], "content": []})
         self._has_summary, self._has_encrypted = has_summary, has_encrypted
 
     def begin(self) -> list[Event]:
@@ -189,8 +210,8 @@ class _Reasoning(_Item):
 
 
 class _Message(_Item):
-    def __init__(self, new: Callable[..., Event], index: int) -> None:
-        super().__init__(new, index, "msg", {"type": "message", "role": "assistant", "content": []})
+    def __init__(self, index: int) -> None:
+        super().__init__(index, "msg", {"type": "message", "role": "assistant", "content": []})
         self._logprobs: list[dict[str, Any]] = []
 
     def begin(self) -> list[Event]:
@@ -215,14 +236,14 @@ class _Message(_Item):
 class _Call(_Item):
     """Of a function, with arguments in JSON; or of a custom tool, with one text."""
 
-    def __init__(self, new: Callable[..., Event], index: int, tool: NamedTool, call_id: str) -> None:
+    def __init__(self, index: int, tool: NamedTool, call_id: str) -> None:
         names = {"call_id": call_id, "name": tool.name}
         if tool.namespace is not None:
             names["namespace"] = tool.namespace
         self._value = "input" if tool.is_custom else "arguments"
         self._kind = "custom_tool_call_input" if tool.is_custom else "function_call_arguments"
         kind, prefix = ("custom_tool_call", "ctc") if tool.is_custom else ("function_call", "fc")
-        super().__init__(new, index, prefix, {"type": kind, **names, self._value: ""})
+        super().__init__(index, prefix, {"type": kind, **names, self._value: ""})
         self._input = JsonInput() if tool.is_custom else None
 
     @property

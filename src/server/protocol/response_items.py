@@ -46,6 +46,11 @@ def messages_of(items: Sequence[Any]) -> list[dict[str, Any]]:
             call_id = _string(item, "call_id", place)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
             is_open = False
+        elif kind == "mcp_call":
+            messages += _call_with_result(item, place)
+            is_open = False
+        elif kind == "mcp_list_tools":
+            continue  # the tools of a request are in `tools`
         elif kind == "message" or kind == "reasoning" or kind in _CALLS:
             message = messages[-1] if is_open else {}
             if not is_open or not _fits(kind, message):
@@ -89,6 +94,22 @@ def _add(message: dict[str, Any], kind: str, item: dict[str, Any], place: str) -
         function = {"name": flat_name(name, namespace), "arguments": arguments}
         call = {"id": _string(item, "call_id", place), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)
+
+
+def _call_with_result(item: dict[str, Any], place: str) -> list[dict[str, Any]]:
+    """A call that a server carried out, as the model made and read it."""
+    call_id = _string(item, "id", place)
+    call = {"type": "function_call", "call_id": call_id, "name": item.get("name"), "arguments": item.get("arguments")}
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    _add(message, "function_call", call, place)
+    return [message, {"role": "tool", "tool_call_id": call_id, "content": result_text(item, place)}]
+
+
+def result_text(item: dict[str, Any], place: str = "") -> str:
+    """What the model reads of an `mcp_call`."""
+    if item.get("error") is not None:
+        return f"error: {item['error']}"
+    return "" if item.get("output") is None else _string(item, "output", place)
 
 
 def _reasoning(item: dict[str, Any], place: str) -> str | None:

@@ -79,7 +79,7 @@ class ResponsesRequest(Dialogue, CommonFields):
     previous_response_id: str | None = Field(
         None, min_length=1, max_length=256, description="continues a stored response"
     )
-    background: bool | None = Field(None, description="answers at once, and goes on; needs `store`")
+    background: bool | None = Field(None, description="answers at once, and goes on without the client; needs `store`")
     prompt_cache_key: str | None = Field(None, max_length=MAX_SESSION_CHARS, description="names the session")
     user: str | None = Field(None, description="a label; the model does not see it")
     safety_identifier: str | None = Field(None, description="a label; the model does not see it")
@@ -116,8 +116,6 @@ class ResponsesRequest(Dialogue, CommonFields):
                 raise unsupported(f"stream_options.{name[:100]}")
         if self.background and self.store is False:
             raise bad_request("`background` needs `store`", param="background")
-        if self.background and self.stream:
-            raise unsupported("background", " in a stream: read the response with GET /v1/responses/{id}")
         self.response_format  # noqa: B018 (raises ApiError)
         self.conversation().refuse_unsupported()
 

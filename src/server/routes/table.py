@@ -11,7 +11,7 @@ from ..protocol.generate import GenerateRequest
 from ..protocol.messages import CountTokensRequest, MessagesRequest
 from ..protocol.responses import ResponsesRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
-from . import messages, responses, tool_loop
+from . import messages, responses, stored_responses
 from .admin import reload, reset_prefix_cache, server_info
 from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
@@ -59,7 +59,7 @@ _ALWAYS = (
         "Token ids to generated token ids, complete or as a stream.",
         GenerateRequest,
     ),
-    RouteEntry("POST", "/v1/responses", tool_loop.create, "Answer as OpenAI's Responses API does.", ResponsesRequest),
+    RouteEntry("POST", "/v1/responses", responses.create, "Answer as OpenAI's Responses API does.", ResponsesRequest),
     RouteEntry(
         "POST", "/v1/responses/input_tokens", responses.input_tokens, "The length of a prompt.", ResponsesRequest
     ),
@@ -104,10 +104,27 @@ _FILES = (
     RouteEntry("POST", "/v1/batches/{batch_id}/cancel", cancel_batch, "End a batch; what has run is kept."),
 )
 _STORED = (
-    RouteEntry("GET", "/v1/responses/{response_id}", responses.retrieve, "A stored response."),
-    RouteEntry("DELETE", "/v1/responses/{response_id}", responses.delete, "Remove a stored response."),
-    RouteEntry("POST", "/v1/responses/{response_id}/cancel", responses.cancel, "End a response in the background."),
-    RouteEntry("GET", "/v1/responses/{response_id}/input_items", responses.input_items, "Its input."),
+    RouteEntry(
+        "GET",
+        "/v1/responses/{response_id}",
+        stored_responses.retrieve,
+        "A stored response, or the stream of its events.",
+        query=("stream", "starting_after"),
+    ),
+    RouteEntry("DELETE", "/v1/responses/{response_id}", stored_responses.delete, "Remove a stored response."),
+    RouteEntry(
+        "POST",
+        "/v1/responses/{response_id}/cancel",
+        stored_responses.cancel,
+        "End a response in the background.",
+    ),
+    RouteEntry(
+        "GET",
+        "/v1/responses/{response_id}/input_items",
+        stored_responses.input_items,
+        "Its input.",
+        query=PAGE_PARAMETERS,
+    ),
 )
 _LOAD = RouteEntry("GET", "/load", load, "Number of completions being generated.", scope="metrics")
 _RESET_PREFIX_CACHE = RouteEntry(

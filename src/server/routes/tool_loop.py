@@ -1,109 +1,105 @@
-"""POST /v1/responses with tools of type `mcp`: responses are asked for until the model calls none of them.
-
-Without configured servers (`server.tool_server`), or without such a tool, the request is that of responses.py.
+"""POST /v1/responses with tools of configured MCP servers (`server.tool_server`): responses of the model are made until
+it calls none of them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json as plain_json
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
+from ..answers.responses import Event, error_object, response_event
 from ..endpoint import Call, Message
-from ..http.limits import Receive
-from ..protocol import json
-from ..protocol.errors import bad_request
-from ..tool_server.events import ItemEvents
+from ..protocol.errors import ApiError, bad_request
+from ..protocol.responses import ResponsesRequest
 from ..tool_server.loop import ToolLoop
-from . import responses
+from ..tool_server.servers import ToolServers
+from .responding import Generated, Item
 
 MAX_BYTES = 1 << 20  # of a request with such tools, which is read here
+_OUTER = ("background", "max_tool_calls", "previous_response_id")  # of the whole response, not of a round
 
 
-async def create(call: Call) -> None:
-    servers = call.service.tool_servers
-    if servers is None:
-        await responses.create(call)
-        return
-    content = bytes(await call.content())
-    call.receive = _replayed(content, call.receive)
-    call.forget_body()
-    body = _with_servers(content)
-    if body is None:
-        await responses.create(call)
-        return
-
-    async def ask(inner: dict[str, Any]) -> dict[str, Any]:
-        return await _response(call, inner)
-
-    model = call.service.named_model(body.get("model"))
-    loop = ToolLoop(servers, body, ask)
-    response_id = f"resp_{uuid.uuid4().hex}"
-    await call.receive()  # the body; what follows is the end of the connection
-    if body.get("stream"):
-        events = ItemEvents(response_id, model, body)
-        await call.stream(_frames(loop, events), end=b"", error_frame=events.failed)
-        return
-    async with call.running():
-        response: dict[str, Any] = {}
-        async for _, last in loop.items():
-            response = last or response
-        await call.answer({**response, "id": response_id})
+def names_servers(body: ResponsesRequest) -> bool:
+    return any(tool["type"] == "mcp" for tool in body.tools or ())
 
 
-def _with_servers(content: bytes) -> dict[str, Any] | None:
-    """The body, if it has a tool of type `mcp`. Raises ApiError."""
-    if b'"mcp"' not in content:
-        return None
-    if len(content) > MAX_BYTES:
-        message = f"a body with tools of type `mcp` can have at most {MAX_BYTES} bytes"
-        raise bad_request(message, code="json_too_large", param="tools")
-    body = json.parse(content)
-    tools = body.get("tools")
-    kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return body if "mcp" in kinds else None
+class WithTools:
+    """A response whose calls of configured tools are run here."""
+
+    def __init__(
+        self, call: Call, body: ResponsesRequest, model: str, earlier: Sequence[Item], servers: ToolServers
+    ) -> None:
+        """earlier: the items of the response that this one continues. Raises ApiError for a body that is too long."""
+        if call.num_body_bytes > MAX_BYTES:
+            message = f"a body with tools of type `mcp` can have at most {MAX_BYTES} bytes"
+            raise bad_request(message, code="json_too_large", param="tools")
+        call.forget_body()  # it is in `body`
+        self._call = call
+        self._body = body
+        self._model = model
+        self._earlier = earlier
+        self._fields = body.essentials()
+        given = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+        self._loop = ToolLoop(
+            servers, body.tools or [], given, self._round, known=[*earlier, *given], max_calls=body.max_tool_calls
+        )
+
+    async def start(self) -> None:
+        first = await self._loop.start()
+        assert isinstance(first, Generated)
+        self._head = {
+            **first.head,
+            "id": f"resp_{uuid.uuid4().hex}",
+            "tools": self._body.tools,
+            "tool_choice": self._body.tool_choice or "auto",
+            "background": bool(self._body.background),
+            **{name: getattr(self._body, name) for name in ("max_tool_calls", "previous_response_id")},
+        }
+
+    def begin(self, status: str = "in_progress") -> list[Event]:
+        response = self.response(status)
+        return [response_event(kind, response) for kind in ("created", status)]
+
+    def proceed(self) -> list[Event]:
+        return [response_event("in_progress", self.response("in_progress"))]
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        async with aclosing(self._loop.events()) as found:
+            async for events in found:
+                yield events
+        last = self._loop.last
+        ended = {name: last[name] for name in ("completed_at", "incomplete_details")}
+        response = {**self.response(last["status"]), **ended, "usage": self._loop.usage or None}
+        yield [response_event(last["status"], response)]
+
+    def failed(self, error: ApiError) -> list[Event]:
+        events = self._loop.failed(error)
+        response = {**self.response("failed"), "error": error_object(error)}
+        return [*events, response_event("failed", response)]
+
+    def response(self, status: str) -> dict[str, Any]:
+        nothing = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
+        return {**self._head, "status": status, **nothing, "output": [*self._loop.output]}
+
+    @property
+    def answer(self) -> list[Item]:
+        return self._loop.answer
+
+    def _round(self, fields: dict[str, Any]) -> Generated:
+        outer = {"stream": None, "store": None, **dict.fromkeys(_OUTER)}
+        body = ResponsesRequest.model_validate({**self._fields, **outer, **fields})
+        scope = {**self._call.scope, "stoker.unique_id": uuid.uuid4().hex, "stoker.request_id": None}
+        inner = Call(self._call.service, scope, _nothing, _nowhere, self._call.route)
+        inner.headers = self._call.headers
+        inner.thinking_param = self._call.thinking_param
+        return Generated(inner, body, self._model, self._earlier)
 
 
-async def _frames(loop: ToolLoop, events: ItemEvents) -> AsyncGenerator[bytes, None]:
-    is_first = True
-    async for item, response in loop.items():
-        if is_first:
-            is_first = False
-            yield events.begin()
-        yield events.item(item) if response is None else events.end(response)
+async def _nothing() -> Message:
+    raise AssertionError("the body was read")
 
 
-async def _response(call: Call, body: dict[str, Any]) -> dict[str, Any]:
-    """The response to a body without servers, as the route makes it. Raises ApiError."""
-    content = json.dump(body)
-    pieces: list[bytes] = []
-
-    async def send(message: Message) -> None:
-        pieces.append(message.get("body", b""))
-
-    scope = {**call.scope, "stoker.unique_id": uuid.uuid4().hex, "stoker.request_id": None}
-    inner = Call(call.service, scope, _replayed(content, None), send, call.route)
-    try:
-        await responses.create(inner)
-    finally:
-        inner.forget_body()
-    call.headers.update(inner.headers)
-    found: dict[str, Any] = plain_json.loads(b"".join(pieces))
-    return found
-
-
-def _replayed(content: bytes, rest: Receive | None) -> Callable[[], Awaitable[Message]]:
-    """A body that was read already; then what `rest` receives, or nothing."""
-    unread = [content]
-
-    async def receive() -> Message:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        if rest is not None:
-            return dict(await rest())
-        await asyncio.get_running_loop().create_future()  # this client does not leave
-        raise AssertionError
-
-    return receive
+async def _nowhere(message: Message) -> None:
+    raise AssertionError("a round sends nothing")

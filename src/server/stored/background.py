@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
+
+from .event_log import EventLog, LogMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """task: generates and stores the response. response: as it is now. log: its events, if it was asked as a stream."""
+
+    task: asyncio.Task[None]
+    response: Callable[[], dict[str, Any]]
+    log: EventLog | None
 
 
 class Background:
     """owner: of the response, as in the store."""
 
-    def __init__(self) -> None:
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+    def __init__(self, max_log_bytes: int) -> None:
+        self.log_memory = LogMemory(max_log_bytes)
+        self._running: dict[tuple[str, str], Running] = {}
 
-    def start(self, owner: str, response_id: str, work: Coroutine[Any, Any, None]) -> None:
+    def start(
+        self,
+        owner: str,
+        response_id: str,
+        work: Coroutine[Any, Any, None],
+        response: Callable[[], dict[str, Any]],
+        log: EventLog | None,
+    ) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks[owner, response_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop((owner, response_id), None))
+        self._running[owner, response_id] = Running(task, response, log)
+        task.add_done_callback(lambda _: self._running.pop((owner, response_id), None))
 
-    def is_running(self, owner: str, response_id: str) -> bool:
-        return (owner, response_id) in self._tasks
+    def get(self, owner: str, response_id: str) -> Running | None:
+        return self._running.get((owner, response_id))
 
     async def cancel(self, owner: str, response_id: str) -> bool:
         """Returns whether it ran, when it has ended."""
-        task = self._tasks.get((owner, response_id))
-        if task is None:
+        running = self.get(owner, response_id)
+        if running is None:
             return False
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
         return True

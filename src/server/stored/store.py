@@ -20,15 +20,18 @@ MEMORY = "memory"
 @dataclass(frozen=True, slots=True)
 class Stored:
     """response: the object as clients get it. items: all that the model has read, of earlier responses as well, and its
-    answer. num_input: how many of them before the answer are this request's input."""
+    answer. num_input: how many of them before the answer are this request's input. num_answer: how many are the answer;
+    None: as many as the response has. Calls that the server carried out are two items for the model, and one there."""
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
     num_input: int
+    num_answer: int | None = None
 
     @property
     def input(self) -> list[dict[str, Any]]:
-        end = len(self.items) - len(self.response["output"])
+        num_answer = len(self.response["output"]) if self.num_answer is None else self.num_answer
+        end = len(self.items) - num_answer
         return self.items[end - self.num_input : end]
 
 
@@ -38,14 +41,20 @@ class Limits:
     num_bytes: int
     ttl_s: float
 
+    def fitting(self, data: bytes, events: bytes | None) -> bytes | None:
+        """The events, unless they are too large beside the response."""
+        return events if len(data) + len(events or b"") <= self.num_bytes else None
+
 
 class Store(Protocol):
     """Safe to call from threads. owner: the key, so that no key sees what another one stored."""
 
-    def put(self, owner: str, stored: Stored) -> bool:
-        """Whether it was small enough to be stored."""
+    def put(self, owner: str, stored: Stored, events: bytes | None = None) -> bool:
+        """Whether it was small enough to be stored. events: of its stream; they are left out if they are too large."""
 
     def get(self, owner: str, response_id: str) -> Stored | None: ...
+
+    def events(self, owner: str, response_id: str) -> bytes | None: ...
 
     def delete(self, owner: str, response_id: str) -> bool:
         """Whether there was such a response."""
@@ -59,11 +68,23 @@ def open_store(where: str, limits: Limits) -> Store:
 
 
 def _encode(stored: Stored) -> bytes:
-    return json.dumps([stored.response, stored.items, stored.num_input], separators=(",", ":")).encode()
+    fields = [stored.response, stored.items, stored.num_input, stored.num_answer]
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _decode(data: bytes) -> Stored:
     return Stored(*json.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    expires_at: float
+    data: bytes
+    events: bytes | None
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.data) + len(self.events or b"")
 
 
 class MemoryStore:
@@ -71,28 +92,32 @@ class MemoryStore:
         self._limits = limits
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], tuple[float, bytes]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         self._num_bytes = 0
 
-    def put(self, owner: str, stored: Stored) -> bool:
+    def put(self, owner: str, stored: Stored, events: bytes | None = None) -> bool:
         data = _encode(stored)
+        events = self._limits.fitting(data, events)
         key = (owner, stored.response["id"])
         with self._lock:
             self._remove(key)
             if len(data) > self._limits.num_bytes:
                 return False
-            self._kept[key] = (self._clock() + self._limits.ttl_s, data)
-            self._num_bytes += len(data)
+            kept = self._kept[key] = _Kept(self._clock() + self._limits.ttl_s, data, events)
+            self._num_bytes += kept.num_bytes
             while len(self._kept) > self._limits.num_responses or self._num_bytes > self._limits.num_bytes:
                 self._remove(next(iter(self._kept)))
-            while self._kept and next(iter(self._kept.values()))[0] <= self._clock():
+            while self._kept and next(iter(self._kept.values())).expires_at <= self._clock():
                 self._remove(next(iter(self._kept)))
         return True
 
     def get(self, owner: str, response_id: str) -> Stored | None:
-        with self._lock:
-            expires_at, data = self._kept.get((owner, response_id), (0.0, b""))
-        return _decode(data) if expires_at > self._clock() else None
+        kept = self._find(owner, response_id)
+        return None if kept is None else _decode(kept.data)
+
+    def events(self, owner: str, response_id: str) -> bytes | None:
+        kept = self._find(owner, response_id)
+        return None if kept is None else kept.events
 
     def delete(self, owner: str, response_id: str) -> bool:
         found = self.get(owner, response_id) is not None
@@ -103,9 +128,14 @@ class MemoryStore:
     def close(self) -> None:
         self._kept.clear()
 
+    def _find(self, owner: str, response_id: str) -> _Kept | None:
+        with self._lock:
+            kept = self._kept.get((owner, response_id))
+        return kept if kept is not None and kept.expires_at > self._clock() else None
+
     def _remove(self, key: tuple[str, str]) -> None:
         if key in self._kept:
-            self._num_bytes -= len(self._kept.pop(key)[1])
+            self._num_bytes -= self._kept.pop(key).num_bytes
 
 
 class SqliteStore:
@@ -121,32 +151,36 @@ class SqliteStore:
             "CREATE TABLE IF NOT EXISTS responses (owner TEXT, id TEXT, expires_at REAL, data BLOB, "
             "number INTEGER PRIMARY KEY AUTOINCREMENT, UNIQUE (owner, id))"
         )
+        if "events" not in [column[1] for column in self._run("PRAGMA table_info(responses)")]:
+            self._run("ALTER TABLE responses ADD COLUMN events BLOB")
 
-    def put(self, owner: str, stored: Stored) -> bool:
+    def put(self, owner: str, stored: Stored, events: bytes | None = None) -> bool:
         data = _encode(stored)
+        events = self._limits.fitting(data, events)
         response_id = stored.response["id"]
         with self._lock:
             self._run("DELETE FROM responses WHERE (owner = ? AND id = ?) OR expires_at <= ?",
                       owner, response_id, self._clock())  # fmt: skip
             if len(data) > self._limits.num_bytes:
                 return False
-            self._run("INSERT OR REPLACE INTO responses (owner, id, expires_at, data) VALUES (?, ?, ?, ?)",
-                      owner, response_id, self._clock() + self._limits.ttl_s, data)  # fmt: skip
+            self._run("INSERT OR REPLACE INTO responses (owner, id, expires_at, data, events) VALUES (?, ?, ?, ?, ?)",
+                      owner, response_id, self._clock() + self._limits.ttl_s, data, events)  # fmt: skip
             # the newest that fit into both limits remain
             self._run(
                 "DELETE FROM responses WHERE number IN (SELECT number FROM (SELECT number, "
-                "row_number() OVER newest AS rank, sum(length(data)) OVER newest AS total FROM responses "
-                "WINDOW newest AS (ORDER BY number DESC)) WHERE rank > ? OR total > ?)",
+                "row_number() OVER newest AS rank, sum(length(data) + ifnull(length(events), 0)) OVER newest AS total "
+                "FROM responses WINDOW newest AS (ORDER BY number DESC)) WHERE rank > ? OR total > ?)",
                 self._limits.num_responses,
                 self._limits.num_bytes,
             )
         return True
 
     def get(self, owner: str, response_id: str) -> Stored | None:
-        with self._lock:
-            rows = self._run("SELECT data FROM responses WHERE owner = ? AND id = ? AND expires_at > ?",
-                             owner, response_id, self._clock())  # fmt: skip
-        return _decode(rows[0][0]) if rows else None
+        data = self._column("data", owner, response_id)
+        return None if data is None else _decode(data)
+
+    def events(self, owner: str, response_id: str) -> bytes | None:
+        return self._column("events", owner, response_id)
 
     def delete(self, owner: str, response_id: str) -> bool:
         with self._lock:
@@ -156,6 +190,12 @@ class SqliteStore:
     def close(self) -> None:
         with self._lock:
             self._database.close()
+
+    def _column(self, name: str, owner: str, response_id: str) -> bytes | None:
+        with self._lock:
+            rows = self._run(f"SELECT {name} FROM responses WHERE owner = ? AND id = ? AND expires_at > ?",
+                             owner, response_id, self._clock())  # fmt: skip
+        return rows[0][0] if rows else None
 
     def _run(self, statement: str, *values: Any) -> list[Any]:
         return self._database.execute(statement, values).fetchall()

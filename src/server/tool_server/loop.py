@@ -1,79 +1,155 @@
 """Answers a request of the Responses API whose `tools` name configured MCP servers: generate, run the calls, go on.
 
 The model sees the tools of a server as functions. A call of one is run here, and shown as an `mcp_call` item; calls of
-the client's own functions end the response, as without servers. Does not know how a response is generated: `ask` does.
+the client's own functions end the response, as without servers. Does not know how a response is generated.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
 
 from ..protocol.errors import ApiError, bad_request, unsupported
+from ..protocol.response_items import result_text
+from .events import Event, of_call, of_list
 from .servers import Tool, ToolServer, ToolServerError, ToolServers
 
 MAX_ROUNDS = 32
 MAX_CALLS = 64
-Ask = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 Item = dict[str, Any]
 _REFUSED = ("server_url", "connector_id", "authorization", "headers")
 
 
+class Round(Protocol):
+    """One response of the model."""
+
+    async def start(self) -> None:
+        """Check it. Raises ApiError."""
+
+    def events(self) -> AsyncGenerator[list[Event], None]:
+        """Those of its items; the last one has the response. Raises ApiError."""
+
+    def failed(self, error: ApiError) -> list[Event]:
+        """The last events, after an error."""
+
+
+NewRound = Callable[[dict[str, Any]], Round]  # of the fields that differ from those of the request
+
+
 class ToolLoop:
-    def __init__(self, servers: ToolServers, body: Mapping[str, Any], ask: Ask) -> None:
-        """body: of the request. ask: the response to a body without MCP tools. Raises ApiError."""
+    def __init__(
+        self,
+        servers: ToolServers,
+        tools: Sequence[Item],
+        items: Sequence[Item],
+        new_round: NewRound,
+        *,
+        known: Sequence[Item] = (),
+        max_calls: int | None = None,
+    ) -> None:
+        """tools, items: of the request. known: items of earlier responses; what these list is not listed again."""
         self._servers = servers
-        self._body = body
-        self._ask = ask
+        self._tools = tools
+        self._items = [*items]
+        self._num_given = len(items)
+        self._new_round = new_round
+        self._known = {_names(item) for item in known if item.get("type") == "mcp_list_tools"}
+        self._num_left = min(max_calls or MAX_CALLS, MAX_CALLS)
         self._owners: dict[str, ToolServer] = {}  # of each tool, by name
-        self._num_left = _limit(body)
-        for name in ("previous_response_id", "background", "store", "conversation"):
-            if body.get(name):
-                raise unsupported(name, " with tools of type `mcp`")
+        self._listed: list[Item] = []
+        self.output: list[Item] = []  # the complete items of the response
+        self.usage: Item = {}
+        self._held: dict[int, list[Event]] = {}  # of a round, by output index, from the first call of a server on
+        self._is_open = False  # a round is being generated
 
-    async def items(self) -> AsyncIterator[tuple[Item, dict[str, Any] | None]]:
-        """(item, None) for each item of the output, in order; at the end (last item, the response).
+    @property
+    def answer(self) -> list[Item]:
+        """What the model has written, and the results of its calls, as it reads them."""
+        return [*self._listed, *self._items[self._num_given :]]
 
-        Raises ApiError.
-        """
-        tools, listed = await self._tools()
-        output: list[Item] = []
-        for item in listed:
-            output.append(item)
-            yield item, None
-        given = self._body.get("input", [])
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else _replayed(given)
-        inner = {**self._body, "tools": tools, "stream": False, "store": False}
-        inner.pop("max_tool_calls", None)
-        usage: dict[str, Any] = {}
+    async def start(self) -> Round:
+        """The first round, checked. Raises ApiError."""
+        self._functions, listed = await self._list()
+        self._listed = [item for item in listed if _names(item) not in self._known]
+        self._round = self._next({})
+        await self._round.start()
+        return self._round
+
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        """Those of all items, in order. At the end the last response of the model is `last`. Raises ApiError."""
+        for item in self._listed:
+            yield self._add(item, of_list)
         for round_index in range(MAX_ROUNDS):
-            response = await self._ask({**inner, "input": items})
-            _add_usage(usage, response.get("usage"))
+            if round_index:
+                # else a model that must call would never answer
+                may_call = self._num_left and round_index < MAX_ROUNDS - 1
+                self._round = self._next({"tool_choice": "auto" if may_call else "none"})
+                await self._round.start()
+            self._held = {}
+            self._num_before = len(self.output)
+            self._is_open = True
+            async with aclosing(self._round.events()) as found:
+                async for events in found:
+                    yield self._shown(events, self._held)
+            self._is_open = False
+            response = self.last
+            _add_usage(self.usage, response.get("usage"))
+            self._items += response["output"]
             goes_on = False
-            items = [*items, *response["output"]]
-            for item in response["output"]:
-                shown = item
-                if item["type"] == "function_call" and item["name"] in self._owners:
-                    shown, result = await self._call(item)
-                    items.append(result)
-                    goes_on = True
-                output.append(shown)
-                yield shown, None
-            is_waiting = any(item["type"] in _CLIENT_CALLS for item in output)
+            for index, own in sorted(self._held.items()):
+                item = response["output"][index]
+                if not self._is_run_here(item):
+                    yield self._shown(own)
+                    continue
+                shown, result = await self._call(item)
+                self._items.append(result)
+                goes_on = True
+                yield self._add(shown, of_call)
+            is_waiting = any(item["type"] in _CLIENT_CALLS for item in self.output)
             if not goes_on or is_waiting or response["status"] != "completed":
                 break
-            # else a model that must call would never answer
-            inner["tool_choice"] = "auto" if self._num_left and round_index < MAX_ROUNDS - 2 else "none"
-        yield {}, {**response, "tools": self._body["tools"], "output": output, "usage": usage or None}
 
-    async def _tools(self) -> tuple[list[Any], list[Item]]:
+    def failed(self, error: ApiError) -> list[Event]:
+        """What ends an open item."""
+        return self._shown(self._round.failed(error), self._held) if self._is_open else []
+
+    def _shown(self, events: Iterable[Event], held: dict[int, list[Event]] | None = None) -> list[Event]:
+        """The events of a round, as those of the whole response. held: gets those of calls that are run here, and
+        all that follow: one item is open at a time."""
+        shown: list[Event] = []
+        for event in events:
+            if "response" in event:
+                self.last = event["response"]
+                continue
+            index = event["output_index"]
+            if held is not None and (held or self._is_run_here(event.get("item", {}))):
+                held.setdefault(index, []).append(event)
+                continue
+            if event["type"] == "response.output_item.done":
+                self.output.append(event["item"])
+            shown.append({**event, "output_index": self._num_before + index})
+        return shown
+
+    def _add(self, item: Item, events: Callable[[Item, int], list[Event]]) -> list[Event]:
+        self.output.append(item)
+        return events(item, len(self.output) - 1)
+
+    def _is_run_here(self, item: Mapping[str, Any]) -> bool:
+        is_own = item.get("type") != "function_call" or "namespace" in item
+        return not is_own and item["name"] in self._owners
+
+    def _next(self, choice: Item) -> Round:
+        return self._new_round({"tools": self._functions, "input": self._items, **choice})
+
+    async def _list(self) -> tuple[list[Any], list[Item]]:
         """The tools with those of the servers as functions, and what was listed."""
         tools: list[Any] = []
         listed: list[Item] = []
-        names = {tool.get("name") for tool in self._body["tools"] if isinstance(tool, dict)}
-        for index, tool in enumerate(self._body["tools"]):
-            if not isinstance(tool, dict) or tool.get("type") != "mcp":
+        names = {tool.get("name") for tool in self._tools}
+        for index, tool in enumerate(self._tools):
+            if tool["type"] != "mcp":
                 tools.append(tool)
                 continue
             server, wanted = self._server(tool, f"tools[{index}]")
@@ -146,44 +222,15 @@ class ToolLoop:
             "status": "completed" if error is None else "failed",
             "approval_request_id": None,
         }
-        text = output if error is None else f"error: {error}"
-        return shown, {"type": "function_call_output", "call_id": call["call_id"], "output": text}
+        return shown, {"type": "function_call_output", "call_id": call["call_id"], "output": result_text(shown)}
 
 
 _CLIENT_CALLS = ("function_call", "custom_tool_call")
 
 
-def _limit(body: Mapping[str, Any]) -> int:
-    given = body.get("max_tool_calls")
-    if given is None:
-        return MAX_CALLS
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise bad_request("must be a number from 1", param="max_tool_calls")
-    return min(given, MAX_CALLS)
-
-
-def _replayed(items: Any) -> list[Any]:
-    """The input, with the calls of an earlier response as the model made them."""
-    if not isinstance(items, list):
-        raise bad_request("must be a text or a list of items", code="invalid_type", param="input")
-    found: list[Any] = []
-    for item in items:
-        kind = item.get("type") if isinstance(item, dict) else None
-        if kind == "mcp_list_tools":
-            continue
-        if kind != "mcp_call":
-            found.append(item)
-            continue
-        call_id = str(item.get("id") or uuid.uuid4().hex)
-        said = item.get("output") if item.get("error") is None else f"error: {item['error']}"
-        call = {
-            "type": "function_call",
-            "call_id": call_id,
-            "name": item.get("name"),
-            "arguments": item.get("arguments"),
-        }
-        found += [call, {"type": "function_call_output", "call_id": call_id, "output": said or ""}]
-    return found
+def _names(item: Item) -> tuple[str, tuple[str, ...]]:
+    """The server and the names of an `mcp_list_tools` item."""
+    return item["server_label"], tuple(tool["name"] for tool in item["tools"])
 
 
 def _function(tool: Tool) -> Item:
