@@ -54,6 +54,15 @@ _FORMATS = (
         "regex",
     ),
 )
+# llguidance's own allow 29 February in every year, and leap seconds at any time.
+_DAYS = (
+    "[0-9]{4}-(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|[0-9]{4}-(0[469]|11)-(0[1-9]|[12][0-9]|30)|"
+    "[0-9]{4}-02-(0[1-9]|1[0-9]|2[0-8])|"
+    "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29"
+)
+_HOURS = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIMES = f"{_HOURS}:[0-5][0-9]([.][0-9]{{1,9}})?([Zz]|[-+]{_HOURS})"
+_EXACT_FORMATS = {"date": f"^({_DAYS})$", "time": f"^{_TIMES}$", "date-time": f"^({_DAYS})[Tt]{_TIMES}$"}
 # Accepted where they have no effect: `uniqueItems: false`.
 _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     "uniqueItems": (False,),
@@ -91,7 +100,7 @@ def grammar_of_schema(
     for pointer, node in _subschemas(schema):
         _check_keywords(node, f"{param}#{pointer}")
         _check_values(node, f"{param}#{pointer}")
-    schema = _rebuilt(schema, _with_rust_patterns)
+    schema = _rebuilt(schema, _for_llguidance)
     if is_closed:
         schema = _closed(schema)
     options: dict[str, Any] = {"lenient": False, "coerce_one_of": False, "json_allowed_escapes": _ESCAPES}
@@ -234,12 +243,14 @@ def _check_pattern(pattern: str, place: str) -> None:
         raise _cannot(f"a pattern with {error}", place) from None
 
 
-def _with_rust_patterns(node: dict[str, Any]) -> dict[str, Any]:
+def _for_llguidance(node: dict[str, Any]) -> dict[str, Any]:
     changed = dict(node)
     if isinstance(node.get("pattern"), str):
         changed["pattern"] = rust_pattern(node["pattern"])
     if "patternProperties" in node:
         changed["patternProperties"] = {rust_pattern(key): value for key, value in node["patternProperties"].items()}
+    if node.get("format") in _EXACT_FORMATS:
+        changed["allOf"] = [*node.get("allOf", ()), {"pattern": _EXACT_FORMATS[changed.pop("format")]}]
     return changed
 
 
