@@ -23,6 +23,7 @@ HTTP_LOGGER = f"{ROOT}.server.http"  # connections and TLS
 ACCESS_LOGGER = f"{HTTP_LOGGER}.access"  # one record for each finished request
 TRACE = 5
 REQUEST: ContextVar[str | None] = ContextVar("request", default=None)  # id of the HTTP request that is being served
+_of_the_process: dict[str, Any] = {}
 _MAX_CONFIG_BYTES = 1 << 20
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 logging.addLevelName(TRACE, "TRACE")
@@ -81,9 +82,14 @@ def set_up_logging(
     logging.getLogger(HTTP_LOGGER).setLevel((http_level or level).upper())
 
 
+def name_process(number: int) -> None:
+    """Let every line of this process have the number: several write to the same standard error."""
+    _of_the_process["process"] = number
+
+
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Its fields, with the id of the request during which it was made."""
-    fields: dict[str, Any] = getattr(record, "fields", {})
+    """Its fields and those of the process, with the id of the request during which it was made."""
+    fields: dict[str, Any] = {**getattr(record, "fields", {}), **_of_the_process}
     request = REQUEST.get()
     return fields if request is None or "id" in fields else {"id": request, **fields}
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..config import Resolved
 from ..engine.attached_client import AttachedClient
 from ..engine.client import EngineState
-from ..logs import configure_logging
+from ..logs import configure_logging, name_process
 from ..server.access.shared_state import SharedState
 from ..server.http.shutdown import Shutdown, on_signals
 from ..server.run import check_server, load_text, run_server
@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--shared", type=int, required=True, metavar="FD")
     parser.add_argument("--listen", type=int, nargs="+", required=True, metavar="FD")
     given = parser.parse_args()
+    name_process(given.process)
     shared = SharedState(given.of, process=given.process, fd=given.shared)
     return asyncio.run(_serve(given.control, [socket.socket(fileno=fd) for fd in given.listen], shared))
 

@@ -11,13 +11,12 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..config import Resolved
@@ -28,6 +27,7 @@ from ..server.access.shared_state import SharedState
 from ..server.http.serve import EXIT_S
 from ..server.http.shutdown import Shutdown
 from ..server.observe.metrics import SHARED_FOLDER
+from ..temporary_folder import temporary_folder
 from .api_process import LISTENING
 
 COMMAND = (sys.executable, "-m", f"{__package__}.api_process")
@@ -47,7 +47,6 @@ class ApiProcesses:
         self._sockets = list(sockets)
         self._shutdown = shutdown
         self._shared = SharedState(self._num)
-        self._folder = tempfile.mkdtemp(prefix="stoker-metrics-")
         self._controls: dict[int, asyncio.StreamWriter] = {}
         self._processes: dict[int, Process] = {}
         self._listening: set[int] = set()  # processes that have accepted connections
@@ -60,7 +59,11 @@ class ApiProcesses:
         """
         self._on_listening = on_listening
         self._client.on_change = self._report_engine
-        keeping = [asyncio.create_task(self._keep(index)) for index in range(self._num)]
+        with temporary_folder("stoker-metrics-") as folder:
+            return await self._run_with(folder)
+
+    async def _run_with(self, metrics_folder: Path) -> int:
+        keeping = [asyncio.create_task(self._keep(index, metrics_folder)) for index in range(self._num)]
         requested = asyncio.create_task(self._shutdown.requested.wait())
         try:
             done, _ = await asyncio.wait([requested, *keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -74,13 +77,12 @@ class ApiProcesses:
             for task in keeping:
                 task.cancel()
             await asyncio.gather(requested, *keeping, return_exceptions=True)
-            shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _keep(self, index: int) -> None:
+    async def _keep(self, index: int, metrics_folder: Path) -> None:
         """Run one process, and start it again while the budget allows."""
         budget, now = RestartBudget(MAX_RESTARTS), asyncio.get_running_loop().time
         while True:
-            code = await self._run(index)
+            code = await self._run(index, metrics_folder)
             self._shared.forget(index)
             if self._shutdown.requested.is_set():
                 return
@@ -92,7 +94,7 @@ class ApiProcesses:
                 return
             logger.error("API process %d ended with code %d; restarting it", index, code)
 
-    async def _run(self, index: int) -> int:
+    async def _run(self, index: int, metrics_folder: Path) -> int:
         """One start of a process, to its end. Returns its exit code."""
         ours, theirs = socket.socketpair()
         fds = [theirs.fileno(), self._shared.fd, *(sock.fileno() for sock in self._sockets)]
@@ -101,7 +103,7 @@ class ApiProcesses:
                 *COMMAND,
                 *("--process", str(index), "--of", str(self._num), "--control", str(fds[0]), "--shared", str(fds[1])),
                 *("--listen", *map(str, fds[2:])),
-                env={**os.environ, SHARED_FOLDER: self._folder},
+                env={**os.environ, SHARED_FOLDER: str(metrics_folder)},
                 stdin=DEVNULL,
                 pass_fds=fds,
                 process_group=0,  # Ctrl-C in a terminal reaches the parent, which stops them all

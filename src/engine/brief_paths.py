@@ -7,11 +7,12 @@ accepts inherits the descriptors. (Abstract sockets, which Linux has, have no pe
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from ..temporary_folder import temporary_folder
 
 PREFIX = "stoker-sockets-"
 MAX_BASE_CHARS = 64  # the path of a unix socket has at most 107: "/", the folder (23), "/" and a number
@@ -21,12 +22,9 @@ MAX_BASE_CHARS = 64  # the path of a unix socket has at most 107: "/", the folde
 def brief_paths(sockets: Sequence[socket.socket], base: str | None = None) -> Iterator[list[Path]]:
     """Let unix sockets listen; their paths exist until the end of the block. Raises OSError."""
     base = base or tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base if len(base) <= MAX_BASE_CHARS else "/tmp"))
-    try:
+    with temporary_folder(PREFIX, base if len(base) <= MAX_BASE_CHARS else "/tmp") as folder:
         paths = [folder / str(number) for number in range(len(sockets))]
         for listener, path in zip(sockets, paths, strict=True):
             listener.bind(str(path))
             listener.listen(1)
         yield paths
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

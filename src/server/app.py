@@ -103,7 +103,7 @@ class _Gate:
             return  # no lifespan, no web sockets
         request_id, unique_id = _request_id(scope), uuid.uuid4().hex
         own_id = request_id or unique_id
-        answer = _Response(send, own_id if self._service.settings.enable_request_id_headers else None)
+        answer = _Response(send, own_id, self._service.settings.enable_request_id_headers)
         fields: dict[str, Any] = {"id": own_id}
         arrived_at = self._service.clock()
         scope.update({"stoker.arrived_at": arrived_at, "stoker.log_fields": fields, "stoker.cache_salt": "",
@@ -194,11 +194,12 @@ class _KeyCheck:
 
 
 class _Response:
-    """Passes a response on, and stores its status."""
+    """Passes a response on, and stores its status. That of an error names the request, for a report of it."""
 
-    def __init__(self, send: Send, request_id: str | None = None) -> None:
+    def __init__(self, send: Send, request_id: str | None = None, names_always: bool = False) -> None:
         self._send = send
         self._request_id = request_id
+        self._names_from = 0 if names_always else 400
         self.has_started = False
         self.status = _CLIENT_GONE  # until a response is sent
 
@@ -206,7 +207,7 @@ class _Response:
         if message["type"] == "http.response.start":
             self.has_started = True
             self.status = message["status"]
-            if self._request_id is not None:
+            if self._request_id is not None and self.status >= self._names_from:
                 message["headers"] = [*message["headers"], (b"x-request-id", self._request_id.encode("latin-1"))]
         await self._send(message)
 

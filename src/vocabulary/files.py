@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ..config import ModelFilesError
 from ..config.checkpoint.model_files import read_json, read_json_if_any
 from ..config.checkpoint.special_tokens import content_of, special_tokens
 from ..input_file import read_file
+from ..temporary_folder import temporary_folder
 from .tekken import BOS, EOS, tekken_tokenizer
 
 _MAX_TOKENIZER_BYTES = 256 << 20  # the largest in use have 35 MB
@@ -127,11 +127,11 @@ def _read_json(file: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def _without(folder: Path, name: str) -> Iterator[Path]:
     """The folder without one file: a temporary folder with links to the others."""
-    with tempfile.TemporaryDirectory(prefix="stoker-tokenizer-") as links:
+    with temporary_folder("stoker-tokenizer-") as links:
         for path in folder.iterdir():
             if path.is_file() and path.name != name:
-                (Path(links) / path.name).symlink_to(path.resolve())
-        yield Path(links)
+                (links / path.name).symlink_to(path.resolve())
+        yield links
 
 
 def _convert_with_transformers(folder: Path, shown: Path | None = None) -> tokenizers.Tokenizer:

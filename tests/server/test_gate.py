@@ -254,7 +254,9 @@ def test_valid_request_ids_are_echoed_and_others_are_replaced(folder: Path):
     made = served.get("/version", headers={"x-request-id": "a b\t<script>"}).headers["x-request-id"]
     assert len(made) == 32
     assert served.get("/nowhere").headers["x-request-id"]
-    assert "x-request-id" not in Served(folder).get("/version").headers
+    served = Served(folder)
+    assert "x-request-id" not in served.get("/version").headers
+    assert served.get("/nowhere", headers={"x-request-id": "abc.1"}).headers["x-request-id"] == "abc.1"
 
 
 def test_a_request_id_is_in_the_header_the_answer_and_the_log(folder: Path, caplog: pytest.LogCaptureFixture):

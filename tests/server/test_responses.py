@@ -317,6 +317,25 @@ def test_a_response_in_the_background_is_read_when_it_is_complete_or_cancelled(f
     assert asyncio.run(run()) == ["queued", "cancelled", "completed", "Fine."]
 
 
+def test_a_response_in_the_background_over_its_time_has_failed(folder: Path):
+    served = speaking(folder, "Fine.", responses_store="memory", request_timeout="50ms")
+    served.engine._pace = asyncio.Event().wait  # which is never set
+
+    async def run() -> dict[str, Any]:
+        async with served.client() as client:
+            body = {"model": MODEL, "input": "Hi", "background": True}
+            found = (await client.post("/v1/responses", json=body)).json()
+            while found["status"] in ("queued", "in_progress"):
+                await asyncio.sleep(0.01)
+                found = (await client.get(f"/v1/responses/{found['id']}")).json()
+            return found
+
+    found = asyncio.run(run())
+    assert found["status"] == "failed"
+    assert "0.05 s, its time limit" in found["error"]["message"]
+    assert len(served.engine.aborted) == 1
+
+
 def test_the_stream_of_a_response_in_the_background_can_be_left_and_continued(folder: Path):
     text = "Fine. " * 60
     held = asyncio.Event()

@@ -17,6 +17,7 @@ from stoker.logs import (
     LoggingProblem,
     configure_logging,
     log_fields,
+    name_process,
     set_up_logging,
 )
 
@@ -169,3 +170,10 @@ def test_a_logging_file_that_cannot_be_used_is_reported_with_the_reason(tmp_path
         configure_logging(ResolvedServer(**SETTINGS, log_config_file=str(path)))
     assert str(caught.value).startswith(f"`server.log_config_file`: {path}: ")
     assert reason in str(caught.value)
+
+
+def test_lines_of_one_of_several_processes_have_its_number(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stoker.logs._of_the_process", {})
+    name_process(1)
+    assert "answered status=200 process=1" in written("info")
+    assert json.loads(written("info", "json").splitlines()[0])["process"] == 1

@@ -314,8 +314,8 @@ class ServerConfig(Section):
     enable_request_id_headers: Flag = Field(
         False,
         description=(
-            "Answer with an X-Request-Id header: the client's own if it sent one, otherwise a new one. Connects client "
-            "logs with server logs at a small cost per request."
+            "Add an X-Request-Id header to every answer, not only to errors: the client's own if it sent one, else "
+            "a new one. Connects client logs with server logs at a small cost per request."
         ),
         examples=[True],
         json_schema_extra=about(reload="hot"),
