@@ -20,6 +20,7 @@ from stoker.server.files.store import Files, Writing
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
 
+USED = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
 ENDED = ("completed", "failed", "cancelled", "expired")
 
 
@@ -42,9 +43,11 @@ class Api:
         data = {"purpose": "batch", **fields}
         return await self.client.post("/v1/files", files=files, data=data, headers=self.headers)
 
-    async def create(self, *rows: str, window: str = "24h", endpoint: str = "/v1/completions") -> dict[str, Any]:
+    async def create(
+        self, *rows: str, window: str = "24h", endpoint: str = "/v1/completions", **fields: Any
+    ) -> dict[str, Any]:
         file_id = (await self.upload("\n".join(rows))).json()["id"]
-        body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
+        body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window, **fields}
         return (await self.client.post("/v1/batches", json=body, headers=self.headers)).json()
 
     async def get(self, path: str, **query: str) -> httpx.Response:
@@ -125,6 +128,12 @@ def test_every_generating_route_can_be_that_of_a_batch(run: Callable[..., None],
         line = json.dumps({"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": MODEL, **body}})
         batch = await api.ended(await api.create(line, endpoint=endpoint))
         assert batch["request_counts"]["completed"] == 1, await api.rows(batch["error_file_id"])
+        answer = (await api.rows(batch["output_file_id"]))["a"]["response"]["body"]
+        used = answer["usage"]
+        counts = [used.get(name, used.get(other)) for name, other in USED]
+        assert [batch["usage"][name] for name, _ in USED] == counts
+        assert batch["usage"]["total_tokens"] == sum(counts) > 3
+        assert batch["model"] == answer["model"]
 
     run(scenario)
 
@@ -162,6 +171,7 @@ def test_a_batch_continues_after_a_restart_without_a_doubled_row(folder: Path, t
     done, rows = asyncio.run(session(FakeEngine(), ended, batch))
     assert done["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
     assert set(rows) == {str(index) for index in range(20)}
+    assert done["usage"]["output_tokens"] == 60  # of all rows, before the restart as well
     assert sent[0] + sent[1] < 40  # what was answered before is not sent again
     assert Queue(root).all() == []
 
@@ -352,6 +362,18 @@ def test_files_expire(run: Callable[..., None], tmp_path: Path):
     run(scenario, files_ttl=7200)
 
 
+def test_results_expire_when_the_batch_says_so(run: Callable[..., None]):
+    async def scenario(api: Api) -> None:
+        for seconds, expected in ((3600, 3600), (20_000, 7200)):  # not later than `server.files_ttl`
+            wanted = {"anchor": "created_at", "seconds": seconds}
+            batch = await api.ended(await api.create(row(), output_expires_after=wanted))
+            file = (await api.get(f"/v1/files/{batch['output_file_id']}")).json()
+            assert abs(file["expires_at"] - file["created_at"] - expected) <= 60
+            assert "output_ttl_s" not in batch
+
+    run(scenario, files_ttl=7200)
+
+
 @pytest.mark.parametrize(
     ("fields", "content_type", "param"),
     [
@@ -386,6 +408,8 @@ def test_a_wrong_upload_is_refused(run: Callable[..., None], fields: Any, conten
         ({"completion_window": "1y"}, "completion_window"),
         ({"completion_window": "90d"}, "completion_window"),
         ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 60}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "now", "seconds": 7200}}, "output_expires_after.anchor"),
     ],
 )
 def test_a_wrong_batch_is_refused(run: Callable[..., None], fields: Any, param: str):

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Collection
 from typing import Any
 
 import pytest
+from anthropic.types import Message, Usage, message_count_tokens_params
 from anthropic.types import message_create_params as message_params
 from anthropic.types.beta import message_create_params as beta_message_params
+from anthropic.types.output_config_param import OutputConfigParam
+from openai.types import (
+    Batch,
+    BatchUsage,
+    Completion,
+    CompletionUsage,
+    FileObject,
+    Model,
+    batch_create_params,
+    batch_list_params,
+    file_create_params,
+    file_list_params,
+)
 from openai.types import completion_create_params as text_params
-from openai.types.chat import ChatCompletionStreamOptionsParam
+from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionStreamOptionsParam
 from openai.types.chat import completion_create_params as chat_params
-from openai.types.responses import input_token_count_params
-from openai.types.responses import response_create_params as response_params
+from openai.types.responses import (
+    Response,
+    ResponseUsage,
+    input_item_list_params,
+    input_token_count_params,
+    response_create_params,
+    response_retrieve_params,
+)
+from openai.types.responses.response_text_config_param import ResponseTextConfigParam
+from openai.types.shared_params import Reasoning
 
+from stoker.server.protocol.batches import PAGE_PARAMETERS, CreateBatch, ExpiresAfter
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import StreamOptions, Wire
 from stoker.server.protocol.generate import GenerateRequest
-from stoker.server.protocol.messages import MessagesRequest
-from stoker.server.protocol.responses import ResponsesRequest
+from stoker.server.protocol.messages import MessagesRequest, OutputConfig
+from stoker.server.protocol.responses import ReasoningOptions, ResponsesRequest, TextOptions
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import GENERATING, UNSERVED, Route, UnservedField
+from stoker.server.routes.files import FORM_FIELDS
+from stoker.server.routes.stored_responses import RETRIEVE_PARAMETERS
 
 from .deployment import MODEL, Served
 from .known_fields import KNOWN
@@ -66,14 +92,79 @@ def test_every_field_of_the_official_clients_is_known():
     for route, params in (
         (Route.CHAT, chat_params.CompletionCreateParamsBase),
         (Route.TEXT, text_params.CompletionCreateParamsBase),
-        (Route.RESPONSES, response_params.ResponseCreateParamsBase),
+        (Route.RESPONSES, response_create_params.ResponseCreateParamsBase),
         (Route.RESPONSES, input_token_count_params.InputTokenCountParams),
         (Route.MESSAGES, message_params.MessageCreateParamsBase),
         (Route.MESSAGES, beta_message_params.MessageCreateParamsBase),
+        (Route.MESSAGES, message_count_tokens_params.MessageCountTokensParams),
     ):
         assert typing.get_type_hints(params).keys() - known(route) == set()
     nested = {f"stream_options.{name}" for name in typing.get_type_hints(ChatCompletionStreamOptionsParam)}
     assert nested - {f"stream_options.{name}" for name in StreamOptions.model_fields} <= known(Route.CHAT)
+
+
+@pytest.mark.parametrize(
+    ("params", "known_here"),
+    [
+        (response_create_params.StreamOptions, {"include_obfuscation"}),
+        (ResponseTextConfigParam, TextOptions.model_fields.keys()),
+        (Reasoning, ReasoningOptions.model_fields.keys()),
+        (OutputConfigParam, OutputConfig.model_fields.keys()),
+        (batch_create_params.BatchCreateParams, CreateBatch.model_fields.keys()),
+        (batch_create_params.OutputExpiresAfter, ExpiresAfter.model_fields.keys()),
+        (file_create_params.FileCreateParams, {"file", *(name.partition("[")[0] for name in FORM_FIELDS)}),
+        (batch_list_params.BatchListParams, PAGE_PARAMETERS),
+        (file_list_params.FileListParams, {*PAGE_PARAMETERS, "purpose"}),
+        (response_retrieve_params.ResponseRetrieveParamsBase, {*RETRIEVE_PARAMETERS, "include"}),
+        (input_item_list_params.InputItemListParams, {*PAGE_PARAMETERS, "include"}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_every_part_and_parameter_of_the_official_clients_is_known(params: Any, known_here: Collection[str]):
+    assert typing.get_type_hints(params).keys() - {*known_here} == set()
+
+
+# What the official clients' types have and answers do not, because there is nothing to say.
+NOT_RETURNED: dict[str, str] = {
+    "Response": "access_programs conversation image input_transformations moderation prompt prompt_cache_diagnostics "
+    "prompt_cache_options prompt_cache_retention tool_usage",
+    "ChatCompletion": "metadata moderation",
+    "ChatCompletionMessage": "annotations audio function_call tool_calls",  # calls only if there are any
+    "CompletionUsage": "completion_tokens_details",  # of a model that is known to reason
+    "Model": "shutdown_date",
+    "Message": "container diagnostics stop_details",
+    "Usage": "cache_creation inference_geo server_tool_use speed",
+}
+
+
+def test_answers_have_every_field_of_the_official_types(folder: Any, tmp_path: Any):
+    """A field that a new version of the libraries has is returned, or named above."""
+    served = Served(folder, responses_store="memory", files_dir=str(tmp_path))
+    bodies = {route: served.post(str(route), VALID[route]).json() for route in VALID}
+    form = {"files": {"file": ("in.jsonl", b"{}")}, "data": {"purpose": "batch"}}
+    file = served.request("POST", "/v1/files", **form).json()
+    wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch = served.post("/v1/batches", {**wanted, "output_expires_after": {"anchor": "created_at", "seconds": 3600}})
+    found: dict[str, str] = {}
+    chat, response, message = bodies[Route.CHAT], bodies[Route.RESPONSES], bodies[Route.MESSAGES]
+    for kind, answer in (
+        (Response, response),
+        (ResponseUsage, response["usage"]),
+        (ChatCompletion, chat),
+        (ChatCompletionMessage, chat["choices"][0]["message"]),
+        (CompletionUsage, chat["usage"]),
+        (Completion, bodies[Route.TEXT]),
+        (Message, message),
+        (Usage, message["usage"]),
+        (FileObject, file),
+        (Batch, batch.json()),
+        (BatchUsage, batch.json()["usage"]),
+        (Model, served.get("/v1/models").json()["data"][0]),
+    ):
+        kind.model_validate(answer)
+        if missing := kind.model_fields.keys() - answer.keys():
+            found[kind.__name__] = " ".join(sorted(missing))
+    assert found == NOT_RETURNED
 
 
 def test_a_field_is_served_or_not_and_has_a_meaning():

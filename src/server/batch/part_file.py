@@ -8,12 +8,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from ...input_file import open_file
 from .lines import facts_of
+from .usage import Usage
 
 
 class PartFileInUse(Exception):
@@ -27,17 +30,19 @@ class Counts:
     answered: int = 0
     refused: int = 0  # by the API: a status other than 200
     malformed: int = 0  # not a request
+    usage: Usage = field(default_factory=Usage)
 
     @property
     def total(self) -> int:
         return self.answered + self.refused + self.malformed
 
-    def add(self, status: int | None) -> None:
-        """status: None for a line that is not a request."""
+    def add(self, status: int | None, answer: Mapping[str, Any] | None = None) -> None:
+        """status: None for a line that is not a request. answer: the body of its response."""
         if status is None:
             self.malformed += 1
         elif status == 200:
             self.answered += 1
+            self.usage.add(answer or {})
         else:
             self.refused += 1
 
@@ -77,7 +82,7 @@ class PartFile:
                 self.done.add(number)
                 if status is not None:
                     self.custom_ids.add(result["custom_id"])
-                self.counts.add(status)
+                self.counts.add(status, result["response"].get("body") if status is not None else None)
                 self._size += len(line)
         os.ftruncate(self._file, self._size)
 

@@ -90,8 +90,9 @@ class Batch:
             line_id, request = found
             async with self._turn():
                 answer = await self._send(request)
-            line = answered(line_id, request.custom_id, answer.status, _request_id(answer), _body(answer))
-            self._add(line, answer.status)
+            body = _body(answer)
+            line = answered(line_id, request.custom_id, answer.status, _request_id(answer), body)
+            self._add(line, answer.status, body)
 
     async def _next(self) -> tuple[str, BatchRequest] | None:
         """The next request, of one iterator for all workers; with other clients in a thread: a line can be long."""
@@ -117,9 +118,9 @@ class Batch:
             seen.add(request.custom_id)
             yield line_id, request
 
-    def _add(self, line: bytes, status: int | None) -> None:
+    def _add(self, line: bytes, status: int | None, body: Mapping[str, Any] | None = None) -> None:
         self._part.append(line)
-        self._part.counts.add(status)
+        self._part.counts.add(status, body)
         self._on_progress(self._part.counts)
 
     async def _send(self, request: BatchRequest) -> Answer:

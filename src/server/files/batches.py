@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..batch.usage import Usage
+from ..protocol.batches import CreateBatch
 from .store import Files, new_id, newest_first, not_found, read_record, write_record
 
 MAX_UNFINISHED = 100  # of one owner
@@ -21,7 +23,8 @@ ENDED = ("completed", "failed", "cancelled", "expired")
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
 _QUEUED = re.compile(r"([0-9a-f]{64}|)~(batch_[0-9a-f]{32})")
 _CANCEL = ".cancel"
-_INTERNAL = ("ends_as", "output_id", "error_id")  # while the results are written
+# What clients do not see: while the results are written, and how long these are kept.
+_INTERNAL = ("ends_as", "output_id", "error_id", "output_ttl_s")
 _ORPHAN_S = 60  # a queued batch without a record: its creation was interrupted
 
 
@@ -73,23 +76,22 @@ class Batches:
         self._queue = Queue(root)
         self._clock = clock
 
-    def create(
-        self, input_file_id: str, endpoint: str, window: str, window_s: float, metadata: dict[str, str] | None
-    ) -> dict[str, Any]:
+    def create(self, wanted: CreateBatch) -> dict[str, Any]:
         batch_id, now = new_id("batch_"), int(self._clock())
         batch = {
             "id": batch_id,
             "object": "batch",
-            "endpoint": endpoint,
+            "endpoint": wanted.endpoint,
+            "model": None,
             "errors": None,
-            "input_file_id": input_file_id,
-            "completion_window": window,
+            "input_file_id": wanted.input_file_id,
+            "completion_window": wanted.completion_window,
             "status": "validating",
             "output_file_id": None,
             "error_file_id": None,
             "created_at": now,
             "in_progress_at": None,
-            "expires_at": now + int(window_s),
+            "expires_at": now + int(wanted.window_s),
             "finalizing_at": None,
             "completed_at": None,
             "failed_at": None,
@@ -97,12 +99,14 @@ class Batches:
             "cancelling_at": None,
             "cancelled_at": None,
             "request_counts": {"total": 0, "completed": 0, "failed": 0},
-            "metadata": metadata,
+            "usage": Usage().shown,
+            "metadata": wanted.metadata,
+            "output_ttl_s": None if wanted.output_expires_after is None else wanted.output_expires_after.seconds,
         }
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._queue.add(self.owner, batch_id)
         self.save(batch)
-        return batch
+        return self.get(batch_id)
 
     def save(self, batch: dict[str, Any]) -> None:
         write_record(self.folder / f"{batch['id']}.json", batch)

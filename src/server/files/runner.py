@@ -257,7 +257,8 @@ class BatchRunner:
 
     def _write_results(self, batches: Batches, batch: dict[str, Any], *, is_expired: bool) -> dict[str, int]:
         """Answers in one file, errors in the other. Returns their sizes; an empty file is not kept."""
-        files, expires_at = batches.files, self._now + int(self._service.settings.files_ttl)
+        ttl_s = int(self._service.settings.files_ttl)
+        files, expires_at = batches.files, self._now + min(ttl_s, batch.get("output_ttl_s") or ttl_s)
         part = batches.part(batch["id"])
         with files.writing() as output, files.writing() as errors:
             done: set[int] = set()
@@ -309,6 +310,7 @@ class BatchRunner:
     @staticmethod
     def _count(batch: dict[str, Any], counts: Counts) -> None:
         batch["request_counts"].update(completed=counts.answered, failed=counts.refused + counts.malformed)
+        batch.update(usage=counts.usage.shown, model=counts.usage.model)
 
     @property
     def _max_row_bytes(self) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
 from pydantic import Field, field_validator
 
 from .errors import FieldError, bad_request
-from .fields import Wire
+from .fields import Integer, Wire
 
 # That the lines of a batch may name.
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
@@ -22,11 +22,19 @@ _MAX_WINDOW_S = 30 * 86400
 Label = Annotated[str, Field(max_length=512)]
 
 
+class ExpiresAfter(Wire):
+    anchor: Literal["created_at"]
+    seconds: Integer = Field(ge=3600, le=_MAX_WINDOW_S)
+
+
 class CreateBatch(Wire):
     input_file_id: str = Field(max_length=100, description="a file that was uploaded with the purpose `batch`")
     endpoint: str = Field(description=f"of all its requests: {', '.join(ROUTES)}")
     completion_window: str = Field(description="the time after which what has not run is an error, such as 24h or 7d")
     metadata: dict[str, Label] | None = Field(None, max_length=MAX_METADATA, description="shown with the batch")
+    output_expires_after: ExpiresAfter | None = Field(
+        None, description="when the files of results are deleted, if that is before `server.files_ttl`"
+    )
 
     @field_validator("endpoint")
     @classmethod

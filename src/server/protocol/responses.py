@@ -27,6 +27,7 @@ class ReasoningOptions(Wire):
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None  # the older name
     context: Literal["auto", "current_turn", "all_turns"] | None = None  # the chat template decides
+    mode: Literal["standard"] | None = None
 
     @property
     def has_summary(self) -> bool:

@@ -22,7 +22,7 @@ async def create_batch(call: Call) -> None:
         if len(batches.unfinished()) >= MAX_UNFINISHED:
             message = f"this key has {MAX_UNFINISHED} batches that have not ended"
             raise ApiError(429, message, code="too_many_batches", kind="rate_limit_error")
-        return batches.create(body.input_file_id, body.endpoint, body.completion_window, body.window_s, body.metadata)
+        return batches.create(body)
 
     await call.answer(await asyncio.to_thread(create))
 

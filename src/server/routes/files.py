@@ -20,7 +20,7 @@ from ..protocol.batches import Page
 from ..protocol.errors import ApiError, bad_request, closing, unsupported
 
 _PIECE_BYTES = 256 << 10
-_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
+FORM_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _MIN_EXPIRY_S = 3600
 PURPOSE = "batch"
 
@@ -86,7 +86,7 @@ def _check_origin(call: Call) -> None:
 def _expiry(fields: dict[str, str], ttl: float) -> float:
     """Seconds until the file expires. Raises ApiError for a form that asks for something else than is done."""
     for name in fields:
-        if name not in _FIELDS:
+        if name not in FORM_FIELDS:
             raise bad_request(f"unknown field `{name[:100]}`", code="unknown_parameter", param=name[:100])
     purpose = fields.get("purpose")
     if purpose is None:

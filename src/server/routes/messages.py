@@ -35,7 +35,7 @@ async def create(call: Call) -> None:
                 writer.add(delta)
                 finish_reason, stop_reason = delta.finish_reason, delta.stop_reason
         writer.end(finish_reason, stop_reason, {})
-        usage = message_usage(answering.generation, service.settings)
+        usage = _usage(call, answering)
         await call.answer(writer.message(*writer.stop_reason(finish_reason, stop_reason), usage))
 
 
@@ -78,20 +78,22 @@ def _new_call_id() -> str:
 
 async def _frames(call: Call, body: MessagesRequest, model: str) -> AsyncGenerator[bytes, None]:
     answering, writer = await _start(call, body, model)
-    settings = call.service.settings
     is_first = True
     async with aclosing(answering.deltas()) as deltas:
         async for delta in deltas:
             events: list[dict[str, Any]] = []
             if is_first:  # now it is known how much of the prompt was cached
-                events += writer.begin({**message_usage(answering.generation, settings), "output_tokens": 0})
+                events += writer.begin({**_usage(call, answering), "output_tokens": 0, "output_tokens_details": None})
                 is_first = False
             events += writer.add(delta)
             if delta.finish_reason is not None:
-                usage = message_usage(answering.generation, settings)
-                events += writer.end(delta.finish_reason, delta.stop_reason, usage)
+                events += writer.end(delta.finish_reason, delta.stop_reason, _usage(call, answering))
             if events:
                 yield frames(events)
+
+
+def _usage(call: Call, answering: Answering) -> dict[str, Any]:
+    return message_usage(answering.generation, call.service.settings, answering.num_reasoning_tokens)
 
 
 def _error_frame(error: ApiError) -> bytes:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
 from ..answers.responses import error_event
 from ..endpoint import Call
-from ..protocol.errors import ApiError, bad_request
+from ..protocol.batches import PAGE_PARAMETERS
+from ..protocol.errors import ApiError, bad_request, unsupported
 from ..service import Service
 from ..stored.event_log import EventLog, EventsLost
 from ..stored.store import Store, Stored
 
 T = TypeVar("T")
+RETRIEVE_PARAMETERS = ("stream", "starting_after", "include_obfuscation")  # the last one without effect
 _PAGE = 20  # input items, if the client does not say how many
 
 
 async def retrieve(call: Call) -> None:
+    _check_query(call, RETRIEVE_PARAMETERS)
     stored = await _found(call)
     if call.query.get("stream", "false") == "false":
         await call.answer(stored.response)
@@ -78,6 +81,7 @@ async def cancel(call: Call) -> None:
 
 async def input_items(call: Call) -> None:
     """The input of a stored response, page by page: newest first, unless the client asks otherwise."""
+    _check_query(call, PAGE_PARAMETERS)
     stored = await _found(call)
     query = call.query
     limit, order, after = query.get("limit", str(_PAGE)), query.get("order", "desc"), query.get("after")
@@ -100,6 +104,15 @@ async def input_items(call: Call) -> None:
             "has_more": first + len(page) < len(items),
         }
     )
+
+
+def _check_query(call: Call, known: Collection[str]) -> None:
+    """Raises ApiError for a parameter that would have no effect."""
+    for name in call.query:
+        if name.removesuffix("[]") == "include":
+            raise unsupported("include", " here: what a response contains is chosen when it is created")
+        if name not in known:
+            raise bad_request(f"unknown parameter `{name[:100]}`", code="unknown_parameter", param=name[:100])
 
 
 def owner_of(call: Call) -> str:

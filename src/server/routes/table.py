@@ -109,7 +109,7 @@ _STORED = (
         "/v1/responses/{response_id}",
         stored_responses.retrieve,
         "A stored response, or the stream of its events.",
-        query=("stream", "starting_after"),
+        query=stored_responses.RETRIEVE_PARAMETERS,
     ),
     RouteEntry("DELETE", "/v1/responses/{response_id}", stored_responses.delete, "Remove a stored response."),
     RouteEntry(

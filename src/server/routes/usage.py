@@ -37,14 +37,17 @@ def response_usage(generation: Generation, settings: ServerConfig, num_reasoning
     }
 
 
-def message_usage(generation: Generation, settings: ServerConfig) -> dict[str, Any]:
+def message_usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: int | None) -> dict[str, Any]:
     """In the form of Anthropic's API, whose `input_tokens` are those that were not cached."""
     cached = _num_cached(generation, settings)
+    thinking = {} if num_reasoning_tokens is None else {"thinking_tokens": num_reasoning_tokens}
     return {
         "input_tokens": generation.num_prompt_tokens - cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": generation.num_generated_tokens,
+        "output_tokens_details": thinking or None,
+        "service_tier": "standard",
     }
 
 
