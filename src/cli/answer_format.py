@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.checkpoint.chat_templates import TemplateSource, templates_in
-from ..config.checkpoint.model_files import read_json_if_any
+from ..config.checkpoint.gguf import read_gguf
+from ..config.checkpoint.gguf_files import named_tokens
+from ..config.checkpoint.model_files import is_gguf, read_json_if_any
 from ..config.checkpoint.special_tokens import special_tokens
 from ..config.errors import ModelFilesError
 from ..config.resolve.values import Values
@@ -77,8 +79,11 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
     def variables() -> dict[str, Any]:
         found: dict[str, Any] = {}
         try:
-            for name in ("tokenizer_config.json", "special_tokens_map.json"):
-                found = special_tokens(read_json_if_any(folder / name)) | found
+            if is_gguf(folder):
+                found |= named_tokens(read_gguf(folder))
+            else:
+                for name in ("tokenizer_config.json", "special_tokens_map.json"):
+                    found = special_tokens(read_json_if_any(folder / name)) | found
         except ModelFilesError as error:
             raise ValueError(str(error)) from None
         return {**found, **values.decisions.get("server.default_chat_template_kwargs")}

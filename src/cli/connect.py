@@ -153,8 +153,8 @@ def _codex_catalogue(to: Connection, report: Report) -> str:
     assert report.decisions is not None
     model = read_model(report.deployment)
     values = Values(report.deployment, report.decisions)
-    templates = templates_of(values, Path(model.folder))
-    answers = format_of_answers(values, Path(model.folder), model.spec.architecture)
+    templates = templates_of(values, Path(model.tokenizer_path))
+    answers = format_of_answers(values, Path(model.tokenizer_path), model.spec.architecture)
     capabilities = capabilities_of(answers.format, variables_of(templates))
     return json.dumps({"models": [codex_model(to.model, to.context, capabilities)]}, indent=2)
 

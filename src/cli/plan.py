@@ -73,9 +73,9 @@ def run(
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
     plan = make_plan(model, device, report.decisions, [finding.message for finding in broken])
     values = Values(report.deployment, report.decisions)
-    templates = templates_of(values, Path(model.folder))
+    templates = templates_of(values, Path(model.tokenizer_path))
     try:
-        answers = format_of_answers(values, Path(model.folder), model.spec.architecture)
+        answers = format_of_answers(values, Path(model.tokenizer_path), model.spec.architecture)
     except ValueError as error:
         print_message(f"error: {error}")
         return EXIT_INVALID_CONFIGURATION

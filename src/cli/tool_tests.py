@@ -45,14 +45,14 @@ def run(files: Sequence[str], overrides: Sequence[str], *, output: Literal["text
     values = Values(report.deployment, report.decisions)
     try:
         model = read_model(report.deployment)
-        answers = format_of_answers(values, Path(model.folder), model.spec.architecture)
+        answers = format_of_answers(values, Path(model.tokenizer_path), model.spec.architecture)
     except ModelFilesError as error:
         print_message(f"error[{error.code}]: {error}")
         return error.exit_code
     except ValueError as error:
         print_message(f"error: {error}")
         return EXIT_INVALID_CONFIGURATION
-    rows = _rows(values, Path(model.folder), answers)
+    rows = _rows(values, Path(model.tokenizer_path), answers)
     is_wanted_off = values.decisions.get("server.tool_call_parser") == "none"
     failed = any(result == "failed" for _, result, _ in rows) or (answers.calls in ("off", "unknown")) != is_wanted_off
     if output == "json":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .checkpoint.gguf_files import NO_MODELS, patterns
 from .checkpoint.layout import FILES, KINDS, OF_OTHERS, Kind, has_files
-from .checkpoint.model_files import PARAMS_JSON, is_hub_id, locate
+from .checkpoint.model_files import PARAMS_JSON, is_hub_id, locate, split_quantisation
 from .checkpoint.repository_code import PATTERN as CODE_PATTERN
 from .errors import ModelFilesError, ModelNotLocal
 from .resolve.model_files import (
@@ -50,12 +51,17 @@ def fetch_model(deployment: Deployment) -> Path:
     """
     model, cache = deployment.model, hub_cache(deployment)
     name = deployment.located("model.model")
+    repository, quantisation = split_quantisation(name)
     try:
         folder = model_folder(deployment, cache)
     except ModelNotLocal:
-        kinds = _kinds(deployment, config_files(deployment)[0])
-        _download_weights(deployment, name, kinds[0] if kinds else None)
-        folder = model_folder(deployment, cache)
+        if quantisation is not None:
+            _download(deployment, repository, model.revision, patterns(quantisation), NO_MODELS)
+            folder = _downloaded(deployment, repository, quantisation)
+        else:
+            kinds = _kinds(deployment, config_files(deployment)[0])
+            _download_weights(deployment, name, kinds[0] if kinds else None)
+            folder = model_folder(deployment, cache)
     if model.trust_remote_code:
         try:
             code_folder(deployment, folder)
@@ -66,7 +72,7 @@ def fetch_model(deployment: Deployment) -> Path:
     except ModelNotLocal as missing:
         revision = own_revision(deployment, model.hf_config_path)
         _download(deployment, missing.repository, revision, config_files(deployment))
-    if is_hub_id(name):
+    if is_hub_id(name) and quantisation is None:
         _fetch_weights(deployment, name, folder)
     if (source := tokenizer_source(deployment)) is not None:
         revision = tokenizer_revision(deployment)
@@ -76,6 +82,14 @@ def fetch_model(deployment: Deployment) -> Path:
             _download(deployment, source, revision, TOKENIZER_FILES)
             locate(source, revision, cache, *_VOCABULARIES)
     return folder
+
+
+def _downloaded(deployment: Deployment, repository: str, quantisation: str) -> Path:
+    """The directory of a repository after a download. Raises ModelFilesError if it has no file of the quantisation."""
+    try:
+        return model_folder(deployment, hub_cache(deployment))
+    except ModelNotLocal:
+        raise ModelFilesError(f"{repository}: the repository has no GGUF file of {quantisation}", code="M301") from None
 
 
 def _fetch_weights(deployment: Deployment, name: str, folder: Path) -> None:

@@ -7,7 +7,7 @@ A mixer lets tokens see each other: attention of several kinds, or a recurrent s
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -401,6 +401,8 @@ class Norm(Record):
     is_offset: bool = False
 
 
+# Whose names the tensors in the files have: transformers', those of Mistral AI's own format, llama.cpp's
+WeightNames = Literal["hf", "mistral", "gguf"]
 # What is normed: the inputs of mixer and feed-forward; their outputs; both; the common input of the two, which are
 # added at once; an input of each, which are added at once
 NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel"]
@@ -485,7 +487,7 @@ class ModelSpec(Record):
     quantization: str | None = None  # method of a quantised checkpoint
     quantization_bits: int = 16  # of its weights
     is_part: bool = False  # of a model with encoders
-    is_consolidated: bool = False  # weights of Mistral AI's own format: its names, and neighbours are rotated together
+    weight_names: WeightNames = "hf"
     assumptions: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute
 
@@ -605,17 +607,24 @@ class ModelSpec(Record):
 
         return self.model_copy(update={"layers": tuple(map(expanded, self.layers))})
 
-    def with_consolidated_weights(self) -> ModelSpec:
-        """Of the same model in Mistral AI's own format."""
+    def with_weights_of(self, names: WeightNames, *, has_pairs: bool, has_whole_norms: bool = False) -> ModelSpec:
+        """Of the same model in another format.
+
+        has_pairs: rows of queries and keys are in another order, in which neighbours are rotated together.
+        has_whole_norms: the weights of norms are stored as they are, not as their differences from 1.
+        """
 
         def interleaved(layer: LayerSpec) -> LayerSpec:
             mixer = layer.mixer
-            if not isinstance(mixer, Attention) or mixer.rope is None:
+            if not has_pairs or not isinstance(mixer, Attention) or mixer.rope is None:
                 return layer
             rope = mixer.rope.model_copy(update={"is_interleaved": True})
             return layer.model_copy(update={"mixer": mixer.model_copy(update={"rope": rope})})
 
-        return self.model_copy(update={"layers": tuple(map(interleaved, self.layers)), "is_consolidated": True})
+        changes: dict[str, Any] = {"layers": tuple(map(interleaved, self.layers)), "weight_names": names}
+        if has_whole_norms:
+            changes["norm"] = self.norm.model_copy(update={"is_offset": False})
+        return self.model_copy(update=changes)
 
     def without_windows(self) -> ModelSpec:
         """With all attention over all tokens."""

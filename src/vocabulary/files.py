@@ -1,4 +1,4 @@
-"""Reads the vocabulary of a model folder: tokenizer.json, tekken.json, or an older format.
+"""Reads the vocabulary of a model folder: tokenizer.json, tekken.json, or an older format; or that of a GGUF file.
 
 The API process encodes and decodes with it; the engine needs its tokens for grammars.
 """
@@ -16,10 +16,12 @@ import tokenizers
 from tokenizers import AddedToken
 
 from ..config import ModelFilesError
-from ..config.checkpoint.model_files import read_json, read_json_if_any
+from ..config.checkpoint.gguf import read_gguf
+from ..config.checkpoint.model_files import is_gguf, read_json, read_json_if_any
 from ..config.checkpoint.special_tokens import content_of, special_tokens
 from ..input_file import read_file
 from ..temporary_folder import temporary_folder
+from .gguf import gguf_tokenizer
 from .tekken import BOS, EOS, tekken_tokenizer
 
 _MAX_TOKENIZER_BYTES = 256 << 20  # the largest in use have 35 MB
@@ -32,11 +34,14 @@ class TokenizerError(Exception):
 def read_vocabulary(folder: Path, mode: str = "auto") -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     """The tokenizer of a model folder, and the content of tokenizer_config.json, whose tokens it may lack.
 
+    folder: or a GGUF file, which has both in its header.
     mode: `auto` reads tokenizer.json, or tekken.json, or converts older files if there is none; `mistral` reads
     tekken.json; `hf` loads the folder with transformers; `slow` ignores tokenizer.json.
 
     Raises TokenizerError if there is no usable tokenizer.
     """
+    if is_gguf(folder):
+        return _read_gguf(folder)
     config = _read_json(folder / "tokenizer_config.json")
     file, tekken = folder / "tokenizer.json", folder / "tekken.json"
     if mode == "mistral" or (mode == "auto" and not os.path.lexists(file) and os.path.lexists(tekken)):
@@ -104,6 +109,18 @@ def _read_tekken(file: Path) -> tokenizers.Tokenizer:
     except Exception as error:  # one of many types: of the file's content, or of the library
         cause = f"no `{error.args[0]}`" if isinstance(error, KeyError) else error
         raise TokenizerError(f"{file}: not a tekken vocabulary: {cause}") from None
+
+
+def _read_gguf(file: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    try:
+        return gguf_tokenizer(read_gguf(file))
+    except ModelFilesError as error:
+        raise TokenizerError(str(error)) from None
+    except BaseException as error:  # one of many types: of the header's values, or of the library, a panic of Rust too
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        cause = f"no `{error.args[0]}`" if isinstance(error, KeyError) else error
+        raise TokenizerError(f"{file}: its vocabulary cannot be used: {cause}") from None
 
 
 def _read_tokenizer(file: Path) -> tokenizers.Tokenizer:

@@ -13,7 +13,10 @@ from typing import Any
 
 from ...input_file import read_file
 from ..errors import ModelFilesError
-from .model_files import MAX_TEMPLATE_BYTES, read_json_if_any
+from .gguf import read_gguf
+from .model_files import MAX_TEMPLATE_BYTES, is_gguf, read_json_if_any
+
+_IN_HEADER = "tokenizer.chat_template"  # of a GGUF file; others are named after a point
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,13 @@ def template_of(value: str, origin: str, located: Callable[[str], str] = lambda 
 
 
 def templates_in(folder: Path, tokenizer_config: Mapping[str, Any] | None = None) -> dict[str, TemplateSource]:
-    """A model's own templates by name; a single one is named `default`.
+    """A model's own templates by name; a single one is named `default`. folder: or a GGUF file, whose header has them.
 
     chat_template.jinja and chat_templates/*.jinja override those of the JSON files.
     tokenizer_config: the content of tokenizer_config.json, if it has been read. Raises ModelFilesError.
     """
+    if is_gguf(folder):
+        return _in_header(folder)
     file = folder / "tokenizer_config.json"
     written = (read_json_if_any(file) if tokenizer_config is None else tokenizer_config).get("chat_template")
     if not written:
@@ -78,6 +83,18 @@ def templates_in(folder: Path, tokenizer_config: Mapping[str, Any] | None = None
     if os.path.lexists(single):
         templates["default"] = _read(single)
     return templates
+
+
+def _in_header(file: Path) -> dict[str, TemplateSource]:
+    values = read_gguf(file).values
+    named = {
+        key.removeprefix(_IN_HEADER).removeprefix("."): values[key] for key in values if key.startswith(_IN_HEADER)
+    }
+    for name, text in named.items():
+        if not isinstance(text, str) or len(text) > MAX_TEMPLATE_BYTES:
+            at_most = f"a text of at most {MAX_TEMPLATE_BYTES} characters"
+            raise ModelFilesError(f"{file}: `{_IN_HEADER}{'.' * bool(name)}{name}` must be {at_most}", code="M303")
+    return {name or "default": TemplateSource(text, str(file)) for name, text in named.items() if text}
 
 
 def _read(file: Path) -> TemplateSource:

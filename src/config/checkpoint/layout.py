@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ModelFilesError
-from .model_files import INDEX, MAX_INDEX_BYTES, is_like, is_plain_name, read_json
+from .gguf import parts, read_gguf
+from .model_files import INDEX, MAX_INDEX_BYTES, is_gguf, is_like, is_plain_name, read_json
 from .safetensors import read_header
 from .settings import SHARD_PATTERN
 from .stored import StoredTensor
 from .torch_zip import MapLocation, read_torch_file
 
-Format = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral"]
+Format = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf"]
 Kind = Literal["safetensors", "pt", "mistral"]
 _CONSOLIDATED = ("consolidated*.safetensors",)
 FILES: dict[Kind, tuple[str, ...]] = {
@@ -43,6 +44,7 @@ KINDS: dict[str, tuple[Kind, ...]] = {  # load format -> kinds of files; those o
     "npcache": ("pt",),
     "sharded_state": ("safetensors",),
     "mistral": ("mistral",),
+    "gguf": (),
     "dummy": (),
 }
 CONSOLIDATED_FORMATS = ("auto", "safetensors", "mistral", "dummy")  # load formats of weights that params.json describes
@@ -100,6 +102,12 @@ def read_weight_files(
     raise ModelFilesError(f"{folder}: no weight files ({wanted}); {hint}", code="M302")
 
 
+def read_gguf_files(path: Path) -> WeightFiles:
+    """Of a GGUF file, and the other parts of its model. Raises ModelFilesError."""
+    names = tuple(part.name for part in parts(path))
+    return WeightFiles("gguf", names, read_tensors(path.parent, names))
+
+
 def has_files(folder: Path, kind: Kind, ignored: Sequence[str] = ()) -> bool:
     """Whether a directory has any weight file of a kind of `FILES`; links of a download that was cut do not count."""
     return any(os.path.isfile(folder / name) for name in listed(folder, kind, ignored))
@@ -110,7 +118,11 @@ def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation =
     tensors: dict[str, StoredTensor] = {}
     for name in names:
         path = folder / name
-        found = read_header(path) if name.endswith(".safetensors") else read_torch_file(path, map_location)
+        found: Mapping[str, StoredTensor]
+        if is_gguf(name):
+            found = read_gguf(path).tensors
+        else:
+            found = read_header(path) if name.endswith(".safetensors") else read_torch_file(path, map_location)
         if twice := next((tensor for tensor in found if tensor in tensors), None):
             raise ModelFilesError(f"{path}: tensor `{twice}` is in {tensors[twice].file.name} too", code="M303")
         tensors |= found

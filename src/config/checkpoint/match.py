@@ -8,15 +8,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ...model import gguf
 from ...model.families import FAMILIES, FusedExperts
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
-from ...model.spec import ModelSpec
+from ...model.spec import ModelSpec, WeightNames
 from ...model.tensors import FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .model_files import CONFIG_JSON, PARAMS_JSON
-from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, contiguous_strides
+from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, bytes_of, contiguous_strides
 
-_FUSED_EXPERTS = re.compile(r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|down_proj)(?P<bias>_bias)?")
+_FUSED_EXPERTS = re.compile(
+    r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|gate_proj|up_proj|down_proj)(?P<bias>_bias)?"
+)
+_SOURCES: dict[WeightNames, str] = {"hf": CONFIG_JSON, "mistral": PARAMS_JSON, "gguf": "the header"}
 _UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -41,7 +45,7 @@ def matched(
                 f"{stored.file}: tensor `{name}` has shape {list(stored.shape)}, {source} says {list(shape)}",
                 code="M306",
             )
-        if stored.dtype not in FLOAT_DTYPES:
+        if stored.dtype not in FLOAT_DTYPES and not stored.is_quantised:
             raise ModelFilesError(
                 f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(FLOAT_DTYPES)}",
                 code="M304",
@@ -63,8 +67,11 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     """
     shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
     ignored, renames = family.ignored, dict(family.renames)
-    if spec.is_consolidated:
+    fused_experts = family.fused_experts
+    if spec.weight_names == "mistral":
         ignored, renames = CONSOLIDATED_TOWERS, dict(CONSOLIDATED_NAMES)
+    elif spec.weight_names == "gguf":
+        ignored, renames, fused_experts = gguf.FACTORS, dict(gguf.names_of(spec.architecture)), "stacked"
     if family.has_draft_layers:
         ignored += (f"model.layers.{spec.num_layers}.",)
     if not spec.has_experts:  # the block that others share between the experts is all that there is
@@ -75,9 +82,9 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}
-    if family.fused_experts is not None:
-        tensors = split_experts(tensors, family.fused_experts)
-    source = PARAMS_JSON if spec.is_consolidated else CONFIG_JSON
+    if fused_experts is not None:
+        tensors = split_experts(tensors, fused_experts)
+    source = _SOURCES[spec.weight_names]
     found = matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied, source=source)
     for scale in spec.weight_scales:
         for index in range(spec.num_layers):
@@ -147,7 +154,7 @@ def _stacked(stored: StoredTensor, width: int) -> Iterator[StoredTensor]:
     count, outputs, *inputs = stored.shape
     shape = outputs // width, *inputs
     for index in range(count * width):
-        offset = stored.offset + index * math.prod(shape) * DTYPE_BYTES[stored.dtype]
+        offset = stored.offset + index * bytes_of(stored.dtype, math.prod(shape))
         yield replace(stored, shape=shape, offset=offset)
 
 
@@ -170,7 +177,7 @@ def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str
                     f"{sum(rows)} rows",
                     code="M306",
                 )
-            row = (stored.strides or contiguous_strides(stored.shape))[0] * DTYPE_BYTES[stored.dtype]
+            row = bytes_of(stored.dtype, (stored.strides or contiguous_strides(stored.shape))[0])
             offset = stored.offset
             for part, count in zip(names, rows, strict=True):
                 split[part] = replace(stored, shape=(count, *stored.shape[1:]), offset=offset)

@@ -1,4 +1,4 @@
-"""Where a model's files are: `builtin:tiny`, a directory, or a hub id whose snapshot lies in the hub's cache."""
+"""Where a model's files are: `builtin:tiny`, a directory, a GGUF file, or a hub id with a snapshot in the cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
     """The directory that holds a model or a tokenizer.
 
     Args:
-        name: `builtin:tiny`, a directory, or a hub id such as Qwen/Qwen3-0.6B.
+        name: `builtin:tiny`, a directory, a GGUF file in it, or a hub id such as Qwen/Qwen3-0.6B.
         revision: branch, tag or commit of a hub id; the main branch if None.
         cache: hub cache to look in; None for HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub.
         wanted: files, or patterns, of which one makes the directory what is looked for; config.json if none is named.
@@ -47,11 +47,15 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
         if not _holds(path, wanted, os.path.lexists):  # what is there and no file is reported when it is read
             raise ModelFilesError(f"{path}: holds no {' or '.join(wanted)}", code="M301")
         return path
+    if is_gguf(path) and os.path.isfile(path) and is_like(path.name, wanted):
+        return path.parent
     if os.path.exists(path):
         raise ModelFilesError(f"{name}: a file; expected a directory with {' or '.join(wanted)}", code="M301")
     if not is_hub_id(name):
-        raise ModelFilesError(f"{name}: no such directory", code="M301")
+        what = "file" if is_gguf(name) else "directory"
+        raise ModelFilesError(f"{name}: no such {what}", code="M301")
     hub = Path(os.path.expanduser(cache)) if cache else _hub_cache()
+    name = split_quantisation(name)[0]
     repository = hub / f"models--{name.replace('/', '--')}"
     commit = revision or "main"
     with contextlib.suppress(OSError, ValueError):  # no such branch or tag: it is a commit, or not here, or has a NUL
@@ -78,11 +82,23 @@ def is_like(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def split_quantisation(name: str) -> tuple[str, str | None]:
+    """The repository in `owner/name:Q4_K_M`, and the quantisation of the GGUF file in it."""
+    repository, _, quantisation = name.partition(":")
+    if "/" not in repository or not quantisation or not quantisation.replace("_", "").replace("-", "").isalnum():
+        return name, None
+    return repository, quantisation
+
+
 def is_hub_id(name: str) -> bool:
-    """Whether a name has the shape `owner/name` or `name` of a hub repository, not that of a path or a built-in."""
-    parts = name.split("/")
+    """Whether a name has the shape of a hub repository, `owner/name`, `owner/name:quantisation` or `name`.
+
+    Not that of a path, a GGUF file or a built-in.
+    """
+    parts = split_quantisation(name)[0].split("/")
     return (
         not name.startswith((BUILTIN, ".", "/", "~"))
+        and not is_gguf(name)
         and len(parts) <= 2
         and all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts)
     )
@@ -93,6 +109,11 @@ def _hub_cache() -> Path:
         return Path(os.path.expanduser(cache))
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     return Path(os.path.expanduser(home)) / "hub"
+
+
+def is_gguf(path: str | os.PathLike[str]) -> bool:
+    """Whether a file has the name of a GGUF file."""
+    return os.fspath(path).lower().endswith(".gguf")
 
 
 def read_json(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:

@@ -8,11 +8,42 @@ from pathlib import Path
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 FLOAT_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # of weights that the engine reads
+BLOCKS = {  # quantised dtypes of GGUF files -> elements of a block, which are consecutive in a row, and its bytes
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 110),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+    "IQ2_XXS": (256, 66),
+    "IQ2_XS": (256, 74),
+    "IQ2_S": (256, 82),
+    "IQ3_XXS": (256, 98),
+    "IQ3_S": (256, 110),
+    "IQ1_S": (256, 50),
+    "IQ1_M": (256, 56),
+    "IQ4_NL": (32, 18),
+    "IQ4_XS": (256, 136),
+    "TQ1_0": (256, 54),
+    "TQ2_0": (256, 66),
+    "MXFP4": (32, 17),
+}
+
+
+def bytes_of(dtype: str, num_elements: int) -> int:
+    """Bytes of consecutive elements, which are whole blocks."""
+    elements, size = BLOCKS.get(dtype) or (1, DTYPE_BYTES[dtype])
+    assert num_elements % elements == 0, (dtype, num_elements)
+    return num_elements // elements * size
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """`dtype` as safetensors writes it. Strides are set only where the elements are not contiguous.
+    """`dtype` as safetensors writes it, or one of BLOCKS. Strides are set only where the elements are not contiguous.
 
     factors: of the model's rows, with which they are multiplied: (number of rows, factor), for all rows in order.
     """
@@ -31,7 +62,11 @@ class StoredTensor:
     @property
     def num_bytes(self) -> int:
         """Bytes of the elements, wherever they lie."""
-        return self.num_elements * DTYPE_BYTES[self.dtype]
+        return bytes_of(self.dtype, self.num_elements)
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.dtype in BLOCKS
 
     @property
     def span(self) -> int:

@@ -27,7 +27,6 @@ class Counterpart:
         commas: its one value holds several, parted by commas.
         unit: what its number counts, where ours needs it said.
         also: further options, with their values, that it stands for.
-        until: the value ends before this character; the rest has no counterpart.
         after: the value is the first group of this pattern.
         elsewhere: values of it that are an option of their own here: its path and value.
     """
@@ -43,7 +42,6 @@ class Counterpart:
     commas: bool = False
     unit: str = ""
     also: tuple[tuple[str, str], ...] = ()
-    until: str = ""
     after: re.Pattern[str] | None = None
     elsewhere: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -136,8 +134,6 @@ def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[
         return Read(words, (_override(path, name, [value], words),), Counterpart(found.names, path))
     if found.after is not None:
         values = [match[1] if (match := found.after.fullmatch(value)) else value for value in values]
-    if found.until:
-        values = [value.partition(found.until)[0] for value in values]
     values = [found.values.get(value, value) for value in values]
     if not values or "" in values:
         return Read(words, counterpart=found)

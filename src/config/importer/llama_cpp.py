@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .counterparts import Counterpart, by_name, choice, gone, needless, switch, to
+from .counterparts import by_name, choice, gone, needless, switch, to
 
 _LAYERS = "the whole model is on one device; `device.device` says which"
 _SAMPLING = "requests say it themselves; `model.override_generation_config` holds what a request leaves out"
@@ -13,13 +13,18 @@ _TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 TABLE = by_name(
     to("model.model", "-m", "--model"),
-    Counterpart(
-        ("-hf", "-hfr", "--hf-repo"),
+    to(
         "model.model",
-        until=":",
-        says="without the quantisation after the colon: this build reads safetensors, so name that repository",
+        *("-hf", "-hfr", "--hf-repo"),
+        says="llama.cpp takes Q4_K_M where no quantisation follows a colon; here it must be named: owner/name:Q4_K_M",
     ),
-    gone("name the folder or the repository that holds the file", "-hff", "--hf-file", "-mu", "--model-url"),
+    gone(
+        "name the file, or the repository and the quantisation: owner/name:Q4_K_M",
+        "-hff",
+        "--hf-file",
+        "-mu",
+        "--model-url",
+    ),
     to("model.hf_token", "-hft", "--hf-token"),
     to("model.served_model_name", "-a", "--alias", commas=True),
     choice("model.max_model_len", "-c", "--ctx-size", says=_SHARED, values={"0": "auto"}),

@@ -21,7 +21,6 @@ _LIBRARY = (
     "a name in Ollama's library: set `model.model` to the repository of the same model on the Hugging Face hub, with "
     "safetensors"
 )
-_GGUF = "without the quantisation after the colon: this build reads safetensors, so name that repository"
 _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)\s+(?=\S)")
 _HUB = re.compile(r"(?:https?://)?(?:hf\.co|huggingface\.co)/(.+)")
 _PARAMETER = "PARAMETER "
@@ -115,7 +114,7 @@ def reads_of(instructions: Sequence[str]) -> Iterator[Read]:
 def _model(value: str) -> Counterpart:
     """FROM names a model of Ollama's library, a repository of the hub, a file or a folder."""
     if _HUB.fullmatch(value):
-        return replace(TABLE["FROM"], values={}, after=_HUB, until=":", says=_GGUF)
+        return replace(TABLE["FROM"], values={}, after=_HUB)
     if value.startswith((".", "/", "~")) or value.endswith((".gguf", ".safetensors")):
         return TABLE["FROM"]
     return gone(_LIBRARY, "FROM")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES
-from ..checkpoint.layout import INDEXES, WHOLE, Kind, listed
+from ..checkpoint.layout import INDEXES, WHOLE, Kind, listed, read_gguf_files
 from ..checkpoint.model_files import MAX_INDEX_BYTES, is_plain_name, read_json
 from ..checkpoint.safetensors import read_entries
 from ..errors import ModelFilesError
@@ -77,6 +77,15 @@ def read_stored(folder: Path, is_tied: bool, kind: Kind = "safetensors") -> Stor
         missing_bytes=missing,
         problems=tuple(problems),
     )
+
+
+def read_stored_gguf(path: Path) -> Stored:
+    """The sum over the headers of a GGUF file and the other parts of its model. Raises ModelFilesError."""
+    files = read_gguf_files(path)
+    sizes: dict[str, int] = {}
+    for tensor in files.tensors.values():
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.num_bytes
+    return Stored(num_files=len(files.names), num_tensors=len(files.tensors), numbers=files.count(), num_bytes=sizes)
 
 
 def _names(folder: Path, kind: Kind) -> tuple[list[str], int]:

@@ -12,6 +12,7 @@ from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters
 from ...model.spec import ModelSpec
+from ..checkpoint.model_files import is_gguf
 from ..errors import ModelFilesError, ModelNotLocal
 from ..resolve.model_files import (
     config_path,
@@ -23,7 +24,7 @@ from ..resolve.model_files import (
     read_values,
 )
 from ..resolve.resolved import ModelFiles
-from .headers import Stored, read_stored
+from .headers import Stored, read_stored, read_stored_gguf
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -81,6 +82,12 @@ class PlannedModel(Record):
         return min((getattr(mixer, "num_heads", 1) for layer in self.spec.layers for mixer in layer.mixers), default=1)
 
     @property
+    def tokenizer_path(self) -> str:
+        """The directory or GGUF file that holds the tokenizer and the chat template."""
+        own = self.files.tokenizer_path if self.files is not None else None
+        return own or self.folder
+
+    @property
     def weights_source(self) -> str:
         if self.stored is None:
             return "counted from config.json"
@@ -125,9 +132,11 @@ def read_model(deployment: Deployment) -> PlannedModel:
     if not spec.hidden_size or not spec.layers:
         raise ModelFilesError(why_not or f"{path}: names neither layers nor their width", code="M306")
     is_dummy = deployment.load.load_format == "dummy"
-    stored = (
-        None if is_dummy else read_stored(folder, spec.is_tied, "mistral" if is_consolidated(path) else "safetensors")
-    )
+    stored = None
+    if is_gguf(path):
+        folder, stored = path.parent, None if is_dummy else read_stored_gguf(path)
+    elif not is_dummy:
+        stored = read_stored(folder, spec.is_tied, "mistral" if is_consolidated(path) else "safetensors")
     return PlannedModel(
         name=model.model,
         folder=str(folder),

@@ -18,6 +18,7 @@ from ...model.cache_groups import (
 )
 from ...model.quantised import held_in
 from ...model.sizes import state_bytes
+from ...model.spec import WeightNames
 from ..auto_values import (
     BLOCK_SIZE,
     CLIENT_SHARE,
@@ -258,20 +259,27 @@ def _batched_tokens(done: Decisions, longest_prompt: int) -> None:
     done.decide("scheduler.max_num_batched_tokens", tokens, "R103", reason)
 
 
+_DESCRIBED_BY: dict[WeightNames, str] = {
+    "hf": "it has a config.json",
+    "mistral": "it has a params.json",
+    "gguf": "the header of a GGUF file",
+}
+
+
 def _files(done: Decisions, model_files: ModelFiles) -> None:
     """Where files are read from: hub ids become directories."""
     if done.get("model.tokenizer") == "auto":
-        done.decide("model.tokenizer", model_files.model_path, "R044", "the model's own tokenizer")
+        own = model_files.tokenizer_path or model_files.model_path
+        done.decide("model.tokenizer", own, "R044", "the model's own tokenizer")
     elif model_files.tokenizer_path is not None:
         done.values["model"]["tokenizer"] = model_files.tokenizer_path
     if done.get("model.hf_config_path") == "auto":
-        done.decide("model.hf_config_path", model_files.config_path, "R045", "the model's own config.json")
+        done.decide("model.hf_config_path", model_files.config_path, "R045", "the model's own directory")
     else:
         done.values["model"]["hf_config_path"] = model_files.config_path
     if done.get("model.config_format") == "auto":
-        is_native = model_files.spec.is_consolidated
-        name, reason = ("mistral", "it has a params.json") if is_native else ("hf", "it has a config.json")
-        done.decide("model.config_format", name, "R074", reason)
+        described = model_files.spec.weight_names
+        done.decide("model.config_format", described, "R074", _DESCRIBED_BY[described])
     if done.get("model.rope_theta") == "auto" and model_files.rope_theta is not None:
         done.decide(
             "model.rope_theta", model_files.rope_theta, "config.json", "the model's own base", layer=Layer.MODEL
@@ -280,6 +288,7 @@ def _files(done: Decisions, model_files: ModelFiles) -> None:
         reason = {
             "safetensors": "the model has safetensors",
             "mistral": "the consolidated files that params.json describes",
+            "gguf": "a GGUF file",
         }.get(model_files.weight_format, "no safetensors, but files of torch, read as data")
         done.decide("load.load_format", model_files.weight_format, "R079", reason)
     fact = model_files.template_fact

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...model import gguf
 from ...model.config_json import ConfigJson, ModelConfigError, shown
 from ...model.params_json import config_of
 from ...model.read import config_json as config_json_of
@@ -17,14 +18,33 @@ from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, 
 from ...model.spec import ModelSpec
 from ...model.through_transformers import Implementation, implementation
 from ..checkpoint.chat_templates import templates_in
-from ..checkpoint.layout import CONSOLIDATED_FORMATS, WeightFiles, read_weight_files
+from ..checkpoint.gguf import read_gguf
+from ..checkpoint.gguf_files import choose, found_in, has_quantisation, read_generation_config
+from ..checkpoint.gguf_files import read_config as read_gguf_config
+from ..checkpoint.layout import (
+    CONSOLIDATED_FORMATS,
+    FILES,
+    WeightFiles,
+    has_files,
+    read_gguf_files,
+    read_weight_files,
+)
 from ..checkpoint.match import tensors_of
-from ..checkpoint.model_files import CONFIG_JSON, PARAMS_JSON, is_hub_id, locate, read_json, read_json_if_any
+from ..checkpoint.model_files import (
+    CONFIG_JSON,
+    PARAMS_JSON,
+    is_gguf,
+    is_hub_id,
+    locate,
+    read_json,
+    read_json_if_any,
+    split_quantisation,
+)
 from ..checkpoint.repository_code import COMMIT, RepositoryCode, read_code
 from ..checkpoint.repository_code import PATTERN as CODE_PATTERN
 from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES
-from ..errors import ModelFilesError
+from ..errors import ModelFilesError, ModelNotLocal
 from ..model_facts import Fact, model_facts
 from . import sampling
 from .resolved import ModelFiles
@@ -33,6 +53,7 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 _ANY_MODEL_FILE = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
+_GGUF_FILES = ("*.gguf", "*.GGUF")
 TOKENIZER_JSON, TEKKEN_JSON = "tokenizer.json", "tekken.json"
 OLDER_VOCABULARIES = ("vocab.json", "tokenizer.model", "spiece.model", "vocab.txt")
 VOCABULARIES = {
@@ -62,7 +83,11 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         chosen = implementation(spec, model.model_impl)
         if is_consolidated(path):
             _check_consolidated(deployment, chosen)
-            spec = spec.with_consolidated_weights()
+            spec = spec.with_weights_of("mistral", has_pairs=True)
+        elif is_gguf(path):
+            _check_gguf(deployment, chosen)
+            found = gguf.architecture(read_gguf(path).values)
+            spec = spec.with_weights_of("gguf", has_pairs=found.has_pairs, has_whole_norms=found.has_whole_norms)
         if chosen == "transformers":
             spec = spec.with_expanded_attention()
             if not has_one_rope and (model.rope_scaling or model.rope_theta != "auto"):
@@ -84,9 +109,11 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         max_context = longest_stable(values, max_context)
     if model.disable_sliding_window and window is not None:
         max_context, spec = min(max_context, window), spec.without_windows()
+    if is_gguf(path):
+        folder = path.parent
     weights = _weights(path, spec, folder, deployment, is_native=chosen == "native")
     theta = _theta(spec, values) if chosen == "native" or has_one_rope else None
-    tokenizer_path = _tokenizer_path(deployment, folder)
+    tokenizer_path = _tokenizer_path(deployment, folder, path)
     return ModelFiles(
         model_path=str(folder),
         config_path=str(path.parent),
@@ -99,10 +126,10 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         rope_theta=theta,
         own_rope_theta=own_theta if theta is not None else None,
         checkpoint_dtype=spec.dtype if weights is None else _most_common_dtype(weights),
-        eos_token_ids=_eos_ids(path, config_json, folder, spec.vocab_size),
+        eos_token_ids=_eos_ids(path, config_json, folder / GENERATION_CONFIG, spec.vocab_size),
         bos_token_id=bos,
         pad_token_id=pad,
-        sampling_defaults=_sampling_defaults(folder, deployment),
+        sampling_defaults=_sampling_defaults(path, folder, deployment),
         tokenizer_path=tokenizer_path,
         template_fact=_template_fact(model.model, spec, tokenizer_path),
         weight_files=weights.names if weights else (),
@@ -128,8 +155,31 @@ def hub_cache(deployment: Deployment) -> str | None:
 
 def model_folder(deployment: Deployment, cache: str | None) -> Path:
     """The model's directory; without a description of its own where `model.hf_config_path` names another."""
+    name, revision = deployment.located("model.model"), deployment.model.revision
     wanted = config_files(deployment) if deployment.model.hf_config_path == "auto" else _ANY_MODEL_FILE
-    return locate(deployment.located("model.model"), deployment.model.revision, cache, *wanted)
+    quantisation = split_quantisation(name)[1]
+    if quantisation is None or not is_hub_id(name):
+        return locate(name, revision, cache, *wanted, *_GGUF_FILES)
+    folder = locate(name, revision, cache, "*")
+    if not has_quantisation(folder, quantisation):
+        raise ModelNotLocal(name, str(folder))
+    return folder
+
+
+def gguf_file(deployment: Deployment, folder: Path) -> Path | None:
+    """The GGUF file that is the model; None if it is in another format. Raises ModelFilesError if one must be chosen.
+
+    A directory with weights in another format is a model in that format, unless `load.load_format` is `gguf`.
+    """
+    name = deployment.located("model.model")
+    if is_gguf(name):
+        return Path(os.path.expanduser(name))
+    quantisation, load_format = split_quantisation(name)[1], deployment.load.load_format
+    if (quantisation is not None and is_hub_id(name)) or "gguf" in (load_format, deployment.model.config_format):
+        return choose(folder, quantisation)
+    if load_format != "auto" or any(has_files(folder, kind) for kind in FILES):
+        return None
+    return choose(folder) if found_in(folder) else None
 
 
 def config_files(deployment: Deployment) -> tuple[str, ...]:
@@ -141,8 +191,10 @@ def config_files(deployment: Deployment) -> tuple[str, ...]:
 
 
 def config_path(deployment: Deployment, folder: Path, cache: str | None) -> Path:
-    """The config.json that counts, or the params.json."""
+    """The config.json that counts, or the params.json, or the GGUF file, which describes itself."""
     model, names = deployment.model, config_files(deployment)
+    if (file := gguf_file(deployment, folder)) is not None:
+        return file
     if model.hf_config_path != "auto":
         revision = own_revision(deployment, model.hf_config_path)
         folder = locate(deployment.located("model.hf_config_path"), revision, cache, *names)
@@ -155,7 +207,12 @@ def is_consolidated(path: Path) -> bool:
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """The content of config.json, or params.json in its terms. Raises ModelConfigError for one that has none."""
+    """The content of config.json, or of params.json or a GGUF header in its terms.
+
+    Raises ModelConfigError for one that cannot be translated.
+    """
+    if is_gguf(path):
+        return read_gguf_config(path)
     content = read_json(path)
     return config_of(content) if is_consolidated(path) else content
 
@@ -172,6 +229,20 @@ def _check_consolidated(deployment: Deployment, chosen: Implementation) -> None:
             "config.json can be served",
             "M304",
         )
+
+
+def _check_gguf(deployment: Deployment, chosen: Implementation) -> None:
+    model, load_format = deployment.model, deployment.load.load_format
+    if load_format not in ("auto", "gguf", "dummy"):
+        raise ModelConfigError(f"is a GGUF file, which `load.load_format: {load_format}` does not read", "M304")
+    if model.hf_config_path != "auto":
+        raise ModelConfigError("describes itself, so `model.hf_config_path` has no effect; remove it", "M304")
+    if model.config_format not in ("auto", "gguf"):
+        raise ModelConfigError(
+            f"describes itself, so `model.config_format: {model.config_format}` has no effect; remove it", "M304"
+        )
+    if chosen == "transformers":
+        raise ModelConfigError("is a GGUF file, which `model.model_impl: native` runs; transformers does not", "M304")
 
 
 def own_revision(deployment: Deployment, name: str) -> str | None:
@@ -296,7 +367,10 @@ def _weights(
     if settings_problem(load.load_format, settings):
         settings = {}  # reported by a rule
     load_format = load.load_format
-    if spec.is_consolidated:
+    if spec.weight_names == "gguf":
+        weights = read_gguf_files(path)
+        return replace(weights, tensors=tensors_of(folder, weights.tensors, spec))
+    if spec.weight_names == "mistral":
         load_format = "mistral"
     elif load_format == "mistral":
         load_format = "auto"  # reported by a rule
@@ -311,19 +385,19 @@ def _check_layers(path: Path, spec: ModelSpec, tensors: Iterable[str]) -> None:
     """One sentence instead of a list of tensors."""
     stored = 1 + max((int(match[1]) for name in tensors if (match := _LAYER.match(name))), default=-1)
     if stored and stored != spec.num_layers:
-        key = "n_layers" if spec.is_consolidated else "num_hidden_layers"
+        key = "n_layers" if spec.weight_names == "mistral" else "num_hidden_layers"
         raise ModelFilesError(
             f"{path}: `{key}` is {spec.num_layers}, but its weight files have {stored} layers", code="M306"
         )
 
 
 def _most_common_dtype(weights: WeightFiles) -> str:
-    """That of most parameters."""
+    """That of most parameters; bfloat16 of quantised ones."""
     counts = weights.count()
-    return FLOAT_DTYPES[max(counts, key=lambda dtype: counts[dtype])]
+    return FLOAT_DTYPES.get(max(counts, key=lambda dtype: counts[dtype]), "bfloat16")
 
 
-def _sampling_defaults(folder: Path, deployment: Deployment) -> dict[str, Any]:
+def _sampling_defaults(config: Path, folder: Path, deployment: Deployment) -> dict[str, Any]:
     """From the file that `model.generation_config` names; nothing for `none`, or if the model brings none."""
     source = deployment.model.generation_config
     if source == "none":
@@ -331,17 +405,29 @@ def _sampling_defaults(folder: Path, deployment: Deployment) -> dict[str, Any]:
     path = folder if source == "auto" else Path(deployment.located("model.generation_config"))
     if os.path.isdir(path):
         path = path / GENERATION_CONFIG
-    content = read_json_if_any(path) if source == "auto" else read_json(path)
+    if source == "auto" and is_gguf(config):
+        path, content = config, read_generation_config(config)
+    else:
+        content = read_json_if_any(path) if source == "auto" else read_json(path)
     values = sampling.from_generation_config(content)
     if problem := sampling.problem(values):
         raise ModelFilesError(f"{path}: {problem}", code="M306")
     return values
 
 
-def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
+def _tokenizer_path(deployment: Deployment, folder: Path, config: Path) -> str | None:
+    """A directory, or the GGUF file that describes the model."""
     model = deployment.model
     if model.skip_tokenizer_init:
         return None
+    if is_gguf(config) and model.tokenizer == "auto":
+        if model.tokenizer_mode != "auto":
+            raise ModelFilesError(
+                f"{config}: the vocabulary in a GGUF file is read with `model.tokenizer_mode: auto` only; name a "
+                "directory with another with `model.tokenizer`",
+                code="M307",
+            )
+        return str(config)
     wanted = VOCABULARIES.get(model.tokenizer_mode, (TOKENIZER_JSON, TEKKEN_JSON, *OLDER_VOCABULARIES))
     if (name := tokenizer_source(deployment)) is not None:
         folder = locate(name, tokenizer_revision(deployment), hub_cache(deployment), *wanted)
@@ -363,12 +449,11 @@ def _tokenizer_path(deployment: Deployment, folder: Path) -> str | None:
     return str(folder)
 
 
-def _eos_ids(config_path: Path, config_json: ConfigJson, folder: Path, vocab_size: int) -> tuple[int, ...]:
+def _eos_ids(config_path: Path, config_json: ConfigJson, generation: Path, vocab_size: int) -> tuple[int, ...]:
     """End-of-sequence ids: generation_config.json's first, which chat models extend, then config.json's."""
-    path = folder / GENERATION_CONFIG
     ids: dict[int, None] = {}  # ordered
     for file, value in (
-        (path, read_json_if_any(path).get("eos_token_id")),
+        (generation, None if is_gguf(config_path) else read_json_if_any(generation).get("eos_token_id")),
         (config_path, config_json.get("eos_token_id")),
     ):
         for token in value if isinstance(value, list) else [value]:

@@ -12,7 +12,7 @@ from pydantic import Field
 from ...model.cache_groups import CacheGroups, longest_sequence, model_cache_groups
 from ...model.record import Record
 from ...model.sizes import count_parameters, weights_bytes
-from ...model.spec import ModelSpec
+from ...model.spec import ModelSpec, WeightNames
 from ...model.through_transformers import Implementation
 from ..auto_values import RESERVED_FILES
 from ..checkpoint.chat_templates import TemplateSource
@@ -32,7 +32,7 @@ from ..schema.structured_outputs import StructuredOutputsConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
-WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "dummy"]
+WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"]
 
 
 class ModelFiles(Record):
@@ -53,7 +53,7 @@ class ModelFiles(Record):
     bos_token_id: int | None
     pad_token_id: int | None
     sampling_defaults: dict[str, Any]  # from generation_config.json, under this project's names
-    tokenizer_path: str | None  # directory that holds the tokenizer; None with skip_tokenizer_init
+    tokenizer_path: str | None  # directory or GGUF file that holds the tokenizer; None with skip_tokenizer_init
     template_fact: Fact | None = None  # the chat template of a known model without one
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     weight_format: WeightFormat
@@ -126,9 +126,9 @@ class MemoryPlan(Record):
 
 
 class ResolvedModel(ModelConfig):
-    tokenizer: str  # the directory that holds it; the model's own with skip_tokenizer_init
+    tokenizer: str  # the directory or GGUF file that holds it; the model's own with skip_tokenizer_init
     hf_config_path: str  # the directory whose config.json or params.json was read
-    config_format: Literal["hf", "mistral"]
+    config_format: WeightNames
     dtype: Dtype
     max_model_len: int
 

@@ -17,13 +17,14 @@ _OTHER_LIBRARY = "this build reads files from a folder; copy the checkpoint to t
 class LoadConfig(Section):
     """How weights are read from disk into memory."""
 
-    load_format: Literal["auto", "safetensors", "pt", "npcache", "sharded_state", "mistral", "dummy"] = Field(
+    load_format: Literal["auto", "safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"] = Field(
         "auto",
         description=(
             "Format of the weight files. `auto` is safetensors or, if there are none, the files of torch. `pt` is "
             "torch's .bin and .pt, read as data, so that no code in them can run. `npcache` copies those once into "
             ".npy files, which other programs can map. `sharded_state` is one process's files of a sharded save. "
-            "`mistral` is consolidated safetensors, as `model.config_format` describes them. "
+            "`mistral` is consolidated safetensors, as `model.config_format` describes them. `gguf` is a GGUF file, "
+            "whose header describes the model; `auto` takes the one of a directory without other weights. "
             "`dummy` creates random weights from config.json alone, to measure speed and memory without a checkpoint; "
             "its answers are meaningless."
         ),
@@ -34,7 +35,6 @@ class LoadConfig(Section):
                 "tensorizer": _OTHER_LIBRARY,
                 "runai_streamer": _OTHER_LIBRARY,
                 "bitsandbytes": "use the unquantised checkpoint; `model.quantization: int8` or int4 makes it smaller",
-                "gguf": "GGUF files are not read; use the model's safetensors",
             },
         ),
     )

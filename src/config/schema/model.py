@@ -23,7 +23,7 @@ OTHER_SCHEMES = {
         _OTHER_MACHINE,
     ),
     "neuron_quant": _OTHER_MACHINE,
-    "gguf": "GGUF files are not read; use the model's safetensors and write int8 or int4",
+    "gguf": "a GGUF file as `model.model` brings its own quantisation; leave this out, or write int8 or int4",
 }
 Base = Annotated[float, BeforeValidator(parse_number), Field(gt=0, allow_inf_nan=False)]
 
@@ -35,10 +35,11 @@ class ModelConfig(Section):
     model: str = Field(
         min_length=1,
         description=(
-            "The model to serve: a hub id, a local directory, or `builtin:tiny`, which is part of the package. A hub "
-            "id is downloaded once; a directory is used in place."
+            "The model to serve: a hub id, a local directory, a GGUF file, or `builtin:tiny`, which is part of the "
+            "package. A hub id is downloaded once; files and directories are used in place. `owner/name:Q4_K_M` is the "
+            "GGUF file of this quantisation in a repository of the hub."
         ),
-        examples=["Qwen/Qwen3-0.6B", "./checkpoints/mine", "builtin:tiny"],
+        examples=["Qwen/Qwen3-0.6B", "./checkpoints/mine", "./qwen3-0.6b-q4_k_m.gguf", "builtin:tiny"],
         json_schema_extra=about(reload="model", kind="model"),
     )
     model_impl: Literal["auto", "native", "transformers"] = Field(
@@ -136,11 +137,12 @@ class ModelConfig(Section):
         examples=["main"],
         json_schema_extra=about(reload="model"),
     )
-    config_format: Literal["auto", "hf", "mistral"] = Field(
+    config_format: Literal["auto", "hf", "mistral", "gguf"] = Field(
         "auto",
         description=(
             "Format of the model's files: `hf` is config.json and the weights that it describes, `mistral` is Mistral "
-            "AI's own format, params.json and consolidated safetensors. `auto` is `hf` if there is a config.json. Many "
+            "AI's own format, params.json and consolidated safetensors, `gguf` is a GGUF file, whose header describes "
+            "the model. `auto` is `gguf` for such a file and `hf` if there is a config.json. Many "
             "repositories hold both, of which only one is downloaded. Of models with a vision encoder, the text model "
             "is served."
         ),

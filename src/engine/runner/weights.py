@@ -15,7 +15,8 @@ import torch
 
 from ...config import ModelFilesError
 from ...config.checkpoint.settings import DUMMY_DEVIATION
-from ...config.checkpoint.stored import FLOAT_DTYPES, StoredTensor
+from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, StoredTensor
+from .dequantise import dequantised
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES: dict[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in FLOAT_DTYPES.items()}
@@ -40,6 +41,8 @@ class Checkpoint:
         stored = self.tensors[name]
         if (mapped := self._mapped(stored)) is not None:
             into.copy_(mapped)  # torch uses all threads
+        elif stored.is_quantised:
+            self._read_blocks(stored, name, into.view(-1))
         elif stored.strides is not None:
             self._read_strided(stored, name, into)
         else:
@@ -54,14 +57,19 @@ class Checkpoint:
     def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
         """The tensor in a map of the file, released together with it; None if it must be read or changed."""
         stored = self.tensors[name]
-        mapped = self._mapped(stored) if DTYPES[stored.dtype] is dtype and not stored.factors else None
+        mapped = self._mapped(stored) if DTYPES.get(stored.dtype) is dtype and not stored.factors else None
         if mapped is not None:
             _check_finite(stored, name, mapped)
         return mapped
 
     def _mapped(self, stored: StoredTensor) -> torch.Tensor | None:
-        dtype = DTYPES[stored.dtype]
-        if stored.strides is not None or stored.num_bytes < _LEAST_MAPPED or stored.offset % dtype.itemsize:
+        dtype = DTYPES.get(stored.dtype)
+        if (
+            dtype is None
+            or stored.strides is not None
+            or stored.num_bytes < _LEAST_MAPPED
+            or stored.offset % dtype.itemsize
+        ):
             return None
         mapped = self._reader.map(stored.file, stored.offset, stored.num_bytes)
         return None if mapped is None else torch.frombuffer(mapped, dtype=dtype).view(stored.shape)
@@ -77,6 +85,17 @@ class Checkpoint:
             part = staging[: flat.numel() - start]
             self._fill(stored, name, start * dtype.itemsize, part)
             flat[start : start + part.numel()].copy_(part)
+
+    def _read_blocks(self, stored: StoredTensor, name: str, flat: torch.Tensor) -> None:
+        elements, size = BLOCKS[stored.dtype]
+        step = _CHUNK_BYTES // (4 * elements)  # blocks, whose elements are in float32
+        num_blocks = flat.numel() // elements
+        staging = torch.empty(min(step, num_blocks) * size, dtype=torch.uint8)
+        for first in range(0, num_blocks, step):
+            part = staging[: (num_blocks - first) * size]
+            self._fill(stored, name, first * size, part)
+            numbers = dequantised(part, stored.dtype)
+            flat[first * elements : first * elements + numbers.numel()].copy_(numbers)
 
     def _read_strided(self, stored: StoredTensor, name: str, into: torch.Tensor) -> None:
         """A transposed or sliced tensor: reads everything from its first to its last element, then selects its own."""
@@ -97,7 +116,7 @@ def _check_finite(stored: StoredTensor, name: str, loaded: torch.Tensor) -> None
     The smallest and the largest element show both. `isfinite`, which makes a temporary tensor, is 20 times slower.
     """
     if loaded.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(loaded)):
-        is_converted = DTYPES[stored.dtype] is not loaded.dtype
+        is_converted = DTYPES.get(stored.dtype) is not loaded.dtype
         dtype = str(loaded.dtype).removeprefix("torch.")
         raise ModelFilesError(
             f"{stored.file}: tensor `{name}` has NaN or infinite elements"

@@ -47,9 +47,10 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R046",
-        "GGUF files are not supported",
-        ("model.model", "model.quantization", "load.load_format"),
-        "A model is a directory or a hub id; a single file is refused, and so is the format gguf.",
+        "a GGUF file describes itself",
+        ("model.model", "load.load_format", "model.config_format"),
+        "Its header has the configuration, the vocabulary and the chat template, so no other file is read. Its weights "
+        "are dequantised while they are loaded; model.quantization quantises them again.",
     ),
     StatedRule(
         "R047",

@@ -109,9 +109,11 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: (
             (v.config_format == "hf" and v.load_format == "mistral")
             or (v.config_format == "mistral" and v.load_format not in CONSOLIDATED_FORMATS)
+            or (v.config_format == "gguf" and v.load_format not in ("auto", "gguf", "dummy"))
+            or (v.config_format in ("hf", "mistral") and v.load_format == "gguf")
         ),
         message="`load.load_format` is {load_format}, and `model.config_format` is {config_format}",
-        why="params.json describes consolidated safetensors, and config.json all other files.",
+        why="params.json describes consolidated safetensors, a GGUF file itself, and config.json all other files.",
         fixes=("remove one of the two: `auto` takes what fits",),
     ),
     Rule(
@@ -488,7 +490,7 @@ STATED: tuple[StatedRule, ...] = (
         "R074",
         "auto reads config.json",
         ("model.config_format",),
-        "Without one, or with `load.load_format: mistral`, it reads params.json.",
+        "Without one, or with `load.load_format: mistral`, it reads params.json. A GGUF file describes itself.",
     ),
     StatedRule(
         "R075",

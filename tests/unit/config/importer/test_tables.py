@@ -66,7 +66,7 @@ def test_sglang(words: list[str], path: str, value: object) -> None:
     ("words", "path", "value"),
     [
         (["-c", "0"], "model.max_model_len", "auto"),
-        (["-hf", "user/repo-GGUF:Q4_K_M"], "model.model", "user/repo-GGUF"),
+        (["-hf", "user/repo-GGUF:Q4_K_M"], "model.model", "user/repo-GGUF:Q4_K_M"),
         (["--ctx-size", "4096"], "model.max_model_len", 4096),
         (["-np", "4"], "scheduler.max_num_seqs", 4),
         (["--parallel", "4"], "scheduler.max_num_seqs", 4),
@@ -140,7 +140,7 @@ def test_a_modelfile_of_ollama() -> None:
     draft = import_script(MODELFILE, "models/Modelfile")
     assert draft.engine == import_script(MODELFILE, engine="ollama").engine == "ollama"
     assert {path: node.plain() for path, node in draft.values.items()} == {
-        "model.model": "org/model",
+        "model.model": "org/model:Q4_K_M",
         "model.max_model_len": 8192,
         "model.override_generation_config": {"temperature": 0.7},
     }

@@ -1,0 +1,80 @@
+"""GGUF files: the same model as the dequantised weights in safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.slow_cases import slow_but
+
+from .checkpoints import build, reference_logits, save
+from .conftest import Saved
+from .engine import Engine, resolved
+from .gguf_files import write_gguf
+from .test_logits import TOKENS, our_logits
+
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12]]
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+FAMILIES = [
+    "llama",
+    "llama with biases",
+    "qwen2 tied",
+    "qwen3",
+    "qwen3_moe",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "phi3 longrope",
+]
+FAMILIES += ["granite", "mistral"]
+WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
+TYPES += ["BF16", "F16"]
+
+
+@pytest.mark.effect("load.load_format")
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "llama", "gemma3", "qwen3_moe"))
+def test_a_file_is_the_same_model(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    own = {"rope_parameters": LLAMA3} if family == "llama" else {}
+    if family == "mistral":  # llama.cpp knows no window in this family
+        own = {"sliding_window": None}
+    model, source = saved(family)
+    if own:
+        model = build(family, **own)
+        source = save(model, tmp_path / "theirs")
+    file, _ = write_gguf(source, tmp_path / "own")
+    assert (our_logits(file.parent, tmp_path) - reference_logits(model, TOKENS)).abs().max() < 1e-4
+    by_folder = resolved(file.parent, tmp_path, load={"load_format": "gguf"})
+    assert (by_folder.model.config_format, by_folder.load.load_format) == ("gguf", "gguf")
+    assert by_folder.model_files.weight_files == ("model.gguf",)
+    assert Engine(by_folder).generate(PROMPTS) == Engine(resolved(source, tmp_path)).generate(PROMPTS)
+
+
+@pytest.mark.effect("load.load_format")
+@pytest.mark.parametrize("family", slow_but(["llama", "qwen3", "qwen3_moe", "gemma3"], "llama"))
+@pytest.mark.parametrize("dtype", slow_but(TYPES, "Q4_K"))
+def test_a_type_is_the_same_as_its_dequantised_weights(dtype: str, family: str, tmp_path: Path) -> None:
+    own = WIDE | ({"moe_intermediate_size": 256} if "moe" in family else {})
+    source = save(build(family, **own), tmp_path / "theirs")
+    file, plain = write_gguf(source, tmp_path / "own", dtype)
+    theirs, ours = resolved(plain, tmp_path), resolved(file, tmp_path)
+    assert (our_logits(file.parent, tmp_path) - our_logits(plain, tmp_path)).abs().max() < 1e-4
+    assert Engine(ours).generate(PROMPTS) == Engine(theirs).generate(PROMPTS)
+
+
+def test_a_model_in_several_files(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    _, source = saved("qwen3")
+    first, plain = write_gguf(source, tmp_path / "own", "Q8_0", max_tensors=7)
+    assert first.name == "model-00001-of-00004.gguf"
+    settings = resolved(first, tmp_path)
+    assert len(settings.model_files.weight_files) == 4
+    assert torch.equal(our_logits(first.parent, tmp_path), our_logits(plain, tmp_path))
