@@ -7,6 +7,7 @@ written as the model was trained to write them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from .reading import harmony
 from .reading.schema_types import resolved, types_of
 from .tool_choice import Choice, ToolSchema
 from .writing import literals
-from .writing.rules import ANY_TEXT, Rules, any_of, quoted
+from .writing.rules import ANY_TEXT, Rules, any_of, quoted, regex
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -233,8 +234,11 @@ class _Writer:
         if isinstance(constants, list) and constants and all(isinstance(each, str) for each in constants):
             texts = any_of([rules.literal(each) or '""' for each in constants])
             return f"{opened} {texts} {rules.literal(style.pad + style.value_end)}"
-        if isinstance(pattern := schema.get("pattern"), str):
-            return f"{opened} {_regex(pattern)} {rules.literal(style.pad + style.value_end)}"
+        if limits := _limits(schema):
+            # not what ends the value: the parser would find its end there
+            end = f"~/(?s:.*){regex(re.escape(style.value_end))[1:-1]}(?s:.*)/"
+            text = rules.terminal(" & ".join([*limits, end]))
+            return f"{opened} {text} {rules.literal(style.pad + style.value_end)}"
         return f"{opened} {rules.text_until(style.value_end)}"
 
     def harmony(self, choice: Choice, answer: str | None) -> str:
@@ -265,10 +269,21 @@ def _no_strings(schema: Any) -> dict[str, Any]:
     return found
 
 
-def _regex(pattern: str) -> str:
+def _limits(schema: Mapping[str, Any]) -> list[str]:
+    """Of a text: regular expressions that it must match."""
+    found = []
+    if isinstance(pattern := schema.get("pattern"), str):
+        found.append(regex(_whole(pattern)))
+    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    if least or most != "":
+        found.append(f"/(?s:.){{{least},{most}}}/")
+    return found
+
+
+def _whole(pattern: str) -> str:
     """A pattern of JSON Schema, which may match anywhere in the text, as one that matches the whole of it."""
-    begin = "" if pattern.startswith("^") else "(?s:.*)"
-    end = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
     body = pattern.removeprefix("^")
-    body = body[:-1] if not end else body
-    return "/" + begin + "(" + body.replace("/", "\\/") + ")" + end + "/"
+    begin = "(?s:.*)" if body == pattern else ""
+    num_escapes = len(body[:-1]) - len(body[:-1].rstrip("\\"))
+    is_open = not body.endswith("$") or num_escapes % 2 == 1
+    return f"{begin}({body if is_open else body[:-1]}){'(?s:.*)' if is_open else ''}"

@@ -12,11 +12,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 from ..config import Resolved
 from ..engine.api import Constraint, Reasoning
 from ..formats.format import Format, Harmony
 from ..formats.initial import starts_in_reasoning
+from ..formats.writing.obeyed import unobeyed
 from .isolated.isolation import IsolatedProcesses, JobEnded
 from .protocol.errors import bad_request, unsupported
 from .protocol.structured import OutputGrammar
@@ -59,6 +61,28 @@ class Constraints:
             task.add_done_callback(_seen)
         self._kept.move_to_end(key)
         return Constraint(await asyncio.shield(task))  # other requests may wait for it too
+
+    async def tool_schema(
+        self, parameters: Mapping[str, Any], param: str, format: Format, *, strict: bool
+    ) -> Mapping[str, Any]:
+        """The parameters of a tool as they are enforced, with patterns in the notation of llguidance.
+
+        Raises ApiError 400 with the place of what a strict tool's calls cannot be made to obey; of other tools that is
+        left out.
+        """
+        constraint = await self.checked(OutputGrammar("json" if strict else "obeyable_json", parameters, param))
+        assert constraint is not None
+        found = json.loads(constraint.grammar)
+        if not strict:
+            return found  # type: ignore[no-any-return]
+        schema: dict[str, Any] = found["grammars"][0]["json_schema"]
+        schema.pop("x-guidance", None)
+        if format.calls is not None and (pointer := unobeyed(format.calls.style, schema)) is not None:
+            place = f"{param}#{pointer}"
+            keyword = pointer.rpartition("/")[2]
+            message = f"calls of this model, which are not written as JSON, cannot be made to obey `{keyword}`"
+            raise bad_request(f"{message} (at `{place}`)", code="grammar_unsupported", param=place)
+        return schema
 
     def reasoning(
         self, format: Format | None, *, prompt_text: str, continued: str, has_constraint: bool, budget: int | None

@@ -209,6 +209,29 @@ def test_what_a_grammar_cannot_enforce_is_a_400(speaking: Saying, served: Served
     assert (error["param"], error["code"]) == ("tool_choice", "unsupported_parameter")
 
 
+def test_patterns_of_tools_are_read_as_those_of_schemas(speaking: Saying):
+    """ECMA's `.` does not match the line separators; llguidance's does. Look-ahead exists in ECMA only."""
+
+    def tool(pattern: str, *, strict: bool) -> dict[str, Any]:
+        parameters = {"type": "object", "properties": {"a/b": {"type": "string", "pattern": pattern}}}
+        return {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+
+    for strict in (True, False):
+        served = speaking(CALL)
+        assert served.chat(tools=[tool("^.b$", strict=strict)], tool_choice="required").status_code == 200
+        constraint = served.engine.requests[0].sampling.constraint
+        assert constraint is not None
+        assert "u2028" in constraint.grammar
+    served = speaking(CALL)
+    error = served.chat(tools=[tool("^(?=a)b$", strict=True)]).json()["error"]
+    assert error["param"] == "tools[0].function.parameters#/properties/a~1b"
+    error = served.chat(tools=[tool("[[:alpha:]]", strict=True)]).json()["error"]
+    assert error["param"] == "tools[0].function.parameters#/properties/a~1b/pattern"
+    for pattern in ("^(?=a)b$", "[[:alpha:]]", "("):  # a wish: what cannot be obeyed is left out
+        assert served.chat(tools=[tool(pattern, strict=False)], tool_choice="required").status_code == 200
+        assert "pattern" not in served.engine.requests[-1].sampling.constraint.grammar
+
+
 def test_reasoning_of_earlier_messages_reaches_templates_under_their_name(folder: Path, tmp_path: Path):
     template = "{% for m in messages %}{{ m.reasoning_content or '' }}|{{ m.content }};{% endfor %}"
     served = Served(write_tokenizer(tmp_path, template=template))

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ANY_TEXT = "/(?s:.*)/"
+_IN_REGEX = re.compile(r"\\.|/|\n", re.DOTALL)
+_WRITTEN = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
 # As models are trained to write it, and without white space that could go on forever.
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -35,6 +37,14 @@ class Rules:
         """The name of the rule with this body."""
         if body not in self._names:
             self._names[body] = self.new_name()
+            self.define(self._names[body], body)
+        return self._names[body]
+
+    def terminal(self, body: str) -> str:
+        """The name of a terminal with this body: of regular expressions, also with `&` and `~`."""
+        if body not in self._names:
+            self._num_names += 1
+            self._names[body] = f"T{self._num_names}"
             self.define(self._names[body], body)
         return self._names[body]
 
@@ -80,6 +90,11 @@ class Rules:
 
     def lark(self, start: str) -> str:
         return "\n".join([f"start: {start}", *self._lines]) + "\n"
+
+
+def regex(pattern: str) -> str:
+    """A regular expression as Lark writes it: between slashes, in one line."""
+    return "/" + _IN_REGEX.sub(lambda match: _WRITTEN.get(match[0], match[0]), pattern) + "/"
 
 
 def quoted(text: str) -> str:

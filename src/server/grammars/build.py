@@ -9,7 +9,7 @@ from typing import Any
 import llguidance
 
 from ..protocol.errors import bad_request
-from .json_schema import byte_tokens, grammar_of_schema, problem_of
+from .json_schema import byte_tokens, grammar_of_schema, obeyable, problem_of
 from .lark import of_choices, of_gbnf, of_regex
 from .structural_tag import of_structural_tag
 
@@ -37,6 +37,8 @@ def build(job: Mapping[str, Any]) -> str:
     match kind:
         case "json":
             return _bounded(grammar_of_schema(source, param, **options), param)
+        case "obeyable_json":
+            return _bounded(json.dumps(obeyable(source, param)), param)
         case "json_object":
             return grammar_of_schema({"type": "object"}, param, **options)
         case "regex":

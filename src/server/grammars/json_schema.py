@@ -114,6 +114,33 @@ def grammar_of_schema(
     return grammar
 
 
+def obeyable(schema: Any, param: str) -> Any:
+    """The schema without the patterns that no answer can be made to obey, and the others as llguidance reads them.
+
+    For tools whose schema is a wish; other keywords llguidance leaves out itself. Raises ApiError if it is too large.
+    """
+    _check_size(schema, param)
+
+    def change(node: dict[str, Any]) -> dict[str, Any]:
+        changed = dict(node)
+        if "pattern" in node and (pattern := _obeyable_pattern(changed.pop("pattern"))) is not None:
+            changed["pattern"] = pattern
+        if isinstance(keys := node.get("patternProperties"), dict):
+            found = {_obeyable_pattern(key): value for key, value in keys.items()}
+            changed["patternProperties"] = {key: value for key, value in found.items() if key is not None}
+        return changed
+
+    return _rebuilt(schema, change)
+
+
+def _obeyable_pattern(pattern: Any) -> str | None:
+    try:
+        found = rust_pattern(pattern)
+    except (TypeError, ValueError):
+        return None
+    return None if problem_of(_grammar({"type": "string", "pattern": found}, {})) else found
+
+
 def _grammar(schema: Any, options: Mapping[str, Any]) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}

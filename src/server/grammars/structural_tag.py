@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from ...formats.writing.rules import regex
 from ..protocol.errors import ApiError, bad_request
 from .lark import literal, of_gbnf, of_regex
 
@@ -246,6 +247,5 @@ def _token(text: str) -> str:
 
 
 def _slashed(pattern: str) -> str:
-    """A grammar of one regular expression: slashes delimit it in Lark."""
-    escaped = pattern.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n")
-    return f"start: /{escaped}/"
+    """A grammar of one regular expression."""
+    return f"start: {regex(pattern)}"

@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field
 from .errors import bad_request, unsupported
 from .whitespace import checked_pattern
 
-GrammarKind = Literal["json", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"]
+# obeyable_json: what of a schema can be obeyed; the grammar is that schema.
+GrammarKind = Literal["json", "obeyable_json", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"]
 BACKENDS = ("auto", "guidance")
 _OPTIONS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
 _DEPRECATED = "deprecated: send `structured_outputs`"

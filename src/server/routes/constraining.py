@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from ...engine.api import Constraint
 from ...formats.grammar import grammar_of
 from ...formats.tool_choice import Choice, ToolSchema
+from ...formats.writing.rules import regex
 from ..answers.reading import Reading
 from ..grammars.lark import of_regex
 from ..protocol.chat import ChatRequest
@@ -30,11 +32,14 @@ async def constraint_of(service: Service, body: ChatRequest, reading: Reading) -
     if format is None or not reading.reads_calls:
         raise unsupported(param, ": the form of this model's tool calls is not known (`server.tool_call_parser`)")
     tools = [tool.function for tool in body.tools or ()]
+    schemas = []
     for index, tool in enumerate(tools):
-        if tool.strict and tool.name in choice.names:
+        strict = bool(tool.strict)
+        parameters: Mapping[str, Any] = tool.parameters or {"type": "object"}
+        if tool.name in choice.names and (strict or choice.mode != "auto"):
             place = f"tools[{index}].function.parameters"
-            await service.constraints.checked(OutputGrammar("json", tool.parameters or {"type": "object"}, place))
-    schemas = [ToolSchema(tool.name, tool.parameters or {"type": "object"}, bool(tool.strict)) for tool in tools]
+            parameters = await service.constraints.tool_schema(parameters, place, format, strict=strict)
+        schemas.append(ToolSchema(tool.name, parameters, strict))
     content = None
     if wanted is not None and constraint is not None and choice.mode == "auto":
         content = _content_rule(wanted, constraint)
@@ -79,5 +84,5 @@ def _content_rule(wanted: OutputGrammar, constraint: Constraint) -> str:
         case "choice":
             return " | ".join(json.dumps(text) for text in wanted.source)
         case "regex":
-            return "/" + of_regex(wanted.source).replace("/", "\\/") + "/"
+            return regex(of_regex(wanted.source))
     raise unsupported(wanted.param, " together with `tools`: send a JSON schema, a regular expression or a choice")

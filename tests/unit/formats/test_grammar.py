@@ -15,6 +15,7 @@ from stoker.formats.format import Format
 from stoker.formats.grammar import grammar_of
 from stoker.formats.registry import FORMATS
 from stoker.formats.tool_choice import AUTO, REQUIRED, Choice, ToolSchema, named
+from stoker.formats.writing.obeyed import unobeyed
 
 CLOSED = {name: {**schema, "additionalProperties": False} for name, schema in TOOLS.items()}
 STRICT = [ToolSchema(name, schema, strict=True) for name, schema in CLOSED.items()]
@@ -65,6 +66,35 @@ def test_what_the_grammar_allows_is_what_the_parser_reads_1000_times(name: str, 
     for seed in range(500):
         choice, parallel = CHOICES[seed % len(CHOICES)]
         check(FORMATS[name], choice, parallel, with_tokens, seed)
+
+
+PATTERNS = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "pattern": r"^[a\\/<]{2,5}$", "maxLength": 4},
+        "any": {"type": "string", "pattern": "b"},
+    },
+    "required": ["path", "any"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_pattern_of_a_strict_tool_is_obeyed_or_named(name: str):
+    format = FORMATS[name]
+    assert format.calls is not None
+    if (pointer := unobeyed(format.calls.style, PATTERNS)) is not None:
+        assert pointer in ("/properties/path/maxLength", "/properties/path/pattern")
+        return
+    tool = ToolSchema("note", PATTERNS, strict=True)
+    tokens = tiny_tokens(format.special_tokens)
+    grammar = grammar_of(format, [tool], choice=REQUIRED, parallel=False, special_tokens=tokens.added)
+    assert grammar is not None
+    closing = (*vars_of(format.calls.style), format.calls.end, *(format.calls.section or ()))
+    texts = [sample(tokens, grammar, tuple(filter(None, closing)), random.Random(seed)) for seed in range(3)]
+    for text in filter(None, texts):
+        ((_, arguments),) = joined(read(format, [text], {"note": PATTERNS})).calls
+        jsonschema.validate(json.loads(arguments), PATTERNS)
 
 
 def test_nothing_is_constrained_where_all_is_allowed():
