@@ -242,6 +242,8 @@ class EngineStats:
     prefix_hits: int = 0  # of those, found
     num_preemptions: int = 0
     num_steps: int = 0
+    num_step_tokens: int = 0  # computed in these steps
+    step_tokens: tuple[tuple[float, int], ...] = ()  # number of tokens, number of steps with at most that many
     step_time_s: float = 0.0  # total time in steps, since start
 
 

@@ -39,7 +39,8 @@ class EngineCore:
     """steps: executes the plans; its depth is the number of steps in flight.
     idle: does one part of the work that can wait until the engine is idle; returns False when none is left.
     processor_pattern: import paths of logits processors that requests may name; None for none.
-    grammars: compiles the constraints of requests; None if they have none."""
+    grammars: compiles the constraints of requests; None if they have none.
+    logs_steps: log a line for each step."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class EngineCore:
         idle: Callable[[], bool] | None = None,
         processor_pattern: str | None = None,
         grammars: Grammars | None = None,
+        logs_steps: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -58,6 +60,7 @@ class EngineCore:
         self._in_flight: deque[_StepInFlight] = deque()
         self._processor_pattern = processor_pattern
         self._grammars = grammars
+        self._logs_steps = logs_steps
         self._queue_times = QueueTimes(clock)
         self._num_failed = 0  # steps, since the last one that succeeded
         self.info = info
@@ -152,9 +155,25 @@ class EngineCore:
         finally:
             self.num_steps += 1
         self._num_failed = 0
-        outputs = self._scheduler.finish_step(self._in_flight.popleft().plan, result, seconds)
+        plan = self._in_flight.popleft().plan
+        outputs = self._scheduler.finish_step(plan, result, seconds)
+        if self._logs_steps:
+            self._log(plan, seconds)
         self._queue_times.fill(outputs.records)
         return outputs
+
+    def _log(self, plan: StepPlan, seconds: float) -> None:
+        stats = self._scheduler.stats()
+        logger.info(
+            "step %d: %d rows, %d tokens computed, %d sampled, %.1f ms; %d sequences running, %d waiting",
+            plan.step,
+            plan.num_rows,
+            plan.num_batched_tokens,
+            int(plan.is_sampled.sum()),
+            seconds * 1000,
+            stats.num_running,
+            stats.num_waiting,
+        )
 
     def _recover(self) -> list[StepPlan]:
         """Wait until no step runs. Returns the plans of the steps that were in flight."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..config import DeploymentError, Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
 from ..config.resolve.gpu import is_interpreting
+from ..config.schema.observability import STEP_TOKENS
 from ..vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
 from .api import EngineInfo
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
@@ -71,6 +72,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_queued_tokens=scheduler.max_queued_tokens,
         eos_token_ids=resolved.model_files.eos_token_ids,
         seed=resolved.model.seed,
+        step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )
 
 
@@ -187,6 +189,7 @@ def _core(
         idle=idle,
         processor_pattern=resolved.model.logits_processor_pattern,
         grammars=grammars,
+        logs_steps=resolved.observability.enable_logging_iteration_details,
     )
 
 

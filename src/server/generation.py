@@ -108,7 +108,7 @@ class Generation:
             outcome = "error"
             raise
         finally:
-            self._metrics.end(self._sequences, outcome)
+            self._metrics.end(self._sequences, self._per_prompt, outcome)
 
     async def whole(self) -> list[Delta]:
         """One complete delta for each sequence, in order."""

@@ -126,7 +126,7 @@ class Service:
             lambda: client.state,
             block_size=resolved.cache.block_size,
             max_model_len=self.max_model_len,
-            dialects=observability.metric_dialects,
+            settings=observability,
         )
         self.max_queued_requests = resolved.scheduler.max_queued_requests
         self._max_logprobs = resolved.model.max_logprobs

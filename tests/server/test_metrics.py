@@ -6,8 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from stoker.config.schema.observability import ObservabilityConfig
 from stoker.engine.api import EngineStats
 from stoker.engine.client import EngineState
 from stoker.server.observe.metrics import Metrics, one_two_five
@@ -43,7 +45,17 @@ READ_BY_OTHERS = (
     "request_prompt_tokens",
     "request_generation_tokens",
     "request_time_per_output_token_seconds",
+    "iteration_tokens_total",
+    "request_params_n",
+    "request_params_max_tokens",
+    "request_max_num_generation_tokens",
 )
+
+
+def rendered(**settings: object) -> str:
+    observability = ObservabilityConfig.model_validate(settings)
+    stats = EngineStats(num_steps=5, num_step_tokens=90, step_tokens=((1, 2), (64, 4)), prefix_queries=4, prefix_hits=1)
+    return Metrics("m", lambda: stats, lambda: EngineState.READY, settings=observability).render().decode()
 
 
 def served_requests(folder: Path) -> Served:
@@ -103,9 +115,50 @@ def test_metrics_are_exported_under_the_names_that_others_read(folder: Path):
 
 @pytest.mark.effect("observability.metric_dialects")
 def test_the_names_of_others_can_be_left_out():
-    exported = Metrics("m", EngineStats, lambda: EngineState.READY, dialects=()).render().decode()
+    exported = rendered(metric_dialects=())
     assert "stoker_num_requests_running" in exported
     assert "vllm:" not in exported
+
+
+@pytest.mark.effect("observability.show_hidden_metrics_for_version")
+def test_metrics_that_vllm_has_hidden_can_be_shown():
+    def families_of(text: str) -> dict[str, Metric]:
+        return {family.name: family for family in text_string_to_metric_families(text)}
+
+    families = families_of(rendered(show_hidden_metrics_for_version="0.8"))
+    assert families.keys() - families_of(rendered()).keys() == {
+        "vllm:time_in_queue_requests",
+        "vllm:time_in_queue_requests_created",
+        "vllm:num_requests_swapped",
+        "vllm:cpu_cache_usage_perc",
+        "vllm:gpu_prefix_cache_hit_rate",
+    }
+    assert families["vllm:gpu_prefix_cache_hit_rate"].samples[0].value == 0.25
+    assert rendered(show_hidden_metrics_for_version="0.9") == rendered()
+
+
+@pytest.mark.effect("observability.custom_histogram_buckets")
+def test_buckets_of_a_family_can_be_replaced():
+    text = rendered(custom_histogram_buckets={"time_to_first_token": [5, 0.1]})
+    for name in ("stoker_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"):
+        (family,) = (each for each in text_string_to_metric_families(text) if each.name == name)
+        limits = [sample.labels["le"] for sample in family.samples if "le" in sample.labels]
+        assert limits == ["0.1", "5.0", "+Inf"], name
+    assert 'stoker_inter_token_latency_seconds_bucket{le="0.0025",model_name="m"}' in text
+
+
+def test_tokens_of_steps_are_a_histogram():
+    for name in ("stoker_engine_step_tokens", "vllm:iteration_tokens_total"):
+        lines = [line for line in rendered().splitlines() if line.startswith(name)]
+        values = [float(line.split()[-1]) for line in lines]
+        assert values == [2, 4, 5, 5, 90], lines
+
+
+def test_parameters_are_counted_once_per_prompt(folder: Path):
+    served = served_requests(folder)  # n=1 and n=2, each with 3 tokens at most
+    for name, count, total in (("params_n", 2, 3), ("params_max_tokens", 2, 6), ("max_generation_tokens", 2, 6)):
+        assert served.metric(f"stoker_request_{name}_count{{{LABEL}}}") == count
+        assert served.metric(f"stoker_request_{name}_sum{{{LABEL}}}") == total
 
 
 def test_buckets_for_numbers_of_tokens_end_at_the_context():

@@ -1,23 +1,53 @@
-"""Section `observability`: names of metrics, and traces."""
+"""Section `observability`: metrics, and traces."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import parse_one_or_more
+from .types import Flag, parse_one_or_more
 
 TraceModules = Annotated[tuple[Literal["model", "worker", "all"], ...], BeforeValidator(parse_one_or_more)]
 MetricDialect = Literal["vllm"]
+BucketFamily = Literal[
+    "request_latency",
+    "time_to_first_token",
+    "inter_token_latency",
+    "request_tokens",
+    "request_params_n",
+    "iteration_tokens",
+]
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # buckets; as in vLLM
+_BUCKETS = {  # JSON Schema of `custom_histogram_buckets`
+    "type": "object",
+    "properties": {
+        family: {
+            "type": "array",
+            "items": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12},
+            "minItems": 1,
+            "maxItems": 100,
+        }
+        for family in get_args(BucketFamily)
+    },
+    "additionalProperties": False,
+}
 MetricDialects = Annotated[tuple[MetricDialect, ...], BeforeValidator(parse_one_or_more)]
+
+_HIDDEN_UNTIL = (0, 8)  # the release of vLLM since which the metrics of `show_hidden_metrics_for_version` are hidden
+
+
+def has_hidden_metrics(release: str | None) -> bool:
+    """Whether `show_hidden_metrics_for_version` with this value exports more metrics."""
+    return release is not None and tuple(map(int, release.split(".")))[:2] <= _HIDDEN_UNTIL
 
 
 @with_refused("observability")
 class ObservabilityConfig(Section):
-    """Names of metrics, and traces."""
+    """Metrics, and traces."""
 
     metric_dialects: MetricDialects = Field(
         ("vllm",),
@@ -28,6 +58,38 @@ class ObservabilityConfig(Section):
         ),
         examples=[["vllm"], []],
         json_schema_extra=about(reload="process", notation="commas"),
+    )
+    show_hidden_metrics_for_version: str | None = Field(
+        None,
+        pattern=r"^\d+\.\d+(\.\d+)*$",
+        description=(
+            "A release of vLLM, such as 0.8: /metrics also exports the metrics that vLLM has hidden since that "
+            "release, for dashboards that still read them: `vllm:time_in_queue_requests`, `vllm:num_requests_swapped`, "
+            "`vllm:cpu_cache_usage_perc` and `vllm:gpu_prefix_cache_hit_rate`. Those that later releases hide are "
+            "always exported."
+        ),
+        examples=["0.8", "0.7"],
+        json_schema_extra=about(reload="process"),
+    )
+    custom_histogram_buckets: dict[str, Any] = Field(
+        {},
+        description=(
+            "Upper limits of the buckets of histograms, for the families `request_latency` (seconds of a request and "
+            "of its parts), `time_to_first_token`, `inter_token_latency`, `request_tokens` (prompt and generated "
+            "tokens, `max_tokens`), `request_params_n` and `iteration_tokens` (of a step). They replace the family's "
+            "buckets, under all names. Narrow buckets give exact quantiles; each bucket is one line of /metrics."
+        ),
+        examples=[{"time_to_first_token": [0.1, 0.5, 1, 5], "request_latency": [1, 10, 60]}],
+        json_schema_extra=about(reload="model", json_schema=_BUCKETS),
+    )
+    enable_logging_iteration_details: Flag = Field(
+        False,
+        description=(
+            "Log a line for each step: rows, computed and sampled tokens, time, running and waiting sequences. For "
+            "short investigations: a busy server executes hundreds of steps per second."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
     )
     otlp_traces_endpoint: str | None = Field(
         None,
@@ -50,3 +112,7 @@ class ObservabilityConfig(Section):
         examples=[["all"], ["model", "worker"]],
         json_schema_extra=about(reload="process", notation="commas"),
     )
+
+    def buckets(self, family: BucketFamily, default: Iterable[float]) -> tuple[float, ...]:
+        """Upper limits of the family's buckets, ascending: the configured ones, else `default`."""
+        return tuple(sorted({float(limit) for limit in self.custom_histogram_buckets.get(family, default)}))

@@ -76,6 +76,8 @@ class Scheduler:
             prefix_hits=blocks.num_hit_tokens,
             num_preemptions=sequences.num_preemptions,
             num_steps=sequences.steps.num_planned,
+            num_step_tokens=sequences.steps.tokens.total,
+            step_tokens=sequences.steps.tokens.buckets,
             step_time_s=self._admission_control.step_time_s,
         )
 

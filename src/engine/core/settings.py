@@ -39,6 +39,7 @@ class SchedulerSettings:
     max_queued_tokens: int = 1 << 62  # prompt tokens of all waiting requests; a single request may have more
     eos_token_ids: tuple[int, ...] = ()
     seed: int = 0  # of the generator that gives seeds to requests without one
+    step_token_limits: tuple[float, ...] = ()  # upper limits of the buckets of EngineStats.step_tokens
 
     def __post_init__(self) -> None:
         for name in (

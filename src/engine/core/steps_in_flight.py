@@ -7,13 +7,14 @@ the last of these steps is finished, and go back to the pool then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .block_pool import BlockPool
 from .request import Request
 from .step_outputs import Int64
 from .step_plan import StepPlan
+from .step_tokens import StepTokens
 
 
 @dataclass(slots=True)
@@ -25,12 +26,14 @@ class StepInFlight:
 
 
 class StepsInFlight:
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, token_limits: Sequence[float] = ()) -> None:
+        """token_limits: of the buckets of `tokens`."""
         self._pool = pool
         self._steps: deque[StepInFlight] = deque()
         self._held: dict[int, list[list[int]]] = {}  # step -> block tables to release when it is finished
         self._last_with_tables = -1  # the newest step with a table of a sequence that has left its slot
         self.num_planned = 0
+        self.tokens = StepTokens(token_limits)
         self.last_finished = -1
 
     def __len__(self) -> int:
@@ -50,6 +53,7 @@ class StepsInFlight:
     def add(self, step: StepInFlight) -> None:
         self._steps.append(step)
         self.num_planned += 1
+        self.tokens.add(step.plan.num_batched_tokens)
 
     def retire(self, plan: StepPlan) -> StepInFlight:
         """The plan will write no more: release the blocks held for it. RuntimeError if it is not the oldest one."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
-from ...config.schema.observability import MetricDialect
+from ...config.schema.observability import BucketFamily, ObservabilityConfig, has_hidden_metrics
 from ...engine.api import EngineStats
 from ...engine.client import EngineState
 
@@ -28,6 +28,7 @@ _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.
 _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 _WHOLE = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
 _PART = (0.001, 0.01, *_WHOLE)
+_PARAMS_N = (1, 2, 5, 10, 20)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of the library, set before the process starts
 _VLLM_FIRST_TOKEN = (
@@ -49,14 +50,22 @@ _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
 class VllmNames:
     """Metric family -> its names in vLLM, as declared with the family; and families under those names."""
 
-    def __init__(self, *, is_exported: bool = True) -> None:
+    def __init__(self, *, is_exported: bool = True, has_hidden: bool = False) -> None:
+        """has_hidden: include names that vLLM has hidden."""
         self._is_exported = is_exported
+        self._has_hidden = has_hidden
         self._names: dict[str, tuple[str, ...]] = {}
         self._buckets: dict[str, frozenset[float]] = {}
 
-    def declare(self, family: str, names: tuple[str, ...], buckets: Iterable[float] | None = None) -> None:
-        """buckets: upper limits of those that a histogram has in vLLM."""
-        self._names[family] = names
+    def declare(
+        self,
+        family: str,
+        names: tuple[str, ...],
+        buckets: Iterable[float] | None = None,
+        hidden: tuple[str, ...] = (),
+    ) -> None:
+        """buckets: upper limits of those that a histogram has in vLLM. hidden: names that vLLM has hidden."""
+        self._names[family] = names + hidden * self._has_hidden
         if buckets is not None:
             self._buckets[family] = frozenset((*buckets, math.inf))
 
@@ -78,6 +87,23 @@ class VllmNames:
                 full = name + sample.name.removeprefix(family.name)
                 copy.samples.append(Sample(full, {**labels, "engine": _ENGINE}, sample.value))
             yield copy
+
+    def hidden(self, stats: EngineStats, model: str) -> Iterator[Metric]:
+        """Metrics that vLLM has hidden, and that no other metric replaces."""
+        if not (self._is_exported and self._has_hidden):
+            return
+        for name, help_text, value in (
+            ("num_requests_swapped", "Sequences swapped to the CPU: always 0.", 0.0),
+            ("cpu_cache_usage_perc", "Share of a KV cache in CPU memory beside the device's: always 0.", 0.0),
+            (
+                "gpu_prefix_cache_hit_rate",
+                "Share of the prompt tokens looked up in the prefix cache that were found, since the start.",
+                stats.prefix_hits / max(1, stats.prefix_queries),
+            ),
+        ):
+            family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=("model_name", "engine"))
+            family.add_metric((model, _ENGINE), value)
+            yield family
 
 
 def one_two_five(highest: int) -> list[int]:
@@ -105,13 +131,18 @@ class Metrics:
         *,
         block_size: int = 16,
         max_model_len: int = 1 << 20,
-        dialects: Sequence[MetricDialect] = ("vllm",),
+        settings: ObservabilityConfig | None = None,
     ) -> None:
-        """dialects: servers under whose names the metrics are exported too (`observability.metric_dialects`)."""
+        settings = settings or ObservabilityConfig()
+        self._settings = settings
         self._registry = CollectorRegistry()
         self._model = model_name
+        self._stats = stats
         self._num_generated = 0
-        self._vllm_names = VllmNames(is_exported="vllm" in dialects)
+        self._vllm_names = VllmNames(
+            is_exported="vllm" in settings.metric_dialects,
+            has_hidden=has_hidden_metrics(settings.show_hidden_metrics_for_version),
+        )
         self._engine = _EngineCollector(model_name, stats, state, block_size, self._vllm_names)
         # In several API processes the library stores values in files, and this collector adds them up.
         self._summed = MultiProcessCollector(None) if SHARED_FOLDER in os.environ else None  # type: ignore[no-untyped-call]
@@ -134,6 +165,7 @@ class Metrics:
             registry=self._registry,
         )
         self.time_to_first_token = self._histogram(
+            "time_to_first_token",
             "time_to_first_token_seconds",
             "Time from the arrival of a request to its first generated token.",
             _FIRST_TOKEN,
@@ -141,6 +173,7 @@ class Metrics:
             vllm=("time_to_first_token_seconds",),
         )
         self.inter_token_latency = self._histogram(
+            "inter_token_latency",
             "inter_token_latency_seconds",
             "Time between two generated tokens of a sequence.",
             _BETWEEN,
@@ -148,6 +181,7 @@ class Metrics:
             vllm=("inter_token_latency_seconds", "time_per_output_token_seconds"),
         )
         self.time_per_output_token = self._histogram(
+            "inter_token_latency",
             "request_time_per_output_token_seconds",
             "Mean time between two generated tokens, per sequence.",
             _BETWEEN,
@@ -155,6 +189,7 @@ class Metrics:
             vllm=("request_time_per_output_token_seconds",),
         )
         self.request_latency = self._histogram(
+            "request_latency",
             "e2e_request_latency_seconds",
             "Time from the arrival of a request to its last generated token.",
             _WHOLE,
@@ -162,13 +197,16 @@ class Metrics:
             vllm=("e2e_request_latency_seconds",),
         )
         self.request_queue_time = self._histogram(
+            "request_latency",
             "request_queue_time_seconds",
             "Time of a sequence in the queue of the engine, until a step first computes it.",
             _PART,
             _VLLM_WHOLE,
             vllm=("request_queue_time_seconds",),
+            hidden=("time_in_queue_requests",),
         )
         self.request_prefill_time = self._histogram(
+            "request_latency",
             "request_prefill_time_seconds",
             "Time of a sequence from the end of the queue to its first generated token.",
             _PART,
@@ -176,6 +214,7 @@ class Metrics:
             vllm=("request_prefill_time_seconds",),
         )
         self.request_decode_time = self._histogram(
+            "request_latency",
             "request_decode_time_seconds",
             "Time of a sequence from its first to its last generated token.",
             _PART,
@@ -183,6 +222,7 @@ class Metrics:
             vllm=("request_decode_time_seconds",),
         )
         self.request_inference_time = self._histogram(
+            "request_latency",
             "request_inference_time_seconds",
             "Time of a sequence from the end of the queue to its last generated token: prefill and decode.",
             _PART,
@@ -191,14 +231,44 @@ class Metrics:
         )
         tokens = one_two_five(max_model_len)
         self.request_prompt_tokens = self._histogram(
-            "request_prompt_tokens", "Prompt tokens per request.", _TOKENS, tokens, vllm=("request_prompt_tokens",)
+            "request_tokens",
+            "request_prompt_tokens",
+            "Prompt tokens per request.",
+            _TOKENS,
+            tokens,
+            vllm=("request_prompt_tokens",),
         )
         self.request_generation_tokens = self._histogram(
+            "request_tokens",
             "request_generation_tokens",
             "Tokens generated per sequence.",
             _TOKENS,
             tokens,
             vllm=("request_generation_tokens",),
+        )
+        self.request_max_generation_tokens = self._histogram(
+            "request_tokens",
+            "request_max_generation_tokens",
+            "Tokens of the longest of the `n` sequences generated for a prompt.",
+            _TOKENS,
+            tokens,
+            vllm=("request_max_num_generation_tokens",),
+        )
+        self.request_params_max_tokens = self._histogram(
+            "request_tokens",
+            "request_params_max_tokens",
+            "Maximum number of tokens to generate per prompt, as requested or limited by the context.",
+            _TOKENS,
+            tokens,
+            vllm=("request_params_max_tokens",),
+        )
+        self.request_params_n = self._histogram(
+            "request_params_n",
+            "request_params_n",
+            "Sequences to generate per prompt, the parameter `n`.",
+            _PARAMS_N,
+            _PARAMS_N,
+            vllm=("request_params_n",),
         )
         self._http = Counter(
             "stoker_http_requests",
@@ -247,15 +317,18 @@ class Metrics:
 
     def _histogram(
         self,
+        buckets_of: BucketFamily,
         name: str,
         help_text: str,
         buckets: Iterable[float],
         vllm_buckets: Iterable[float],
         *,
         vllm: tuple[str, ...] = (),
+        hidden: tuple[str, ...] = (),
     ) -> Histogram:
-        self._vllm_names.declare(f"stoker_{name}", vllm, vllm_buckets)
-        both = tuple(sorted({*buckets, *vllm_buckets}))
+        vllm_buckets = self._settings.buckets(buckets_of, vllm_buckets)
+        both = sorted({*self._settings.buckets(buckets_of, buckets), *vllm_buckets})
+        self._vllm_names.declare(f"stoker_{name}", vllm, vllm_buckets, hidden)
         return Histogram(f"stoker_{name}", help_text, ("model_name",), registry=self._registry, buckets=both).labels(
             self._model
         )
@@ -301,6 +374,7 @@ class Metrics:
         for family in self._families():
             yield family
             yield from self._vllm_names.copies(family)
+        yield from self._vllm_names.hidden(self._stats(), self._model)
 
     def _families(self) -> Iterator[Metric]:
         yield from self._engine.collect()
@@ -382,6 +456,7 @@ class _EngineCollector:
         )
         yield self._count("engine_steps", "Steps the engine has executed.", stats.num_steps)
         yield self._count("engine_step_seconds", "Time the engine has spent in steps.", stats.step_time_s)
+        yield self._step_tokens(stats)
         state = GaugeMetricFamily(
             "stoker_engine_state",
             "1 for the current state of the engine, 0 for the others.",
@@ -391,6 +466,14 @@ class _EngineCollector:
         for one in EngineState:
             state.add_metric((self._model, one.value), float(one is now))
         yield state
+
+    def _step_tokens(self, stats: EngineStats) -> Metric:
+        self._vllm_names.declare("stoker_engine_step_tokens", ("iteration_tokens_total",))
+        help_text = "Tokens that a step computes: of prompts, and one per sequence that generates."
+        family = HistogramMetricFamily("stoker_engine_step_tokens", help_text, labels=("model_name",))
+        buckets = [*((str(float(limit)), count) for limit, count in stats.step_tokens), ("+Inf", stats.num_steps)]
+        family.add_metric((self._model,), buckets, stats.num_step_tokens)
+        return family
 
     def _cache_config(self, num_blocks: int) -> Metric:
         labels = {"model_name": self._model, "block_size": str(self._block_size), "num_blocks": str(num_blocks)}

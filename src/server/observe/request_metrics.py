@@ -65,8 +65,15 @@ class RequestMetrics:
             self._submitted_at, first.queued_s, self._first_token_at[first.index], self._last_token_at[first.index]
         )
 
-    def end(self, sequences: Sequence[GeneratedSequence], outcome: str) -> None:
-        """outcome: the finish reason to count for sequences that have none."""
+    def end(self, sequences: Sequence[GeneratedSequence], per_prompt: int, outcome: str) -> None:
+        """per_prompt: sequences of each prompt. outcome: the finish reason to count for sequences that have none."""
+        for first in range(0, len(sequences), per_prompt):
+            self._metrics.request_params_n.observe(per_prompt)
+            longest = max(sequence.num_generated for sequence in sequences[first : first + per_prompt])
+            self._metrics.request_max_generation_tokens.observe(longest)
+            max_tokens = sequences[first].request.sampling.max_tokens
+            if max_tokens is not None:
+                self._metrics.request_params_max_tokens.observe(max_tokens)
         for sequence in sequences:
             self._metrics.finished(sequence.finish_reason or outcome)
             self._metrics.request_generation_tokens.observe(sequence.num_generated)

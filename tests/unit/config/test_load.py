@@ -31,7 +31,11 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         case "choice":
             return st.sampled_from(option.choices)
         case "text":
-            known = {"root_path": ["/llm"], "otlp_traces_endpoint": option.examples}
+            known = {
+                "root_path": ["/llm"],
+                "otlp_traces_endpoint": option.examples,
+                "show_hidden_metrics_for_version": option.examples,
+            }
             return st.sampled_from(known[option.name]) if option.name in known else WORDS
         case "texts" if option.words:
             return st.lists(st.sampled_from(option.words), min_size=1, max_size=3)
@@ -99,6 +103,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
         file_value, variable, flag = "/a", "/b", "/c"
     if option.name == "otlp_traces_endpoint":
         file_value, variable, flag = "http://a", "http://b", "http://c"
+    if option.name == "show_hidden_metrics_for_version":
+        file_value, variable, flag = "0.6", "0.7", "0.8"
     if option.name == "pt_load_map_location":  # cpu is its only value, and different keys would be merged
         file_value = variable = flag
     text = json.dumps({"model": {"model": "x"}} | {option.section: {option.name: file_value}})

@@ -259,6 +259,21 @@ def test_a_request_cannot_call_what_a_module_has_imported(tmp_path: Path):
     assert not canary.exists()
 
 
+@pytest.mark.effect("observability.enable_logging_iteration_details")
+def test_each_step_can_be_logged(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    info = core().info
+    for logs_steps in (False, True):
+        steps = InlineStepQueue(FakeRunner(FakeSettings()))
+        engine = EngineCore(Scheduler(LIMITS), steps, info, logs_steps=logs_steps)
+        engine.add(request("r", [1, 2, 3], max_tokens=2))
+        run(engine)
+    assert [line.partition(" sampled")[0] for line in caplog.messages] == [
+        "step 0: 1 rows, 3 tokens computed, 1",
+        "step 1: 1 rows, 1 tokens computed, 1",
+    ]
+
+
 def test_step_times_are_counted():
     engine = core()
     engine.add(request("r", [1], max_tokens=3))

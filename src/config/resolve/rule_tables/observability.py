@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...schema.observability import has_hidden_metrics
 from ..rule import Rule, StatedRule
 
 RULES: tuple[Rule, ...] = (
@@ -14,6 +15,20 @@ RULES: tuple[Rule, ...] = (
         "`observability.otlp_traces_endpoint`",
         why="Traces are sent to a collector and stored nowhere else.",
         fixes=("set `otlp_traces_endpoint`, or remove `collect_detailed_traces`",),
+    ),
+    Rule(
+        id="R185",
+        title="hidden metrics are those of vLLM until 0.8",
+        fields=("observability.show_hidden_metrics_for_version", "observability.metric_dialects"),
+        is_broken=lambda v: (
+            v.show_hidden_metrics_for_version is not None
+            and ("vllm" not in v.metric_dialects or not has_hidden_metrics(v.show_hidden_metrics_for_version))
+        ),
+        message="`observability.show_hidden_metrics_for_version` has no effect: it adds metrics that vLLM has hidden "
+        "since a release up to 0.8, where `observability.metric_dialects` has `vllm`",
+        why="Metrics that later releases of vLLM hide are always exported under vLLM's names.",
+        fixes=("remove `show_hidden_metrics_for_version`",),
+        severity="warning",
     ),
 )
 
@@ -29,12 +44,6 @@ STATED: tuple[StatedRule, ...] = (
         "model measures the forward pass, worker the whole step",
         ("observability.collect_detailed_traces",),
         "`model` adds the times of prefill and decode to a span, `worker` child spans for queue, prefill and decode.",
-    ),
-    StatedRule(
-        "R185",
-        "hidden metrics can be enabled for one release",
-        ("observability.show_hidden_metrics_for_version",),
-        "Cannot occur: no release has hidden a metric.",
     ),
     StatedRule(
         "R186",

@@ -28,7 +28,6 @@ REASONING_IN_FORMAT = "the markers of reasoning are part of the format: declare 
 NO_DRAFTS = "this build drafts no tokens; the model computes every token itself"
 KV_STAYS = "the KV cache remains in the engine that computed it"
 NO_EVENTS = "this build publishes no events; /metrics reports prefix cache hits"
-NO_HIDDEN_METRICS = "no release has hidden a metric yet"
 TRACE_NAME = "set the environment variable OTEL_SERVICE_NAME"
 STRICT_TOOLS = (
     "calls obey the schemas of tools with `strict: true`, and of all tools where the request requires a call: a tool "
@@ -53,8 +52,6 @@ UNDER_NUMACTL = "start the server under numactl: `numactl --cpunodebind=0 --memb
 OWN_KERNELS = "kernels are chosen by the device; `engine plan` names them and the reasons"
 NO_MODES = "set `scheduler.max_num_batched_tokens` and `max_num_seqs`; the guide Tuning says how"
 OTHER_METRICS = "there is no such metric; `engine explain metrics` lists those of /metrics"
-FIXED_BUCKETS = "histograms have fixed buckets; `engine explain metrics` lists the metrics"
-STEPS_IN_SUM = "steps are counted and timed in sum: `stoker_engine_steps_total`, `stoker_engine_step_seconds_total`"
 COMPILED_BEFORE = "kernels are compiled before the server is ready, or in the background; the log says when"
 HEALTH_WATCHES = "an engine that makes no progress is reported by /livez; a supervisor restarts the server"
 LOGGING_OPTIONS = "set `server.log_level`, `server.log_format` or `server.log_config_file`"

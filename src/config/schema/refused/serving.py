@@ -8,7 +8,6 @@ from ..types import Flag, NumberFromZero, Texts, Whole
 from .reasons import (
     COMPILED_BEFORE,
     EFFORT_IN_TEMPLATE,
-    FIXED_BUCKETS,
     GENERATION_ONLY,
     HEALTH_WATCHES,
     HTTP_ONLY,
@@ -18,11 +17,9 @@ from .reasons import (
     NO_DRAFTS,
     NO_FINGERPRINT,
     NO_HEADLESS,
-    NO_HIDDEN_METRICS,
     NO_PROFILER,
     ONE_REPLICA,
     OTHER_METRICS,
-    STEPS_IN_SUM,
     STRICT_TOOLS,
     TEXT_ONLY,
     THINKING_IS_SWITCHED,
@@ -35,13 +32,6 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # observability
-    Refused(
-        "observability.show_hidden_metrics_for_version",
-        str | None,
-        None,
-        NO_HIDDEN_METRICS,
-        "Publish metrics that were hidden since this release.",
-    ),
     Refused("observability.cudagraph_metrics", Flag, False, OTHER_METRICS, "Count captured and padded steps."),
     Refused("observability.kv_cache_metrics", Flag, False, OTHER_METRICS, "Measure how long KV blocks are kept."),
     Refused(
@@ -60,16 +50,12 @@ ROWS: tuple[Refused, ...] = (
         "Return the share of accepted draft tokens.",
     ),
     Refused(
-        "observability.custom_histogram_buckets", dict[str, Any], {}, FIXED_BUCKETS, "Buckets of histograms, by kind."
-    ),
-    Refused(
         "observability.enable_layerwise_nvtx_tracing",
         Flag,
         False,
         NO_PROFILER,
         "Mark every layer for the Nsight profiler.",
     ),
-    Refused("observability.enable_logging_iteration_details", Flag, False, STEPS_IN_SUM, "Log every step."),
     Refused("observability.aggregate_engine_logging", Flag, False, ONE_REPLICA, "Log one line for all replicas."),
     Refused(
         "observability.jit_monitor_mode",

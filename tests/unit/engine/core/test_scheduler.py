@@ -719,11 +719,12 @@ def test_requests_without_a_seed_get_reproducible_different_ones():
 
 
 def test_stats_count_what_happened():
-    bench = Bench(max_num_seqs=2)
+    bench = Bench(max_num_seqs=2, step_token_limits=(1, 10, 64))
     for name in "abc":
         bench.add(name, prompt(9), max_tokens=2)
     bench.finish(bench.schedule())
     stats = bench.scheduler.stats()
+    assert (stats.num_step_tokens, stats.step_tokens) == (10, ((1, 0), (10, 1), (64, 1)))  # the second: 8 tokens cached
     assert (stats.num_running, stats.num_waiting, stats.num_steps) == (2, 1, 1)
     assert (stats.prefix_queries, stats.prefix_hits) == (18, 8)
     assert (stats.num_blocks, stats.num_free_blocks) == (100, 96)

@@ -47,6 +47,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--collect-detailed-traces all"],
         ["--collect-detailed-traces all --otlp-traces-endpoint http://localhost:4318"],
     ),
+    "R185": (
+        [
+            "--show-hidden-metrics-for-version 0.11",
+            "--show-hidden-metrics-for-version 0.8 --observability.metric-dialects []",
+        ],
+        ["--show-hidden-metrics-for-version 0.8", "--show-hidden-metrics-for-version 0.7.3"],
+    ),
     "R345": (
         ["-asc 2 --disable-frontend-multiprocessing"],
         ["-asc 2", "--disable-frontend-multiprocessing"],
