@@ -31,7 +31,7 @@ from .service import Service
 from .text.answer_format import decide_format
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
-from .tool_server.servers import ToolServersProblem
+from .tool_server.servers import ToolServersProblem, headers_of
 
 STATS_INTERVAL_S = 10.0
 SWITCH_INTERVAL_S = 0.001
@@ -90,6 +90,8 @@ def check_server(resolved: Resolved) -> None:
     """
     if resolved.server.tool_server and find_spec("mcp") is None:
         raise ToolServersProblem("`server.tool_server` needs the package mcp: install the extra `mcp`")
+    for label, each in resolved.server.tool_server.items():
+        headers_of(label, each)
     if resolved.server.api_keys_file is not None:
         read_keys(resolved.server.api_keys_file)
     if files := TlsFiles.of(resolved.server):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 
 server = MCPServer("test")
 
@@ -33,6 +33,12 @@ def leave() -> str:
 def environment(name: str) -> str:
     """The value of a variable."""
     return os.environ.get(name, "unset")
+
+
+@server.tool()
+def secret_header(context: Context) -> str:
+    """What the client sent as X-Secret."""
+    return dict(context.request_context.request.headers).get("x-secret", "unset")
 
 
 @server.tool()

@@ -13,7 +13,14 @@ import pytest
 
 from stoker.formats.registry import FORMATS
 from stoker.server.text.tokenizer import Tokenizer
-from stoker.server.tool_server.servers import Tool, ToolResult, ToolServer, ToolServerError
+from stoker.server.tool_server.servers import (
+    Tool,
+    ToolResult,
+    ToolServer,
+    ToolServerError,
+    ToolServersProblem,
+    headers_of,
+)
 
 from ..fakes import FakeEngine
 from .deployment import Served
@@ -127,6 +134,15 @@ def test_calls_of_both_sides_in_one_answer_are_shown_one_after_the_other(folder:
     assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
     indexes = [event["output_index"] for event in events if "output_index" in event]
     assert indexes == sorted(indexes)
+
+
+@pytest.mark.parametrize("value", ["", "Bearer \u00e9", "Bearer a\nb"])
+def test_a_credential_that_cannot_be_sent_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatch, value: str):
+    monkeypatch.setenv("DOCS_SECRET", value)
+    settings = {"url": "http://absent/mcp", "headers_from_env": {"Authorization": "DOCS_SECRET"}}
+    with pytest.raises(ToolServersProblem, match="DOCS_SECRET") as problem:
+        headers_of("docs", settings)
+    assert "Bearer" not in str(problem.value)
 
 
 @pytest.mark.parametrize("background", [False, True])

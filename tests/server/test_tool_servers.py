@@ -80,6 +80,17 @@ def test_tools_are_listed_and_run(transport: str, url: str, monkeypatch: pytest.
     with_server(settings, scenario)
 
 
+def test_a_credential_is_sent_and_never_shown(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DOCS_SECRET", "Bearer sk-4711")
+    settings = {"url": url, "allowed_tools": ["secret_header"], "headers_from_env": {"X-Secret": "DOCS_SECRET"}}
+
+    async def scenario(server: ToolServer) -> None:
+        assert (await server.run("secret_header", "{}")).text == "Bearer sk-4711"
+        assert server._cause(ValueError("no token sk-4711")) == "no token [hidden]"
+
+    with_server(settings, scenario)
+
+
 def test_a_call_that_takes_too_long_ends_alone():
     async def scenario(server: ToolServer) -> None:
         server._timeout_s = 60.0

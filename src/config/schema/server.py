@@ -529,8 +529,9 @@ class ServerConfig(Section):
         {},
         description=(
             "MCP servers whose tools /v1/responses runs, by label: each has a `url` (streamable HTTP) or a `command` "
-            "(standard input and output), `allowed_tools`, and the `timeout` of a call in seconds. A request names "
-            "one as `{type: mcp, server_label: LABEL, require_approval: never}`. A tool runs with the rights of this "
+            "(standard input and output), `allowed_tools`, and the `timeout` of a call in seconds. `headers_from_env` "
+            "has headers for a URL, each with the environment variable that has its value. A request names a server as "
+            "`{type: mcp, server_label: LABEL, require_approval: never}`. A tool runs with the rights of this "
             "server, for everyone with access to it: allow only what any client may do. Needs the extra `mcp`."
         ),
         examples=[{"docs": {"url": "http://localhost:9000/mcp", "allowed_tools": ["search"]}}],

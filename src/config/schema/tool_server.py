@@ -10,6 +10,13 @@ _WHERE = {
     "command": _TEXTS,
 }
 _OTHERS = {
+    # names of headers, with the variables that have their values: the configuration contains no secret
+    "headers_from_env": {
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"pattern": "^[A-Za-z0-9-]{1,64}$"},
+        "additionalProperties": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+    },
     "allowed_tools": _TEXTS,
     "timeout": {"type": "number", "exclusiveMinimum": 0, "maximum": 3600},
 }
@@ -22,6 +29,7 @@ TOOL_SERVERS: dict[str, Any] = {
         "properties": {**_WHERE, **_OTHERS},
         "required": ["allowed_tools"],
         "oneOf": [{"required": [name]} for name in _WHERE],
+        "dependentRequired": {"headers_from_env": ["url"]},
         "additionalProperties": False,
     },
 }

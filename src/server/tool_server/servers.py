@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,24 @@ class ToolResult:
     is_error: bool = False
 
 
+def headers_of(label: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The headers with credentials that a server gets. Raises ToolServersProblem, which does not show a value."""
+    found: dict[str, str] = {}
+    for name, variable in settings.get("headers_from_env", {}).items():
+        value = os.environ.get(variable, "").strip()
+        if not value or not value.isascii() or not value.isprintable():
+            problem = "is not set" if not value else "has characters that a header cannot have"
+            where = f"server.tool_server.{label}.headers_from_env.{name}"
+            raise ToolServersProblem(f"the environment variable {variable} {problem} (`{where}`)")
+        found[name] = value
+    return found
+
+
 class ToolServer:
     def __init__(self, label: str, settings: Mapping[str, Any]) -> None:
-        """settings: `url` or `command`, `allowed_tools`, `timeout`."""
+        """settings: `url` or `command`, `allowed_tools`, `timeout`, `headers_from_env`."""
         self.label = label
+        self._headers = headers_of(label, settings)
         self._settings = settings
         self._allowed = frozenset(settings["allowed_tools"])
         self._timeout_s = float(settings.get("timeout", _DEFAULT_TIMEOUT_S))
@@ -117,26 +132,36 @@ class ToolServer:
                 connection, self._connection = self._connection, None
                 if connection is not None:
                     await connection.close()
-            raise ToolServerError(f"{where}: {_cause(error)}") from None
+            raise ToolServerError(f"{where}: {self._cause(error)}") from None
 
     async def _connected(self) -> Client:
         async with self._connecting:
             if self._connection is None or not self._connection.is_open:
-                self._connection = _Connection(self._settings)
+                self._connection = _Connection(self._settings, self._headers)
             try:
                 return await self._connection.client()
             except Exception as error:
                 self._connection = None
-                raise ToolServerError(f"the tool server {self.label!r} cannot be reached: {_cause(error)}") from None
+                raise ToolServerError(
+                    f"the tool server {self.label!r} cannot be reached: {self._cause(error)}"
+                ) from None
+
+    def _cause(self, error: BaseException) -> str:
+        """Without a credential that the message repeats."""
+        text = _cause(error)
+        for value in self._headers.values():
+            for secret in (value, *value.split()[1:]):  # such as "Bearer SECRET"
+                text = text.replace(secret, "[hidden]")
+        return text
 
 
 class _Connection:
     """A client of the library in a task of its own, which enters and leaves it."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
-        self._task = asyncio.create_task(self._hold(settings))
+        self._task = asyncio.create_task(self._hold(settings, headers))
 
     @property
     def is_open(self) -> bool:
@@ -151,16 +176,22 @@ class _Connection:
             async with asyncio.timeout(_CONNECT_S):
                 await self._task
 
-    async def _hold(self, settings: Mapping[str, Any]) -> None:
+    async def _hold(self, settings: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         from mcp import Client  # an extra
         from mcp.client.stdio import StdioServerParameters
+        from mcp.client.streamable_http import streamable_http_client
+        from mcp.shared._httpx_utils import create_mcp_http_client
 
         command = settings.get("command")
         server: Any = settings.get("url")
         if command is not None:  # its environment has none of the server's secrets: the library passes PATH and HOME
             server = StdioServerParameters(command=command[0], args=[*command[1:]])
         try:
-            async with Client(server) as client:
+            async with contextlib.AsyncExitStack() as stack:
+                if headers:  # redirects to another origin are not followed, so that none gets them
+                    http = await stack.enter_async_context(create_mcp_http_client(dict(headers)))
+                    server = streamable_http_client(server, http_client=http)
+                client = await stack.enter_async_context(Client(server))
                 self._ready.set_result(client)
                 await self._stop.wait()
         except Exception as error:
