@@ -6,7 +6,7 @@ COMMA := ,
 JOBS ?= 2
 KIND ?= cpu
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site browser parity kernels bench bench-peers attack fuzz clients tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -101,6 +101,9 @@ bench-peers: install  ## Stoker against vLLM, OpenVINO, llama.cpp and transforme
 
 attack: install  ## attack a server of builtin:tiny in many ways, half an hour; ARGS='sockets --seed 2'
 	$(RUN) benchmarks.attack $(ARGS)
+
+fuzz-headers: install  ## read 100,000 damaged headers of weight files; ARGS='--inputs 5000'
+	$(RUN) tools.fuzz_headers $(ARGS)
 
 fuzz: install  ## send 100,000 generated requests to `engine up`; ARGS='--requests 5000'
 	$(RUN) tools.fuzz_api $(ARGS)

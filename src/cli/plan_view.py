@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..config.plan.calibration import Calibration, error_in_per_cent
 from ..config.plan.estimate import Range
@@ -44,6 +44,15 @@ def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, st
     return "\n".join(lines)
 
 
+def _types(parts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The quantised types of the matrices of a GGUF file: a line for those parts of a layer that have the same."""
+    same: dict[str, list[str]] = {}
+    for part, dtypes in parts.items():
+        several = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
+        same.setdefault(several if len(dtypes) > 1 else next(iter(dtypes)), []).append(part)
+    return [f"{types}: {', '.join(named)}" for types, named in same.items()]
+
+
 def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
     model, spec = plan.model, plan.model.spec
     sparse = f", {_count(model.num_active_parameters)} of them per token" if spec.has_experts else ""
@@ -56,6 +65,7 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
         dtypes = ", ".join(f"{name} {about(size)}" for name, size in sorted(stored.num_bytes.items()))
         becomes = "as stored" if stored.bytes_in(plan.ask.dtype) == stored.total_bytes else f"become {plan.ask.dtype}"
         rows.append(("stored", f"{dtypes}; {becomes}"))
+        rows += [("", line) for line in _types(stored.parts)]
     context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "does not fit"
     rows.append(("context", f"{context}; the model supports {model.limit}"))
     if forms.source:

@@ -9,6 +9,10 @@ import pytest
 import torch
 from tests.slow_cases import slow_but
 
+from stoker.config import ModelFilesError
+from stoker.config.checkpoint.gguf import read_gguf
+from stoker.config.plan.headers import read_stored_gguf
+
 from .checkpoints import build, reference_logits, save
 from .conftest import Saved
 from .engine import Engine, resolved
@@ -77,4 +81,51 @@ def test_a_model_in_several_files(saved: Callable[[str], Saved], tmp_path: Path)
     assert first.name == "model-00001-of-00004.gguf"
     settings = resolved(first, tmp_path)
     assert len(settings.model_files.weight_files) == 4
+    stored = read_stored_gguf(first)
+    assert (stored.num_files, stored.parts["ffn_down"], stored.parts["token_embd"]) == (4, {"Q8_0": 2}, {"Q8_0": 1})
+    assert stored.bytes_in("float32") == 4 * settings.model_files.num_parameters
     assert torch.equal(our_logits(first.parent, tmp_path), our_logits(plain, tmp_path))
+
+
+def test_a_scale_that_is_no_number_is_refused(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    file, _ = write_gguf(saved("qwen3")[1], tmp_path / "own", "Q8_0")
+    offset = read_gguf(file).tensors["blk.1.ffn_up.weight"].offset
+    content = bytearray(file.read_bytes())
+    content[offset : offset + 2] = b"\xff\x7f"  # of the first block, in float16
+    file.write_bytes(content)
+    with pytest.raises(ModelFilesError, match=r"model\.gguf: tensor `.*1\.mlp\.up_proj\.weight` has NaN or infinite"):
+        Engine(resolved(file, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"general.architecture": "bert"}, "`general.architecture` is 'bert'; GGUF files of llama, granite, qwen2"),
+        ({"attention.clamp_kqv": 8.0}, "`qwen3.attention.clamp_kqv`: unknown, so this build cannot compute"),
+        ({"attention.head_count": 3}, "3 attention heads cannot share 2"),
+        (
+            {"rope.scaling.type": "longrope"},
+            "`rope.scaling.type` is 'longrope' and the files have no `rope_factors_long",
+        ),
+        ({"feed_forward_length": 95}, r"`model.layers.0.mlp.gate_proj.weight` has shape \[96, 64\], the header says"),
+        ({"block_count": 3}, "`model.layers.2.input_layernorm.weight`"),
+    ],
+)
+def test_a_header_that_this_build_cannot_compute_is_refused(
+    changes: dict[str, object], said: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    file, _ = write_gguf(saved("qwen3")[1], tmp_path / "own", **changes)
+    with pytest.raises(ModelFilesError, match=said):
+        resolved(file, tmp_path)
+
+
+def test_other_options_about_the_format_are_refused(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    file, _ = write_gguf(saved("qwen3")[1], tmp_path / "own")
+    for sections, said in (
+        ({"load": {"load_format": "safetensors"}}, "`load.load_format: safetensors` does not read"),
+        ({"model": {"config_format": "hf"}}, "`model.config_format: hf` has no effect"),
+        ({"model": {"hf_config_path": str(tmp_path)}}, "`model.hf_config_path` has no effect"),
+        ({"model": {"model_impl": "transformers"}}, "which `model.model_impl: native` runs"),
+    ):
+        with pytest.raises(ModelFilesError, match=said):
+            resolved(file, tmp_path, **sections)

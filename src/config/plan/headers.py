@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
+
+from pydantic import Field
 
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES
 from ..checkpoint.layout import INDEXES, WHOLE, Kind, listed, read_gguf_files
 from ..checkpoint.model_files import MAX_INDEX_BYTES, is_plain_name, read_json
 from ..checkpoint.safetensors import read_entries
+from ..checkpoint.stored import BLOCKS
 from ..errors import ModelFilesError
 
-_FLOATS = {"F64", "F32", "BF16", "F16"}  # converted to model.dtype when they are loaded; other formats keep their bytes
+_FLOATS = {
+    "F64",
+    "F32",
+    "BF16",
+    "F16",
+    *BLOCKS,
+}  # converted to model.dtype when they are loaded; other formats keep their bytes
+_OF_LAYER = re.compile(r"^blk\.\d+\.")
 _MAX_TOTAL_BYTES = 2**60
 
 
@@ -27,6 +38,8 @@ class Stored(Record):
     num_tensors: int
     numbers: dict[str, int]
     num_bytes: dict[str, int]
+    # of a GGUF file: part of a layer, or tensor outside -> dtype -> number of tensors
+    parts: dict[str, dict[str, int]] = Field(default_factory=dict)
     missing_bytes: int = 0  # of missing files, from the total size in the index
     problems: tuple[str, ...] = ()
 
@@ -83,9 +96,19 @@ def read_stored_gguf(path: Path) -> Stored:
     """The sum over the headers of a GGUF file and the other parts of its model. Raises ModelFilesError."""
     files = read_gguf_files(path)
     sizes: dict[str, int] = {}
-    for tensor in files.tensors.values():
+    matrices: dict[str, dict[str, int]] = {}
+    for name, tensor in files.tensors.items():
         sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.num_bytes
-    return Stored(num_files=len(files.names), num_tensors=len(files.tensors), numbers=files.count(), num_bytes=sizes)
+        if len(tensor.shape) > 1:
+            dtypes = matrices.setdefault(_OF_LAYER.sub("", name).removesuffix(".weight"), {})
+            dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + 1
+    return Stored(
+        num_files=len(files.names),
+        num_tensors=len(files.tensors),
+        numbers=files.count(),
+        num_bytes=sizes,
+        parts=matrices,
+    )
 
 
 def _names(folder: Path, kind: Kind) -> tuple[list[str], int]:

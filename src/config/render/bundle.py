@@ -321,7 +321,10 @@ def _named_files(deployment: Deployment, found: list[Diagnostic]) -> tuple[list[
             continue
         place = Path(deployment.located(path))
         is_absolute = Path(os.path.expanduser(value)).is_absolute()
-        if os.path.isfile(place):
+        if path == "model.model" and os.path.isfile(place):
+            fix = "write its directory, which is mounted as it is"
+            found.append(_refused(path, deployment, "a file of weights is not copied", fix))
+        elif os.path.isfile(place):
             files.append((path, place, is_absolute))
         elif os.path.isdir(place) or (option.path_kind == "path" and (is_absolute or path == "server.uds")):
             folders.append(Folder(path, value, Path(os.path.abspath(place)), "", deployment.spans[path]))

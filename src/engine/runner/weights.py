@@ -116,7 +116,7 @@ def _check_finite(stored: StoredTensor, name: str, loaded: torch.Tensor) -> None
     The smallest and the largest element show both. `isfinite`, which makes a temporary tensor, is 20 times slower.
     """
     if loaded.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(loaded)):
-        is_converted = DTYPES.get(stored.dtype) is not loaded.dtype
+        is_converted = DTYPES.get(stored.dtype, loaded.dtype) is not loaded.dtype
         dtype = str(loaded.dtype).removeprefix("torch.")
         raise ModelFilesError(
             f"{stored.file}: tensor `{name}` has NaN or infinite elements"

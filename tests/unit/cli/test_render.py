@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from tests.models.gguf_files import write_gguf
 
 import stoker.builtin
 from stoker import __version__
@@ -236,6 +237,10 @@ def test_a_models_folder_is_bundled_where_possible(capsys: pytest.CaptureFixture
     }  # fmt: skip
     Path("deploy.yaml").write_text(f"model: {{model: {Path('weights').resolve()}}}\nserver: {{auth: none}}\n")
     assert "The image, or a volume that you add, must hold" in rendered(capsys, "k8s")
+    file, _ = write_gguf(Path("weights"), Path("own"), "Q8_0")
+    model = f"{{model: ./{file}, skip_tokenizer_init: true}}"
+    Path("deploy.yaml").write_text(f"model: {model}\nserver: {{auth: none}}\n")
+    assert "write its directory, which is mounted as it is" in refused(capsys, "compose")
 
 
 @pytest.mark.parametrize(

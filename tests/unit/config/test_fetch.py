@@ -226,3 +226,24 @@ def test_the_hub_is_shown_the_token_or_that_of_its_login(
     fetched: Fetched, words: list[str], token: str | bool | None
 ) -> None:
     assert fetched(Hub(a__model=BOTH), "--model", "a/model", *words)[2].asked == [("a/model", None, token)]
+
+
+GGUFS = [
+    *("a-Q4_K_M-00001-of-00002.gguf", "a-Q4_K_M-00002-of-00002.gguf", "a-Q8_0.gguf", "mmproj-Q8_0.gguf"),
+    *("README.md", "config.json"),
+]
+
+
+@pytest.mark.effect("model.model")
+def test_of_a_repository_with_gguf_files_only_the_named_quantisation_is_downloaded(fetched: Fetched) -> None:
+    hub = Hub(a__gguf=GGUFS)
+    folder, files, _ = fetched(hub, "--model", "a/gguf:q4_k_m")
+    assert files == GGUFS[:2]
+    assert hub.asked == [("a/gguf", None, None)]
+    (folder / GGUFS[1]).unlink()
+    assert fetched(hub, "--model", "a/gguf:Q4_K_M")[1] == GGUFS[:2]  # a download that was cut goes on
+    assert fetched(hub, "--model", "a/gguf:Q4_K_M")[1] == GGUFS[:2]
+    assert len(hub.asked) == 2
+    assert "a-Q8_0.gguf" in fetched(hub, "--model", "a/gguf:Q8_0")[1]
+    with pytest.raises(ModelFilesError, match="a/gguf: the repository has no GGUF file of Q2_K"):
+        fetched(hub, "--model", "a/gguf:Q2_K")
