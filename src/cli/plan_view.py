@@ -80,12 +80,17 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
 
 def _memory(plan: Plan) -> list[tuple[str, str]]:
     found, ask = plan.estimate, plan.ask
+    stored = plan.model.files.stored_as if plan.model.files is not None else ()
     parts = f" on each of {ask.tensor_parallel_size} devices" if ask.tensor_parallel_size > 1 else ""
     free = "" if plan.device.is_gpu else " free"
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
+        *(
+            ("", f"{each.num_matrices} matrices: {each.method}, {about(each.num_bytes)} in the files")
+            for each in stored
+        ),
         *([("states", _states(plan))] if found.state_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
@@ -108,7 +113,9 @@ def _format(plan: Plan) -> str:
         return f"{plan.ask.dtype} kept in {TWELVE_BITS}, exactly"
     if plan.ask.quantization is not None:
         return f"{plan.ask.quantization}, norms and embeddings in {plan.ask.dtype}"
-    return plan.model.spec.quantization or plan.ask.dtype
+    if plan.model.files is None and plan.model.spec.quantization is not None:
+        return plan.model.spec.quantization.name
+    return plan.ask.dtype
 
 
 def _states(plan: Plan) -> str:

@@ -227,10 +227,10 @@ _CODES = (
     Code(
         "M304",
         "model not supported",
-        "This build runs text models of the families in docs/reference/models.md with unquantised weights saved by "
-        "one process, and other architectures through the transformers library, on a CPU: those that it is tested "
-        "with, and with `model.model_impl: transformers` any that keep keys and values. Code from a model's "
-        "repository runs only if `model.trust_remote_code` allows it.",
+        "This build runs text models of the families in docs/reference/models.md saved by one process, also with "
+        "quantised weights of the methods in docs/guide/models-and-hardware.md, and other architectures through the "
+        "transformers library, on a CPU: those that it is tested with, and with `model.model_impl: transformers` any "
+        "that keep keys and values. Code from a model's repository runs only if `model.trust_remote_code` allows it.",
         "Choose another checkpoint of the model, or another model; the message may name an option that helps.",
         EXIT_MODEL_FILES,
     ),

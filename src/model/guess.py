@@ -56,7 +56,6 @@ def guess(config: Mapping[str, Any]) -> ModelSpec:
     if is_part:
         reader.assumptions.append("only the language part was counted; encoders of images or sound come on top")
     layers = _layers(reader, model_type, num_layers)
-    method, bits = read_quantisation(config, text)
     return ModelSpec(
         architecture=named if isinstance(named, str) else "",
         model_type=model_type,
@@ -67,8 +66,7 @@ def guess(config: Mapping[str, Any]) -> ModelSpec:
         has_position_table=model_type in ("gpt2", "opt", "gpt_bigcode"),
         layers=layers,
         dtype=named_dtype(config, text),
-        quantization=method,
-        quantization_bits=bits,
+        quantization=read_quantisation(config, text),
         is_part=is_part,
         assumptions=tuple(dict.fromkeys(reader.assumptions)),
     )

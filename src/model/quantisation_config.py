@@ -1,32 +1,233 @@
-"""The method of a quantised checkpoint, as its config.json names it."""
+"""The method of a quantised checkpoint from `quantization_config`, as the writing libraries put it there.
+
+A method that the engine does not read is described too, with the reason: `engine plan` shows both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .config_json import shown
+from .weight_methods import CheckpointMethod, Rule, WeightMethod, pattern_problem
 
-def read_quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Method and bits per weight of a quantised checkpoint, as its config names them."""
+_MXFP4_BLOCK, _NVFP4_BLOCK = (1, 32), (1, 16)
+
+
+class _NotRead(Exception):
+    """The reason."""
+
+
+def read_quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> CheckpointMethod | None:
+    """None for a checkpoint that is not quantised. config: the whole file; text: its part of the language model."""
     found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
     if not isinstance(found, Mapping):
-        return None, 16
+        return None
     named = found.get("quant_method") or found.get("quant_algo")
-    method = named if isinstance(named, str) else "unknown"
+    name = named if isinstance(named, str) else "unknown"
+    bits = _most_bits(name, found)
+    reader = _READERS.get(name)
+    if reader is None:
+        return CheckpointMethod(name=name, bits=bits, problem=f"the quantisation method {shown(name)} is not supported")
+    try:
+        rules = (*_exceptions(found), *reader(found))
+    except _NotRead as reason:
+        return CheckpointMethod(name=name, bits=bits, problem=f"`quantization_config`: {reason}")
+    return CheckpointMethod(name=name, bits=bits, rules=rules)
+
+
+def _most_bits(method: str, found: Mapping[str, Any]) -> int:
     if method == "bitsandbytes":
-        return method, 4 if found.get("load_in_4bit") else 8
+        return 4 if found.get("load_in_4bit") or found.get("_load_in_4bit") else 8
     if method == "mxfp4":
-        return method, 4
+        return 4
     if (bits := _bits(found.get("bits"))) is not None:
-        return method, bits
+        return bits
     groups = found.get("config_groups")
-    if isinstance(groups, Mapping):
-        for group in groups.values():
-            weights = group.get("weights") if isinstance(group, Mapping) else None
-            if isinstance(weights, Mapping) and (bits := _bits(weights.get("num_bits"))) is not None:
-                return method, bits
-    return method, 4 if "4" in method else 8
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping) and (bits := _bits(weights.get("num_bits"))) is not None:
+            return bits
+    return 4 if "4" in method else 8
 
 
 def _bits(value: Any) -> int | None:
-    return value if isinstance(value, int) and 1 <= value <= 64 else None
+    return value if type(value) is int and 1 <= value <= 64 else None
+
+
+def _exceptions(found: Mapping[str, Any]) -> Iterator[Rule]:
+    """Layers that are not quantised, under the keys of all writers."""
+    for key in ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "ignore", "exclude_modules"):
+        names = found.get(key)
+        if names is None:
+            continue
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise _NotRead(f"`{key}` is {shown(names)}; it must be a list of names")
+        yield from (_target(name, None, key) for name in names)
+
+
+def _target(name: str, method: WeightMethod | None, key: str) -> Rule:
+    """A name of compressed-tensors: of a layer, of a class of layers, or a regular expression."""
+    if name.startswith("re:"):
+        return _matching(name.removeprefix("re:"), method, key)
+    if name in ("Linear", "LinearBase"):
+        return Rule(kind="all", method=method)
+    return Rule(kind="name", pattern=name, method=method)
+
+
+def _matching(pattern: str, method: WeightMethod | None, key: str) -> Rule:
+    if problem := pattern_problem(pattern):
+        raise _NotRead(f"`{key}` has {shown(pattern)}, which {problem}")
+    return Rule(kind="match", pattern=pattern, method=method)
+
+
+def _one_of(found: Mapping[str, Any], key: str, known: tuple[Any, ...], default: Any = None) -> Any:
+    value = found.get(key)
+    value = default if value is None else value
+    if not any(type(value) is type(each) and value == each for each in known):
+        raise _NotRead(f"`{key}` is {shown(value)}; supported: {', '.join(map(str, known))}")
+    return value
+
+
+def _group(found: Mapping[str, Any], default: int | None = None) -> int:
+    """Inputs that share a scale; 0 for all."""
+    value = found.get("group_size")
+    value = default if value is None else value
+    if value == -1 and type(value) is int:
+        return 0
+    if type(value) is not int or not 1 <= value <= 1 << 20:
+        raise _NotRead(f"`group_size` is {shown(value)}; it must be -1 or a number of inputs")
+    return value
+
+
+def _gptq(found: Mapping[str, Any]) -> Iterator[Rule]:
+    key = "checkpoint_format" if found.get("checkpoint_format") is not None else "format"
+    form = _one_of(found, key, ("gptq", "gptq_v2"), "gptq")
+    adds_one = form == "gptq"
+
+    def method(values: Mapping[str, Any]) -> WeightMethod:
+        bits = _one_of(values, "bits", (2, 3, 4, 8))
+        return WeightMethod(
+            kind="gptq", bits=bits, block=(1, _group(values, 128)), is_symmetric=False, adds_one=adds_one
+        )
+
+    dynamic = found.get("dynamic") or {}
+    if not isinstance(dynamic, Mapping):
+        raise _NotRead(f"`dynamic` is {shown(dynamic)}; it must be an object")
+    for pattern, changes in dynamic.items():
+        if pattern.startswith("-:"):
+            yield _matching(pattern.removeprefix("-:"), None, "dynamic")
+        elif isinstance(changes, Mapping):
+            yield _matching(pattern.removeprefix("+:"), method({**found, **changes}), "dynamic")
+        else:
+            raise _NotRead(f"`dynamic` has {shown(changes)} for {shown(pattern)}; it must be an object")
+    yield Rule(kind="all", method=method(found))
+
+
+def _awq(found: Mapping[str, Any]) -> Iterator[Rule]:
+    key = "bits" if found.get("bits") is not None else "w_bit"
+    bits = _one_of(found, key, (4,))
+    version = found.get("version")
+    if version is not None and str(version).lower() != "gemm":
+        raise _NotRead(f"`version` is {shown(version)}; supported: gemm")
+    key = "group_size" if found.get("group_size") is not None else "q_group_size"
+    group = _group({"group_size": found.get(key)}, 128)
+    yield Rule(kind="all", method=WeightMethod(kind="awq", bits=bits, block=(1, group), is_symmetric=False))
+
+
+def _compressed(found: Mapping[str, Any]) -> Iterator[Rule]:
+    groups = found.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise _NotRead(f"`config_groups` is {shown(groups)}; it must name the quantised layers")
+    for key in ("sparsity_config", "transform_config"):
+        if (value := found.get(key)) and not (isinstance(value, Mapping) and value.get("format") == "dense"):
+            raise _NotRead(f"`{key}` is not supported")
+    for name, group in groups.items():
+        if not isinstance(group, Mapping) or not isinstance(group.get("targets"), list):
+            raise _NotRead(f"group {shown(name)} of `config_groups` must be an object with `targets`")
+        weights = group.get("weights")
+        if weights is None:
+            continue
+        if not isinstance(weights, Mapping):
+            raise _NotRead(f"`weights` of group {shown(name)} is {shown(weights)}; it must be an object")
+        own = group.get("format")
+        method = _compressed_method(weights, own if own is not None else found.get("format"))
+        for target in group["targets"]:
+            if not isinstance(target, str):
+                raise _NotRead(f"`targets` of group {shown(name)} has {shown(target)}; it must be a name")
+            yield _target(target, method, "targets")
+
+
+def _compressed_method(weights: Mapping[str, Any], form: Any) -> WeightMethod:
+    kind, bits = _one_of(weights, "type", ("int", "float"), "int"), _bits(weights.get("num_bits"))
+    if form == "mxfp4-pack-quantized":
+        return WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK)
+    if form == "nvfp4-pack-quantized":
+        return WeightMethod(kind="nvfp4", bits=4, block=_NVFP4_BLOCK, divides_scale=True)
+    block, symmetric = _strategy(weights), _one_of(weights, "symmetric", (True, False), True)
+    match kind, form, bits:
+        case "float", "float-quantized" | "naive-quantized" | "mxfp8-quantized", 8:
+            return WeightMethod(kind="fp8", bits=8, block=block)
+        case "int", "pack-quantized", 2 | 3 | 4 | 8:
+            return WeightMethod(kind="packed", bits=bits, block=block, is_symmetric=symmetric)
+        case "int", "int-quantized" | "naive-quantized", int() if bits <= 8:
+            return WeightMethod(kind="integers", bits=8, block=block, is_symmetric=symmetric)
+    raise _NotRead(f"weights of type {kind} in {bits} bits in the format {shown(form)} are not supported")
+
+
+def _strategy(weights: Mapping[str, Any]) -> tuple[int, int]:
+    group = weights.get("group_size")
+    default = "tensor" if group is None else "channel" if group == -1 else "group"
+    match _one_of(weights, "strategy", ("tensor", "channel", "group", "block"), default):
+        case "tensor":
+            return 0, 0
+        case "channel":
+            return 1, 0
+        case "group":
+            return 1, _group(weights)
+    return _block(weights.get("block_structure"), "block_structure")
+
+
+def _block(value: Any, key: str) -> tuple[int, int]:
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(size) is int and 1 <= size <= 1 << 16 for size in value)
+    ):
+        return value[0], value[1]
+    raise _NotRead(f"`{key}` is {shown(value)}; it must be two numbers")
+
+
+def _fp8(found: Mapping[str, Any]) -> Iterator[Rule]:
+    _one_of(found, "fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
+    _one_of(found, "activation_scheme", ("static", "dynamic"), "dynamic")
+    block = found.get("weight_block_size")
+    yield Rule(
+        kind="all",
+        method=WeightMethod(kind="fp8", bits=8, block=None if block is None else _block(block, "weight_block_size")),
+    )
+
+
+def _mxfp4(found: Mapping[str, Any]) -> Iterator[Rule]:
+    yield Rule(kind="all", method=WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK))
+
+
+def _bitsandbytes(found: Mapping[str, Any]) -> Iterator[Rule]:
+    if found.get("load_in_4bit") or found.get("_load_in_4bit"):
+        _one_of(found, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
+        storage = found.get("bnb_4bit_quant_storage")
+        if storage not in (None, "uint8"):
+            raise _NotRead(f"`bnb_4bit_quant_storage` is {shown(storage)}; supported: uint8")
+        yield Rule(kind="all", method=WeightMethod(kind="bnb_4bit", bits=4))
+    else:
+        yield Rule(kind="all", method=WeightMethod(kind="bnb_int8", bits=8, block=(1, 0)))
+
+
+_READERS = {
+    "gptq": _gptq,
+    "awq": _awq,
+    "compressed-tensors": _compressed,
+    "fp8": _fp8,
+    "mxfp4": _mxfp4,
+    "bitsandbytes": _bitsandbytes,
+}

@@ -18,6 +18,11 @@ class Scheme(NamedTuple):
 SCHEMES = {"int8": Scheme("int8", "int8"), "int4": Scheme("int4", "int8"), "int4_pure": Scheme("int4", "int4")}
 
 
+def scheme_of(quantization: str | None) -> str | None:
+    """The scheme that `model.quantization` selects; None for the method of a quantised checkpoint."""
+    return quantization if quantization in SCHEMES else None
+
+
 class Accuracy(NamedTuple):
     """Over the held-out text of builtin:tiny, measured by benchmarks/quantised_accuracy.py."""
 
@@ -71,6 +76,7 @@ def twelve_bit_bytes(out_features: int, in_features: int, num_exceptions: int = 
 
 def held_in(dtype: str, quantization: str | None, keeps_twelve_bits: bool) -> str | None:
     """The format of the linear layers' weights: a scheme, TWELVE_BITS, or None for elements of `dtype`."""
+    quantization = scheme_of(quantization)
     if quantization is None and dtype == "bfloat16" and keeps_twelve_bits:
         return TWELVE_BITS
     return quantization

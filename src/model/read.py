@@ -120,7 +120,6 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
             )
         return layers[key]
 
-    method, bits = read_quantisation(whole, config.values)
     return ModelSpec(
         architecture=name,
         model_type=family.model_type,
@@ -143,8 +142,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         logits_scale=_multiplier(config, family, "logits_scale") / _multiplier(config, family, "logits_divisor"),
         logits_softcap=_limit(config, family, "logits_softcap"),
         dtype=named_dtype(whole, config.values),
-        quantization=method,
-        quantization_bits=bits,
+        quantization=read_quantisation(whole, config.values),
         is_part=family.text_in is not None,
         unsupported=tuple(_unsupported(config, family)),
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .record import Record
+from .weight_methods import CheckpointMethod
 
 
 class RopeSpec(Record):
@@ -484,8 +485,7 @@ class ModelSpec(Record):
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     dtype: str = "bfloat16"  # that config.json names
-    quantization: str | None = None  # method of a quantised checkpoint
-    quantization_bits: int = 16  # of its weights
+    quantization: CheckpointMethod | None = None  # of a quantised checkpoint
     is_part: bool = False  # of a model with encoders
     weight_names: WeightNames = "hf"
     assumptions: tuple[str, ...] = ()

@@ -20,11 +20,8 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
     if spec.architecture not in FAMILIES:
         known = f"docs/reference/models.md lists the {len(FAMILIES)} that are known"
         yield f"architecture `{spec.architecture}` is not supported; {known}"
-    if spec.quantization is not None:
-        yield (
-            "quantised checkpoints (`quantization_config`) are not supported by this build; `model.quantization` "
-            "makes an unquantised one smaller while it loads"
-        )
+    if spec.quantization is not None and spec.quantization.problem:
+        yield spec.quantization.problem
     yield from spec.unsupported
     widths = {keeps.width for keeps in spec.kept_by_layer if keeps is not None}
     if any(spec.keeps.width % width for width in widths):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tests.unit.config.plan.shapes import write_config
 
 from stoker import LLM, SamplingParams
-from stoker.config import ConfigError
+from stoker.config import ConfigError, ModelFilesError
 from stoker.engine.kernels import select_kernels
 from stoker.model.quantised import shown
 
@@ -88,10 +88,17 @@ def test_torch_and_the_kernels_give_the_same_tokens(scheme: str, saved: Callable
     assert ours.runner.info().weights_bytes == eager.runner.info().weights_bytes
 
 
-@pytest.mark.parametrize("scheme", ["awq", "gptq", "bitsandbytes", "fp8", "gguf"])
+@pytest.mark.parametrize("scheme", ["aqlm", "hqq", "gguf"])
 def test_other_quantization_schemes_are_refused_by_name(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     with pytest.raises(ConfigError, match="int8 or int4"):
         resolved(saved("qwen3")[1], tmp_path, model={"quantization": scheme})
+
+
+def test_methods_of_quantised_checkpoints_are_for_these(saved: Callable[[str], Saved], tmp_path: Path):
+    with pytest.raises(
+        ModelFilesError, match=r"no quantised checkpoint, and `model\.quantization` is awq; on a CPU, int8"
+    ):
+        resolved(saved("qwen3")[1], tmp_path, model={"quantization": "awq"})
 
 
 @SCHEMES

@@ -15,6 +15,7 @@ from ...model.spec import ModelSpec, WeightNames
 from ...model.tensors import FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .model_files import CONFIG_JSON, PARAMS_JSON
+from .packed import unpacked
 from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, bytes_of, contiguous_strides
 
 _FUSED_EXPERTS = re.compile(
@@ -66,6 +67,7 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     Raises ModelFilesError unless the files have exactly these, in the right shapes.
     """
     shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
+    stored = unpacked(stored, spec.quantization, spec.dtype)
     ignored, renames = family.ignored, dict(family.renames)
     fused_experts = family.fused_experts
     if spec.weight_names == "mistral":
@@ -109,8 +111,8 @@ def _without_rows(stored: StoredTensor, shape: tuple[int, ...] | None) -> Stored
 
 
 def _transposed(name: str, stored: StoredTensor) -> StoredTensor:
-    """A matrix of a layer, from [inputs, outputs] to [outputs, inputs]."""
-    if len(stored.shape) != 2 or not name.startswith("model.layers."):
+    """A matrix of a layer, from [inputs, outputs] to [outputs, inputs], which quantised ones are already."""
+    if len(stored.shape) != 2 or stored.packed is not None or not name.startswith("model.layers."):
         return stored
     strides = stored.strides or contiguous_strides(stored.shape)
     return replace(stored, shape=stored.shape[::-1], strides=strides[::-1])
@@ -178,10 +180,14 @@ def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str
                     code="M306",
                 )
             row = bytes_of(stored.dtype, (stored.strides or contiguous_strides(stored.shape))[0])
-            offset = stored.offset
+            first = 0
             for part, count in zip(names, rows, strict=True):
-                split[part] = replace(stored, shape=(count, *stored.shape[1:]), offset=offset)
-                offset += count * row
+                own = replace(stored, shape=(count, *stored.shape[1:]), offset=stored.offset + first * row)
+                if stored.packed is not None:
+                    of_part = stored.packed.rows[first : first + count]
+                    own = replace(own, offset=stored.offset, packed=replace(stored.packed, rows=of_part))
+                split[part] = own
+                first += count
     return split
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...model.weight_methods import WeightMethod
+
 DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+DTYPE_BYTES |= {"F8_E4M3": 1, "F8_E8M0": 1}  # of quantised checkpoints
 FLOAT_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # of weights that the engine reads
 BLOCKS = {  # quantised dtypes of GGUF files -> elements of a block, which are consecutive in a row, and its bytes
     "Q4_0": (32, 18),
@@ -46,6 +50,8 @@ class StoredTensor:
     """`dtype` as safetensors writes it, or one of BLOCKS. Strides are set only where the elements are not contiguous.
 
     factors: of the model's rows, with which they are multiplied: (number of rows, factor), for all rows in order.
+    packed: of a quantised matrix, whose values are computed from several tensors. `dtype` is then that of the model,
+        `file` and `offset` those of the first of them.
     """
 
     file: Path
@@ -54,6 +60,7 @@ class StoredTensor:
     offset: int  # bytes from the start of the file to the first element
     strides: tuple[int, ...] | None = None  # in elements
     factors: tuple[tuple[int, float], ...] = ()
+    packed: Packed | None = None
 
     @property
     def num_elements(self) -> int:
@@ -62,6 +69,8 @@ class StoredTensor:
     @property
     def num_bytes(self) -> int:
         """Bytes of the elements, wherever they lie."""
+        if self.packed is not None:
+            return sum(part.num_bytes for part in self.packed.parts.values()) * self.shape[0] // self.packed.shape[0]
         return bytes_of(self.dtype, self.num_elements)
 
     @property
@@ -74,6 +83,24 @@ class StoredTensor:
         if self.strides is None or self.num_elements == 0:
             return self.num_elements
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A quantised matrix. parts: its tensors, by the ends of their names. layer: its name in the files.
+
+    rows: those of the matrix that the tensor has.
+    block: outputs and inputs that share a scale; of bnb_4bit, consecutive elements of the matrix.
+    outer: of bnb_4bit with quantised scales: how many of these share a scale of their own, and what is added to them.
+    """
+
+    method: WeightMethod
+    layer: str
+    parts: Mapping[str, StoredTensor]
+    shape: tuple[int, int]
+    rows: range
+    block: tuple[int, int]
+    outer: tuple[int, float] | None = None
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ models the few values that memory depends on are filled in here, by the same rul
 
 from __future__ import annotations
 
-from ...model.quantised import held_in
+from ...model.quantised import held_in, scheme_of
 from ...model.record import Record
 from ...model.sizes import state_bytes
 from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, auto_num_seqs
@@ -58,7 +58,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     length = number("model.max_model_len")
     state_dtype = str(written("cache.mamba_ssm_cache_dtype") or written("cache.mamba_cache_dtype") or "float32")
     kind = "cuda" if device.is_gpu else "cpu"
-    quantization, share = decisions.get("model.quantization"), decisions.get("cache.gpu_memory_utilization")
+    quantization, share = scheme_of(decisions.get("model.quantization")), decisions.get("cache.gpu_memory_utilization")
     keeps_twelve_bits = device.keeps_twelve_bits and not decisions.get("model.enforce_eager")
     seqs = number("scheduler.max_num_seqs")
     if seqs is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ...model.quantised import scheme_of
 from ...model.record import Record
 from ..resolve.resolved import Measured, Resolved
 from .ask import Ask
@@ -170,5 +171,5 @@ def _ask(resolved: Resolved) -> Ask:
         memory_share=resolved.cache.gpu_memory_utilization,
         kv_cache_bytes=resolved.memory.kv_cache_bytes,
         has_graphs=False,
-        quantization=resolved.model.quantization,
+        quantization=scheme_of(resolved.model.quantization),
     )

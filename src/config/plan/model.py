@@ -104,7 +104,7 @@ class PlannedModel(Record):
         if self.stored is not None:
             return self.stored.bytes_in(dtype)
         if self.spec.quantization is not None:
-            matrices, bits = self.parameters.matrices, self.spec.quantization_bits
+            matrices, bits = self.parameters.matrices, self.spec.quantization.bits
             return round(matrices * bits / 8 * (1.06 if bits < 8 else 1.01) + (self.num_parameters - matrices) * size)
         return self.num_parameters * size
 

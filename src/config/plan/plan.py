@@ -60,7 +60,8 @@ class Plan(Record):
                 "num_active_parameters": model.num_active_parameters,
                 "weights_source": model.weights_source,
                 "stored": model.stored.model_dump(mode="json") if model.stored is not None else None,
-                "quantization": model.spec.quantization,
+                "quantization": model.spec.quantization.name if model.spec.quantization is not None else None,
+                "stored_as": [each.model_dump(mode="json") for each in model.files.stored_as] if model.files else [],
                 "max_position_embeddings": model.limit,
                 "is_in_build": model.files is not None,
                 "why_not": model.why_not,
@@ -148,8 +149,8 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
         notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
     if model.files is None:
         notes.append(f"this build cannot run the model, but this is what it needs: {model.why_not}")
-    if model.spec.quantization is not None:
-        notes.append(f"a quantised checkpoint ({model.spec.quantization}): sized from what it stores")
+    if model.spec.quantization is not None and model.files is None:
+        notes.append(f"a quantised checkpoint ({model.spec.quantization.name}): sized from what it stores")
     if ask.quantization in SCHEMES:
         loss = accuracy(ask.quantization, ask.activations)
         notes.append(

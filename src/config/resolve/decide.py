@@ -312,6 +312,9 @@ def _precision(done: Decisions, model_files: ModelFiles) -> None:
     stored, is_on_cpu = model_files.checkpoint_dtype, done.get("device.device") == "cpu"
     if stored == "bfloat16" and done.is_interpreted:
         done.decide("model.dtype", "float32", "R051", "a bfloat16 checkpoint; Triton's interpreter has no bfloat16")
+    elif stored == "float16" and is_on_cpu and model_files.spec.quantization is not None:
+        reason = "quantised weights in a float16 checkpoint; float32, which is exact, needs twice the memory"
+        done.decide("model.dtype", "bfloat16", "R051", reason)
     elif stored == "float16" and is_on_cpu:
         done.decide("model.dtype", "float32", "R051", "a float16 checkpoint; CPUs compute float16 in float32 anyway")
     elif stored == "bfloat16" and is_on_cpu and not done.machine.has_bfloat16:

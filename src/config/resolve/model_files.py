@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...model import gguf
 from ...model.config_json import ConfigJson, ModelConfigError, shown
 from ...model.params_json import config_of
+from ...model.quantised import scheme_of
 from ...model.read import config_json as config_json_of
 from ...model.read import read_config
 from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
@@ -47,7 +48,7 @@ from ..checkpoint.stored import FLOAT_DTYPES
 from ..errors import ModelFilesError, ModelNotLocal
 from ..model_facts import Fact, model_facts
 from . import sampling
-from .resolved import ModelFiles
+from .resolved import ModelFiles, StoredAs
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -61,6 +62,7 @@ VOCABULARIES = {
     "mistral": (TEKKEN_JSON,),
 }  # by model.tokenizer_mode, of which one is needed
 GENERATION_CONFIG = "generation_config.json"
+QUANTIZE_CONFIG = "quantize_config.json"  # of old GPTQ checkpoints
 _LAYER = re.compile(r"(?:model\.|model\.language_model\.|language_model\.model\.|)layers\.(\d{1,9})\.")
 
 
@@ -80,6 +82,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         has_one_rope = is_one_rope(merged)
         values = apply_options(merged, model.rope_scaling, model.rope_theta)
         spec, config_json = read_config(values)
+        _check_method(spec, model.quantization)
         chosen = implementation(spec, model.model_impl)
         if is_consolidated(path):
             _check_consolidated(deployment, chosen)
@@ -134,6 +137,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         template_fact=_template_fact(model.model, spec, tokenizer_path),
         weight_files=weights.names if weights else (),
         weight_format=weights.format if weights else "dummy",
+        stored_as=_stored_as(weights) if weights else (),
         num_stored=sum(weights.count().values()) if weights is not None and chosen == "transformers" else None,
         unused_overrides=tuple(
             key
@@ -141,6 +145,23 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
             if key not in {*written, *config_json.read} and chosen == "native"  # transformers reads other keys
         ),
     )
+
+
+def _check_method(spec: ModelSpec, wanted: str | None) -> None:
+    """Raises ModelConfigError if `model.quantization` names a method that is not the checkpoint's."""
+    if wanted is None or scheme_of(wanted) is not None:
+        return
+    if spec.quantization is None:
+        raise ModelConfigError(
+            f"describes no quantised checkpoint, and `model.quantization` is {wanted}; on a CPU, int8 and int4 "
+            "quantise while the model loads",
+            "M304",
+        )
+    if spec.quantization.name != wanted:
+        raise ModelConfigError(
+            f"`quant_method` is {shown(spec.quantization.name)}, and `model.quantization` is {wanted}; leave it out",
+            "M304",
+        )
 
 
 def _template_fact(model: str, spec: ModelSpec, tokenizer_path: str | None) -> Fact | None:
@@ -214,7 +235,11 @@ def read_values(path: Path) -> dict[str, Any]:
     if is_gguf(path):
         return read_gguf_config(path)
     content = read_json(path)
-    return config_of(content) if is_consolidated(path) else content
+    if is_consolidated(path):
+        return config_of(content)
+    if not content.get("quantization_config") and (found := read_json_if_any(path.parent / QUANTIZE_CONFIG)):
+        content["quantization_config"] = {"quant_method": "gptq", **found}
+    return content
 
 
 def _check_consolidated(deployment: Deployment, chosen: Implementation) -> None:
@@ -389,6 +414,20 @@ def _check_layers(path: Path, spec: ModelSpec, tensors: Iterable[str]) -> None:
         raise ModelFilesError(
             f"{path}: `{key}` is {spec.num_layers}, but its weight files have {stored} layers", code="M306"
         )
+
+
+def _stored_as(weights: WeightFiles) -> tuple[StoredAs, ...]:
+    found: dict[str, StoredAs] = {}
+    for tensor in weights.tensors.values():
+        if tensor.packed is not None or tensor.is_quantised:
+            method = tensor.packed.method.shown if tensor.packed is not None else f"GGUF {tensor.dtype}"
+            before = found.get(method, StoredAs(method=method, num_matrices=0, num_bytes=0))
+            counts = {
+                "num_matrices": before.num_matrices + 1,
+                "num_bytes": before.num_bytes + tensor.num_bytes,
+            }
+            found[method] = before.model_copy(update=counts)
+    return tuple(found.values())
 
 
 def _most_common_dtype(weights: WeightFiles) -> str:

@@ -35,6 +35,14 @@ KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
 WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"]
 
 
+class StoredAs(Record):
+    """Matrices that a quantised checkpoint stores in the same way."""
+
+    method: str  # as WeightMethod.shown
+    num_matrices: int
+    num_bytes: int  # in the files
+
+
 class ModelFiles(Record):
     """The model's files as they are found, without loading weights. `hf_overrides` are already applied."""
 
@@ -57,6 +65,7 @@ class ModelFiles(Record):
     template_fact: Fact | None = None  # the chat template of a known model without one
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     weight_format: WeightFormat
+    stored_as: tuple[StoredAs, ...] = ()  # the quantised matrices of the checkpoint
     num_stored: int | None = None  # elements in the weight files, where the description is an estimate
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...input_file import read_file
+from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
 from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
@@ -295,10 +296,11 @@ class Values:
     def _smaller_weights(self) -> str:
         """The memory that the next smaller format needs, as text; empty if there is none."""
         model_files, is_on_gpu = self.decisions.model_files, self.decisions.gpu is not None
-        if model_files is None or self.quantization == "int4_pure" or (is_on_gpu and DTYPE_BYTES[self.dtype] == 2):
+        scheme = scheme_of(self.quantization)
+        if model_files is None or scheme == "int4_pure" or (is_on_gpu and DTYPE_BYTES[self.dtype] == 2):
             return ""
-        if DTYPE_BYTES[self.dtype] == 2 or self.quantization is not None:
-            smaller = {None: "int8", "int8": "int4", "int4": "int4_pure"}[self.quantization]
+        if DTYPE_BYTES[self.dtype] == 2 or scheme is not None:
+            smaller = {None: "int8", "int8": "int4", "int4": "int4_pure"}[scheme]
             size = format_about(model_files.weights_bytes(self.dtype, smaller))
             return f"or `model.quantization: {smaller}`, in which the weights need {size}"
         half = format_about(model_files.weights_bytes("bfloat16"))

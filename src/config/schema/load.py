@@ -34,7 +34,7 @@ class LoadConfig(Section):
             refused={
                 "tensorizer": _OTHER_LIBRARY,
                 "runai_streamer": _OTHER_LIBRARY,
-                "bitsandbytes": "use the unquantised checkpoint; `model.quantization: int8` or int4 makes it smaller",
+                "bitsandbytes": "write auto or safetensors, which read checkpoints that bitsandbytes has quantised",
             },
         ),
     )

@@ -12,16 +12,13 @@ from .sampling import SAMPLING_DEFAULTS
 from .section import Section, about
 from .types import Auto, ContextLen, Flag, Secret, Texts, Whole, means, parse_number
 
-_STORED = "a scheme of quantised checkpoints; use the unquantised checkpoint and write int8 or int4"
+_STORED = "checkpoints of this method are not read; use another checkpoint of the model, int8 or int4"
 _SAME_IDEA = "write int8 or int4, which quantise an unquantised checkpoint while it loads"
 _OTHER_MACHINE = "a scheme for other hardware; on a CPU write int8 or int4"
 OTHER_SCHEMES = {
-    **dict.fromkeys(("aqlm", "awq", "gptq", "compressed-tensors", "qqq", "quark", "modelopt"), _STORED),
-    **dict.fromkeys(("bitsandbytes", "hqq", "experts_int8", "deepspeedfp", "ipex"), _SAME_IDEA),
-    **dict.fromkeys(
-        ("fp8", "fbgemm_fp8", "marlin", "gptq_marlin", "gptq_marlin_24", "awq_marlin", "moe_wna16", "tpu_int8"),
-        _OTHER_MACHINE,
-    ),
+    **dict.fromkeys(("aqlm", "qqq", "quark", "modelopt", "fbgemm_fp8"), _STORED),
+    **dict.fromkeys(("hqq", "experts_int8", "deepspeedfp", "ipex"), _SAME_IDEA),
+    **dict.fromkeys(("marlin", "gptq_marlin_24", "moe_wna16", "tpu_int8"), _OTHER_MACHINE),
     "neuron_quant": _OTHER_MACHINE,
     "gguf": "a GGUF file as `model.model` brings its own quantisation; leave this out, or write int8 or int4",
 }
@@ -160,7 +157,12 @@ class ModelConfig(Section):
         examples=["auto", "Qwen/Qwen3-0.6B"],
         json_schema_extra=about(reload="model", kind="source"),
     )
-    quantization: Literal["int8", "int4", "int4_pure"] | None = Field(
+    quantization: Annotated[
+        Literal["int8", "int4", "int4_pure", "awq", "awq_marlin", "gptq", "gptq_marlin"]
+        | Literal["compressed-tensors", "fp8", "mxfp4", "bitsandbytes"]
+        | None,
+        means(awq_marlin="awq", gptq_marlin="gptq"),
+    ] = Field(
         None,
         description=(
             "Quantise the weights of the linear layers while the model loads; activations, norms and the KV cache keep "
@@ -168,8 +170,10 @@ class ModelConfig(Section):
             "time, with answers that hardly differ from the original. `int4` needs a third, is faster still, and loses "
             "quality, which is noticeable in small models; its output layer is int8. `int4_pure` has an int4 output "
             "layer too, which is faster if the vocabulary is a large part of the model, and less accurate. With many "
-            "requests at once, and for prompts, the speed is that of bfloat16. Needs an unquantised checkpoint, in any "
-            "load format, and a CPU."
+            "requests at once, and for prompts, the speed is that of bfloat16. These three need a CPU. "
+            "The other values are methods of quantised checkpoints, which are found without this option: a checkpoint "
+            "of another method is refused, and an unquantised one too. Its weights are dequantised to `dtype` when "
+            "they are loaded; `int8` and `int4` quantise them again, which loses accuracy."
         ),
         examples=["int8"],
         json_schema_extra=about(reload="model", devices=("cpu",), aliases=("-q",), refused=OTHER_SCHEMES),

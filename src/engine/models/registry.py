@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...config import ModelFilesError, Resolved
+from ...model.quantised import scheme_of
 from ...model.spec import ModelSpec
 from ...model.support import not_supported
 from ..kernels import KernelSet
@@ -14,7 +15,8 @@ from .model import Model
 
 def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device) -> Model:
     """Raises ModelFilesError, with the reason, for a model that cannot run."""
-    spec, dtype, quantization = resolved.model_spec, getattr(torch, resolved.model.dtype), resolved.model.quantization
+    spec, dtype = resolved.model_spec, getattr(torch, resolved.model.dtype)
+    quantization = scheme_of(resolved.model.quantization)
     if resolved.model_files.implementation == "transformers":
         # Imported here: the library takes seconds to import, and models of this engine do not need it.
         from .transformers_model import TransformersModel

@@ -10,6 +10,7 @@ import torch
 from ...config import Resolved, read_machine_spec
 from ...config.cpu_features import NoKernels, find_compiler
 from ...config.cpu_library import LibrarySpec
+from ...model.quantised import scheme_of
 from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
@@ -75,7 +76,7 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
         resolved.model_spec.head_dims,
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
-        quantization=resolved.model.quantization,
+        quantization=scheme_of(resolved.model.quantization),
         activations=resolved.model.activation_quantization,
         batch_invariant=resolved.model.batch_invariant,
         load=load,
@@ -88,7 +89,7 @@ def _may_begin_with_torch(resolved: Resolved) -> bool:
     """Not if results must be the same in any batch, not for quantised weights, whose codes the kernels keep in another
     order, and not without room for weights in torch's form, which is larger."""
     model_spec, model = resolved.model_spec, resolved.model
-    if model.batch_invariant or model.quantization is not None:
+    if model.batch_invariant or scheme_of(model.quantization) is not None:
         return False
     weights = resolved.model_files.weights_bytes(model.dtype)
     largest = (

@@ -17,6 +17,7 @@ import torch
 from ...config import Resolved
 from ...config.cpu_kernels import torch_table
 from ...config.schema.types import format_about
+from ...model.quantised import scheme_of
 from ..api import EngineInfo, SamplingParams, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
 from ..kernels.cpu.library import CpuLibrary
@@ -251,7 +252,7 @@ class ModelRunner:
         compilation, model = self.loaded.compilation, self._resolved.model
         others = self._model.table | self._states_table() | self._self_test
         if compilation is not None:
-            return torch_table(str(compilation), model.quantization) | others
+            return torch_table(str(compilation), scheme_of(model.quantization)) | others
         return self._kernels.table | self._decode_steps.table | others
 
     def _states_table(self) -> dict[str, str]:

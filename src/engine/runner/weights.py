@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +15,24 @@ import torch
 
 from ...config import ModelFilesError
 from ...config.checkpoint.settings import DUMMY_DEVIATION
-from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, StoredTensor
+from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, Packed, StoredTensor
+from ..kernels.dequantise_packed import ROWS_STEP, dequantise
 from .dequantise import dequantised
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES: dict[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in FLOAT_DTYPES.items()}
+_PART_DTYPES = {  # of the tensors of a quantised matrix
+    **DTYPES,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+}
 _LEAST_MAPPED = 1 << 20  # bytes of a tensor; reading a smaller one is faster than mapping it
 _CHUNK_BYTES = 1 << 24  # of a tensor that is converted while it is read
+_CHUNK_ELEMENTS = 1 << 22  # of a quantised matrix that are computed at once, in float32
 
 
 class Checkpoint:
@@ -31,7 +42,7 @@ class Checkpoint:
         """is_eager: read each file as a whole when its first tensor is requested."""
         self.folder = folder
         self.tensors = dict(tensors)
-        self._reader: ByteReader = EagerReader(self.tensors.values()) if is_eager else LazyReader()
+        self._reader: ByteReader = EagerReader(_in_files(self.tensors.values())) if is_eager else LazyReader()
 
     def read(self, name: str, into: torch.Tensor) -> None:
         """Fills `into`, contiguous, of the stored shape. Once per tensor. Converts if the dtypes differ.
@@ -39,7 +50,9 @@ class Checkpoint:
         An element with a factor is rounded twice, as the product of a factor and an output would be.
         """
         stored = self.tensors[name]
-        if (mapped := self._mapped(stored)) is not None:
+        if stored.packed is not None:
+            self._dequantise(stored.packed, into)
+        elif (mapped := self._mapped(stored)) is not None:
             into.copy_(mapped)  # torch uses all threads
         elif stored.is_quantised:
             self._read_blocks(stored, name, into.view(-1))
@@ -47,7 +60,8 @@ class Checkpoint:
             self._read_strided(stored, name, into)
         else:
             self._read_contiguous(stored, name, into.view(-1))
-        self._reader.done(stored.file)
+        for source in _in_files([stored]):
+            self._reader.done(source.file)
         if stored.factors:
             parts = torch.split(into, [rows for rows, _ in stored.factors])
             for part, (_, factor) in zip(parts, stored.factors, strict=True):
@@ -57,13 +71,41 @@ class Checkpoint:
     def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
         """The tensor in a map of the file, released together with it; None if it must be read or changed."""
         stored = self.tensors[name]
-        mapped = self._mapped(stored) if DTYPES.get(stored.dtype) is dtype and not stored.factors else None
+        is_as_stored = DTYPES.get(stored.dtype) is dtype and not stored.factors and stored.packed is None
+        mapped = self._mapped(stored) if is_as_stored else None
         if mapped is not None:
             _check_finite(stored, name, mapped)
         return mapped
 
+    def _dequantise(self, packed: Packed, into: torch.Tensor) -> None:
+        """A part of the rows at a time: never a full second copy in float32."""
+        parts = {end: self._part(f"{packed.layer}.{end}", stored) for end, stored in packed.parts.items()}
+        step = max(1, _CHUNK_ELEMENTS // max(1, packed.shape[1]) // ROWS_STEP) * ROWS_STEP
+        rows, done = packed.rows, 0
+        while done < len(rows):
+            start = rows[done] // ROWS_STEP * ROWS_STEP
+            stop = min(start + step, packed.shape[0])
+            count = len(range(rows[done], min(stop, rows.stop), rows.step))
+            try:
+                values = dequantise(packed, parts, slice(start, stop))
+            except IndexError as error:
+                file = next(iter(packed.parts.values())).file
+                raise ModelFilesError(f"{file}: the order of inputs of `{packed.layer}` {error}", code="M303") from None
+            into[done : done + count].copy_(values[rows[done] - start :: rows.step][:count])
+            done += count
+
+    def _part(self, name: str, stored: StoredTensor) -> torch.Tensor:
+        """A tensor of a quantised matrix, as it is stored."""
+        whole = self._mapped(stored)
+        if whole is None:
+            whole = torch.empty(stored.shape, dtype=_PART_DTYPES[stored.dtype])
+            self._fill(stored, name, 0, whole.view(-1))
+        if stored.dtype in FLOAT_DTYPES:
+            _check_finite(stored, name, whole)
+        return whole
+
     def _mapped(self, stored: StoredTensor) -> torch.Tensor | None:
-        dtype = DTYPES.get(stored.dtype)
+        dtype = _PART_DTYPES.get(stored.dtype)
         if (
             dtype is None
             or stored.strides is not None
@@ -108,6 +150,12 @@ class Checkpoint:
         if into.numel():
             view = memoryview(into.view(torch.uint8).numpy().data)
             self._reader.read(stored.file, stored.offset + start, view, name)
+
+
+def _in_files(tensors: Iterable[StoredTensor]) -> list[StoredTensor]:
+    """Each tensor, the quantised matrices as those that they are made of."""
+    parts = ((tensor,) if tensor.packed is None else tensor.packed.parts.values() for tensor in tensors)
+    return [part for each in parts for part in each]
 
 
 def _check_finite(stored: StoredTensor, name: str, loaded: torch.Tensor) -> None:

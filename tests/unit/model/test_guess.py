@@ -60,4 +60,5 @@ def test_what_had_to_be_assumed_is_said(config: dict[str, object], assumed: str)
 )
 def test_quantised_checkpoints_are_known_by_their_method(written: dict[str, object], method: str, bits: int) -> None:
     spec = guess({**SHAPES["llama-3.1-8b"][0], "quantization_config": written})
-    assert (spec.quantization, spec.quantization_bits) == (method, bits)
+    assert spec.quantization is not None
+    assert (spec.quantization.name, spec.quantization.bits) == (method, bits)

@@ -80,7 +80,9 @@ def test_experts_and_encoders() -> None:
     assert (experts.count, experts.per_token, experts.width) == (8, 2, 32768)
     spec, _ = read_config(config_of(SMALL_3 | {"vision_encoder": {"image_size": 1540}, "tied_embeddings": True}))
     assert (spec.is_part, spec.is_tied, spec.architecture) == (True, True, "Mistral3ForConditionalGeneration")
-    assert read_config(config_of(SMALL_3 | {"quantization": {"qformat_weight": "fp8_e4m3"}}))[0].quantization == "fp8"
+    spec, _ = read_config(config_of(SMALL_3 | {"quantization": {"qformat_weight": "fp8_e4m3"}}))
+    assert spec.quantization is not None
+    assert spec.quantization.name == "fp8"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_a_model_whose_parts_are_all_known_runs() -> None:
     ("changes", "reason"),
     [
         ({"architectures": ["NewForCausalLM"]}, "architecture `NewForCausalLM` is not supported; docs/"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantised checkpoints"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "the quantisation method 'aqlm' is not supported"),
         ({"hidden_act": "xielu"}, "`hidden_act` 'xielu' is not supported; supported: "),
         ({"hidden_act": 3}, "`hidden_act` '3' is not supported"),
         ({"rope_scaling": {"rope_type": "spiral"}}, "rope type 'spiral' is not supported; supported: default, "),

@@ -54,15 +54,15 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R047",
-        "bitsandbytes needs its load format",
+        "bitsandbytes needs no load format of its own",
         ("model.quantization", "load.load_format"),
-        "Both are refused in this build; int8 and int4 can be used with every load format.",
+        "Checkpoints that bitsandbytes has quantised are read as safetensors; nothing else is quantised by it.",
     ),
     StatedRule(
         "R048",
         "the load format bitsandbytes needs its quantization",
         ("load.load_format", "model.quantization"),
-        "Both are refused in this build.",
+        "The load format is refused: auto and safetensors read such checkpoints.",
     ),
     StatedRule(
         "R079",

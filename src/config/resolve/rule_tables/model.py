@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....model.quantised import scheme_of
 from ....model.rope import SCALINGS
 from ...checkpoint.layout import CONSOLIDATED_FORMATS
 from ...checkpoint.model_files import is_hub_id
@@ -225,7 +226,7 @@ RULES: tuple[Rule, ...] = (
         id="R232",
         title="quantised weights are for CPUs",
         fields=("model.quantization", "device.device"),
-        is_broken=lambda v: v.device == "cuda" and v.quantization is not None,
+        is_broken=lambda v: v.device == "cuda" and scheme_of(v.quantization) is not None,
         message="`model.quantization` {quantization} has kernels for CPUs only, and `device.device` is cuda",
         why="The quantised kernels of this build use instructions of CPUs.",
         fixes=("remove `model.quantization`, or write `device: cpu`",),
@@ -234,8 +235,8 @@ RULES: tuple[Rule, ...] = (
         id="R285",
         title="activations are quantised for quantised weights",
         fields=("model.activation_quantization", "model.quantization"),
-        is_broken=lambda v: v.activation_quantization is not None and v.quantization is None,
-        message="`model.activation_quantization` {activation_quantization} needs `model.quantization`, which is unset",
+        is_broken=lambda v: v.activation_quantization is not None and scheme_of(v.quantization) is None,
+        message="`model.activation_quantization` {activation_quantization} needs `model.quantization` int8 or int4",
         why="Both factors of a product of integers are integers.",
         fixes=("add `quantization: int8` or `int4`, or remove `activation_quantization`",),
     ),
@@ -456,10 +457,9 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R050",
-        "quantised checkpoints are refused",
+        "quantised checkpoints are dequantised",
         ("model.quantization", "model.dtype"),
-        "A config.json with a quantization_config ends the start; other weights are stored in `model.dtype`, or as "
-        "`model.quantization` says.",
+        "Weights that a checkpoint stores quantised are held in `model.dtype`, or as `model.quantization` says.",
     ),
     StatedRule(
         "R052",
@@ -516,8 +516,8 @@ STATED: tuple[StatedRule, ...] = (
         "R051",
         "auto is the checkpoint's format",
         ("model.dtype",),
-        "bfloat16 stays bfloat16 and float32 stays float32; float16 becomes float32 on a CPU and bfloat16 in Triton's "
-        "interpreter. float is float32, half is float16.",
+        "bfloat16 stays bfloat16 and float32 stays float32; float16 becomes float32 on a CPU, or bfloat16 if the "
+        "weights are quantised. Triton's interpreter computes bfloat16 in float32. float is float32, half is float16.",
     ),
     StatedRule(
         "R054",

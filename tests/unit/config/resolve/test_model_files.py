@@ -218,7 +218,7 @@ def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
         ),
         ({"architectures": []}, "`architectures` must list"),
         ({"architectures": None}, "`architectures` must list"),
-        ({"quantization_config": {"bits": 4}}, "quantised checkpoints"),
+        ({"quantization_config": {"bits": 4}}, "the quantisation method 'unknown' is not supported"),
         ({"hidden_act": "xielu"}, "`hidden_act` 'xielu' is not supported"),
         ({"num_key_value_heads": 3}, "cannot share 3 key-value heads"),
         ({"hidden_size": "16"}, "`hidden_size` is '16'"),

@@ -1,0 +1,134 @@
+"""Quantised checkpoints: each method is read as what it represents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.slow_cases import slow_but
+
+from stoker.config import ModelFilesError
+from stoker.config.checkpoint.layout import read_weight_files
+from stoker.config.checkpoint.match import tensors_of
+from stoker.engine.runner.weights import Checkpoint
+from stoker.model.read import read_config
+
+from .conftest import Saved
+from .engine import Engine, resolved
+from .quantised import METHODS, Method, write, write_plain
+
+PROMPTS = [[5, 6, 7, 8, 9], [11, 3, 90]]
+
+
+def opened(folder: Path) -> Checkpoint:
+    spec, _ = read_config(json.loads((folder / "config.json").read_text()))
+    return Checkpoint(folder, tensors_of(folder, read_weight_files(folder).tensors, spec))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_tensors_are_read_as_what_they_represent(name: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    values = write(saved("qwen3")[1], tmp_path, METHODS[name])
+    checkpoint = opened(tmp_path)
+    for tensor, stored in checkpoint.tensors.items():
+        into = torch.empty(stored.shape)
+        checkpoint.read(tensor, into)
+        torch.testing.assert_close(into, values[tensor], rtol=3e-7, atol=1e-12)
+
+
+def tokens(folder: Path, place: Path, **model: Any) -> list[list[int]]:
+    return Engine(resolved(folder, place, model=model)).generate(PROMPTS)
+
+
+@pytest.mark.effect("model.quantization")
+@pytest.mark.parametrize("name", slow_but(METHODS, "gptq", "awq"))
+def test_answers_are_those_of_the_dequantised_checkpoint(
+    name: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    source, method = saved("qwen3")[1], METHODS[name]
+    values = write(source, tmp_path / "quantised", method)
+    plain = write_plain(source, tmp_path / "plain", values)
+    found = tokens(tmp_path / "quantised", tmp_path, quantization=method.config["quant_method"])
+    assert found == tokens(plain, tmp_path)
+
+
+@pytest.mark.slow
+def test_rows_of_a_fused_matrix_are_taken_apart(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    source = saved("phi3")[1]
+    values = write(source, tmp_path / "quantised", METHODS["gptq"])
+    plain = write_plain(source, tmp_path / "plain", values)
+    assert tokens(tmp_path / "quantised", tmp_path) == tokens(plain, tmp_path)
+
+
+def _changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("method", "end", "change", "message"),
+    [
+        ("gptq", "qzeros", None, f"tensor `{Q_PROJ}.qzeros` is not in any of its weight files; gptq 4-bit"),
+        ("gptq", "qweight", lambda t: t.float(), "dtype F32; gptq 4-bit in groups of 32 needs I32"),
+        ("gptq", "scales", lambda t: t[:1].clone(), "has shape [1, 64]; gptq 4-bit in groups of 32 needs [2, 64]"),
+        ("gptq", "g_idx", lambda t: t[1:].clone(), "has shape [63]"),
+        ("awq", "scales", lambda t: t.int(), "dtype I32"),
+        ("packed", "weight_scale", lambda t: t[:, :1].clone(), "has shape [64, 1]; [64, 64] needs [64, 2]"),
+        ("fp8 blocks", "weight_scale_inv", lambda t: t[:1].clone(), "has shape [1, 1]; [64, 64] needs [2, 1]"),
+        ("nf4", "weight.absmax", lambda t: t[1:].clone(), "has shape [63]; bitsandbytes 4-bit needs [64]"),
+        ("nf4", "weight.quant_state.bitsandbytes__nf4", lambda t: t[1:].clone(), "is not a JSON object"),
+        ("bnb int8", "weight_format", lambda t: t + 1, "names another order of elements"),
+    ],
+)
+def test_wrong_parts_are_refused_by_name_before_anything_is_read(
+    method: str, end: str, change: Any, message: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    write(saved("qwen3")[1], tmp_path, METHODS[method])
+
+    def changed(tensors: dict[str, torch.Tensor]) -> None:
+        part = tensors.pop(f"{Q_PROJ}.{end}")
+        if change is not None:
+            tensors[f"{Q_PROJ}.{end}"] = change(part)
+
+    _changed(tmp_path, changed)
+    with pytest.raises(ModelFilesError) as error:
+        opened(tmp_path)
+    assert message in str(error.value)
+    assert f"{Q_PROJ}.{end}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "end", "value", "message"),
+    [
+        ("gptq", "scales", float("nan"), f"tensor `{Q_PROJ}.scales` has NaN or infinite elements"),
+        ("packed", "weight_scale", float("inf"), f"tensor `{Q_PROJ}.weight_scale` has NaN or infinite elements"),
+        ("fp8", "weight", float("nan"), f"tensor `{Q_PROJ}.weight` has NaN or infinite elements"),
+        ("gptq", "g_idx", 2, f"the order of inputs of `{Q_PROJ}` has groups from 2 to 2; there are 2"),
+        ("gptq", "g_idx", -1, f"the order of inputs of `{Q_PROJ}` has groups from -1 to -1; there are 2"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(
+    method: str, end: str, value: float, message: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    write(saved("qwen3")[1], tmp_path, METHODS[method])
+    name = f"{Q_PROJ}.{end}"
+    _changed(tmp_path, lambda tensors: tensors.update({name: torch.full_like(tensors[name], value)}))
+    with pytest.raises(ModelFilesError) as error:
+        opened(tmp_path).read(f"{Q_PROJ}.weight", torch.empty(64, 64))
+    assert message in str(error.value)
+
+
+def test_exceptions_are_honoured(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    """Layers that the config names as not quantised must not be."""
+    config = {**METHODS["awq"].config, "modules_to_not_convert": ["layers.0.self_attn"]}
+    write(saved("qwen3")[1], tmp_path, Method(config, METHODS["awq"].write))
+    with pytest.raises(ModelFilesError, match=r"_proj\.qweight` is quantised, but .* says that .* is not"):
+        opened(tmp_path)

@@ -1,0 +1,83 @@
+"""Which layers a quantization_config says are quantised, and how; and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.model.quantisation_config import read_quantisation
+from stoker.model.weight_methods import CheckpointMethod
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+WEIGHTS = {"num_bits": 4, "type": "int", "group_size": 128}
+GROUP = {"targets": ["Linear"], "weights": WEIGHTS}
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"a": GROUP}}
+ATTENTION, MLP = "model.layers.3.self_attn.q_proj", "model.layers.3.mlp.down_proj"
+
+
+def read(config: dict[str, Any]) -> CheckpointMethod:
+    found = read_quantisation({"quantization_config": config}, {})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("config", "attention", "mlp"),
+    [
+        (GPTQ, "gptq 4-bit in groups of 128", "gptq 4-bit in groups of 128"),
+        ({**GPTQ, "dynamic": {r"-:.*\.mlp\..*": {}}}, "gptq 4-bit in groups of 128", None),
+        (
+            {**GPTQ, "dynamic": {r"+:.*self_attn": {"bits": 8, "group_size": -1}}},
+            "gptq 8-bit, a scale per output",
+            "gptq 4-bit in groups of 128",
+        ),
+        ({**GPTQ, "modules_to_not_convert": ["self_attn"]}, None, "gptq 4-bit in groups of 128"),
+        ({**COMPRESSED, "ignore": ["re:.*down_proj"]}, "packed int4 in groups of 128", None),
+        ({**COMPRESSED, "ignore": [MLP]}, "packed int4 in groups of 128", None),
+        (
+            {
+                **COMPRESSED,
+                "format": "mixed-precision",
+                "config_groups": {
+                    "a": {"targets": ["re:.*self_attn.*"], "weights": WEIGHTS, "format": "pack-quantized"},
+                    "b": {
+                        "targets": [r"re:.*\.(gate|up|down)_proj$"],
+                        "weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+                        "format": "float-quantized",
+                    },
+                },
+            },
+            "packed int4 in groups of 128",
+            "fp8, a scale per output",
+        ),
+    ],
+)
+def test_each_layer_has_the_method_of_its_rule(config: dict[str, Any], attention: str | None, mlp: str | None) -> None:
+    found = read(config)
+    assert not found.problem
+    methods = found.of_layer(ATTENTION), found.of_layer(MLP)
+    assert [method and method.shown for method in methods] == [attention, mlp]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"quant_method": "aqlm"}, "the quantisation method 'aqlm' is not supported"),
+        ({**GPTQ, "bits": 5}, "`bits` is 5; supported: 2, 3, 4, 8"),
+        ({**GPTQ, "bits": True}, "`bits` is True"),
+        ({**GPTQ, "group_size": 0}, "`group_size` is 0"),
+        ({**GPTQ, "checkpoint_format": "marlin"}, "`checkpoint_format` is 'marlin'; supported: gptq, gptq_v2"),
+        ({**GPTQ, "dynamic": {"-:(a+)+$": {}}}, "`dynamic` has '(a+)+$', which is too complex"),
+        ({**GPTQ, "dynamic": {"-:(": {}}}, "which is not a regular expression"),
+        ({**GPTQ, "modules_to_not_convert": "lm_head"}, "`modules_to_not_convert` is 'lm_head'; it must be a list"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "`version` is 'gemv'; supported: gemm"),
+        ({**COMPRESSED, "config_groups": {}}, "`config_groups` is {}"),
+        ({**COMPRESSED, "format": "marlin-24"}, "weights of type int in 4 bits in the format 'marlin-24'"),
+        ({**COMPRESSED, "sparsity_config": {"format": "sparse-24-bitmask"}}, "`sparsity_config` is not supported"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "`fmt` is 'e5m2'"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "`weight_block_size` is [128]; it must be two numbers"),
+    ],
+)
+def test_what_is_not_read_is_described_with_the_reason(config: dict[str, Any], reason: str) -> None:
+    assert reason in read(config).problem
