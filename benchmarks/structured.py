@@ -83,7 +83,7 @@ def masks(guidance: Guidance, num_tokens: int) -> tuple[float, float]:
         mask = np.zeros(-(-VOCAB_SIZE // 32), np.int32)
         for _ in range(num_tokens):
             began = time.perf_counter()
-            matcher.fill(mask)
+            guidance.fill([matcher], mask[None])
             times.append(1e6 * (time.perf_counter() - began))
             allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
             matcher.consume([int(randomness.choice(allowed))])

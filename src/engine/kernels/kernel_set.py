@@ -27,6 +27,7 @@ from .activation import (
 )
 from .add_layer_norm import AddLayerNorm, add_layer_norm_cpu, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_cpu, add_rms_norm_reference
+from .allow_tokens import AllowTokens, allow_tokens_cpu, allow_tokens_reference
 from .capture import Capture
 from .causal_convolution import CausalConvolution, causal_convolution_cpu, causal_convolution_reference
 from .copy_rows import CopyRows, copy_rows_cpu, copy_rows_reference
@@ -158,6 +159,7 @@ class KernelSet:
     softmax_mass: SoftmaxMass = softmax_mass_reference
     top_tokens: TopTokens = _top_tokens
     count_above: CountAbove = count_above_reference
+    allow_tokens: AllowTokens = allow_tokens_reference
     capture: Capture | None = None  # None: no step can be captured
     speed: MachineSpeed | None = None  # None: nothing to compare linear layers with
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
@@ -351,6 +353,7 @@ def cpu_kernels(
         softmax_mass=softmax_mass_cpu(library),
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
+        allow_tokens=allow_tokens_cpu(library),
         capture=native_capture(library, recorder) if is_capturable else None,
         speed=machine_speed(library, dtype if activations is None else torch.int8),
         set_num_threads=_set_num_threads(library),

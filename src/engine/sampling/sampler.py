@@ -136,18 +136,18 @@ class Sampler:
 
     def _apply_guides(self, logits: torch.Tensor, rows: Int64, slots: Slots) -> dict[int, str]:
         """Forbids what grammars do not allow, in place. Returns the errors of rows that cannot continue."""
-        guides, errors = self.table.guides, {}
+        guides, errors, masks = self.table.guides, {}, {}
         assert guides is not None
         for row in rows.tolist():
             mask, error = guides.mask(int(slots[row]))
             if error is not None:
                 errors[row] = f"the grammar of this request: {error}"
             elif mask is not None:
-                index = torch.from_numpy(mask.token_ids).to(logits.device)
-                kept = logits[row, index] if mask.allows else -torch.inf
-                if mask.allows:
-                    logits[row] = -torch.inf
-                logits[row, index] = kept
+                masks[row] = mask
+        if masks:
+            self._kernels.allow_tokens(
+                logits, torch.tensor(list(masks)), torch.from_numpy(np.stack(list(masks.values())))
+            )
         return errors
 
     def _advance_guides(self, rows: Int64, slots: Slots, token_ids: npt.NDArray[np.int32]) -> list[int]:

@@ -35,8 +35,8 @@ class Matcher(Protocol):
         """How many of these draft tokens could be consumed. Changes nothing."""
         ...
 
-    def fill(self, mask: Bitmask) -> None:
-        """Sets the bits of the tokens that may follow. Runs without the GIL. Raises GrammarError."""
+    def check(self) -> None:
+        """Raises GrammarError if the grammar cannot be followed any further."""
         ...
 
     def forced_tokens(self) -> list[int]:
@@ -53,6 +53,13 @@ class Backend(Protocol):
 
     def compile(self, grammar: str) -> Matcher:
         """At its beginning. Runs mostly without the GIL. Raises GrammarError."""
+        ...
+
+    def fill(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
+        """Sets the bits of the tokens that may follow: masks [N, words], zeros. Runs without the GIL.
+
+        One that fails says so in its `check`.
+        """
         ...
 
     def token_bytes(self, token_id: int) -> bytes:

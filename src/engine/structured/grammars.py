@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
+import numpy as np
+
 from ..api import Constraint, InvalidRequest, SamplingParams
-from .backend import Backend, GrammarError, Matcher
+from .backend import Backend, GrammarError, Matcher, num_words
 from .guide import Guide
 
 MAX_KEPT = 256  # compiled grammars
@@ -78,8 +80,18 @@ class Grammars:
         guide = Guide(backend, self._vocab_size, self._eos_token_ids, matcher, sampling.reasoning)
         guide.error = error
         guide.take(token_ids)
-        guide.update()
+        self.update([guide])
         return guide
+
+    def update(self, guides: Sequence[Guide]) -> None:
+        """Computes their masks, mostly without the GIL."""
+        asked = [guide.asked for guide in guides]
+        matchers = [matcher for matcher in asked if matcher is not None]
+        masks = np.zeros((len(matchers), num_words(self._vocab_size)), np.int32)
+        self._backend.result().fill(matchers, masks)
+        filled = iter(masks)
+        for guide, matcher in zip(guides, asked, strict=True):
+            guide.update(None if matcher is None else next(filled))
 
     def _compiled(self, constraint: Constraint) -> Future[Matcher]:
         with self._lock:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import llguidance
 import tokenizers
 
-from .backend import Bitmask, GrammarError
+from .backend import Bitmask, GrammarError, Matcher
 
 # A state of its lexer takes 1 to 2 kB: one sequence gets at most about 100 MB, where the library's default is 500 MB.
 # Masks and compilation are limited by "fuel": at the library's defaults some 20 ms of each.
@@ -16,38 +16,34 @@ LIMITS = llguidance.LLParserLimits(max_lexer_states=50_000, verbose_errors=False
 
 class GuidanceMatcher:
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
-        self._matcher = matcher
-        self._check()
+        self.inner = matcher
+        self.check()
 
     @property
     def is_finished(self) -> bool:
-        return self._matcher.is_stopped()
+        return self.inner.is_stopped() and not self.inner.is_error()
 
     def consume(self, token_ids: Sequence[int]) -> None:
-        if not self._matcher.consume_tokens(list(token_ids)):
-            self._check()
+        if not self.inner.consume_tokens(list(token_ids)):
+            self.check()
 
     def rollback(self, num_tokens: int) -> None:
-        self._matcher.rollback(num_tokens)
-        self._check()
+        self.inner.rollback(num_tokens)
+        self.check()
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        return self._matcher.validate_tokens(list(token_ids))
-
-    def fill(self, mask: Bitmask) -> None:
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        self._check()
+        return self.inner.validate_tokens(list(token_ids))
 
     def forced_tokens(self) -> list[int]:
-        return self._matcher.compute_ff_tokens()
+        return self.inner.compute_ff_tokens()
 
     def copy(self) -> GuidanceMatcher:
-        return GuidanceMatcher(self._matcher.deep_copy())
+        return GuidanceMatcher(self.inner.deep_copy())
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """The library never raises."""
-        if self._matcher.is_error():
-            raise GrammarError(shortened(self._matcher.get_error()))
+        if self.inner.is_error():
+            raise GrammarError(shortened(self.inner.get_error()))
 
 
 class Guidance:
@@ -62,9 +58,19 @@ class Guidance:
             )
         except ValueError as error:
             raise GrammarError(f"llguidance cannot use this vocabulary: {error}") from None
+        self._executor = llguidance.LLExecutor(1)  # the model computes on all cores at the same time
 
     def compile(self, grammar: str) -> GuidanceMatcher:
         return GuidanceMatcher(llguidance.LLMatcher(self._tokens, grammar, log_level=0, limits=LIMITS))
+
+    def fill(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
+        inner = [matcher.inner for matcher in matchers if isinstance(matcher, GuidanceMatcher)]
+        assert len(inner) == len(masks)
+        if len(inner) == 1:  # beside a step: not after it in the executor's thread
+            inner[0].unsafe_compute_mask_ptr(masks.ctypes.data, masks.nbytes)
+        elif inner:
+            rows = [(matcher, row) for row, matcher in enumerate(inner)]
+            self._executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks.strides[0], len(masks))
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._tokens.decode_bytes([token_id])

@@ -12,8 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from ..api import SamplingParams
+from .backend import Bitmask
 from .grammars import Grammars
-from .guide import Guide, Mask
+from .guide import Guide
 
 _NUM_THREADS = 2  # a sequence that is resumed after a preemption takes longer than a mask
 
@@ -35,7 +36,7 @@ class GuideTable:
         self._guides.pop(slot, None)
         self.has_guide[slot] = False
 
-    def mask(self, slot: int) -> tuple[Mask | None, str | None]:
+    def mask(self, slot: int) -> tuple[Bitmask | None, str | None]:
         """Which tokens may follow, None if any may; and why the sequence cannot continue, if so."""
         guide = self._guides[slot].result()
         return guide.mask, guide.error
@@ -48,15 +49,15 @@ class GuideTable:
         is_finished = [guide.is_finished for guide in guides]  # before `update` borrows their matchers
         done: list[Future[Guide]] = [Future() for _ in guides]
         self._guides.update(zip(slots, done, strict=True))
-        self._pool.submit(_update, guides, done)
+        self._pool.submit(self._update, guides, done)
         return is_finished
 
-
-def _update(guides: list[Guide], done: list[Future[Guide]]) -> None:
-    for guide, future in zip(guides, done, strict=True):
+    def _update(self, guides: list[Guide], done: list[Future[Guide]]) -> None:
         try:
-            guide.update()
+            self._grammars.update(guides)
         except Exception as error:
-            future.set_exception(error)
+            for future in done:
+                future.set_exception(error)
         else:
-            future.set_result(guide)
+            for guide, future in zip(guides, done, strict=True):
+                future.set_result(guide)

@@ -115,6 +115,31 @@ def test_counts_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, voca
     assert torch.equal(kernels.count_above(logits, bounds), REFERENCE.count_above(logits, bounds))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("vocab_size", [1, 32, 97, 5001])
+def test_forbidden_tokens_are_those_of_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int):
+    logits, rows = make_logits(6, vocab_size, dtype), torch.tensor([4, 0, 2])
+    masks = torch.randint(-(1 << 31), 1 << 31, (3, -(-vocab_size // 32)), generator=torch.Generator().manual_seed(1))
+    masks = masks.to(torch.int32)
+    masks[1, ::2], masks[2, ::3] = 0, -1
+    found, expected = logits.clone(), logits.clone()
+    kernels.allow_tokens(found, rows, masks)
+    for row, mask in zip(rows.tolist(), masks.tolist(), strict=True):
+        for token in range(vocab_size):
+            if not mask[token // 32] >> token % 32 & 1:
+                expected[row, token] = -torch.inf
+    assert torch.equal(found, expected)
+    REFERENCE.allow_tokens(logits, rows, masks)
+    assert torch.equal(logits, expected)
+
+
+def test_masks_of_another_size_and_rows_outside_are_refused(kernels: KernelSet):
+    logits, mask = make_logits(2, 97, torch.float32), torch.zeros(1, 4, dtype=torch.int32)
+    for rows, masks in ((torch.tensor([0]), mask[:, :3]), (torch.tensor([0, 1]), mask), (torch.tensor([2]), mask)):
+        with pytest.raises((ValueError, IndexError)):
+            kernels.allow_tokens(logits, rows, masks)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("vocab_size", "count"), [(97, 1), (97, 12), (5001, 20), (5001, 600), (64, 64)])
 def test_top_tokens_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int, count: int):

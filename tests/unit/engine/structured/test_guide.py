@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 
@@ -40,20 +41,18 @@ def allowed(guide: Guide) -> set[int] | None:
     """None: everything."""
     if guide.mask is None:
         return None
-    listed = set(guide.mask.token_ids.tolist())
-    return listed if guide.mask.allows else set(range(SIZE)) - listed
+    bits = np.unpackbits(guide.mask.view(np.uint8), count=SIZE, bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
 
 
 def follow(guide: Guide, token_ids: list[int]) -> Guide:
     guide.take(token_ids)
-    guide.update()
+    grammars().update([guide])
     return guide
 
 
 def test_a_grammar_allows_its_tokens_and_no_id_without_a_token():
     guide = guide_of(constraint=DIGITS)
-    assert guide.mask is not None
-    assert guide.mask.allows
     assert {VOCABULARY.decode([token_id]).strip("0123456789") for token_id in allowed(guide) or ()} == {""}
     assert allowed(follow(guide, ids("4"))) == {ids(digit)[0] for digit in "0123456789"}
     assert not guide.is_finished
@@ -121,9 +120,7 @@ def test_after_a_preemption_the_state_is_that_of_the_tokens(length: int):
     token_ids = [*ids("ab 7")[:4], *ids("</think>"), *ids("12")][:length]
     guide = grammars().guide(sampling, [])
     for token_id in token_ids:
-        guide.update()
-        guide.take([token_id])
-    guide.update()
+        follow(guide, [token_id])
     resumed = grammars().guide(sampling, token_ids)
     assert (allowed(resumed), resumed.is_finished) == (allowed(guide), guide.is_finished)
 
@@ -161,3 +158,20 @@ def test_without_a_backend_requests_with_constraints_are_refused():
     assert absent.prepare(SamplingParams()) is None
     with pytest.raises(InvalidRequest, match="no vocabulary"):
         absent.prepare(SamplingParams(constraint=DIGITS))
+
+
+def test_masks_of_several_sequences_are_computed_together_and_one_that_failed_ends_alone():
+    guides = [guide_of(constraint=DIGITS), guide_of(), guide_of(constraint=DIGITS), guide_of(constraint=DIGITS)]
+    guides.append(guide_of(constraint=DIGITS, reasoning=THINKING))
+    for guide, text in zip(guides, ["4", "x", "x", "", "Is"], strict=True):
+        guide.take(ids(text))
+    matcher = guides[3].asked
+    assert matcher is not None
+    with pytest.raises(GrammarError):
+        matcher.consume(ids("x"))  # as if the library had failed after the sequence was asked
+    grammars().update(guides)
+    digits = {ids(digit)[0] for digit in "0123456789"}
+    assert allowed(guides[0]) == digits
+    assert allowed(guides[1]) is None
+    assert [guide.error is not None for guide in guides] == [False, False, True, True, False]
+    assert allowed(guides[4]) == set(range(SIZE)) - {EOS}
