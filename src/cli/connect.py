@@ -85,18 +85,26 @@ def _connection(report: Report, url: str | None, *, needs_plain_name: bool) -> C
             "start the server once, or set `model.max_model_len`"
         )
     names = deployment.model.served_model_name or (deployment.model.model,)
+    server = deployment.server
     plain = [name for name in names if "/" not in name]
+    if needs_plain_name and not plain:
+        plain = [name for alias in server.model_aliases if (name := _meant_by(alias)) and "/" not in name]
     if needs_plain_name and not plain:
         return (
             f"Claude Code accepts no model name with a slash, such as {names[0]}: "
-            "add `model.served_model_name` with a name without one"
+            "add `model.served_model_name` with a name without one, or `server.model_aliases`"
         )
-    server = deployment.server
     if url is None and server.uds is not None:
         return "the server listens on a Unix socket (`server.uds`): give the address that clients use with --url"
     address = url or base_url(server.host, server.port, is_tls=server.ssl_certfile is not None)
     key = _key_variable(deployment) if server.api_key else None
     return Connection(address.rstrip("/").removesuffix("/v1"), (plain or [*names])[0], key, context)
+
+
+def _meant_by(alias: str) -> str | None:
+    """A name that an alias serves: it may be a pattern, such as `claude-*`. None for a pattern of another form."""
+    name = alias.replace("*", "stoker")
+    return None if set(name) & set("?[]") else name
 
 
 def _key_variable(deployment: Deployment) -> str:

@@ -387,6 +387,33 @@ def test_a_key_is_asked_for_and_kept_in_this_tab_only(browser: Any, folder: Path
         assert "sk-canary" not in page.evaluate("JSON.stringify(sessionStorage)")
 
 
+def test_a_key_for_inference_only_sees_what_it_may_and_reads_what_it_may_not(
+    browser: Any, folder: Path, tmp_path: Path
+):
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: {team: {scopes: [inference], secrets: [{key: sk-canary-4711}]}}\n")
+    keys.chmod(0o600)
+    with (
+        ServerThread(folder, api_keys_file=str(keys)) as server,
+        opened(browser, server.url, allowed="status of 40") as page,
+    ):
+        page.get_by_label("Key", exact=True).fill("sk-canary-4711")
+        page.keyboard.press("Enter")
+        ask(page, "Hello")
+        assert answer_of(page).locator(".markdown").inner_text() == SAID
+        page.get_by_role("link", name="Live").click()
+        page.get_by_text("This key may not see this. GET /metrics needs a key with the scope `metrics`").wait_for()
+        assert page.locator(".engine-state").inner_text() == "not allowed"
+        page.get_by_role("link", name="Configuration").click()
+        page.locator(".option").first.wait_for()
+        page.goto(f"{server.url}/docs")
+        link = page.get_by_role("link", name="openapi.json")
+        link.wait_for()
+        with page.expect_download() as download:
+            link.click()
+        assert json.loads(Path(download.value.path()).read_text())["openapi"].startswith("3.")
+
+
 def test_live_values_are_plotted_and_read_by_keyboard(page: Any, server: ServerThread):
     page.get_by_role("link", name="Live").click()
     plot = page.locator("svg.plot").first

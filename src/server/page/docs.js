@@ -34,7 +34,7 @@ export function docsView() {
       const groups = Map.groupBy(routes, ({ path }) => GROUPS.find(([, begins]) => begins.test(path))[0]);
       list.replaceChildren(...GROUPS.filter(([name]) => groups.has(name)).map(([name]) =>
         h("section", {}, h("h2", {}, name), ...groups.get(name).map((route) => route.element))));
-      about.replaceChildren(`Version ${description.info.version}. OpenAPI document: `, h("a", { href: "openapi.json" }, "openapi.json"));
+      about.replaceChildren(`Version ${description.info.version}. OpenAPI document: `, fileOf(description));
       draw();
       openNamed(routes);
     } catch (error) {
@@ -45,6 +45,12 @@ export function docsView() {
   document.addEventListener("key-changed", () => !element.hidden && read());
   read();
   return { element };
+}
+
+// A link to what was read: the address itself would need the key, which a link does not send.
+function fileOf(description) {
+  const content = new Blob([JSON.stringify(description, null, 2)], { type: "application/json" });
+  return h("a", { href: URL.createObjectURL(content), download: "openapi.json" }, "openapi.json");
 }
 
 // The route that the address names, such as /docs#post_v1_completions.

@@ -82,6 +82,9 @@ export function announce(text) {
 
 // An error of the server as it is.
 export function errorBox({ status, message, details = {} }) {
+  if (details.code === "insufficient_scope") {
+    return h("p", { class: "note", role: "status" }, `This key may not see this. ${message}.`);
+  }
   const known = Object.entries(details).filter(([, value]) => value !== null && value !== undefined);
   const shown = ([name, value]) => h("span", {}, `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`);
   return h("div", { class: "error", role: "alert" }, h("p", { class: "error-message" }, message),

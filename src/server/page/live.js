@@ -72,7 +72,7 @@ export function liveView() {
       draw();
     } catch (error) {
       before = null;
-      state.textContent = "no values";
+      state.textContent = error.details?.code === "insufficient_scope" ? "not allowed" : "no values";
       state.dataset.state = "unknown";
       problem.replaceChildren(errorBox(error));
       if (error.status >= 400 && error.status < 500) return false; // a key, or a right, is missing: asking again does not help
