@@ -55,7 +55,7 @@ class GuideTable:
     def _update(self, guides: list[Guide], done: list[Future[Guide]]) -> None:
         try:
             self._grammars.update(guides)
-        except Exception as error:
+        except BaseException as error:  # a panic of the library too: the step waits for it
             for future in done:
                 future.set_exception(error)
         else:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from stoker.engine.api import Constraint, SamplingParams
 from stoker.engine.structured.guide_table import GuideTable
 
@@ -65,3 +67,18 @@ def test_a_guide_is_not_read_while_its_mask_is_computed():
         assert table.take([0], [5]) == [False]
     finally:
         guide.may_end.set()
+
+
+def test_a_panic_of_the_library_fails_the_step_and_is_not_waited_for():
+    class Panic(BaseException):
+        pass
+
+    class Failing(Grammars):
+        def update(self, guides: Sequence[BorrowedGuide]) -> None:
+            raise Panic("index out of bounds")
+
+    table = GuideTable(Failing(BorrowedGuide()), 1)  # type: ignore[arg-type]
+    table.admit(0, SamplingParams(constraint=Constraint("start: /a/")), ())
+    table.take([0], [5])
+    with pytest.raises(Panic):
+        table.mask(0)
