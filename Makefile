@@ -6,6 +6,9 @@ COMMA := ,
 JOBS ?= 2
 KIND ?= cpu
 
+# The tests start hundreds of Python processes: each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients tiny format clean
 
 help:  ## show this list

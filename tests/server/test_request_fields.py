@@ -66,17 +66,6 @@ VALID: dict[Route, dict[str, Any]] = {
     Route.RESPONSES: {"model": MODEL, "input": "Hello", "max_output_tokens": 2},
     Route.MESSAGES: {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2},
 }
-ROWS = [
-    pytest.param(
-        route,
-        field,
-        id=f"{route}-{field.name}",
-        # what /v1/completions does not serve either is tried there in every run
-        marks=[pytest.mark.slow] if route is Route.GENERATE and field is UNSERVED[Route.TEXT].get(field.name) else [],
-    )
-    for route, fields in UNSERVED.items()
-    for field in fields.values()
-]
 
 
 def known(route: Route) -> frozenset[str]:
@@ -180,12 +169,12 @@ def test_what_one_generating_route_serves_is_known_on_the_other():
     assert SERVED[text] - known(chat) == set()
 
 
-@pytest.mark.parametrize(("route", "field"), ROWS)
-def test_an_unserved_field_is_refused_by_its_name_or_without_effect(folder: Any, route: Route, field: UnservedField):
+@pytest.mark.parametrize("route", UNSERVED)
+def test_an_unserved_field_is_refused_by_its_name_or_without_effect(folder: Any, route: Route):
     """With strict_requests, so that a field which is unknown is an error too."""
     served = Served(folder, strict_requests=True)
 
-    def status(value: Any) -> int:
+    def status(field: UnservedField, value: Any) -> int:
         path, _, nested = field.name.partition(".")
         is_option = path == "stream_options"
         fields = {path: {nested: value}, "stream": True} if is_option else {field.name: value}
@@ -196,10 +185,11 @@ def test_an_unserved_field_is_refused_by_its_name_or_without_effect(folder: Any,
             assert error["message"] == f"`{field.name}` is not supported here: {field.reason}"
         return response.status_code
 
-    assert status(None) == 200
-    assert status("something else") == (200 if field.off is None else 400)
-    for value in field.off or ():
-        assert status(value) == 200
+    for name, field in UNSERVED[route].items():
+        assert status(field, None) == 200, name
+        assert status(field, "something else") == (200 if field.off is None else 400), name
+        for value in field.off or ():
+            assert status(field, value) == 200, f"{name}: {value}"
 
 
 def test_a_number_is_not_taken_for_a_switch_that_is_off(served: Served):

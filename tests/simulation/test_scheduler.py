@@ -49,9 +49,9 @@ def test_every_token_is_right_and_all_memory_comes_back(
     assert events["ended by length"] + events["ended by stop"] > 0
 
 
-def run_with_states(kind: str, *, num_worlds: int, num_steps: int) -> Counter[str]:
+def run_with_states(kind: str, numbers: range, num_steps: int) -> Counter[str]:
     events: Counter[str] = Counter()
-    for number in range(num_worlds):
+    for number in numbers:
         fixed = {"windows": WITH_STATES[kind], "num_kept_states": (2, 7, 60)[number % 3], "enable_prefix_caching": True}
         world = World.of(f"states {kind} {number}", retention_interval=(1, 12)[number % 2], **fixed)
         try:
@@ -72,14 +72,14 @@ def test_prompts_share_the_blocks_that_windows_give_back(numbers: range) -> None
 
 @pytest.mark.parametrize("kind", WITH_STATES)
 def test_recurrent_states_are_those_of_their_prefixes(kind: str) -> None:
-    assert run_with_states(kind, num_worlds=3, num_steps=200)["tokens from the cache"] > 0
+    assert run_with_states(kind, range(3), num_steps=200)["tokens from the cache"] > 0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("numbers", [range(start, start + 50) for start in range(0, 200, 50)], ids=str)
 @pytest.mark.parametrize("kind", WITH_STATES)
-def test_recurrent_states_are_those_of_their_prefixes_in_many_worlds(kind: str) -> None:
-    events = run_with_states(kind, num_worlds=400, num_steps=500)
+def test_recurrent_states_are_those_of_their_prefixes_in_many_worlds(kind: str, numbers: range) -> None:
+    events = run_with_states(kind, numbers, num_steps=500)
     for event in ("preemptions", "aborts", "failed steps", "request errors", "tokens from the cache"):
         assert events[event] > 0, event
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from ..diagnostics import MAX_FINDINGS, Diagnostic, Label
 from ..origin import Layer
@@ -20,12 +21,17 @@ _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UD
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
+@cache
+def _variables() -> Mapping[str, Option]:
+    return {option.variable: option for option in options().values() if option.has_flag}
+
+
 class EnvironmentSource(LayerSource):
     """ENGINE__SERVER__PORT=8080. Unknown names with this prefix are errors, names that come close are warned about."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         super().__init__()
-        self.variables = {option.variable: option for option in options().values() if option.has_flag}
+        self.variables = _variables()
         for name in sorted(env):
             if _is_service_link(name, env[name]):
                 continue

@@ -26,7 +26,7 @@ each_amount = pytest.mark.parametrize(
     [
         settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck)),
         pytest.param(
-            settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck)), marks=pytest.mark.slow
+            settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck)), marks=pytest.mark.slow
         ),
     ],
     ids=["few", "many"],

@@ -93,8 +93,8 @@ def assert_within_rounding(out, expected, magnitude, scheme=None):
 @pytest.mark.parametrize("gate", slow_but(GATES, GATES[0], GATES[2]), ids=lambda gate: gate.kind)
 def test_the_output_is_the_weighted_sum_of_the_experts(level, dtype, scheme, tokens, gate):
     kernels = kernels_of(level, dtype, threads=2)
-    experts = random_experts(6, 96, 128, dtype, has_bias=gate.kind == "clamped_swiglu")
-    x, (ids, weights) = torch.randn(tokens, 96).to(dtype), choose(tokens, 6, 3)
+    experts = random_experts(4, 96, 128, dtype, has_bias=gate.kind == "clamped_swiglu")
+    x, (ids, weights) = torch.randn(tokens, 96).to(dtype), choose(tokens, 4, 3)
     packed = kernels.pack_experts(iter(experts), len(experts), gate, scheme)
     out = kernels.experts(x, ids, weights, packed, None, None)
     kernels_of(level, dtype)
@@ -186,15 +186,16 @@ def test_results_do_not_depend_on_the_number_of_threads(level, dtype):
 @pytest.mark.parametrize("scheme", [None, slow("int8"), slow("int4")])
 def test_a_batch_invariant_row_does_not_depend_on_the_others(level, dtype, scheme):
     kernels = kernels_of(level, dtype, threads=2, batch_invariant=True, has_quantised=scheme is not None)
-    x, gate_up = sums_of_rounding_errors(90, 2 * 64, 256)
+    rows = 20 if level == "torch" else 90  # torch computes each row alone
+    x, gate_up = sums_of_rounding_errors(rows, 2 * 64, 256)
     x *= 2.0**12  # gates of rounding errors would all be linear
     down = torch.randn(256, 64)
     experts = [ExpertWeights((gate_up * sign).to(dtype), (down * sign).to(dtype)) for sign in (1, -1, 0.7, 1.3)]
-    x, (ids, weights) = x.to(dtype), choose(90, 4, 3)
-    base, base_gate = torch.randn(90, 256).to(dtype), torch.randn(90, 1).to(dtype)
+    x, (ids, weights) = x.to(dtype), choose(rows, 4, 3)
+    base, base_gate = torch.randn(rows, 256).to(dtype), torch.randn(rows, 1).to(dtype)
     packed = kernels.pack_experts(iter(experts), len(experts), SILU, scheme)
     whole = kernels.experts(x, ids, weights, packed, base, base_gate)
-    for first, end in ((0, 1), (7, 8), (89, 90), (3, 8), (10, 60)):
+    for first, end in ((0, 1), (7, 8), (rows - 1, rows), (3, 8), (rows // 9, rows * 2 // 3)):
         part = slice(first, end)
         alone = kernels.experts(
             x[part].clone(), ids[part].clone(), weights[part].clone(), packed, base[part].clone(),
