@@ -101,6 +101,8 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         ("activations", f"{_range(found.activations)} in a step of {ask.max_num_batched_tokens} tokens (estimate)"),
         ("process", f"{_range(found.process)} for libraries and tables (estimate)"),
     ]
+    if found.grammars.high:
+        rows.append(("grammars", f"{_range(found.grammars)} for the vocabulary of structured outputs (estimate)"))
     if found.graphs.high:
         rows.append(("CUDA graphs", f"{_range(found.graphs)} (estimate)"))
     left = found.memory_bytes - found.peak.likely

@@ -30,6 +30,7 @@ class Ask(Record):
     state_dtype: str = "float32"  # of the sums of recurrent layers
     retention_interval: int = 0  # `cache.prefix_cache_retention_interval`; 0 without prefix caching
     has_graphs: bool = True
+    has_grammars: bool = True  # structured outputs: the engine has a tokenizer
     has_cache_groups: bool = False  # layers with a window keep the window only
     tensor_parallel_size: int = 1
     quantization: str | None = None  # one that the checkpoint does not have
@@ -84,6 +85,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         activations=decisions.get("model.activation_quantization"),
         keeps_twelve_bits=keeps_twelve_bits,
         has_graphs=not no_graphs(decisions, kind),
+        has_grammars=not decisions.get("model.skip_tokenizer_init"),
         has_cache_groups=not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),
     )
 

@@ -20,7 +20,7 @@ from ...model.record import Record
 from ..resolve.resolved import Measured, Resolved
 from .ask import Ask
 from .devices import this_machine
-from .estimate import Range, activation_memory, process_memory
+from .estimate import Range, activation_memory, grammar_memory, process_memory
 from .model import PlannedModel
 
 MAX_BYTES = 256 << 10  # about 500 starts; then the older half is deleted
@@ -73,7 +73,7 @@ def planned_memory(resolved: Resolved) -> tuple[Range, Range]:
     A GPU's weights, KV cache and activations are in its own memory.
     """
     model, ask, host = _model(resolved), _ask(resolved), this_machine(resolved.machine)
-    fixed = process_memory(model, host, ask)
+    fixed = process_memory(model, host, ask) + grammar_memory(model, ask)
     if resolved.device.device != "cpu":
         return fixed, fixed
     started = fixed + (resolved.memory.weights_bytes + resolved.memory.kv_cache_bytes)
@@ -171,5 +171,6 @@ def _ask(resolved: Resolved) -> Ask:
         memory_share=resolved.cache.gpu_memory_utilization,
         kv_cache_bytes=resolved.memory.kv_cache_bytes,
         has_graphs=False,
+        has_grammars=not resolved.model.skip_tokenizer_init,
         quantization=scheme_of(resolved.model.quantization),
     )

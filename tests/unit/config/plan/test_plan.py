@@ -244,6 +244,18 @@ def test_a_model_that_this_build_cannot_run_is_planned_all_the_same(tmp_path: Pa
     assert any(note.startswith("this build cannot run the model, but this is what it needs") for note in plan.notes)
 
 
+def test_the_vocabulary_of_structured_outputs_is_planned_where_there_is_a_tokenizer(tmp_path: Path) -> None:
+    """160 MB at 152,000 tokens, which no row of the plan had."""
+    plan = planned(tmp_path, "qwen3-0.6b")
+    assert plan.estimate.grammars.high == 0  # --skip-tokenizer-init
+    found = estimate(plan.model, plan.device, plan.ask.model_copy(update={"has_grammars": True}))
+    assert found.grammars.low < 151936 * 1060 < found.grammars.high  # measured
+    assert found.peak.likely - plan.estimate.peak.likely == found.grammars.likely
+    on_gpu = planned(tmp_path, "qwen3-0.6b", device="l4")
+    ask = on_gpu.ask.model_copy(update={"has_grammars": True})
+    assert estimate(on_gpu.model, on_gpu.device, ask).grammars.high == 0  # in the host's memory
+
+
 def test_ranges_hold_their_likely_value(tmp_path: Path) -> None:
     for device in ("this-machine", "l4", "h100-80gb"):
         found = planned(tmp_path, "qwen3-0.6b", device=device).estimate
