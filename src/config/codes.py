@@ -246,8 +246,8 @@ _CODES = (
     Code(
         "M306",
         "invalid config.json",
-        "A value in config.json, params.json or generation_config.json, or in model.hf_overrides, is missing or "
-        "invalid.",
+        "A value in config.json, params.json, generation_config.json or the header of a GGUF file, or in "
+        "model.hf_overrides, is missing or invalid.",
         "Correct the key in the message; model.hf_overrides can replace it.",
         EXIT_MODEL_FILES,
     ),

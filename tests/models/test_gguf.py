@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from stoker.config import ModelFilesError
 from stoker.config.checkpoint.gguf import read_gguf
 from stoker.config.plan.headers import read_stored_gguf
 
-from .checkpoints import build, reference_logits, save
+from .checkpoints import YARN, build, reference_logits, save
 from .conftest import Saved
 from .engine import Engine, resolved
 from .gguf_files import write_gguf
@@ -28,18 +29,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
-FAMILIES = [
-    "llama",
-    "llama with biases",
-    "qwen2 tied",
-    "qwen3",
-    "qwen3_moe",
-    "gemma2",
-    "gemma3",
-    "phi3",
-    "phi3 longrope",
-]
-FAMILIES += ["granite", "mistral"]
+FAMILIES: dict[str, dict[str, Any]] = {  # and what differs from checkpoints.py
+    **{family: {} for family in ("llama with biases", "qwen2 tied", "qwen3", "qwen3_moe", "gemma2", "gemma3", "phi3")},
+    "granite": {},
+    "llama": {"rope_parameters": LLAMA3},
+    "qwen3 untied": {"rope_parameters": YARN},
+    "phi3 longrope": {},
+    "mistral": {"sliding_window": None},  # llama.cpp knows no window in this family
+}
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 TYPES += ["BF16", "F16"]
@@ -48,13 +45,8 @@ TYPES += ["BF16", "F16"]
 @pytest.mark.effect("load.load_format")
 @pytest.mark.parametrize("family", slow_but(FAMILIES, "llama", "gemma3", "qwen3_moe"))
 def test_a_file_is_the_same_model(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
-    own = {"rope_parameters": LLAMA3} if family == "llama" else {}
-    if family == "mistral":  # llama.cpp knows no window in this family
-        own = {"sliding_window": None}
-    model, source = saved(family)
-    if own:
-        model = build(family, **own)
-        source = save(model, tmp_path / "theirs")
+    model = build(family, **FAMILIES[family])
+    source = save(model, tmp_path / "theirs")
     file, _ = write_gguf(source, tmp_path / "own")
     assert (our_logits(file.parent, tmp_path) - reference_logits(model, TOKENS)).abs().max() < 1e-4
     by_folder = resolved(file.parent, tmp_path, load={"load_format": "gguf"})
@@ -85,6 +77,19 @@ def test_a_model_in_several_files(saved: Callable[[str], Saved], tmp_path: Path)
     assert (stored.num_files, stored.parts["ffn_down"], stored.parts["token_embd"]) == (4, {"Q8_0": 2}, {"Q8_0": 1})
     assert stored.bytes_in("float32") == 4 * settings.model_files.num_parameters
     assert torch.equal(our_logits(first.parent, tmp_path), our_logits(plain, tmp_path))
+
+
+@pytest.mark.effect("model.quantization")
+def test_weights_are_quantised_again_and_the_method_may_be_named(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    source = saved("qwen3")[1]
+    file, plain = write_gguf(source, tmp_path / "own", "Q8_0")
+    answers = [
+        Engine(resolved(folder, tmp_path, model={"quantization": method})).generate(PROMPTS)
+        for folder, method in ((file, "int8"), (plain, "int8"), (file, "gguf"), (plain, None))
+    ]
+    assert (answers[0], answers[2]) == (answers[1], answers[3])
+    with pytest.raises(ModelFilesError, match=r"describes no quantised checkpoint, and `model\.quantization` is gguf"):
+        resolved(source, tmp_path, model={"quantization": "gguf"})
 
 
 def test_a_scale_that_is_no_number_is_refused(saved: Callable[[str], Saved], tmp_path: Path) -> None:
@@ -124,6 +129,7 @@ def test_other_options_about_the_format_are_refused(saved: Callable[[str], Saved
     for sections, said in (
         ({"load": {"load_format": "safetensors"}}, "`load.load_format: safetensors` does not read"),
         ({"model": {"config_format": "hf"}}, "`model.config_format: hf` has no effect"),
+        ({"model": {"quantization": "gptq"}}, "`model.quantization` is gptq; leave it out"),
         ({"model": {"hf_config_path": str(tmp_path)}}, "`model.hf_config_path` has no effect"),
         ({"model": {"model_impl": "transformers"}}, "which `model.model_impl: native` runs"),
     ):

@@ -82,7 +82,8 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         has_one_rope = is_one_rope(merged)
         values = apply_options(merged, model.rope_scaling, model.rope_theta)
         spec, config_json = read_config(values)
-        _check_method(spec, model.quantization)
+        if not is_gguf(path):
+            _check_method(spec, model.quantization)
         chosen = implementation(spec, model.model_impl)
         if is_consolidated(path):
             _check_consolidated(deployment, chosen)
@@ -260,6 +261,10 @@ def _check_gguf(deployment: Deployment, chosen: Implementation) -> None:
     model, load_format = deployment.model, deployment.load.load_format
     if load_format not in ("auto", "gguf", "dummy"):
         raise ModelConfigError(f"is a GGUF file, which `load.load_format: {load_format}` does not read", "M304")
+    if model.quantization != "gguf" and model.quantization is not None and scheme_of(model.quantization) is None:
+        raise ModelConfigError(
+            f"is a GGUF file, and `model.quantization` is {model.quantization}; leave it out", "M304"
+        )
     if model.hf_config_path != "auto":
         raise ModelConfigError("describes itself, so `model.hf_config_path` has no effect; remove it", "M304")
     if model.config_format not in ("auto", "gguf"):

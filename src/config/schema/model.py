@@ -20,7 +20,6 @@ OTHER_SCHEMES = {
     **dict.fromkeys(("hqq", "experts_int8", "deepspeedfp", "ipex"), _SAME_IDEA),
     **dict.fromkeys(("marlin", "gptq_marlin_24", "moe_wna16", "tpu_int8"), _OTHER_MACHINE),
     "neuron_quant": _OTHER_MACHINE,
-    "gguf": "a GGUF file as `model.model` brings its own quantisation; leave this out, or write int8 or int4",
 }
 Base = Annotated[float, BeforeValidator(parse_number), Field(gt=0, allow_inf_nan=False)]
 
@@ -159,7 +158,7 @@ class ModelConfig(Section):
     )
     quantization: Annotated[
         Literal["int8", "int4", "int4_pure", "awq", "awq_marlin", "gptq", "gptq_marlin"]
-        | Literal["compressed-tensors", "fp8", "mxfp4", "bitsandbytes"]
+        | Literal["compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "gguf"]
         | None,
         means(awq_marlin="awq", gptq_marlin="gptq"),
     ] = Field(
