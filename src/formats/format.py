@@ -36,6 +36,7 @@ class NamedJson:
     """A name, then the arguments as JSON: prefix f name_end {...} suffix."""
 
     name_end: str
+    id_begin: str = ""  # an id may be written between the name and name_end, never generated
     prefix: str = ""
     suffix: str = ""
     reads_json_calls: bool = False  # JSON objects with name and arguments are read as well, never generated
@@ -95,6 +96,7 @@ class CallMarkers:
     between: str = ""  # two calls
     section: tuple[str, str] | None = None  # markers around all calls of an answer
     section_space: str = ""  # after the first of them and before the second
+    other_markers: tuple[tuple[str, str], ...] = ()  # around calls of the same style: read as well, never generated
     bare: str = ""  # an answer that begins with this character may be a call, if it names a tool of the request
     ids: Ids = "random"
 
@@ -119,4 +121,5 @@ class Format:
             found |= {self.reasoning.begin, self.reasoning.end}
         if self.calls:
             found |= {self.calls.begin, self.calls.end, *(self.calls.section or ())}
+            found |= {marker for pair in self.calls.other_markers for marker in pair}
         return frozenset(found - {""})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from .events import Content, Event, Reasoning
@@ -107,7 +108,8 @@ def _read_answer(
     reasoning = format.reasoning
     begin_reasoning, end_reasoning = (reasoning.begin, reasoning.end) if reasoning else ("", "")
     section = calls.section if calls and calls.section else ("", "")
-    call_begins = {calls.begin, section[0], _bare_marker(calls)} - {""} if calls else set()
+    other_begins = {begin for begin, _ in calls.other_markers} if calls else set()
+    call_begins = {calls.begin, section[0], _bare_marker(calls), *other_begins} - {""} if calls else set()
     call_ends = {calls.end, section[1]} - {""} if calls else set()
     answer = set(format.answer)
     in_reasoning = _pattern(begin_reasoning, end_reasoning, *call_begins)
@@ -128,8 +130,7 @@ def _read_answer(
             source.keep()
             if (yield from skip_space(source)) == calls.bare:
                 yield from _read_style(source, calls, sink, is_bare=True)
-            if text := source.kept():
-                sink.text(kind, text)
+            source.put_back()  # it may contain markers
             if sink.num_calls:
                 pattern = after_calls
         match = pattern.search(source.text, source.at)
@@ -192,6 +193,15 @@ def _read_calls(source: Source, calls: CallMarkers, marker: str, sink: Sink) -> 
         yield from _read_style(source, calls, sink, is_bare=sink.num_calls == 0)  # later ones may be of a section
         return
     source.at += len(marker)
+    for begin, end in calls.other_markers:
+        if marker == begin:
+            num_calls = sink.num_calls
+            yield from _read_style(source, replace(calls, end=end), sink, is_bare=bool(calls.bare))
+            if end and sink.num_calls > num_calls:
+                yield from skip_space(source)
+                if (yield from take(source, end)):
+                    source.forget()
+            return
     if calls.section and marker == calls.section[0] and calls.begin:
         yield from skip_space(source)
         if not (yield from take(source, calls.begin)):

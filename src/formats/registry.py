@@ -12,7 +12,7 @@ from .format import Format, ReasoningMarkers
 
 FORMATS: Mapping[str, Format] = {format.name: format for format in DECLARATIONS}
 
-# Names of tool call parsers in vLLM and SGLang that are not the name here.
+# Names of tool call parsers in vLLM, SGLang and LMDeploy that are not the name here.
 # fmt: off
 ALIASES: Mapping[str, str] = {
     "qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "granite4": "hermes", "exaone": "hermes",
@@ -23,6 +23,7 @@ ALIASES: Mapping[str, str] = {
     "glm": "glm45",
     "llama3_json": "llama_json", "llama4_json": "llama_json", "llama3": "llama_json", "llama4_pythonic": "pythonic",
     "qwen3_json": "hermes", "phi4_mini_json": "phi4_mini", "hunyuan": "hunyuan_a13b", "interns1": "internlm",
+    "intern_s1": "internlm", "internlm2": "internlm", "qwen2d5": "hermes", "qwen3coder": "qwen_xml",
 }
 
 _ALWAYS_THINKS = replace(THINK, is_default=True)
@@ -38,23 +39,32 @@ _REASONING_ALIASES: Mapping[str, str] = {
     "openai_gptoss": "harmony", "gpt_oss": "harmony", "hunyuan": "hunyuan_a13b", "deepseek_v3": "hermes",
 }
 
-# Formats of vLLM and SGLang that are known by name only.
-NOT_DESCRIBED = frozenset({
-    "apertus", "apertus2509", "deepseek_v41", "hf", "hy_v4", "minicpmv", "muse_glimmer",
-    "plamo3", "cohere_command4", "dots", "gigachat35", "hy_v3", "inkling", "k2_horizon", "kimi_k3",
-    "ling3", "minicpm5", "minimax_append_think", "minimax_m2_append_think", "minimax_m3", "muse", "poolside_v1",
-    "solar_open2", "spark25", "telechat4", "trinity",
-})
+_NO_SOURCE = "no description of it was found to declare it by"
+# Formats of other servers that are known by name only, with the reason.
+NOT_DESCRIBED: Mapping[str, str] = {
+    "minimax_m3": "its arguments are elements that have the names of the parameters",
+    "kimi_k3": "its elements are numbered tokens",
+    "apertus": "the name of its tool is a key of JSON", "apertus2509": "the name of its tool is a key of JSON",
+    "minimax_append_think": "it leaves the reasoning in the text, as `none` does",
+    "minimax_m2_append_think": "it leaves the reasoning in the text, as `none` does",
+    "hf": "the checkpoint declares it", "response_template": "the checkpoint declares it",
+    **dict.fromkeys((
+        "cohere_command4", "deepseek_v41", "dots", "gigachat35", "hy_v3", "hy_v4", "inkling", "interns2preview",
+        "iquest_coder", "k2_horizon", "ling3", "minicpm5", "minicpmv", "muse", "muse_glimmer", "plamo3",
+        "poolside_v1", "solar_open2", "spark25", "spark3", "telechat4", "trinity",
+    ), _NO_SOURCE),
+}
 # fmt: on
 
 
 class UnknownFormat(ValueError):
-    """No format has this name. near: similar names."""
+    """No format has this name. near: similar names. reason: why a format of another server is not described here."""
 
-    def __init__(self, name: str, near: tuple[str, ...], *, is_known: bool) -> None:
+    def __init__(self, name: str, near: tuple[str, ...], *, reason: str = "") -> None:
         hint = f"did you mean {' or '.join(near)}?" if near else f"the names are {', '.join(sorted(FORMATS))}"
-        if is_known:
-            hint = "other servers have it; describe it in a file, and name the file as `server.tool_parser_plugin`"
+        if reason:
+            hint = f"other servers have it, it is not described here ({reason}); "
+            hint += "describe it in a file, and name the file as `server.tool_parser_plugin`"
         super().__init__(f"no format is named {name!r}: {hint}")
         self.name = name
         self.near = near
@@ -100,4 +110,4 @@ def reasoning_names() -> list[str]:
 
 def _unknown(name: str, names: Iterable[str]) -> UnknownFormat:
     near = tuple(difflib.get_close_matches(plain(name), list(names), n=3))
-    return UnknownFormat(name, near, is_known=plain(name) in NOT_DESCRIBED)
+    return UnknownFormat(name, near, reason=NOT_DESCRIBED.get(plain(name), ""))

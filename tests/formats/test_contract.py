@@ -206,6 +206,19 @@ TRANSCRIPTS = {
         "mistral", "[THINK]Look.[/THINK]Sunny.", [], "Look.", "Sunny.", reasoning_parser="mistral"
     ),
     "llama3_json": Transcript("llama3_json", json_call("get_weather", PARIS, "parameters"), ONE),
+    "mistral-ids": Transcript(
+        "mistral",
+        f"[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{json.dumps(PARIS)}[TOOL_CALLS]now[CALL_ID]bcdefghij[ARGS]{{}}",
+        CALLS,
+    ),
+    "llama3_json-several": Transcript(
+        "llama3_json", json_call("get_weather", PARIS, "parameters") + "; " + json_call("now", {}, "parameters"), CALLS
+    ),
+    "llama3_json-several-with-tag": Transcript(
+        "llama3_json",
+        f"<|python_tag|>{json_call('get_weather', PARIS, 'parameters')}; {json_call('now', {}, 'parameters')}",
+        CALLS,
+    ),
     "llama3_json-tag": Transcript("llama3_json", "<|python_tag|>" + json_call("get_weather", PARIS, "parameters"), ONE),
     "llama4_json": Transcript("llama4_json", json_call("get_weather", PARIS, "parameters"), ONE),
     "pythonic": Transcript("pythonic", "[get_weather(city='Paris', days=3), now()]", CALLS),
@@ -239,6 +252,14 @@ TRANSCRIPTS = {
         "<|action_start|><|plugin|>\n" + json_call("get_weather", PARIS, "parameters") + "<|action_end|>",
         ONE,
     ),
+    "internlm-space-between-markers": Transcript(
+        "internlm",
+        "Let me see.<|action_start|> <|plugin|>\n" + json_call("get_weather", PARIS, "parameters") + "\n<|action_end|>",
+        ONE,
+        content="Let me see.",
+    ),
+    "gigachat3": Transcript("gigachat3", f"function call<|role_sep|>\n{PLAIN}", ONE),
+    "gigachat3-later-marker": Transcript("gigachat3", f"<|function_call|>{PLAIN}", ONE),
     "hunyuan": Transcript("hunyuan_a13b", f"<tool_calls>{BOTH}</tool_calls>", CALLS),
     "hunyuan-reasoning": Transcript(
         "hunyuan_a13b",
@@ -250,6 +271,12 @@ TRANSCRIPTS = {
     ),
     "jamba": Transcript("jamba", f"<tool_calls>{BOTH}</tool_calls>", CALLS),
     "xlam": Transcript("xlam", BOTH, CALLS),
+    "xlam-fenced": Transcript("xlam", f"Let me see.\n```json\n{BOTH}\n```", CALLS, content="Let me see."),
+    "xlam-tool-calls": Transcript("xlam", f"[TOOL_CALLS]{BOTH}", CALLS),
+    "xlam-tags": Transcript("xlam", f"<tool_call>{BOTH}</tool_call>", CALLS),
+    "xlam-fenced-json-that-is-no-call": Transcript(
+        "xlam", '```json\n[{"name": "Ann"}]\n```', content='```json\n[{"name": "Ann"}]\n```'
+    ),
     "lfm2": Transcript("lfm2", '<|tool_call_start|>[get_weather(city="Paris", days=3), now()]<|tool_call_end|>', CALLS),
     "phi4": Transcript("phi4_mini_json", f"functools{BOTH}", CALLS),
     "seed_oss": Transcript(
@@ -385,6 +412,7 @@ def test_ids_follow_the_family() -> None:
         "functions.get_weather:0",
         "functions.now:1",
     ]
+    assert read(TRANSCRIPTS["mistral-ids"], [TRANSCRIPTS["mistral-ids"].text]).ids == ["abcdefghi", "bcdefghij"]
     ids = read(TRANSCRIPTS["mistral-list"], [TRANSCRIPTS["mistral-list"].text]).ids
     assert all(len(each) == 9 and each.isalnum() for each in ids)
 

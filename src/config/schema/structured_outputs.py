@@ -23,7 +23,7 @@ ReasoningParser = Literal[
     "nemotron_3", "nemotron_v3", "olmo3", "openai_gptoss", "qwen3", "qwen3_thinking", "qwen_xml", "seed_oss",
     "step3", "step3p5",
 ]  # fmt: skip
-_NOT_DESCRIBED = "this build does not describe its format: declare it in a file, as `server.tool_parser_plugin`"
+_DECLARE = "declare it in a file, as `server.tool_parser_plugin`"
 
 
 @with_refused("structured_outputs")
@@ -83,6 +83,6 @@ class StructuredOutputsConfig(Section):
         json_schema_extra=about(
             reload="process",
             aliases=("--reasoning-parser",),
-            refused=dict.fromkeys(sorted(NOT_DESCRIBED), _NOT_DESCRIBED),
+            refused={name: f"{reason}; {_DECLARE}" for name, reason in sorted(NOT_DESCRIBED.items())},
         ),
     )

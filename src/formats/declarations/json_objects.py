@@ -37,7 +37,15 @@ FORMATS = (
         "internlm",
         "InternLM 2.5 and 3, Intern-S1",
         THINK,
-        CallMarkers(_PARAMETERS, "<|action_start|><|plugin|>", "<|action_end|>", before="\n", after="\n", between="\n"),
+        CallMarkers(
+            _PARAMETERS,
+            "<|action_start|><|plugin|>",
+            "<|action_end|>",
+            before="\n",
+            after="\n",
+            between="\n",
+            other_markers=(("<|action_start|> <|plugin|>", "<|action_end|>"),),
+        ),
         tokens=("<|action_start|>", "<|plugin|>"),
     ),
     Format(
@@ -52,8 +60,14 @@ FORMATS = (
     ),
     Format(
         "gigachat3",
-        "GigaChat 3",
-        calls=CallMarkers(JsonCall(), "function call<|role_sep|>", before="\n", between="\n"),
+        "GigaChat 3; the marker of 3.1 is read as well",
+        calls=CallMarkers(
+            JsonCall(),
+            "function call<|role_sep|>",
+            before="\n",
+            between="\n",
+            other_markers=(("<|function_call|>", ""),),
+        ),
         tokens=("<|role_sep|>",),
     ),
     Format(
@@ -76,7 +90,11 @@ FORMATS = (
     Format(
         "xlam",
         "xLAM",
-        calls=CallMarkers(_ARRAY, bare="["),
+        calls=CallMarkers(
+            _ARRAY,
+            bare="[",
+            other_markers=(("```json", "```"), ("[TOOL_CALLS]", ""), ("<tool_call>", "</tool_call>")),
+        ),
     ),
     Format(
         "cohere_command3",

@@ -47,7 +47,7 @@ FORMATS = (
         "mistral",
         "Mistral and Devstral with tokenizers from version 11 on; arrays of JSON of older ones are read as well",
         ReasoningMarkers("[THINK]", "[/THINK]"),
-        CallMarkers(NamedJson("[ARGS]", reads_json_calls=True), "[TOOL_CALLS]", ids="nine"),
+        CallMarkers(NamedJson("[ARGS]", id_begin="[CALL_ID]", reads_json_calls=True), "[TOOL_CALLS]", ids="nine"),
         tokens=("[ARGS]", "[CALL_ID]"),
     ),
 )

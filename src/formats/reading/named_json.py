@@ -19,15 +19,15 @@ def read_named_json(source: Source, style: NamedJson, end: str, ids: Ids, sink: 
         return
     if style.prefix:
         yield from take(source, style.prefix)
-    written = yield from take_name(source, {style.name_end})
+    written = yield from take_name(source, {style.name_end, style.id_begin} - {""})
+    id = written if ids == "written" else None
+    if written is not None and style.id_begin and (yield from take(source, style.id_begin)):
+        id = yield from take_name(source, {style.name_end})
     if written is None or not (yield from take(source, style.name_end)):
         return
     if (yield from skip_space(source)) != "{":
         return
-    if ids == "written":
-        sink.begin(written.removeprefix("functions.").rsplit(":", 1)[0], written)
-    else:
-        sink.begin(written)
+    sink.begin(written.removeprefix("functions.").rsplit(":", 1)[0] if ids == "written" else written, id)
     is_complete = yield from pass_value(source, sink.write, end)
     sink.end()
     if is_complete and style.suffix:

@@ -49,6 +49,12 @@ class Source:
         self.forget()
         return text
 
+    def put_back(self) -> None:
+        """What was taken since `keep` is text that was not read, and stop remembering."""
+        taken = self.kept()
+        self.text = taken + self.text[self.at :]
+        self.at = 0
+
     def forget(self) -> None:
         """Stop remembering."""
         self._mark = -1

@@ -7,7 +7,35 @@ from typing import get_args
 import pytest
 
 from stoker.config.schema.structured_outputs import ReasoningParser
-from stoker.formats.registry import UnknownFormat, find, find_reasoning, reasoning_names, tool_names
+from stoker.formats.registry import NOT_DESCRIBED, UnknownFormat, find, find_reasoning, reasoning_names, tool_names
+
+# What --tool-call-parser and --reasoning-parser accept elsewhere.
+TOOL_PARSERS = """
+deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 cohere_command3 cohere_command4 ernie45 glm45 glm47 granite-20b-fc
+granite granite4 hermes poolside_v1 hunyuan_a13b hy_v3 internlm jamba lfm2 kimi_k2 kimi_k3 llama3_json llama4_json
+llama4_pythonic longcat mimo minimax_m2 minimax_m3 minicpm5 mistral olmo3 openai phi4_mini_json pythonic qwen3_coder
+qwen3_xml seed_oss step3 step3p5 inkling xlam gigachat3 functiongemma gemma4 apertus solar_open2 deepseek_v41 hy_v4
+ling3 k2_horizon muse_glimmer plamo3 gigachat35 intern_s1 spark3 iquest_coder response_template
+apertus2509 deepseekv3 deepseekv31 deepseekv32 deepseekv4 dots glm gpt-oss llama3 muse qwen qwen25 spark25 minimax-m2
+minimax-m3 trinity interns1 hunyuan internlm2 interns2preview qwen2d5 qwen3 qwen3coder
+"""
+REASONING_PARSERS = """
+deepseek_r1 deepseek_v3 deepseek_v4 poolside_v1 cohere_command3 cohere_command4 ernie45 gemma4 glm45 glm47
+openai_gptoss granite holo2 hunyuan_a13b hy_v3 kimi_k2 kimi_k3 mimo minimax_m2 minimax_m2_append_think minimax_m3
+mistral nemotron_v3 olmo3 qwen3 seed_oss step3 step3p5 inkling solar_open2 apertus2509 deepseek-r1 deepseek-v3
+deepseek-v4 hunyuan gpt-oss kimi qwen3-thinking minimax minimax-append-think minimax-m3 nemotron_3 interns1 telechat4
+"""
+
+
+def test_every_name_of_another_server_is_known_or_refused_with_a_reason():
+    for names, finds in ((TOOL_PARSERS, find), (REASONING_PARSERS, find_reasoning)):
+        for name in names.split():
+            if reason := NOT_DESCRIBED.get(name.replace("-", "_")):
+                with pytest.raises(UnknownFormat) as refusal:
+                    finds(name)
+                assert reason in str(refusal.value)
+            else:
+                assert finds(name)
 
 
 def test_every_name_of_a_reasoning_parser_is_a_value_of_the_option():
