@@ -33,6 +33,7 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("<|tool_call_argument_begin|>", ("kimi_k2",)),
     ("<minimax:tool_call>", ("minimax_m2",)),
     ("<seed:tool_call>", ("seed_oss",)),
+    ("<|tools_prefix|>", ("apertus",)),
     ("<longcat_tool_call>", ("longcat",)),
     ("<start_function_call>", ("functiongemma",)),
     ("<tool_call|>", ("gemma4",)),

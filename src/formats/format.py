@@ -25,7 +25,7 @@ class ReasoningMarkers:
 class JsonCall:
     """A call as one JSON object: {"name": "f", "arguments": {...}}. Several may follow each other, or be an array."""
 
-    name_key: str = "name"
+    name_key: str = "name"  # empty where the name is the only key: {"f": {...}}
     arguments_key: str = "arguments"
     other_arguments_keys: tuple[str, ...] = ()  # read as well, never generated
     is_array: bool = False  # generated as an array: [{...}, {...}]

@@ -153,7 +153,9 @@ class _Writer:
         rules, style, name = self.rules, self._calls.style, tool.name
         match style:
             case JsonCall():
-                head = f'{{"{style.name_key}": {json.dumps(name)}, "{style.arguments_key}": '
+                head = f"{{{json.dumps(name)}: "
+                if style.name_key:
+                    head = f'{{"{style.name_key}": {json.dumps(name)}, "{style.arguments_key}": '
                 return f'{rules.literal(head)} {self._arguments(tool)} "}}"'
             case NamedJson():
                 written = f"functions.{name}:" if self._calls.ids == "written" else name

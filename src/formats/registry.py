@@ -24,6 +24,7 @@ ALIASES: Mapping[str, str] = {
     "llama3_json": "llama_json", "llama4_json": "llama_json", "llama3": "llama_json", "llama4_pythonic": "pythonic",
     "qwen3_json": "hermes", "phi4_mini_json": "phi4_mini", "hunyuan": "hunyuan_a13b", "interns1": "internlm",
     "intern_s1": "internlm", "internlm2": "internlm", "qwen2d5": "hermes", "qwen3coder": "qwen_xml",
+    "apertus2509": "apertus",
 }
 
 _ALWAYS_THINKS = replace(THINK, is_default=True)
@@ -37,6 +38,7 @@ _REASONING: Mapping[str, ReasoningMarkers] = {
 }
 _REASONING_ALIASES: Mapping[str, str] = {
     "openai_gptoss": "harmony", "gpt_oss": "harmony", "hunyuan": "hunyuan_a13b", "deepseek_v3": "hermes",
+    "apertus2509": "apertus",
 }
 
 _NO_SOURCE = "no description of it was found to declare it by"
@@ -44,7 +46,6 @@ _NO_SOURCE = "no description of it was found to declare it by"
 NOT_DESCRIBED: Mapping[str, str] = {
     "minimax_m3": "its arguments are elements that have the names of the parameters",
     "kimi_k3": "its elements are numbered tokens",
-    "apertus": "the name of its tool is a key of JSON", "apertus2509": "the name of its tool is a key of JSON",
     "minimax_append_think": "it leaves the reasoning in the text, as `none` does",
     "minimax_m2_append_think": "it leaves the reasoning in the text, as `none` does",
     "hf": "the checkpoint declares it", "response_template": "the checkpoint declares it",

@@ -260,6 +260,13 @@ TRANSCRIPTS = {
     ),
     "gigachat3": Transcript("gigachat3", f"function call<|role_sep|>\n{PLAIN}", ONE),
     "gigachat3-later-marker": Transcript("gigachat3", f"<|function_call|>{PLAIN}", ONE),
+    "apertus": Transcript(
+        "apertus",
+        f'<|inner_prefix|>Look it up.<|inner_suffix|><|tools_prefix|>[{{"get_weather": {json.dumps(PARIS)}}}, '
+        '{"now": {}}]<|tools_suffix|>',
+        CALLS,
+        "Look it up.",
+    ),
     "hunyuan": Transcript("hunyuan_a13b", f"<tool_calls>{BOTH}</tool_calls>", CALLS),
     "hunyuan-reasoning": Transcript(
         "hunyuan_a13b",

@@ -97,6 +97,12 @@ FORMATS = (
         ),
     ),
     Format(
+        "apertus",
+        "Apertus",
+        ReasoningMarkers("<|inner_prefix|>", "<|inner_suffix|>"),
+        CallMarkers(JsonCall(name_key="", is_array=True), "<|tools_prefix|>", "<|tools_suffix|>"),
+    ),
+    Format(
         "cohere_command3",
         "Command A, Command R7B",
         ReasoningMarkers("<|START_THINKING|>", "<|END_THINKING|>"),

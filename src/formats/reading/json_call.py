@@ -37,6 +37,8 @@ def _read_object(source: Source, style: JsonCall, end: str, sink: Sink, is_bare:
     if (yield from skip_space(source)) != "{":
         return False
     source.at += 1
+    if not style.name_key:
+        return (yield from _read_member(source, end, sink))
     name: str | None = None
     arguments: str | None = None  # written before the name
     is_written = False
@@ -71,6 +73,20 @@ def _read_object(source: Source, style: JsonCall, end: str, sink: Sink, is_bare:
         sink.begin(name)
         sink.write(_as_object(arguments))
         sink.end()
+    return True
+
+
+def _read_member(source: Source, end: str, sink: Sink) -> Reading[bool]:
+    """Read the rest of {"f": {...}}. False if it is not a call, or it is not complete."""
+    name = yield from take_key(source)
+    if not name or (yield from skip_space(source)) != "{":
+        return False
+    sink.begin(name)
+    is_complete = yield from pass_value(source, sink.write, end)
+    sink.end()
+    if not is_complete or (yield from skip_space(source)) != "}":
+        return False
+    source.at += 1
     return True
 
 

@@ -168,6 +168,8 @@ GOLDEN: dict[str, str] = {
     "hunyuan_a13b": "<think>\nLet me look.\n</think>\n<answer>\nOne moment.\n"
     f"<tool_calls>\n{_array()}\n</tool_calls>\n</answer>",
     "jamba": f"One moment.\n<tool_calls>{_array()}</tool_calls>",
+    "apertus": "<|inner_prefix|>Let me look.<|inner_suffix|>One moment."
+    f'<|tools_prefix|>[{{"get_weather": {_WEATHER}}}, {{"note": {_NOTE}}}]<|tools_suffix|>',
     "xlam": _array(),
     "cohere_command3": "<|START_THINKING|>Let me look.<|END_THINKING|><|START_RESPONSE|>One moment.<|END_RESPONSE|>"
     f"<|START_ACTION|>\n{_array('parameters', 'tool_name')}\n<|END_ACTION|>",
