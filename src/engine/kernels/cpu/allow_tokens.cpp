@@ -10,10 +10,15 @@ namespace {
 
 constexpr int64_t kBits = 32;
 
+template <class T>
+constexpr T kForbidden = -std::numeric_limits<T>::infinity();
+template <>
+constexpr BFloat16 kForbidden<BFloat16> = {0xff80};  // the upper half of -inf
+
 // Words that allow all of their tokens, which are most of them inside a string, are not written.
 template <class T>
 void allow_row(T* logits, const uint32_t* mask, int64_t vocab_size) {
-    const T forbidden = static_cast<T>(-std::numeric_limits<float>::infinity());
+    const T forbidden = kForbidden<T>;
     for (int64_t begin = 0; begin < vocab_size; begin += kBits) {
         const uint32_t word = *mask++;
         const int64_t count = std::min(kBits, vocab_size - begin);
