@@ -11,6 +11,7 @@ from typing import Any
 from .config_json import shown
 from .weight_methods import CheckpointMethod, Rule, WeightMethod, pattern_problem
 
+_GPTQ_OF_AUTO_ROUND = {"auto_round:auto_gptq": "gptq", "auto_round:gptqmodel": "gptq_v2", "auto_round": "gptq_v2"}
 _MXFP4_BLOCK, _NVFP4_BLOCK = (1, 32), (1, 16)
 
 
@@ -124,6 +125,25 @@ def _gptq(found: Mapping[str, Any]) -> Iterator[Rule]:
     yield Rule(kind="all", method=method(found))
 
 
+def _auto_round(found: Mapping[str, Any]) -> Iterator[Rule]:
+    """It packs as other libraries do. `extra_config` has the layers that differ; 16 bits are not quantised."""
+    packing = _one_of(found, "packing_format", (*_GPTQ_OF_AUTO_ROUND, "auto_round:auto_awq"))
+    if packing in _GPTQ_OF_AUTO_ROUND:
+        reader, own = _gptq, {**found, "checkpoint_format": _GPTQ_OF_AUTO_ROUND[packing]}
+    else:
+        reader, own = _awq, dict(found)
+    _one_of(found, "data_type", ("int",), "int")
+    extra = found.get("extra_config") or {}
+    if not isinstance(extra, Mapping) or not all(isinstance(changes, Mapping) for changes in extra.values()):
+        raise _NotRead("`extra_config` must be an object of objects")
+    for name, changes in extra.items():
+        bits = changes.get("bits")
+        is_plain = type(bits) is int and bits >= 16
+        method = None if is_plain else next(rule.method for rule in reader({**own, **changes}))
+        yield _matching(name, method, "extra_config") if "*" in name else _target(name, method, "extra_config")
+    yield from reader(own)
+
+
 def _awq(found: Mapping[str, Any]) -> Iterator[Rule]:
     key = "bits" if found.get("bits") is not None else "w_bit"
     bits = _one_of(found, key, (4,))
@@ -224,6 +244,7 @@ def _bitsandbytes(found: Mapping[str, Any]) -> Iterator[Rule]:
 
 
 _READERS = {
+    "auto-round": _auto_round,
     "gptq": _gptq,
     "awq": _awq,
     "compressed-tensors": _compressed,

@@ -257,3 +257,24 @@ def write_plain(source: Path, folder: Path, values: dict[str, torch.Tensor]) -> 
     (folder / "config.json").write_bytes((source / "config.json").read_bytes())
     save_file({name: tensor.contiguous() for name, tensor in values.items()}, folder / "model.safetensors")
     return folder
+
+
+def write_gpt_oss(source: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """As `write`, with the experts in MXFP4: gates and ups in turn, the tensors of all experts in one."""
+    folder.mkdir(exist_ok=True)
+    config = json.loads((source / "config.json").read_text())
+    quantised = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": quantised}))
+    stored: Parts = {}
+    values: Parts = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name] = values[name] = tensor
+            continue
+        count, _, outputs = tensor.shape  # [experts, inputs, outputs]
+        parts, each = mxfp4(tensor.transpose(1, 2).flatten(0, 1))
+        stored[f"{name}_blocks"] = parts["weight_packed"].view(count, outputs, -1, 16)
+        stored[f"{name}_scales"] = parts["weight_scale"].view(count, outputs, -1)
+        values[name] = each.view(count, outputs, -1).transpose(1, 2)
+    save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / "model.safetensors")
+    return values

@@ -20,7 +20,7 @@ from stoker.model.read import read_config
 
 from .conftest import Saved
 from .engine import Engine, resolved
-from .quantised import METHODS, Method, write, write_plain
+from .quantised import METHODS, Method, write, write_gpt_oss, write_plain
 
 PROMPTS = [[5, 6, 7, 8, 9], [11, 3, 90]]
 
@@ -62,6 +62,18 @@ def test_rows_of_a_fused_matrix_are_taken_apart(saved: Callable[[str], Saved], t
     values = write(source, tmp_path / "quantised", METHODS["gptq"])
     plain = write_plain(source, tmp_path / "plain", values)
     assert tokens(tmp_path / "quantised", tmp_path) == tokens(plain, tmp_path)
+
+
+def test_experts_of_gpt_oss_are_read_as_what_they_represent(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    source = saved("gpt_oss")[1]
+    values = write_gpt_oss(source, tmp_path / "quantised")
+    quantised, plain = opened(tmp_path / "quantised"), opened(write_plain(source, tmp_path / "plain", values))
+    assert sum(stored.packed is not None for stored in quantised.tensors.values()) > 0
+    for tensor, stored in quantised.tensors.items():
+        found, expected = torch.empty(stored.shape), torch.empty(stored.shape)
+        quantised.read(tensor, found)
+        plain.read(tensor, expected)
+        assert torch.equal(found, expected), tensor
 
 
 def _changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:

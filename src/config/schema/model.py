@@ -158,7 +158,7 @@ class ModelConfig(Section):
     )
     quantization: Annotated[
         Literal["int8", "int4", "int4_pure", "awq", "awq_marlin", "gptq", "gptq_marlin"]
-        | Literal["compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "gguf"]
+        | Literal["auto-round", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "gguf"]
         | None,
         means(awq_marlin="awq", gptq_marlin="gptq"),
     ] = Field(

@@ -34,6 +34,16 @@ def read(config: dict[str, Any]) -> CheckpointMethod:
         ),
         ({**GPTQ, "modules_to_not_convert": ["self_attn"]}, None, "gptq 4-bit in groups of 128"),
         ({**COMPRESSED, "ignore": ["re:.*down_proj"]}, "packed int4 in groups of 128", None),
+        (
+            {
+                **GPTQ,
+                "quant_method": "auto-round",
+                "packing_format": "auto_round:auto_gptq",
+                "extra_config": {MLP: {"bits": 16}, ".*q_proj": {"bits": 8, "group_size": 32}},
+            },
+            "gptq 8-bit in groups of 32",
+            None,
+        ),
         ({**COMPRESSED, "ignore": [MLP]}, "packed int4 in groups of 128", None),
         (
             {
@@ -72,6 +82,7 @@ def test_each_layer_has_the_method_of_its_rule(config: dict[str, Any], attention
         ({**GPTQ, "dynamic": {"-:(": {}}}, "which is not a regular expression"),
         ({**GPTQ, "modules_to_not_convert": "lm_head"}, "`modules_to_not_convert` is 'lm_head'; it must be a list"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "`version` is 'gemv'; supported: gemm"),
+        ({**GPTQ, "quant_method": "auto-round", "packing_format": "mx_fp"}, "`packing_format` is 'mx_fp'; supported: "),
         ({**COMPRESSED, "config_groups": {}}, "`config_groups` is {}"),
         ({**COMPRESSED, "format": "marlin-24"}, "weights of type int in 4 bits in the format 'marlin-24'"),
         ({**COMPRESSED, "sparsity_config": {"format": "sparse-24-bitmask"}}, "`sparsity_config` is not supported"),
