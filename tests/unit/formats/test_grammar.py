@@ -11,8 +11,9 @@ from tests.unit.formats.golden import TOOLS
 from tests.unit.formats.sampling import sample, tiny_tokens
 from tests.unit.formats.transcripts import joined, read
 
-from stoker.formats.format import Format
+from stoker.formats.format import Format, Harmony
 from stoker.formats.grammar import grammar_of
+from stoker.formats.reading import harmony
 from stoker.formats.registry import FORMATS
 from stoker.formats.tool_choice import AUTO, REQUIRED, Choice, ToolSchema, named
 from stoker.formats.writing.obeyed import unobeyed
@@ -29,6 +30,8 @@ def check(format: Format, choice: Choice, parallel: bool, with_tokens: bool, see
     calls = format.calls
     assert calls is not None
     closing = (*vars_of(calls.style), calls.end, *(calls.section or ()))
+    if isinstance(calls.style, Harmony):  # as text, other markers than the end of a message would begin messages
+        closing = format.tokens if with_tokens else (harmony.END,)
     text = sample(tokens, grammar, tuple(filter(None, closing)), random.Random(seed))
     if text is None:
         return
