@@ -7,15 +7,17 @@ import pytest
 import torch
 from tests.slow_cases import slow
 
-from stoker.engine.kernels import KernelSet, select_kernels
+from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.noise import row_keys
+
+from .levels import BEST, kernels_of
 
 REFERENCE = KernelSet()
 
 
-@pytest.fixture(scope="module", params=["auto", slow("portable")])
+@pytest.fixture(scope="module", params=[BEST, slow("portable")])
 def kernels(request: pytest.FixtureRequest) -> KernelSet:
-    return select_kernels("cpu", torch.float32, 64, features=request.param)
+    return kernels_of(request.param, torch.float32)
 
 
 def make_logits(rows: int, vocab_size: int, dtype: torch.dtype) -> torch.Tensor:
