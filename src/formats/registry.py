@@ -41,7 +41,7 @@ _REASONING_ALIASES: Mapping[str, str] = {
     "apertus2509": "apertus",
 }
 
-_NO_SOURCE = "no description of it was found to declare it by"
+_NOT_HERE = "it is not described in this build"
 # Formats of other servers that are known by name only, with the reason.
 NOT_DESCRIBED: Mapping[str, str] = {
     "minimax_m3": "its arguments are elements that have the names of the parameters",
@@ -53,7 +53,7 @@ NOT_DESCRIBED: Mapping[str, str] = {
         "cohere_command4", "deepseek_v41", "dots", "gigachat35", "hy_v3", "hy_v4", "inkling", "interns2preview",
         "iquest_coder", "k2_horizon", "ling3", "minicpm5", "minicpmv", "muse", "muse_glimmer", "plamo3",
         "poolside_v1", "solar_open2", "spark25", "spark3", "telechat4", "trinity",
-    ), _NO_SOURCE),
+    ), _NOT_HERE),
 }
 # fmt: on
 
