@@ -56,6 +56,23 @@ def test_answers_are_those_of_the_dequantised_checkpoint(
     assert found == tokens(plain, tmp_path)
 
 
+def test_the_method_may_be_in_a_file_of_its_own_and_can_be_replaced(
+    saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    """quantize_config.json of old GPTQ checkpoints; float16 becomes bfloat16 on a CPU; int8 quantises again."""
+    folder, method = tmp_path / "quantised", METHODS["gptq"]
+    write(saved("qwen3")[1], folder, method)
+    config = json.loads((folder / "config.json").read_text())
+    written = config.pop("quantization_config")
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+    (folder / "quantize_config.json").write_text(json.dumps({key: written[key] for key in ("bits", "group_size")}))
+    settings = resolved(folder, tmp_path, model={"dtype": "auto"})
+    assert settings.model.dtype == "bfloat16"
+    assert [(each.method, each.num_matrices) for each in settings.model_files.stored_as] == [(method.shown, 14)]
+    smaller = resolved(folder, tmp_path, model={"quantization": "int8"})
+    assert Engine(smaller).runner.info().weights_bytes == pytest.approx(smaller.memory.weights_bytes, rel=0.01)
+
+
 @pytest.mark.slow
 def test_rows_of_a_fused_matrix_are_taken_apart(saved: Callable[[str], Saved], tmp_path: Path) -> None:
     source = saved("phi3")[1]

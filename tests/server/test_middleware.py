@@ -182,11 +182,12 @@ def test_credentials_are_allowed_only_with_the_option(folder: Path, allowed: boo
 def test_cors_changes_nothing_for_requests_without_an_origin_but_adds_vary_for_caches(folder: Path):
     def responses(**options: Any) -> list[tuple[int, dict[str, str], Any]]:
         served = Served(folder, **options)
+        headers = {"x-request-id": "a"}  # errors have it
         found = [
-            served.get("/version"),
-            served.get("/nowhere"),
-            served.request("OPTIONS", "/v1/models"),
-            served.post("/tokenize", {"model": MODEL, "prompt": "x"}),
+            served.get("/version", headers=headers),
+            served.get("/nowhere", headers=headers),
+            served.request("OPTIONS", "/v1/models", headers=headers),
+            served.post("/tokenize", {"model": MODEL, "prompt": "x"}, headers=headers),
         ]
         return [(one.status_code, dict(one.headers), one.json()) for one in found]
 
