@@ -88,7 +88,7 @@ def test_torch_and_the_kernels_give_the_same_tokens(scheme: str, saved: Callable
     assert ours.runner.info().weights_bytes == eager.runner.info().weights_bytes
 
 
-@pytest.mark.parametrize("scheme", ["aqlm", "hqq", "torchao"])
+@pytest.mark.parametrize("scheme", ["aqlm", "hqq"])
 def test_other_quantization_schemes_are_refused_by_name(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     with pytest.raises(ConfigError, match="int8 or int4"):
         resolved(saved("qwen3")[1], tmp_path, model={"quantization": scheme})
